@@ -128,7 +128,7 @@ def aliases(sql: str) -> dict[str, str]:
     words = tokenize(sql)
     found: dict[str, str] = {}
     for table in table_names(sql):
-        behind = [token for token in words if token.start >= table.stop][:2]
+        behind = [token for token in words if token.start >= table.alias_start][:2]
         if behind and behind[0].text.upper() == "AS":
             behind = behind[1:]
         if behind and _names(behind[0]):

@@ -30,7 +30,7 @@ class Runtime(Protocol):
         ...
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether its Java process still runs."""
         ...
 
@@ -157,7 +157,7 @@ class SparkService:
 
     def _notice_loss(self) -> None:
         with self._condition:
-            if self._runtime is None or self._runtime.alive:
+            if self._runtime is None or self._runtime.is_alive:
                 return
             runtime, self._runtime = self._runtime, None
             self.state = "off"
@@ -259,13 +259,13 @@ class LoadSampler:
             self._tell(sample)
 
     def _look(self, seconds: float) -> Sample:
-        from odf_engine.spark.runtime.session import resident
+        from odf_engine.spark.runtime.session import read_resident_memory
 
         now, before = self._amounts(), self._before
         self._before = now
         rates = {job: rate_between(before.get(job), amounts, seconds) for job, amounts in now.items()}
         memory = self._memory()
-        mine = resident()
+        mine = read_resident_memory()
         if memory is None:
             return Sample(time.time(), rates, memory=mine)
         return Sample(time.time(), rates, memory.heap, memory.heap_max, mine + memory.resident)

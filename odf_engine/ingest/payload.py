@@ -43,7 +43,7 @@ from odf_engine.progress import Reporter
 from odf_engine.settings import Config
 from odf_engine.spark.row_order import has_nondeterministic_order
 from odf_engine.spark.sql_types import arrow_schema, spark_schema
-from odf_engine.spark.text_files import encoding_of
+from odf_engine.spark.text_files import detect_encoding
 from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -435,7 +435,7 @@ def _excerpts(prepared: PreparedFile, encoding: str | None) -> Iterator[None]:
     except OdfError as error:
         found = _LINE.match((error.where or "").removeprefix(prepared.name))
         if found is not None and (error.where or "").startswith(prepared.name):
-            codec = encoding_of(prepared.path, encoding) or "utf-8"
+            codec = detect_encoding(prepared.path, encoding) or "utf-8"
             error.excerpt = _excerpt(prepared.path, int(found[1]), codec)
         raise
 

@@ -210,7 +210,7 @@ class PushedFileReader:
             if place is None and field.name in self.optional:
                 continue
             value = (
-                sql_types.null(field.type, field.name)
+                sql_types.typed_null(field.type, field.name)
                 if place is None
                 else sql_types.column(held.names[place])
             )

@@ -1,1 +1,1 @@
-"""Row-level provenance: one step back, the tree down to the sources, the check of an answer."""
+"""Row-level provenance: one step back, the tree down to the root sources, and the check of a trace."""

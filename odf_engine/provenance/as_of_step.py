@@ -24,8 +24,8 @@ from odf_engine.spark.streaming.row_lineage import (
     ORIGINS_COLUMN,
     WATERMARK_COLUMN,
     AsOfTables,
+    JoinRows,
     Lineage,
-    Source,
 )
 from odf_engine.spark.streaming.stateful_query import StreamingPlan
 from odf_engine.spark.text_files import spark_path
@@ -39,20 +39,20 @@ _HIDDEN: Final = (ORIGINS_COLUMN, BATCH, WATERMARK_COLUMN)
 
 
 class AsOfTrace(StatefulTrace):
-    """One transaction of a query with as-of joins."""
+    """Traces a transaction of a query with as-of joins."""
 
     _as_of = True
 
     def trace(self) -> StepResult:
         """See :meth:`odf_engine.provenance.stateful_step.StatefulTrace.trace`."""
-        self._sought = with_partners(self._sought)
+        self._sought = add_correction_pairs(self._sought)
         self._joined: dict[str, DataFrame] | None = None
         traced = super().trace()
         names = ", ".join(f"'{join.table.name}'" for join in self._prepared.as_of.joins)
         traced.how.insert(0, f"joined FOR SYSTEM_TIME AS OF their event time: rows with a version of {names}")
         return traced
 
-    def _query(self) -> StreamingPlan:
+    def _plan_query(self) -> StreamingPlan:
         self._streams = MicroBatchQuery(self._session, self._folder / "state", self._folder)
         self._query_inputs = [
             QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
@@ -68,97 +68,101 @@ class AsOfTrace(StatefulTrace):
         )
         return self._prepared.query
 
-    def _signed(self, own: Sequence[str]) -> bool:
-        says = match_columns(list(own), [self._request.vocab.operation_type_column])[0] is not None
-        return self._prepared.by_row and not says
+    def _is_signed(self, columns: Sequence[str]) -> bool:
+        has_operation = (
+            match_columns(list(columns), [self._request.vocab.operation_type_column])[0] is not None
+        )
+        return self._prepared.by_row and not has_operation
 
-    def _frame(self, time: Timeline) -> DataFrame:
+    def _empty_query(self, time: Timeline) -> DataFrame:
         as_of = self._prepared.as_of
         if self._prepared.by_row:
             return as_of.query_after_joins({})
         return as_of.query_after_joins(
             {
-                join.view: self._streams.view(at, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
-                for at, join in enumerate(as_of.joins, len(self._query_inputs))
+                join.view: self._streams.view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+                for index, join in enumerate(as_of.joins, len(self._query_inputs))
             }
         )
 
-    def _lineage(self, time: Timeline, kind: type[Lineage] = Lineage) -> Lineage:
+    def _build_lineage(self, time: Timeline, lineage_class: type[Lineage] = Lineage) -> Lineage:
         as_of = self._prepared.as_of
-        self._joined = self._joined or self._tables(time)
+        self._joined = self._joined or self._compute_joins(time)
         changing = {*time.changing, *(join.view for join in as_of.joins)}
-        return kind(
+        return lineage_class(
             self._session,
             as_of.inputs,
             self._request.vocab.event_time_column,
             changing,
             {**time.tables(self._session), **self._joined},
-            time.after(),
+            time.watermarks_after(),
             as_of.system,
         )
 
-    def _tables(self, time: Timeline) -> dict[str, DataFrame]:
-        """The rows that come out of each join."""
+    def _compute_joins(self, time: Timeline) -> dict[str, DataFrame]:
+        """Compute the joined rows of each join."""
         as_of, inputs = self._prepared.as_of, self._query_inputs
         pairs = [
-            self._prepared.by_row and (at > 0 or bool(time.changing & as_of.reads(join)))
-            for at, join in enumerate(as_of.joins)
+            self._prepared.by_row and (index > 0 or bool(time.changing & as_of.inputs_before_join(join)))
+            for index, join in enumerate(as_of.joins)
         ]
-        tables = AsOfTables(as_of, time.after(exact=False), time.before(), pairs)
-        views, places = time.frames(self._session), time.tables(self._session)
+        tables = AsOfTables(as_of, time.watermarks_after(exact=False), time.watermark_before(), pairs)
+        views, origins = time.frames(self._session), time.tables(self._session)
         sources = {
-            each.alias: Source(
-                at,
-                places[each.alias].selectExpr(
+            each.alias: JoinRows(
+                index,
+                origins[each.alias].selectExpr(
                     f"`{each.vocab.offset_column}` AS offset", ORIGINS_COLUMN, BATCH
                 ),
             )
-            for at, each in enumerate(inputs)
+            for index, each in enumerate(inputs)
         }
-        found: dict[str, DataFrame] = {}
-        for at, join in enumerate(as_of.joins):
+        joined: dict[str, DataFrame] = {}
+        for index, join in enumerate(as_of.joins):
             name = join.table.name
-            made = tables.joined(
-                at,
+            rows = tables.join_rows(
+                index,
                 views,
                 list(sources.values()),
                 (views[name], sources[name]),
                 changes=name in time.changing,
-                lates=name in time.late,
+                may_be_late=name in time.late,
             )
-            made = self._kept(made, f"joined-{at}")
-            found[join.view] = made
-            views[join.view] = made.drop(*_HIDDEN)
-            frame = made.selectExpr(f"{JOINED_VOCABULARY.offset_column} AS offset", ORIGINS_COLUMN, BATCH)
-            sources[join.view] = Source(len(inputs) + at, frame)
-        return found
+            rows = self._materialize(rows, f"joined-{index}")
+            joined[join.view] = rows
+            views[join.view] = rows.drop(*_HIDDEN)
+            frame = rows.selectExpr(f"{JOINED_VOCABULARY.offset_column} AS offset", ORIGINS_COLUMN, BATCH)
+            sources[join.view] = JoinRows(len(inputs) + index, frame)
+        return joined
 
-    def _kept(self, frame: DataFrame, name: str) -> DataFrame:
-        """The same rows, computed."""
+    def _materialize(self, frame: DataFrame, name: str) -> DataFrame:
+        """Return the rows of a frame, materialized in a Parquet file."""
         path = spark_path(self._folder / name)
         with cancellable(self._session, self._reporter):
             frame.write.parquet(path)
         return self._session.read.schema(frame.schema).parquet(path)
 
 
-def with_partners(sought: SoughtRows) -> SoughtRows:
-    """The same rows, and of corrections both: a row is corrected by what both of them were made of."""
-    found: list[OffsetRange] = []
-    for place, code in _corrections(sought):
-        if any(first <= place <= last for first, last in sought.runs):
-            found.append((place, place + 1) if code == Op.CORRECT_FROM else (place - 1, place))
+def add_correction_pairs(sought: SoughtRows) -> SoughtRows:
+    """Add the other row of each correction pair: the input rows of both contribute to a correction."""
+    pairs: list[OffsetRange] = []
+    for offset, code in _find_corrections(sought):
+        if any(first <= offset <= last for first, last in sought.runs):
+            pairs.append((offset, offset + 1) if code == Op.CORRECT_FROM else (offset - 1, offset))
     return (
         sought
-        if not found
-        else SoughtRows(sought.path, normalize_ranges([*sought.runs, *found]), sought.vocab)
+        if not pairs
+        else SoughtRows(sought.path, normalize_ranges([*sought.runs, *pairs]), sought.vocab)
     )
 
 
-def _corrections(sought: SoughtRows) -> Iterator[tuple[int, int]]:
-    """The offsets of the corrections among the rows of the slice, and their operations."""
-    offset, operation = sought.vocab.offset_column, sought.vocab.operation_type_column
-    kinds = pa.array([int(Op.CORRECT_FROM), int(Op.CORRECT_TO)])
+def _find_corrections(sought: SoughtRows) -> Iterator[tuple[int, int]]:
+    """Yield the offsets and operations of the corrections in the slice."""
+    offset_column, operation_column = sought.vocab.offset_column, sought.vocab.operation_type_column
+    corrections = pa.array([int(Op.CORRECT_FROM), int(Op.CORRECT_TO)])
     for batch in read_batches(sought.path):
-        codes = pc.cast(batch.column(operation), pa.int64())
-        rows = batch.filter(pc.is_in(codes, kinds))
-        yield from zip(rows.column(offset).to_pylist(), rows.column(operation).to_pylist(), strict=True)
+        codes = pc.cast(batch.column(operation_column), pa.int64())
+        rows = batch.filter(pc.is_in(codes, corrections))
+        yield from zip(
+            rows.column(offset_column).to_pylist(), rows.column(operation_column).to_pylist(), strict=True
+        )

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 OffsetRange = tuple[int, int]
-"""Offsets of rows that follow each other: of the first and of the last."""
+"""A range of offsets: first and last, both inclusive."""
 
 
 class ProducingTransaction(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A transaction that made some of the rows.
+    """A transaction that produced some of the rows.
 
     Attributes:
-        block: its hash.
-        sequence_number: of the block.
-        system_time: of the block, as RFC 3339.
-        runs: which of the rows it made.
-        query: the steps of the query, as (alias, SQL); the last one's alias is empty. None for roots.
-        engine: its name and version; empty for roots.
+        block: hash of its block.
+        sequence_number: number of the block.
+        system_time: system time of the block, in RFC 3339.
+        runs: offset ranges of its rows.
+        query: steps of the query as (alias, SQL); the last alias is empty. Empty for roots.
+        engine: name and version; empty for roots.
     """
 
     block: str
@@ -38,17 +38,17 @@ class ProducingTransaction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where rows of a root dataset came from.
+    """The source of rows of a root dataset.
 
     Attributes:
-        block: the hash of the block that took them in.
-        kind: ``polling`` or ``push``; ``unknown`` where the chain does not say.
-        name: of the push source.
-        place: a URL, a file, a command, a topic; empty for rows that were pushed.
-        ingested: when, as RFC 3339.
-        state: what the source said of its version (ETag, time of change), as text.
-        steps: what was done to the data since, in words: prepare, read, preprocess, merge.
-        runs: which of the rows.
+        block: hash of the block that added them.
+        kind: ``polling`` or ``push``; ``unknown`` if the chain does not contain it.
+        name: name of the push source.
+        place: a URL, a file, a command, a topic; empty for pushed rows.
+        ingested: system time of the ingest, in RFC 3339.
+        state: version reported by the source (ETag, time of change), as text.
+        steps: descriptions of the ingest steps: prepare, read, preprocess, merge.
+        runs: offset ranges of the rows.
     """
 
     block: str
@@ -62,18 +62,18 @@ class RowSource(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class InputRows(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rows of an input that made the rows of a step.
+    """Rows of an input from which the rows of a step were derived.
 
     Attributes:
-        alias: what the query calls the input.
+        alias: name of the input in the query.
         dataset: its id.
-        name: how the workspace calls it; its alias where it is not here.
-        runs: which rows, oldest first.
-        rows: how many.
-        columns: those of its columns that made the value that was asked for, and how (``identity``,
-            ``transformation``, ``aggregation``, or ``unknown``); empty when whole rows were asked for.
-        missing: it is not in the workspace.
-        step: where these rows came from, when that was asked for as well.
+        name: its name in the workspace, or its alias if it is missing.
+        runs: offset ranges of the rows, in ascending order.
+        rows: number of rows.
+        columns: its columns that contribute to the traced value, with their transformation (``identity``,
+            ``transformation``, ``aggregation``, or ``unknown``); empty for a trace of entire rows.
+        missing: whether it is not in the workspace.
+        step: the step of these rows, if it was traced.
     """
 
     alias: str
@@ -87,24 +87,22 @@ class InputRows(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TraceStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rows of a dataset, and how they came to be.
+    """Rows of a dataset, and their derivation.
 
     Attributes:
         dataset: its id.
-        name: how the workspace calls it.
+        name: its name in the workspace.
         kind: ``root`` or ``derivative``.
-        runs: which rows.
-        rows: how many.
-        made: the transactions that made them, oldest first.
-        how: the same in words, a line for each thing that was done.
-        exact: whether the rows of ``feeds`` are those that made them and no others; else they are all
-            that could have.
+        runs: offset ranges of the rows.
+        rows: number of rows.
+        made: producing transactions, oldest first.
+        how: description of the derivation, one line per operation.
+        exact: whether exactly the rows of ``feeds`` contributed; otherwise they are all candidates.
         reason: why they are not exact.
         feeds: rows of inputs, in the order of the query's inputs.
-        sources: of the rows of a root dataset.
-        earlier: rows of the same dataset that were taken back or replaced by these, such as what a
-            correction corrects.
-        problem: why it goes no further from here, and what to do about it.
+        sources: sources of rows of a root dataset.
+        earlier: rows of the same dataset that these rows retract or correct.
+        problem: why the trace ends here, with a hint.
     """
 
     dataset: str
@@ -123,19 +121,19 @@ class TraceStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def to_ranges(offsets: Iterable[int]) -> list[OffsetRange]:
-    """Offsets in ascending order as runs."""
-    runs: list[OffsetRange] = []
+    """Merge ascending offsets into ranges."""
+    ranges: list[OffsetRange] = []
     for offset in offsets:
-        if runs and offset <= runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], max(offset, runs[-1][1]))
+        if ranges and offset <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(offset, ranges[-1][1]))
         else:
-            runs.append((offset, offset))
-    return runs
+            ranges.append((offset, offset))
+    return ranges
 
 
-def row_count(runs: Iterable[OffsetRange]) -> int:
-    """How many rows there are in runs."""
-    return sum(last - first + 1 for first, last in runs)
+def row_count(ranges: Iterable[OffsetRange]) -> int:
+    """Return the number of rows in ranges."""
+    return sum(last - first + 1 for first, last in ranges)
 
 
 MAX_TRACE_RANGES: Final = 20_000
@@ -143,11 +141,11 @@ MAX_SOURCES: Final = 1_000
 
 
 def truncate_trace(step: TraceStep) -> TraceStep:
-    """The same; where rows are too many and too scattered, those nearest to each other are taken as one run.
+    """Limit the size of a step: merge the nearest ranges if there are too many.
 
-    Such an answer is not exact any more, and says so; how many rows there are stays as it was.
+    The result is then not exact, with that reason. Row counts are unchanged.
     """
-    feeds = [_feed(each) for each in step.feeds]
+    feeds = [_truncate_input(each) for each in step.feeds]
     changes: dict[str, object] = {
         "feeds": feeds,
         "runs": merge_nearest_ranges(step.runs),
@@ -165,7 +163,7 @@ def truncate_trace(step: TraceStep) -> TraceStep:
     return replace(step, **changes)
 
 
-def _feed(feed: InputRows) -> InputRows:
+def _truncate_input(feed: InputRows) -> InputRows:
     return replace(
         feed,
         runs=merge_nearest_ranges(feed.runs),
@@ -173,79 +171,82 @@ def _feed(feed: InputRows) -> InputRows:
     )
 
 
-def merge_nearest_ranges(runs: Sequence[OffsetRange], most: int = MAX_TRACE_RANGES) -> list[OffsetRange]:
-    """Runs in order, at most so many: the smallest gaps between them are closed."""
-    if len(runs) <= most:
-        return list(runs)
-    gaps = sorted(after[0] - before[1] for before, after in pairwise(runs))
-    closed = gaps[len(runs) - most - 1]
-    found = [runs[0]]
-    for first, last in runs[1:]:
-        if first - found[-1][1] <= closed:
-            found[-1] = (found[-1][0], last)
+def merge_nearest_ranges(
+    ranges: Sequence[OffsetRange], max_ranges: int = MAX_TRACE_RANGES
+) -> list[OffsetRange]:
+    """Return at most ``max_ranges`` ranges, in order; the smallest gaps between ranges are closed."""
+    if len(ranges) <= max_ranges:
+        return list(ranges)
+    gaps = sorted(after[0] - before[1] for before, after in pairwise(ranges))
+    closed = gaps[len(ranges) - max_ranges - 1]
+    merged = [ranges[0]]
+    for first, last in ranges[1:]:
+        if first - merged[-1][1] <= closed:
+            merged[-1] = (merged[-1][0], last)
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
-_MAX_WAITING: Final = 1 << 21
+_MAX_PENDING: Final = 1 << 21
 MAX_RANGES: Final = 1_000_000
-"""More of them help nobody, and would not fit."""
+"""Larger numbers of ranges are not useful, and would exceed memory."""
 
 
 class OffsetSet:
-    """The offsets of rows of one input.
+    """A set of offsets of one input.
 
     Attributes:
-        scattered: there were too many runs: those nearest to each other were taken as one.
+        scattered: whether the nearest ranges were merged because there were too many.
     """
 
     def __init__(self) -> None:
+        # Deferred: Arrow is slow to import, and the module also decodes traces for display.
         import pyarrow as pa
 
         self._starts = pa.array([], pa.int64())
         self._ends = pa.array([], pa.int64())
-        self._waiting: list[pa.Array] = []
+        self._pending: list[pa.Array] = []
         self._count = 0
         self.scattered = False
 
     def add(self, offsets: pa.Array) -> None:
-        """Takes offsets in any order, each any number of times."""
+        """Add offsets in any order, with duplicates."""
         if len(offsets):
-            self._waiting.append(offsets)
+            self._pending.append(offsets)
             self._count += len(offsets)
-            if self._count > _MAX_WAITING:
-                self._fold()
+            if self._count > _MAX_PENDING:
+                self._merge_pending()
 
-    def add_runs(self, runs: Iterable[OffsetRange]) -> None:
-        """Takes whole runs."""
+    def add_ranges(self, ranges: Iterable[OffsetRange]) -> None:
+        """Add ranges."""
         import pyarrow as pa
 
-        self._fold()
-        found = list(runs)
-        starts = pa.array([run[0] for run in found], pa.int64())
-        ends = pa.array([run[1] for run in found], pa.int64())
+        self._merge_pending()
+        added = list(ranges)
+        starts = pa.array([run[0] for run in added], pa.int64())
+        ends = pa.array([run[1] for run in added], pa.int64())
         self._merge(starts, ends)
 
     def runs(self) -> list[OffsetRange]:
-        """What there is, in ascending order."""
-        self._fold()
+        """Return the ranges in ascending order."""
+        self._merge_pending()
         return list(zip(self._starts.to_pylist(), self._ends.to_pylist(), strict=True))
 
-    def _fold(self) -> None:
+    def _merge_pending(self) -> None:
         import pyarrow as pa
 
         from odf_engine.data.arrow_compute import pc
 
-        if not self._waiting:
+        if not self._pending:
             return
-        offsets = pc.unique(pa.chunked_array(self._waiting, pa.int64()))
-        self._waiting, self._count = [], 0
+        offsets = pc.unique(pa.chunked_array(self._pending, pa.int64()))
+        self._pending, self._count = [], 0
         offsets = offsets.take(pc.sort_indices(offsets))
         self._merge(offsets, offsets)
 
     def _merge(self, starts: pa.Array, ends: pa.Array) -> None:
-        """Adds runs; those that touch or overlap become one."""
+        """Add ranges, and merge those that touch or overlap."""
         import pyarrow as pa
 
         from odf_engine.data.arrow_compute import pc
@@ -254,16 +255,16 @@ class OffsetSet:
         ends = pa.concat_arrays([self._ends, ends])
         order = pc.sort_indices(starts)
         starts, ends = starts.take(order), pc.cumulative_max(ends.take(order))
-        self._starts, self._ends = _closed(starts, ends, 1)
+        self._starts, self._ends = _close_gaps(starts, ends, 1)
         gap = 2
         while len(self._starts) > MAX_RANGES:
             self.scattered = True
-            self._starts, self._ends = _closed(self._starts, self._ends, gap)
+            self._starts, self._ends = _close_gaps(self._starts, self._ends, gap)
             gap *= 2
 
 
-def _closed(starts: pa.Array, ends: pa.Array, gap: int) -> tuple[pa.Array, pa.Array]:
-    """Runs in order, as one where the next begins at most ``gap`` after the end."""
+def _close_gaps(starts: pa.Array, ends: pa.Array, gap: int) -> tuple[pa.Array, pa.Array]:
+    """Merge sorted ranges that start at most ``gap`` after the end of the previous one."""
     import pyarrow as pa
 
     from odf_engine.data.arrow_compute import pc
@@ -271,13 +272,13 @@ def _closed(starts: pa.Array, ends: pa.Array, gap: int) -> tuple[pa.Array, pa.Ar
     if len(starts) < 2:
         return starts, ends
     apart = pc.greater(starts[1:], pc.add(ends[:-1], gap))
-    yes = pa.array([True])
-    first, last = pa.concat_arrays([yes, apart]), pa.concat_arrays([apart, yes])
+    true = pa.array([True])
+    first, last = pa.concat_arrays([true, apart]), pa.concat_arrays([apart, true])
     return starts.filter(first), ends.filter(last)
 
 
-def normalize_ranges(runs: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Runs in any order, in ascending order."""
-    folding = OffsetSet()
-    folding.add_runs(runs)
-    return folding.runs()
+def normalize_ranges(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """Sort ranges, and merge those that touch or overlap."""
+    offsets = OffsetSet()
+    offsets.add_ranges(ranges)
+    return offsets.runs()

@@ -1,4 +1,4 @@
-"""Sources of root rows, rows that later ones supersede, and their description."""
+"""Sources of root rows, rows that later ones supersede, and their descriptions."""
 
 from __future__ import annotations
 
@@ -23,129 +23,136 @@ from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSource, row_count, to_ranges
 from odf_engine.views.scan import RowScan
 
-_MOST: Final = 10_000
-"""So many rows are looked up at most: nobody reads more of them, and memory is bounded."""
+_MAX_ROWS: Final = 10_000
+"""Maximum number of rows to look up, so that memory is bounded."""
 _Key = tuple[str, ...]
 
 
 class ChangelogHistory:
-    """What rows of a changelog do, and to which.
+    """The changes that rows of a changelog make.
 
     Args:
         dataset: the changelog.
-        runs: its rows in question, in order.
-        reporter: is asked whether to stop.
+        runs: offset ranges of the rows, in order.
+        reporter: checked for cancellation.
 
     Attributes:
-        counts: operations, and how many of the rows have each; empty for more rows than are looked at.
+        counts: operations with their number of rows; empty above the maximum number of rows.
     """
 
     def __init__(self, dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> None:
         self._rows = RowScan.of_dataset(dataset)
         self._reporter = reporter
         self._runs = runs
-        self._offset, self._op, _ = self._rows.system_columns
-        self._small = row_count(runs) <= _MOST
-        found: Counter[int] = Counter()
+        self._offset, self._operation, _ = self._rows.system_columns
+        self._is_small = row_count(runs) <= _MAX_ROWS
+        counts: Counter[int] = Counter()
         self._changing: list[int] = []
-        for batch in self._batches([self._offset, self._op]) if self._small else ():
+        for batch in self._batches([self._offset, self._operation]) if self._is_small else ():
             ops = batch.column(1).to_pylist()
-            found.update(ops)
+            counts.update(ops)
             offsets = batch.column(0).to_pylist()
-            self._changing += [at for at, op in zip(offsets, ops, strict=True) if op != Op.APPEND]
-        self.counts = sorted(found.items())
+            self._changing += [offset for offset, op in zip(offsets, ops, strict=True) if op != Op.APPEND]
+        self.counts = sorted(counts.items())
 
     def superseded_rows(self, key: Sequence[str]) -> list[OffsetRange]:
-        """The rows that were valid until these took them back or replaced them.
+        """Return the rows that these rows retract or correct.
 
         Args:
-            key: columns that tell rows apart; without any, rows are the same when all their values are.
+            key: columns of the primary key; without one, rows are equal if all of their values are.
 
         Raises:
             OdfError: rows cannot be read.
         """
         if not self._changing:
             return []
-        columns = self._columns(key)
-        targets = self._targets(columns, by_partner=not key)
-        found: set[int] = set()
+        columns = self._key_columns(key)
+        targets = self._find_targets(columns, by_partner=not key)
+        superseded: set[int] = set()
         for names, offsets in self._candidates(columns, targets):
-            self._settle(targets, names, offsets, found)
+            self._resolve_targets(targets, names, offsets, superseded)
             if not targets:
                 break
-        return to_ranges(sorted(found))
+        return to_ranges(sorted(superseded))
 
-    def _columns(self, key: Sequence[str]) -> list[str]:
+    def _key_columns(self, key: Sequence[str]) -> list[str]:
         available = self._rows.columns.names
-        places = match_columns(available, list(key))
-        if key and None not in places:
-            return [available[place] for place in places if place is not None]
+        indexes = match_columns(available, list(key))
+        if key and None not in indexes:
+            return [available[index] for index in indexes if index is not None]
         return [name for name in available if name not in self._rows.system_columns]
 
-    def _targets(self, columns: list[str], *, by_partner: bool) -> dict[_Key, list[int]]:
-        """By the values that the earlier rows have: before which offsets they come."""
-        wanted = dict(self._values_at(columns, self._changing))
-        ops = dict(self._values_at([self._op], self._changing))
-        if by_partner:  # a +C has other values than what it replaces, which the -C before it has
-            after = [at for at in self._changing if ops[at] == (str(int(Op.CORRECT_TO)),) and at > 0]
-            wanted |= {at + 1: values for at, values in self._values_at(columns, [at - 1 for at in after])}
+    def _find_targets(self, columns: list[str], *, by_partner: bool) -> dict[_Key, list[int]]:
+        """Return the offsets before which the superseded rows are, by their values."""
+        values_by_offset = dict(self._values_at(columns, self._changing))
+        ops = dict(self._values_at([self._operation], self._changing))
+        if by_partner:  # a +C has other values than the row that it replaces; the -C before it has them
+            after = [
+                offset
+                for offset in self._changing
+                if ops[offset] == (str(int(Op.CORRECT_TO)),) and offset > 0
+            ]
+            values_by_offset |= {
+                offset + 1: values
+                for offset, values in self._values_at(columns, [offset - 1 for offset in after])
+            }
         targets: dict[_Key, list[int]] = defaultdict(list)
-        for at, values in wanted.items():
-            targets[values].append(at)
+        for offset, values in values_by_offset.items():
+            targets[values].append(offset)
         return {values: sorted(offsets) for values, offsets in targets.items()}
 
     def _values_at(self, columns: list[str], offsets: list[int]) -> Iterator[tuple[int, _Key]]:
         runs = to_ranges(sorted(offsets))
         for batch in self._batches([self._offset, *columns], runs):
-            yield from zip(batch.column(0).to_pylist(), _keys(batch, columns), strict=True)
+            yield from zip(batch.column(0).to_pylist(), _row_keys(batch, columns), strict=True)
 
     def _candidates(
         self, columns: list[str], targets: dict[_Key, list[int]]
     ) -> Iterator[tuple[list[_Key], list[int]]]:
-        """Rows that were valid once and have such values, newest slices first, in order within one."""
-        wanted = _Wanted(columns, self._batches([self._offset, *columns], self._around()))
+        """Yield once valid rows that may have such values, latest slices first, in order within a slice."""
+        value_filter = _ValueFilter(columns, self._batches([self._offset, *columns], self._changing_pairs()))
         end = max(offsets[-1] for offsets in targets.values())
-        begins = [0]
+        starts = [0]
         for part in self._rows.parts:
-            begins.append(begins[-1] + part.rows)
-        for at in reversed(range(len(self._rows.parts))):
-            if begins[at] >= end:
+            starts.append(starts[-1] + part.rows)
+        for index in reversed(range(len(self._rows.parts))):
+            if starts[index] >= end:
                 continue
             names: list[_Key] = []
             offsets: list[int] = []
-            span = (begins[at], min(begins[at + 1], end))
-            for batch in self._rows.batches([self._offset, self._op, *columns], [span], at):
+            span = (starts[index], min(starts[index + 1], end))
+            for batch in self._rows.batches([self._offset, self._operation, *columns], [span], index):
                 self._reporter.raise_if_cancelled()
                 valid = pc.is_in(batch.column(1), pa.array([Op.APPEND, Op.CORRECT_TO], batch.column(1).type))
-                kept = batch.filter(valid)
-                kept = kept.filter(wanted.may_be(kept))
-                names += _keys(kept, columns)
-                offsets += kept.column(0).to_pylist()
+                candidates = batch.filter(valid)
+                candidates = candidates.filter(value_filter.may_match(candidates))
+                names += _row_keys(candidates, columns)
+                offsets += candidates.column(0).to_pylist()
             yield names, offsets
 
-    def _around(self) -> list[OffsetRange]:
-        """The rows that change others, and those before them, which may be the other half of a pair."""
-        return to_ranges(sorted({each for at in self._changing for each in (max(at - 1, 0), at)}))
+    def _changing_pairs(self) -> list[OffsetRange]:
+        """Return the changing rows and those before them, which may be the other half of a pair."""
+        return to_ranges(sorted({each for offset in self._changing for each in (max(offset - 1, 0), offset)}))
 
     @staticmethod
-    def _settle(
-        targets: dict[_Key, list[int]], names: list[_Key], offsets: list[int], found: set[int]
+    def _resolve_targets(
+        targets: dict[_Key, list[int]], names: list[_Key], offsets: list[int], superseded: set[int]
     ) -> None:
-        """Takes out the targets whose newest earlier row is among these."""
+        """Remove the targets whose latest earlier row is among these."""
         by_name: dict[_Key, list[int]] = defaultdict(list)
         for name, offset in zip(names, offsets, strict=True):
             if name in targets:
                 by_name[name].append(offset)
-        for name, known in by_name.items():
-            left: list[int] = []
+        for name, candidates in by_name.items():
+            unresolved: list[int] = []
             for target in targets[name]:
-                place = bisect_left(known, target)
-                if place:
-                    found.add(known[place - 1])
+                position = bisect_left(candidates, target)
+                if position:
+                    superseded.add(candidates[position - 1])
                 else:
-                    left.append(target)
-            if left:
-                targets[name] = left
+                    unresolved.append(target)
+            if unresolved:
+                targets[name] = unresolved
             else:
                 del targets[name]
 
@@ -158,8 +165,8 @@ class ChangelogHistory:
             yield batch
 
 
-class _Wanted:
-    """Tells quickly which rows may have one of some values, by hashes of each column."""
+class _ValueFilter:
+    """Filters rows that may have one of some values, by hashes of each column."""
 
     def __init__(self, columns: list[str], batches: Iterable[pa.RecordBatch]) -> None:
         self._hashes: dict[str, pa.Array] = {}
@@ -170,16 +177,16 @@ class _Wanted:
                     parts[name].append(hash_values(batch.column(name)))
         self._hashes = {name: pa.concat_arrays(each) for name, each in parts.items()}
 
-    def may_be(self, batch: pa.RecordBatch) -> pa.Array:
-        """For each row whether it may."""
+    def may_match(self, batch: pa.RecordBatch) -> pa.Array:
+        """Return a mask of the rows that may have one of the values."""
         mask = pa.array([True]).take(pa.array([0] * batch.num_rows, pa.int64()))
         for name, hashes in self._hashes.items():
             mask = pc.and_(mask, pc.is_in(hash_values(batch.column(name)), hashes))
         return mask
 
 
-def _keys(batch: pa.RecordBatch, columns: Sequence[str]) -> list[_Key]:
-    """The values of each row in a form that can be compared: null is a value too."""
+def _row_keys(batch: pa.RecordBatch, columns: Sequence[str]) -> list[_Key]:
+    """Return the values of each row in comparable form; null equals null."""
     values: list[list[Any]] = [batch.column(name).to_pylist() for name in columns]
     return [tuple(map(repr, row)) for row in zip(*values, strict=True)]
 
@@ -198,17 +205,17 @@ _NEWER: Final = "in a way that only a newer version understands"
 
 
 def describe_location(fetch: Any, state: model.SourceState | None) -> str:
-    """Where data came from: a URL, a file, a command, a topic.
+    """Return the location of data: a URL, a file, a command, a topic.
 
     Args:
-        fetch: the fetch step of a source.
-        state: what its block says of the source; of sources with many files it names the one.
+        fetch: fetch step of a source.
+        state: source state in the block; for sources with many files it contains the file name.
     """
     match fetch:
         case model.Url():
             return fetch.url
         case model.FilesGlob():
-            name = _file_of(state)
+            name = _state_file_name(state)
             return fetch.path if name is None else str(PurePath(glob_root(fetch.path), name))
         case model.Container():
             return " ".join(["container", fetch.image, *(fetch.command or ()), *(fetch.args or ())])
@@ -222,7 +229,7 @@ def describe_location(fetch: Any, state: model.SourceState | None) -> str:
 
 
 def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
-    """What a source said of its version; empty where it said nothing."""
+    """Describe the version reported by a source; empty without one."""
     if state is None:
         return ""
     if isinstance(fetch, model.FilesGlob) and state.kind == ETAG:
@@ -232,24 +239,26 @@ def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
     return f"{known.get(state.kind, state.kind)} {state.value}"
 
 
-def _file_of(state: model.SourceState | None) -> str | None:
+def _state_file_name(state: model.SourceState | None) -> str | None:
     return read_state(state.value)[0] if state is not None and state.kind == ETAG else None
 
 
 def describe_steps(source: DeclaredSource) -> list[str]:
-    """What is done to the data of a source, a line each: fetch, prepare, read, preprocess, merge."""
+    """Describe the processing of a source's data, one line per step: fetch, prepare, read, preprocess,
+    merge.
+    """
     steps: list[str] = []
     if isinstance(source, model.SetPollingSource):
-        steps += [_fetched(source.fetch), *map(_prepared, source.prepare or ())]
+        steps += [_describe_fetch(source.fetch), *map(_describe_prepare, source.prepare or ())]
     else:
         steps.append(f"pushed into the source '{source.source_name}'")
-    steps.append(_read(source.read))
-    steps += _preprocessed(source.preprocess)
-    steps.append(_merged(source.merge))
+    steps.append(_describe_read(source.read))
+    steps += _describe_preprocess(source.preprocess)
+    steps.append(_describe_merge(source.merge))
     return steps
 
 
-def _fetched(fetch: Any) -> str:
+def _describe_fetch(fetch: Any) -> str:
     match fetch:
         case model.Url():
             text = f"fetched from {fetch.url}"
@@ -270,7 +279,7 @@ def _fetched(fetch: Any) -> str:
             return text
 
 
-def _prepared(step: Any) -> str:
+def _describe_prepare(step: Any) -> str:
     match step:
         case model.Decompress():
             inner = f", of it {step.sub_path}" if step.sub_path else ""
@@ -281,20 +290,20 @@ def _prepared(step: Any) -> str:
             return f"prepared {_NEWER}"
 
 
-def _read(step: Any) -> str:
+def _describe_read(step: Any) -> str:
     name = _FORMATS.get(model.kind_of(step))
     if name is None:
         return f"read {_NEWER}"
-    given = (
+    settings = (
         (field.replace("_", " "), getattr(step, field))
         for field in step.__struct_fields__
         if field not in ("schema", "odf_schema")
     )
-    options = [field if value is True else f"{field} {value!r}" for field, value in given if value]
+    options = [field if value is True else f"{field} {value!r}" for field, value in settings if value]
     return ", ".join([f"read as {name}", *options])
 
 
-def _preprocessed(query: Any) -> Iterator[str]:
+def _describe_preprocess(query: Any) -> Iterator[str]:
     if query is None:
         return
     if not isinstance(query, model.Sql):
@@ -305,7 +314,7 @@ def _preprocessed(query: Any) -> Iterator[str]:
         yield f"query{name} ({query.engine}): {' '.join(step.query.split())}"
 
 
-def _merged(strategy: Any) -> str:
+def _describe_merge(strategy: Any) -> str:
     key = ", ".join(getattr(strategy, "primary_key", ()))
     match strategy:
         case model.Append():
@@ -323,7 +332,7 @@ def _merged(strategy: Any) -> str:
             return f"merged {_NEWER}"
 
 
-_DONE: Final = {
+_OPERATION_TEXTS: Final = {
     Op.APPEND: "added",
     Op.RETRACT: "taken back",
     Op.CORRECT_FROM: "as it was before a correction",
@@ -332,17 +341,19 @@ _DONE: Final = {
 
 
 def describe_operations(counts: Sequence[tuple[int, int]]) -> list[str]:
-    """What rows do, such as ``2 rows added (+A)``; ``counts`` are operations and how many rows have each."""
+    """Describe the operations of rows, such as ``2 rows added (+A)``; ``counts`` are operations and row
+    counts.
+    """
     return [
-        f"{count:,} {'row' if count == 1 else 'rows'} {_DONE[Op(op)]} ({Op(op).code})"
-        if op in _DONE
+        f"{count:,} {'row' if count == 1 else 'rows'} {_OPERATION_TEXTS[Op(op)]} ({Op(op).code})"
+        if op in _OPERATION_TEXTS
         else f"{count:,} of an unknown operation {op}"
         for op, count in counts
     ]
 
 
 def join_words(values: Sequence[str]) -> str:
-    """Texts as in a sentence: ``a, b and c``."""
+    """Join texts as in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(values[:-1]), *values[-1:]]))
 
 
@@ -350,8 +361,8 @@ _SETTINGS: Final = ("SetPollingSource", "DisablePollingSource", "AddPushSource",
 _PAGE: Final = 1000
 
 
-class Origin(NamedTuple):
-    """What the chain of a root dataset says of some of its rows; see :class:`..traced.Step`."""
+class RootOrigin(NamedTuple):
+    """The origin of rows in the chain of a root dataset; fields as in :class:`TraceStep`."""
 
     made: list[ProducingTransaction]
     sources: list[RowSource]
@@ -359,55 +370,57 @@ class Origin(NamedTuple):
     earlier: list[OffsetRange]
 
 
-def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> Origin:
-    """Where rows came from.
+def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> RootOrigin:
+    """Return the origin of rows.
 
     Args:
         dataset: a root dataset.
-        runs: which of its rows, in order; all of them are there.
-        reporter: is asked whether to stop.
+        runs: offset ranges of existing rows, in order.
+        reporter: checked for cancellation.
 
     Raises:
         OdfError: a block or a slice is missing or damaged.
-        Cancelled: in the middle.
+        Cancelled: the job was cancelled.
     """
-    known = _Sources(dataset)
-    made: list[ProducingTransaction] = []
+    declared = _SourceHistory(dataset)
+    transactions: list[ProducingTransaction] = []
     sources: list[RowSource] = []
     keys: dict[tuple[str, ...], None] = {}
-    for row, part in by_slice(dataset, runs):
+    for row, part in ranges_by_slice(dataset, runs):
         reporter.raise_if_cancelled()
         stored = dataset.block(row.sequence_number)
-        candidates = known.then(row.sequence_number)
-        sources.append(_source(stored, candidates, part))
-        made.append(ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), part))
-        keys.setdefault(_key(candidates))
+        candidates = declared.active_at(row.sequence_number)
+        sources.append(_row_source(stored, candidates, part))
+        transactions.append(
+            ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), part)
+        )
+        keys.setdefault(_common_primary_key(candidates))
     changes = ChangelogHistory(dataset, runs, reporter)
     earlier = changes.superseded_rows(next(iter(keys)) if len(keys) == 1 else ())
-    return Origin(made, sources, describe_operations(changes.counts), earlier)
+    return RootOrigin(transactions, sources, describe_operations(changes.counts), earlier)
 
 
-def by_slice(
+def ranges_by_slice(
     dataset: Dataset, runs: Sequence[OffsetRange]
 ) -> Iterator[tuple[SliceSummary, list[OffsetRange]]]:
-    """Each slice that holds some of the rows, oldest first, and which of them."""
+    """Yield each slice with some of the rows, oldest first, and their ranges in it."""
     if not runs:
         return
-    at = 0
+    index = 0
     for row in dataset.slices(runs[0][0], runs[-1][1]):
-        part: list[OffsetRange] = []
-        while at < len(runs) and runs[at][0] <= row.end:
-            first, last = runs[at]
-            part += [(max(first, row.start), min(last, row.end))] if last >= row.start else []
+        ranges: list[OffsetRange] = []
+        while index < len(runs) and runs[index][0] <= row.end:
+            first, last = runs[index]
+            ranges += [(max(first, row.start), min(last, row.end))] if last >= row.start else []
             if last > row.end:
                 break
-            at += 1
-        if part:
-            yield row, part
+            index += 1
+        if ranges:
+            yield row, ranges
 
 
-class _Sources:
-    """The sources that a root dataset has had."""
+class _SourceHistory:
+    """The sources of a root dataset over time."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -417,13 +430,13 @@ class _Sources:
             self._settings += [(row.sequence_number, dataset.block(row.hash).block.event) for row in rows]
             before = rows[-1].sequence_number
 
-    def then(self, number: int) -> list[DeclaredSource]:
-        """Those that were active at a block."""
+    def active_at(self, number: int) -> list[DeclaredSource]:
+        """Return the sources that were active at a block."""
         polling: model.SetPollingSource | None = None
         polled = False
         pushed: dict[str, model.AddPushSource | None] = {}
-        for at, event in self._settings:
-            if at >= number:
+        for settings_number, event in self._settings:
+            if settings_number >= number:
                 continue
             match event:
                 case model.SetPollingSource() | model.DisablePollingSource():
@@ -439,17 +452,19 @@ class _Sources:
         return [each for each in reversed(pushed.values()) if each is not None]
 
 
-def _source(stored: StoredBlock, candidates: Sequence[DeclaredSource], runs: list[OffsetRange]) -> RowSource:
+def _row_source(
+    stored: StoredBlock, candidates: Sequence[DeclaredSource], runs: list[OffsetRange]
+) -> RowSource:
     event: Any = stored.block.event
-    found = candidates[0] if len(candidates) == 1 else None
-    polling = found if isinstance(found, model.SetPollingSource) else None
+    declared = candidates[0] if len(candidates) == 1 else None
+    polling = declared if isinstance(declared, model.SetPollingSource) else None
     state = event.new_source_state if polling is not None else None
     kind = "polling" if polling is not None else "push" if candidates else "unknown"
-    steps = [_either(candidates)] if found is None else describe_steps(found)
+    steps = [_describe_candidates(candidates)] if declared is None else describe_steps(declared)
     return RowSource(
         block=str(stored.hash),
         kind=kind,
-        name=found.source_name if isinstance(found, model.AddPushSource) else "",
+        name=declared.source_name if isinstance(declared, model.AddPushSource) else "",
         place="" if polling is None else describe_location(polling.fetch, state),
         ingested=str(stored.block.system_time),
         state="" if polling is None else describe_source_state(polling.fetch, state),
@@ -458,14 +473,14 @@ def _source(stored: StoredBlock, candidates: Sequence[DeclaredSource], runs: lis
     )
 
 
-def _either(candidates: Sequence[DeclaredSource]) -> str:
-    """It is not known which source it was."""
+def _describe_candidates(candidates: Sequence[DeclaredSource]) -> str:
+    """Describe an unknown source by the candidates."""
     if not candidates:
         return "the chain names no source: whoever made these rows added them to it"
     return f"{' or '.join(describe_steps(each)[0] for each in candidates)}: the chain does not say which"
 
 
-def _key(sources: Sequence[DeclaredSource]) -> tuple[str, ...]:
-    """The primary key by which sources merge, where it is the same."""
-    found = {tuple(getattr(each.merge, "primary_key", ())) for each in sources}
-    return found.pop() if len(found) == 1 else ()
+def _common_primary_key(sources: Sequence[DeclaredSource]) -> tuple[str, ...]:
+    """Return the primary key of the sources' merge strategies if they agree; else empty."""
+    keys = {tuple(getattr(each.merge, "primary_key", ())) for each in sources}
+    return keys.pop() if len(keys) == 1 else ()

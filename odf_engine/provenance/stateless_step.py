@@ -19,7 +19,7 @@ from odf_engine.provenance.model import OffsetRange, OffsetSet
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.plan_rewrite import INPUT_BITS, OPERATION, POSITION, TrackedResult, track_origins
 from odf_engine.spark.readers import slices_frame
-from odf_engine.spark.streaming.row_match import FOUND, THERE, TargetRows, match_rows
+from odf_engine.spark.streaming.row_match import MATCH_COUNT, SLICE_COUNT, TargetRows, match_rows
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.spark_engine import define_system_time
 
@@ -39,13 +39,13 @@ SCATTERED: Final = "the rows are too many and too scattered to be named one by o
 
 @dataclass
 class StepResult:
-    """What was found of the rows of a transaction.
+    """The input rows of result rows of a transaction.
 
     Attributes:
         feeds: rows of each input, in the order of the query's inputs.
-        how: what was done, in words.
-        reason: why the rows are more than those that made the result; None when they are exact.
-        lost: there are rows of which nothing was found: so ``feeds`` do not tell all.
+        how: descriptions of the operations.
+        reason: why the rows are a superset; None if they are exact.
+        lost: whether some result rows were not matched, so ``feeds`` is incomplete.
     """
 
     feeds: list[OffsetSet]
@@ -56,26 +56,28 @@ class StepResult:
 
 @dataclass(frozen=True)
 class SoughtRows:
-    """Rows of a slice whose origin is looked for.
+    """Rows of a slice to trace.
 
     Attributes:
-        path: of the slice.
-        runs: their offsets.
-        vocab: the column names of the slice.
+        path: path of the slice.
+        runs: their offset ranges.
+        vocab: column names of the slice.
     """
 
     path: Path
     runs: Sequence[OffsetRange]
     vocab: DatasetVocabulary
 
-    def wanted(self, session: SparkSession, *, signed: bool, close: bool = False, ranked: bool) -> TargetRows:
-        """The same for comparing."""
+    def target_rows(
+        self, session: SparkSession, *, signed: bool, approximate: bool = False, ranked: bool
+    ) -> TargetRows:
+        """Return the rows in the form for matching."""
         rows = slices_frame(session, [self.path], pq.read_schema(self.path), self.vocab)
-        return TargetRows(rows, self.runs, self.vocab, signed=signed, close=close, ranked=ranked)
+        return TargetRows(rows, self.runs, self.vocab, signed=signed, approximate=approximate, ranked=ranked)
 
 
-def session_at(spark: SparkRuntime, request: TransformRequest) -> SparkSession:
-    """A session of its own, in which ``system_time()`` is that of the transaction."""
+def transaction_session(spark: SparkRuntime, request: TransformRequest) -> SparkSession:
+    """Return a new session in which ``system_time()`` is the system time of the transaction."""
     session = spark.session()
     define_system_time(session, request.system_time.to_datetime().isoformat())
     return session
@@ -84,17 +86,17 @@ def session_at(spark: SparkRuntime, request: TransformRequest) -> SparkSession:
 def trace_rows(
     session: SparkSession, request: TransformRequest, sought: SoughtRows, reporter: Reporter
 ) -> StepResult:
-    """Where rows of a transaction come from.
+    """Trace rows of a stateless transaction.
 
     Args:
-        session: as :func:`session_at` makes it.
-        request: the transaction.
+        session: created by :func:`transaction_session`.
+        request: request of the transaction.
         sought: the rows.
-        reporter: hears of amounts, and is asked whether to stop.
+        reporter: receives amounts; checked for cancellation.
 
     Raises:
-        NeedsState: the query does not go row by row.
-        OdfError: it cannot be run any more.
+        StatefulQueryError: the query is not row-by-row.
+        OdfError: the query cannot run any more.
     """
     inputs = request.query_inputs
     views = {
@@ -104,50 +106,50 @@ def trace_rows(
         for each in inputs
     }
     frame = run_query(session, views, request.transform.queries or [])
-    followed = track_origins(session, frame, {each.query_alias: each.vocab for each in inputs})
+    tracked = track_origins(session, frame, {each.query_alias: each.vocab for each in inputs})
     traced = StepResult([OffsetSet() for _ in inputs])
-    for batch in arrow_batches(_matches(session, followed, sought), reporter)[1]:
+    for batch in arrow_batches(_match_rows(session, tracked, sought), reporter)[1]:
         reporter.raise_if_cancelled()
-        note(batch, traced, ranked=not followed.ordered)
-        _take(batch.filter(batch.column(POSITION).is_valid()), traced)
-    traced.how.append(_words(followed, request))
+        record_ambiguity(batch, traced, ranked=not tracked.ordered)
+        _add_origins(batch.filter(batch.column(POSITION).is_valid()), traced)
+    traced.how.append(_describe(tracked, request))
     return traced
 
 
-def _matches(session: SparkSession, followed: TrackedResult, sought: SoughtRows) -> DataFrame:
-    own = [name for name in followed.frame.columns if name not in (POSITION, OPERATION)]
-    says = match_columns(own, [sought.vocab.operation_type_column])[0] is not None
-    wanted = sought.wanted(session, signed=not says, ranked=not followed.ordered)
-    return match_rows(followed.frame, own, OPERATION, [POSITION], wanted)
+def _match_rows(session: SparkSession, tracked: TrackedResult, sought: SoughtRows) -> DataFrame:
+    columns = [name for name in tracked.frame.columns if name not in (POSITION, OPERATION)]
+    has_operation = match_columns(columns, [sought.vocab.operation_type_column])[0] is not None
+    targets = sought.target_rows(session, signed=not has_operation, ranked=not tracked.ordered)
+    return match_rows(tracked.frame, columns, OPERATION, [POSITION], targets)
 
 
-def note(batch: pa.RecordBatch, traced: StepResult, *, ranked: bool = True) -> None:
-    """Notes what keeps the answer from being exact; ``ranked`` as for :class:`TargetRows`."""
-    found, there = batch.column(FOUND), batch.column(THERE)
-    if found.null_count:
+def record_ambiguity(batch: pa.RecordBatch, traced: StepResult, *, ranked: bool = True) -> None:
+    """Record why the result is not exact; ``ranked`` as for :class:`TargetRows`."""
+    match_counts, slice_counts = batch.column(MATCH_COUNT), batch.column(SLICE_COUNT)
+    if match_counts.null_count:
         traced.lost, traced.reason = True, LOST
-    alike = pc.not_equal(found, there) if ranked else pc.greater(found, 1)
-    if traced.reason is None and pc.any(alike).as_py():
+    ambiguous = pc.not_equal(match_counts, slice_counts) if ranked else pc.greater(match_counts, 1)
+    if traced.reason is None and pc.any(ambiguous).as_py():
         traced.reason = AMBIGUOUS_ROWS
 
 
-def _take(batch: pa.RecordBatch, traced: StepResult) -> None:
-    places, operations = batch.column(POSITION), batch.column("odf_op")
-    # What is corrected is so because of both rows of the correction.
-    partner = pc.case_when(
+def _add_origins(batch: pa.RecordBatch, traced: StepResult) -> None:
+    positions, operations = batch.column(POSITION), batch.column("odf_op")
+    # Both rows of a correction pair contribute to the corrected row.
+    partner_step = pc.case_when(
         pc.make_struct(pc.equal(operations, int(Op.CORRECT_FROM)), pc.equal(operations, int(Op.CORRECT_TO))),
         1,
         -1,
         0,
     )
-    places = pa.concat_arrays([places, pc.add(places, pc.cast(partner, pa.int64()))])
-    inputs = pc.shift_right(places, INPUT_BITS)
-    offsets = pc.bit_wise_and(places, (1 << INPUT_BITS) - 1)
-    for at, folding in enumerate(traced.feeds):
-        folding.add(offsets.filter(pc.equal(inputs, at)))
+    positions = pa.concat_arrays([positions, pc.add(positions, pc.cast(partner_step, pa.int64()))])
+    inputs = pc.shift_right(positions, INPUT_BITS)
+    offsets = pc.bit_wise_and(positions, (1 << INPUT_BITS) - 1)
+    for index, offset_set in enumerate(traced.feeds):
+        offset_set.add(offsets.filter(pc.equal(inputs, index)))
 
 
-def _words(followed: TrackedResult, request: TransformRequest) -> str:
-    many = "of one of the inputs" if len(request.query_inputs) > 1 else "of the input"
-    order = ", and all are put in order" if followed.ordered else ""
-    return f"row by row: each row is made of one row {many}{order}"
+def _describe(tracked: TrackedResult, request: TransformRequest) -> str:
+    which = "of one of the inputs" if len(request.query_inputs) > 1 else "of the input"
+    order = ", and all are put in order" if tracked.ordered else ""
+    return f"row by row: each row is made of one row {which}{order}"

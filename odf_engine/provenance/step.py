@@ -28,11 +28,18 @@ from odf_engine.progress import Reporter
 from odf_engine.provenance.as_of_step import AsOfTrace
 from odf_engine.provenance.model import OffsetRange, OffsetSet
 from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
-from odf_engine.provenance.stateless_step import SCATTERED, SoughtRows, StepResult, session_at, trace_rows
+from odf_engine.provenance.stateless_step import (
+    SCATTERED,
+    SoughtRows,
+    StepResult,
+    trace_rows,
+    transaction_session,
+)
 from odf_engine.spark.plan_rewrite import StatefulQueryError
 from odf_engine.spark.user_query import uses_as_of_join
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, RowProvenance
+from odf_engine.transform.engines.engine_router import engines_for
 from odf_engine.transform.engines.stateful_transaction import safe_folder
 from odf_engine.transform.plan import Transaction, transaction_of_block
 from odf_engine.transform.run import make_request
@@ -46,20 +53,20 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 100
 MAX_TRANSACTIONS: Final = 1000
-"""So many transactions back a state is followed."""
+"""Maximum number of earlier transactions of a state."""
 
 
 @dataclass(frozen=True)
 class TransactionHistory:
-    """A transaction, and when the state began that it goes on from.
+    """A transaction, and the earlier transactions of its state.
 
     Attributes:
-        entry: the dataset that was made.
-        block: of the transaction.
-        event: what it says.
-        transform: the query that ran.
-        before: the transactions before it that went into its state, oldest first.
-        complete: whether these are all; else there are more of them than are followed.
+        entry: the derivative dataset.
+        block: block of the transaction.
+        event: event of the block.
+        transform: the query of the transaction.
+        before: earlier transactions that contributed to its state, oldest first.
+        complete: whether ``before`` is complete; otherwise there are more than :data:`MAX_TRANSACTIONS`.
     """
 
     entry: DatasetEntry
@@ -71,33 +78,30 @@ class TransactionHistory:
 
     @property
     def kind(self) -> str:
-        """Whether the query was executed, or its state finished or rebuilt."""
+        """``execute``, ``finish`` or ``rebuild``."""
         return classify_transaction(self.event)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it goes on from a state or leaves one."""
+        """Whether it continues from a checkpoint or writes one."""
         return self.event.prev_checkpoint is not None or self.event.new_checkpoint is not None
 
     @property
     def carries_state(self) -> bool:
-        """Whether it left the very state that it found."""
+        """Whether it left the checkpoint unchanged."""
         after = self.event.new_checkpoint
         return after is not None and after.physical_hash == self.event.prev_checkpoint
 
     def intervals(self) -> list[OffsetRange | None]:
-        """The rows of each input that may have gone into the result, all of them.
-
-        None where there were none.
-        """
-        begins = self._begins()
-        found: list[OffsetRange | None] = []
+        """Return the offset range of each input that can have contributed to the result; None if empty."""
+        begins = self._start_offsets()
+        ranges: list[OffsetRange | None] = []
         for begin, item in zip(begins, self.event.query_inputs, strict=True):
             end = item.prev_offset if item.new_offset is None else item.new_offset
-            found.append(None if end is None or end < begin else (begin, end))
-        return found
+            ranges.append(None if end is None or end < begin else (begin, end))
+        return ranges
 
-    def _begins(self) -> list[int]:
+    def _start_offsets(self) -> list[int]:
         first = self.before[0][1] if self.before else self.event
         if not self.complete or classify_transaction(first) == "rebuild":
             return [0] * len(self.event.query_inputs)
@@ -105,51 +109,51 @@ class TransactionHistory:
         return begins if len(begins) == len(self.event.query_inputs) else [0] * len(self.event.query_inputs)
 
     def transaction(self, workspace: Workspace) -> Transaction:
-        """The transaction itself, ready to be run again.
+        """Return the transaction, ready to run again.
 
         Raises:
-            OdfError: an input is not here, or is not what it was.
+            OdfError: an input is missing or has changed.
         """
         state = _state_before(self.entry, self.block, self.event, self.transform)
         return transaction_of_block(workspace, self.entry, state, self.event, self.block.block.system_time)
 
     def earlier_transactions(self, workspace: Workspace) -> Transaction | None:
-        """The transactions before it as a single one; None where no state was gone on from.
+        """Return the earlier transactions merged into one; None if it continues from no state.
 
-        The rows of a query with state do not depend on how its inputs were taken in, only where a
-        transaction ends does.
+        The rows of a stateful query do not depend on how its inputs are split into transactions. Only the end
+        of a transaction matters.
 
         Raises:
-            OdfError: an input is not here, or is not what it was.
+            OdfError: an input is missing or has changed.
         """
         if not self.before:
             return None
         (block, first), (last_block, last) = self.before[0], self.before[-1]
         state = _state_before(self.entry, block, first, self.transform)
-        anew = classify_transaction(first) == "rebuild"
-        if anew:
+        from_start = classify_transaction(first) == "rebuild"
+        if from_start:
             state = structs_replace(state, watermark=None)
         inputs = [
-            _joined(begin, end, anew=anew)
+            _merge_intervals(begin, end, from_start=from_start)
             for begin, end in zip(first.query_inputs, last.query_inputs, strict=True)
         ]
-        whole = structs_replace(first, query_inputs=inputs, new_checkpoint=last.new_checkpoint)
+        merged = structs_replace(first, query_inputs=inputs, new_checkpoint=last.new_checkpoint)
         if not any(item.new_block_hash for item in inputs):
             return None
-        return transaction_of_block(workspace, self.entry, state, whole, last_block.block.system_time)
+        return transaction_of_block(workspace, self.entry, state, merged, last_block.block.system_time)
 
 
 def producing_transactions(
     entry: DatasetEntry, runs: Sequence[OffsetRange]
 ) -> Iterator[tuple[TransactionHistory, list[OffsetRange]]]:
-    """The transactions that made rows, oldest first, each with which of the rows it made.
+    """Yield the transactions that produced rows, oldest first, each with the ranges of its rows.
 
     Args:
         entry: a derivative dataset.
-        runs: offsets of its rows, in ascending order.
+        runs: offset ranges of its rows, in ascending order.
 
     Raises:
-        BadData: a block is not what it should be.
+        BadData: a block is invalid.
     """
     if not runs:
         return
@@ -160,10 +164,10 @@ def producing_transactions(
             if first <= row.end and last >= row.start
         ]
         if own:
-            yield _history(entry, row.sequence_number), own
+            yield _transaction_history(entry, row.sequence_number), own
 
 
-def _history(entry: DatasetEntry, number: int) -> TransactionHistory:
+def _transaction_history(entry: DatasetEntry, number: int) -> TransactionHistory:
     stored = entry.dataset.block(number)
     event = stored.block.event
     (row,) = entry.dataset.list_blocks(1, before=number, kinds=("SetTransform",)) or (None,)
@@ -173,7 +177,7 @@ def _history(entry: DatasetEntry, number: int) -> TransactionHistory:
     before: list[tuple[StoredBlock, ExecuteTransform]] = []
     complete = True
     if classify_transaction(event) != "rebuild":
-        for each in _back(entry, number, event):
+        for each in _earlier_transactions(entry, number, event):
             if len(before) == MAX_TRANSACTIONS:
                 complete = False
                 break
@@ -181,10 +185,10 @@ def _history(entry: DatasetEntry, number: int) -> TransactionHistory:
     return TransactionHistory(entry, stored, event, transform, before[::-1], complete)
 
 
-def _back(
+def _earlier_transactions(
     entry: DatasetEntry, number: int, event: ExecuteTransform
 ) -> Iterator[tuple[StoredBlock, ExecuteTransform]]:
-    """The transactions before one that went into its state, newest first."""
+    """Yield the earlier transactions of a state, newest first."""
     while event.prev_checkpoint is not None:
         rows = entry.dataset.list_blocks(_PAGE, before=number, kinds=("ExecuteTransform",))
         if not rows:
@@ -201,7 +205,7 @@ def _back(
 def _state_before(
     entry: DatasetEntry, block: StoredBlock, event: ExecuteTransform, transform: SetTransform
 ) -> ChainState:
-    """What of the chain's state before a block a transaction asks for."""
+    """Return the part of the chain's state before a block that a transaction requires."""
     rows = entry.dataset.list_blocks(1, before=block.block.sequence_number, kinds=("ExecuteTransform",))
     last = entry.dataset.block(rows[0].hash).block.event if rows else None
     return structs_replace(
@@ -209,22 +213,22 @@ def _state_before(
         transform=transform,
         watermark=last.new_watermark if isinstance(last, ExecuteTransform) else None,
         last_inputs=last.query_inputs if isinstance(last, ExecuteTransform) else None,
-        last_checkpoint=_checkpoint(event.prev_checkpoint),
+        last_checkpoint=_previous_checkpoint(event.prev_checkpoint),
         last_offset=event.prev_offset,
     )
 
 
-def _checkpoint(physical_hash: Multihash | None) -> Checkpoint | None:
+def _previous_checkpoint(physical_hash: Multihash | None) -> Checkpoint | None:
     return None if physical_hash is None else Checkpoint(physical_hash=physical_hash, size=0)
 
 
-def _joined(
-    first: ExecuteTransformInput, last: ExecuteTransformInput, *, anew: bool
+def _merge_intervals(
+    first: ExecuteTransformInput, last: ExecuteTransformInput, *, from_start: bool
 ) -> ExecuteTransformInput:
-    """What an input brought from the beginning of one transaction to the end of another."""
+    """Merge the intervals of an input from the first transaction to the last."""
     end_block = last.new_block_hash or last.prev_block_hash
     end_offset = last.prev_offset if last.new_offset is None else last.new_offset
-    begin_block, begin_offset = (None, None) if anew else (first.prev_block_hash, first.prev_offset)
+    begin_block, begin_offset = (None, None) if from_start else (first.prev_block_hash, first.prev_offset)
     return structs_replace(
         first,
         prev_block_hash=begin_block,
@@ -234,30 +238,29 @@ def _joined(
     )
 
 
-_MAX_ASKED: Final = 2000
-_MAX_TRACED: Final = 100
+_MAX_RANGES: Final = 2000
+_MAX_TRACED_TRANSACTIONS: Final = 100
 _TOO_MANY: Final = (
-    f"more than {_MAX_TRACED} transactions made these rows, and only so many are run again: ask for fewer"
+    f"more than {_MAX_TRACED_TRANSACTIONS} transactions made these rows, and only so many are run again: "
+    "ask for fewer"
 )
 
 
 @dataclass(frozen=True)
 class TransactionTrace:
-    """What made some rows of a derivative dataset, in one transaction.
+    """The input rows of rows of a derivative dataset, for one transaction.
 
     Attributes:
-        block: the hash of its block.
-        sequence_number: of the block.
-        system_time: of the block.
-        runs: which of the rows.
-        query: the steps of the query that ran, as (alias, SQL); the last one's alias is empty.
-        engine: what ran it: name and version.
-        exact: whether the rows of ``feeds`` made these rows and no others did; else they are all rows
-            that could have.
+        block: hash of its block.
+        sequence_number: number of the block.
+        system_time: system time of the block.
+        runs: offset ranges of the result rows.
+        query: steps of the query as (alias, SQL); the last alias is empty.
+        engine: name and version of the engine.
+        exact: whether exactly the rows of ``feeds`` contributed; otherwise they are all candidates.
         reason: why they are not exact.
-        feeds: of each input of the query, in their order: what the query calls it, its id, and which
-            rows; no runs where none of its rows is among them.
-        how: what was done, in words, a line each.
+        feeds: alias, dataset id and offset ranges of each input, in the order of the query's inputs.
+        how: descriptions of the operations.
     """
 
     block: str
@@ -279,58 +282,58 @@ def trace_back(
     spark: SparkRuntime,
     reporter: Reporter,
 ) -> list[TransactionTrace]:
-    """The rows of its inputs that made rows of a derivative dataset.
+    """Trace rows of a derivative dataset to the rows of its inputs.
 
     Args:
-        workspace: where the inputs are; what is not here is answered from the dataset's own chain.
+        workspace: the workspace of the inputs. For missing inputs the result is based on the dataset's chain.
         entry: the dataset.
-        runs: offsets of its rows, in ascending order; what lies past its end is left out.
+        runs: offset ranges of its rows, in ascending order; those after its end are ignored.
         spark: runs the queries again.
-        reporter: hears of phases and amounts, and is asked whether to stop.
+        reporter: receives phases and amounts; checked for cancellation.
 
     Returns:
-        One answer for each transaction that made some of the rows, oldest first.
+        One trace per transaction that produced some of the rows, oldest first.
 
     Raises:
-        Cancelled: somebody asked to stop.
-        OdfError: the dataset's chain or a slice of it cannot be read.
+        Cancelled: the job was cancelled.
+        OdfError: the dataset's chain or one of its slices cannot be read.
     """
     reporter.phase("trace")
-    found: list[TransactionTrace] = []
+    traces: list[TransactionTrace] = []
     for number, (history, own) in enumerate(producing_transactions(entry, runs)):
         reporter.raise_if_cancelled()
         reporter.set_amounts(files=number)
-        if number < _MAX_TRACED:
-            found.append(_step(workspace, history, own, spark, reporter))
+        if number < _MAX_TRACED_TRANSACTIONS:
+            traces.append(_trace_transaction(workspace, history, own, spark, reporter))
         else:
-            found.append(_answer(history, own, _larger(history, _TOO_MANY)))
-    return found
+            traces.append(_to_transaction_trace(history, own, _all_candidates(history, _TOO_MANY)))
+    return traces
 
 
-def _step(
+def _trace_transaction(
     workspace: Workspace,
     history: TransactionHistory,
     runs: list[OffsetRange],
     spark: SparkRuntime,
     reporter: Reporter,
 ) -> TransactionTrace:
-    reason = _beyond(workspace, history, runs)
+    reason = _untraceable_reason(workspace, history, runs)
     traced: StepResult | None = None
     if reason is None:
         try:
-            with _plain_folder(workspace, spark) as folder:
-                traced = _traced(workspace, history, runs, spark, folder, reporter)
+            with _safe_scratch_folder(workspace, spark) as folder:
+                traced = _run_trace(workspace, history, runs, spark, folder, reporter)
         except Cancelled:
             raise
         except OdfError as error:
-            reporter.raise_if_cancelled()  # what was stopped may fail in any way
-            reason = _said(error)
+            reporter.raise_if_cancelled()  # after a cancellation any error may occur
+            reason = _failure_reason(error)
     if traced is None or traced.lost:
-        traced = _larger(history, reason or (traced.reason if traced else None))
-    return _answer(history, runs, traced)
+        traced = _all_candidates(history, reason or (traced.reason if traced else None))
+    return _to_transaction_trace(history, runs, traced)
 
 
-def _traced(
+def _run_trace(
     workspace: Workspace,
     history: TransactionHistory,
     runs: list[OffsetRange],
@@ -338,27 +341,27 @@ def _traced(
     folder: Path,
     reporter: Reporter,
 ) -> StepResult:
-    own = _part(history, history.transaction(workspace), folder / "own")
-    sought = _sought(history, runs)
-    session = session_at(spark, own.request)
+    own = _plan(history, history.transaction(workspace), folder / "own")
+    sought = _sought_rows(history, runs)
+    session = transaction_session(spark, own.request)
     try:
         if not history.keeps_state:
             return trace_rows(session, own.request, sought, reporter)
         if history.carries_state:
-            # It may be that of a query before, which this one has no use for.
+            # The state may be that of a previous query, which this query does not use.
             with suppress(StatefulQueryError):
                 return trace_rows(session, own.request, sought, reporter)
         before = history.earlier_transactions(workspace)
-        past = None if before is None else _part(history, before, folder / "past")
-        kind = AsOfTrace if uses_as_of_join(own.request.transform.queries or []) else StatefulTrace
-        return kind(session, past, own, sought, folder, reporter).trace()
+        past = None if before is None else _plan(history, before, folder / "past")
+        trace_class = AsOfTrace if uses_as_of_join(own.request.transform.queries or []) else StatefulTrace
+        return trace_class(session, past, own, sought, folder, reporter).trace()
     except StatefulQueryError as reason:
         return StepResult([], reason=f"the query has {reason}", lost=True)
 
 
 @contextmanager
-def _plain_folder(workspace: Workspace, spark: SparkRuntime) -> Iterator[Path]:
-    """A folder for temporary files whose path Spark takes as it is."""
+def _safe_scratch_folder(workspace: Workspace, spark: SparkRuntime) -> Iterator[Path]:
+    """Create a folder for temporary files with a path that Spark does not interpret."""
     with job_scratch_folder(workspace.odf / "cache", "replay") as job:
         folder = safe_folder(job / "step", str(spark.session().sparkContext.master))
         folder.mkdir(exist_ok=True)
@@ -368,21 +371,23 @@ def _plain_folder(workspace: Workspace, spark: SparkRuntime) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _part(history: TransactionHistory, transaction: Transaction, folder: Path) -> PlannedTransaction:
+def _plan(history: TransactionHistory, transaction: Transaction, folder: Path) -> PlannedTransaction:
     folder.mkdir()
     system_time = history.block.block.system_time
     return PlannedTransaction(transaction, make_request(transaction, folder, folder / "data", system_time))
 
 
-def _sought(history: TransactionHistory, runs: list[OffsetRange]) -> SoughtRows:
+def _sought_rows(history: TransactionHistory, runs: list[OffsetRange]) -> SoughtRows:
     data = history.event.new_data
     assert data is not None  # rows were found in it
     dataset = history.entry.dataset
     return SoughtRows(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
 
 
-def _beyond(workspace: Workspace, history: TransactionHistory, runs: list[OffsetRange]) -> str | None:
-    """Why a transaction cannot be traced row by row; None when it can."""
+def _untraceable_reason(
+    workspace: Workspace, history: TransactionHistory, runs: list[OffsetRange]
+) -> str | None:
+    """Return why a transaction cannot be traced row by row; None if it can."""
     sql = history.transform.transform
     if sql.engine.lower() != SPARK or SPARK in map(str.lower, workspace.config.engines):
         return f"the engine '{sql.engine}' ran the query, and does not say which rows made which"
@@ -390,36 +395,38 @@ def _beyond(workspace: Workspace, history: TransactionHistory, runs: list[Offset
         return "its query is of somebody else and not trusted here, so it was not run: see odf trust"
     if not history.complete:
         return f"the state of the query goes back over more than {len(history.before):,} transactions"
-    if len(runs) > _MAX_ASKED:
+    if len(runs) > _MAX_RANGES:
         return f"{len(runs):,} separate runs of rows were asked for at once"
     return None
 
 
-def _said(error: OdfError) -> str:
+def _failure_reason(error: OdfError) -> str:
     if isinstance(error, NotFound):
         return f"it cannot be run again here: {error}"
     return f"it cannot be run again with its rows followed: {error}"
 
 
-def _larger(history: TransactionHistory, reason: str | None) -> StepResult:
-    """All rows that could have made the result."""
+def _all_candidates(history: TransactionHistory, reason: str | None) -> StepResult:
+    """Return all candidate rows as a result."""
     feeds: list[OffsetSet] = []
-    for run in history.intervals():
-        folding = OffsetSet()
-        folding.add_runs([] if run is None else [run])
-        feeds.append(folding)
+    for interval in history.intervals():
+        offset_set = OffsetSet()
+        offset_set.add_ranges([] if interval is None else [interval])
+        feeds.append(offset_set)
     return StepResult(feeds, [], reason or "its rows cannot be followed")
 
 
-def _answer(history: TransactionHistory, runs: list[OffsetRange], traced: StepResult) -> TransactionTrace:
+def _to_transaction_trace(
+    history: TransactionHistory, runs: list[OffsetRange], traced: StepResult
+) -> TransactionTrace:
     sql, block = history.transform.transform, history.block
-    found = [folding.runs() for folding in traced.feeds]
+    ranges = [offset_set.runs() for offset_set in traced.feeds]
     reason = traced.reason
-    if reason is None and any(folding.scattered for folding in traced.feeds):
+    if reason is None and any(offset_set.scattered for offset_set in traced.feeds):
         reason = SCATTERED
     feeds = [
-        (item.alias or item.dataset_ref, str(read.dataset_id), found[at])
-        for at, (item, read) in enumerate(
+        (item.alias or item.dataset_ref, str(read.dataset_id), ranges[index])
+        for index, (item, read) in enumerate(
             zip(history.transform.inputs, history.event.query_inputs, strict=True)
         )
     ]
@@ -437,44 +444,44 @@ def _answer(history: TransactionHistory, runs: list[OffsetRange], traced: StepRe
     )
 
 
-def ask_external_engine(
+def refine_with_engine(
     workspace: Workspace,
     entry: DatasetEntry,
     steps: Sequence[TransactionTrace],
     spark: SparkRuntime,
     reporter: Reporter,
 ) -> list[TransactionTrace]:
-    """The same steps, exact where the engine that runs the query could say more.
+    """Refine steps that are not exact with the engine of the query.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: the dataset.
-        steps: as :func:`odf_engine.provenance.step.trace_back` found them.
-        spark: what engines are made of that are none of this process.
-        reporter: is asked whether to stop.
+        steps: the result of :func:`trace_back`.
+        spark: the Spark of this process.
+        reporter: checked for cancellation.
 
     Raises:
-        Cancelled: somebody asked to stop.
+        Cancelled: the job was cancelled.
     """
-    from odf_engine.transform.engines.engine_router import engines_for
-
-    here = {SPARK} - set(map(str.lower, workspace.config.engines))
+    local_engines = {SPARK} - set(map(str.lower, workspace.config.engines))
     trusted = Trust(workspace).is_trusted(entry)
-    if trusted and all(each.exact or each.engine.partition(" ")[0].lower() in here for each in steps):
+    if trusted and all(
+        each.exact or each.engine.partition(" ")[0].lower() in local_engines for each in steps
+    ):
         return list(steps)
-    found: list[TransactionTrace] = []
+    refined: list[TransactionTrace] = []
     with engines_for(workspace, entry, spark) as engine:
         for each in steps:
             (history, _), *_rest = producing_transactions(entry, each.runs)
-            # Of rows that were made with a state, an engine that sees one transaction knows little.
+            # For stateful transactions, an engine with one transaction alone cannot give an exact result.
             if each.exact or history.keeps_state:
-                found.append(each)
+                refined.append(each)
             else:
-                found.append(_asked(workspace, history, each, engine, reporter))
-    return found
+                refined.append(_refine_step(workspace, history, each, engine, reporter))
+    return refined
 
 
-def _asked(
+def _refine_step(
     workspace: Workspace,
     history: TransactionHistory,
     step: TransactionTrace,
@@ -492,10 +499,10 @@ def _asked(
     except OdfError as error:
         reporter.raise_if_cancelled()
         return replace(step, reason=f"{step.reason}; asked for more, it says: {error}")
-    return _with(step, derived)
+    return _apply_provenance(step, derived)
 
 
-def _with(step: TransactionTrace, derived: RowProvenance) -> TransactionTrace:
+def _apply_provenance(step: TransactionTrace, derived: RowProvenance) -> TransactionTrace:
     runs: dict[str, list[OffsetRange]] = {
         alias: [(each.start, each.end) for each in rows] for alias, rows in derived.feeds
     }

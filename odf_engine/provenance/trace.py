@@ -31,93 +31,97 @@ if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
 
-Wanted = tuple[str, ...] | None
-"""Names of columns; None for whole rows."""
+TracedColumns = tuple[str, ...] | None
+"""Column names; None for entire rows."""
 
 
 class CellLineage:
-    """What feeds some columns of rows.
+    """The input columns of traced columns.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: a derivative dataset.
-        steps: how its rows were made.
-        wanted: its columns in question.
+        steps: transactions of its rows.
+        wanted: the traced columns.
 
     Attributes:
-        how: what is to be said of the columns, in words.
+        how: descriptions of the column lineage.
     """
 
     def __init__(
-        self, workspace: Workspace, entry: DatasetEntry, steps: Sequence[TransactionTrace], wanted: Wanted
+        self,
+        workspace: Workspace,
+        entry: DatasetEntry,
+        steps: Sequence[TransactionTrace],
+        wanted: TracedColumns,
     ) -> None:
         state = entry.dataset.state()
         vocab = state.vocabulary
-        made_here = {vocab.offset_column, vocab.system_time_column}
-        # What the system gives each row is of the whole row.
-        self._whole = wanted is None or bool(made_here.intersection(wanted))
+        system_columns = {vocab.offset_column, vocab.system_time_column}
+        # System columns depend on the entire row.
+        self._is_entire_row = wanted is None or bool(system_columns.intersection(wanted))
         self._found: dict[str, dict[tuple[str, str], None]] = {}
         self.how: list[str] = []
-        if wanted is None or self._whole:
+        if wanted is None or self._is_entire_row:
             return
         outputs = [
-            name for name in parse_column_names(state.schema, state.odf_schema) or [] if name not in made_here
+            name for name in parse_column_names(state.schema, state.odf_schema) or [] if name not in system_columns
         ]
-        current = None if state.transform is None else _texts(state.transform.transform.queries or ())
+        current = None if state.transform is None else _query_texts(state.transform.transform.queries or ())
         queries = {tuple(each.query): each for each in steps}
         for query, each in queries.items():
             if list(query) == current:
                 columns = dataset_lineage(workspace, entry)
-            else:  # a query of the past
-                columns = _columns(workspace, query, each, outputs)
+            else:  # a past query
+                columns = _past_query_lineage(workspace, query, each, outputs)
             for name in wanted:
                 for found in columns.outputs.get(name, columns.outputs.get(ANY_COLUMN, [])):
-                    self._note(found)
+                    self._add_source(found)
             if columns.problem is not None:
                 self.how.append(f"which columns it is made of cannot be told: {columns.problem}")
-        self._say(wanted, steps)
+        self._describe(wanted, steps)
 
     def contributes(self, alias: str) -> bool:
-        """Whether values of an input are among those that were made to the ones in question."""
-        return self._whole or not self._found or alias.casefold() in self._found
+        """Return whether values of an input contribute to the traced columns."""
+        return self._is_entire_row or not self._found or alias.casefold() in self._found
 
-    def of(self, alias: str) -> list[tuple[str, str]]:
-        """The columns of an input and how they have part; none for whole rows."""
+    def columns_of(self, alias: str) -> list[tuple[str, str]]:
+        """Return the contributing columns of an input with their transformations; empty for entire rows."""
         return list(self._found.get(alias.casefold(), ()))
 
-    def _note(self, found: InputColumn) -> None:
+    def _add_source(self, found: InputColumn) -> None:
         self._found.setdefault(found.input.casefold(), {})[(found.column, found.how)] = None
 
-    def _say(self, wanted: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:
+    def _describe(self, wanted: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:
         names = join_words(wanted)
         if not self._found:
             self.how.append(f"{names} has no value of an input: it follows from which rows there are")
             return
-        fed = dict.fromkeys(alias for each in steps for alias, _, runs in each.feeds if runs)
-        for alias in fed:
+        inputs = dict.fromkeys(alias for each in steps for alias, _, runs in each.feeds if runs)
+        for alias in inputs:
             if not self.contributes(alias):
                 self.how.append(f"rows of {alias} decide which rows there are, not what {names} is")
 
 
-def root_column_sources(workspace: Workspace, entry: DatasetEntry, wanted: Wanted) -> list[str]:
-    """What columns of a root dataset are made of, by the queries of its sources, in words."""
+def root_column_sources(workspace: Workspace, entry: DatasetEntry, wanted: TracedColumns) -> list[str]:
+    """Describe the sources of columns of a root dataset in the queries of its ingest."""
     lineage = dataset_lineage(workspace, entry)
     lines: list[str] = []
     for name in wanted or ():
-        found = lineage.outputs.get(name, ())
-        if found and all(each.column == name and each.how == "identity" for each in found):
+        sources = lineage.outputs.get(name, ())
+        if sources and all(each.column == name and each.how == "identity" for each in sources):
             lines.append(f"{name} is as it was read")
-        elif found:
-            read = join_words(list(dict.fromkeys(f"{each.column} ({each.how})" for each in found)))
+        elif sources:
+            read = join_words(list(dict.fromkeys(f"{each.column} ({each.how})" for each in sources)))
             lines.append(f"{name} is made of what was read as {read}")
     return lines
 
 
-def _texts(steps: Sequence[SqlQueryStep]) -> list[tuple[str, str]]:
+def _query_texts(steps: Sequence[SqlQueryStep]) -> list[tuple[str, str]]:
     return [(each.alias or "", each.query) for each in steps]
 
 
-def _columns(
+def _past_query_lineage(
     workspace: Workspace, query: Sequence[tuple[str, str]], step: TransactionTrace, outputs: Sequence[str]
 ) -> ColumnLineage:
     inputs: dict[str, list[str] | None] = {}
@@ -138,12 +142,12 @@ _MAX_REASONS: Final = 3
 
 
 class Tracer:
-    """Finds out where rows come from.
+    """Traces rows of datasets.
 
     Args:
-        workspace: where the datasets are.
-        spark: starts Spark when a query has to be run again, which rows of roots do not need.
-        reporter: hears of phases and amounts, and is asked whether to stop.
+        workspace: the workspace of the datasets.
+        spark: starts Spark if a query must run again; not needed for rows of roots.
+        reporter: receives phases and amounts; checked for cancellation.
     """
 
     def __init__(
@@ -152,8 +156,8 @@ class Tracer:
         self._workspace = workspace
         self._spark = spark
         self._reporter = reporter
-        self._known: dict[tuple[str, tuple[OffsetRange, ...], Wanted, int | None], TraceStep] = {}
-        self._found: dict[tuple[str, tuple[OffsetRange, ...]], list[TransactionTrace]] = {}
+        self._steps: dict[tuple[str, tuple[OffsetRange, ...], TracedColumns, int | None], TraceStep] = {}
+        self._traces: dict[tuple[str, tuple[OffsetRange, ...]], list[TransactionTrace]] = {}
 
     def trace(
         self,
@@ -162,108 +166,108 @@ class Tracer:
         column: str | None = None,
         depth: int | None = None,
     ) -> TraceStep:
-        """Where rows come from.
+        """Trace rows.
 
         Args:
             entry: the dataset.
-            runs: offsets of its rows, the last ones inclusive.
-            column: the values of which column; by default whole rows.
-            depth: so many datasets up; by default as far as it goes.
+            runs: offset ranges of its rows, both ends inclusive.
+            column: column to trace; entire rows by default.
+            depth: maximum number of datasets upstream; unlimited by default.
 
         Raises:
-            UsageError: there are no such rows, or there is no such column.
-            OdfError: the chain of the dataset, or a slice of it, cannot be read.
-            Cancelled: in the middle.
+            UsageError: the rows or the column do not exist.
+            OdfError: the chain of the dataset or one of its slices cannot be read.
+            Cancelled: the job was cancelled.
         """
         if depth is not None and depth < 1:
             raise UsageError("a trace goes at least one dataset up", hint="--depth 1, or leave it out")
         state = entry.dataset.state()
-        asked = check_rows(entry, state, runs)
-        wanted: Wanted = None if column is None else (check_column(entry, state, column),)
-        return self._step(entry, asked, wanted, depth)
+        ranges = check_rows(entry, state, runs)
+        wanted: TracedColumns = None if column is None else (check_column(entry, state, column),)
+        return self._step(entry, ranges, wanted, depth)
 
     def check_newest_step(self, entry: DatasetEntry, step: TraceStep) -> list[str]:
-        """Checks the newest step of an answer (:func:`odf_engine.provenance.trace_check.check_trace`).
+        """Check the first step of a trace (:func:`odf_engine.provenance.trace_check.check_trace`).
 
         Args:
-            entry: the dataset that was asked about.
-            step: what :meth:`trace` said of it.
+            entry: the traced dataset.
+            step: the result of :meth:`trace`.
 
         Raises:
-            Cancelled: in the middle.
+            Cancelled: the job was cancelled.
         """
-        found = self._found.get((step.dataset, tuple(step.runs)))
-        if found is None:
+        traces = self._traces.get((step.dataset, tuple(step.runs)))
+        if traces is None:
             return ["not checked: the rows of a root dataset come from outside, and nothing made them here"]
         spark = self._spark(self._reporter)
+        # Deferred until Spark has started: these modules import PySpark.
         from odf_engine.provenance.trace_check import check_trace
         from odf_engine.transform.engines.engine_router import engines_for
 
         self._reporter.phase("check")
         with engines_for(self._workspace, entry, spark) as engine:
-            return check_trace(self._workspace, entry, found, engine, self._reporter)
+            return check_trace(self._workspace, entry, traces, engine, self._reporter)
 
     def _step(
-        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted, depth: int | None
+        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns, depth: int | None
     ) -> TraceStep:
         key = str(entry.id), tuple(runs), wanted, depth
-        if (known := self._known.get(key)) is None:
+        if (step := self._steps.get(key)) is None:
             self._reporter.phase("trace")
             self._reporter.log(f"{entry.alias}: {row_count(runs):,} rows")
             root = entry.dataset.state().kind is DatasetKind.Root
-            known = (
-                self._of_root(entry, runs, wanted)
+            step = (
+                self._trace_root(entry, runs, wanted)
                 if root
-                else self._of_derivative(entry, runs, wanted, depth)
+                else self._trace_derivative(entry, runs, wanted, depth)
             )
-            self._known[key] = known
-        return known
+            self._steps[key] = step
+        return step
 
-    def _of_root(self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted) -> TraceStep:
-        found = root_origin(entry.dataset, runs, self._reporter)
+    def _trace_root(self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns) -> TraceStep:
+        origin = root_origin(entry.dataset, runs, self._reporter)
         return TraceStep(
             dataset=str(entry.id),
             name=str(entry.alias),
             kind="root",
             runs=runs,
             rows=row_count(runs),
-            made=found.made,
-            how=[*found.how, *root_column_sources(self._workspace, entry, wanted)],
-            sources=found.sources,
-            earlier=found.earlier,
+            made=origin.made,
+            how=[*origin.how, *root_column_sources(self._workspace, entry, wanted)],
+            sources=origin.sources,
+            earlier=origin.earlier,
         )
 
-    def _of_derivative(
-        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted, depth: int | None
+    def _trace_derivative(
+        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns, depth: int | None
     ) -> TraceStep:
         changes = ChangelogHistory(entry.dataset, runs, self._reporter)
         spark = self._spark(self._reporter)
-        # Once Spark has started: its modules import each other in circles.
-        from odf_engine.provenance.step import ask_external_engine, trace_back
+        from odf_engine.provenance.step import refine_with_engine, trace_back
 
-        found = trace_back(self._workspace, entry, runs, spark, self._reporter)
-        found = ask_external_engine(self._workspace, entry, found, spark, self._reporter)
-        self._found[str(entry.id), tuple(runs)] = found
-        cells = CellLineage(self._workspace, entry, found, wanted)
+        traces = trace_back(self._workspace, entry, runs, spark, self._reporter)
+        traces = refine_with_engine(self._workspace, entry, traces, spark, self._reporter)
+        self._traces[str(entry.id), tuple(runs)] = traces
+        cells = CellLineage(self._workspace, entry, traces, wanted)
         return TraceStep(
             dataset=str(entry.id),
             name=str(entry.alias),
             kind="derivative",
             runs=runs,
             rows=row_count(runs),
-            made=[_made(each) for each in found],
+            made=[_to_producing_transaction(each) for each in traces],
             how=[
                 *describe_operations(changes.counts),
-                *_once(line for each in found for line in each.how),
+                *_distinct(line for each in traces for line in each.how),
                 *cells.how,
             ],
-            exact=all(each.exact for each in found),
-            reason=_reasons(found),
-            feeds=self._feeds(found, cells, depth),
+            exact=all(each.exact for each in traces),
+            reason=_join_reasons(traces),
+            feeds=self._merge_inputs(traces, cells, depth),
             earlier=changes.superseded_rows(()),
         )
 
-    def _feeds(
+    def _merge_inputs(
         self, steps: Sequence[TransactionTrace], cells: CellLineage, depth: int | None
     ) -> list[InputRows]:
         merged: dict[tuple[str, str], list[OffsetRange]] = {}
@@ -273,13 +277,13 @@ class Tracer:
         feeds: list[InputRows] = []
         for (alias, dataset), runs in merged.items():
             if runs and cells.contributes(alias):
-                feeds.append(self._feed(alias, dataset, normalize_ranges(runs), cells, depth))
+                feeds.append(self._trace_input(alias, dataset, normalize_ranges(runs), cells, depth))
         return feeds
 
-    def _feed(
+    def _trace_input(
         self, alias: str, dataset: str, runs: list[OffsetRange], cells: CellLineage, depth: int | None
     ) -> InputRows:
-        columns = cells.of(alias)
+        columns = cells.columns_of(alias)
         try:
             entry = self._workspace.resolve(dataset)
         except NotFound:
@@ -293,13 +297,13 @@ class Tracer:
             wanted = (
                 None if not columns or ANY_COLUMN in dict(columns) else tuple(name for name, _ in columns)
             )
-            deeper = self._deeper(entry, runs, wanted, None if depth is None else depth - 1)
+            deeper = self._trace_upstream(entry, runs, wanted, None if depth is None else depth - 1)
         return InputRows(alias, dataset, str(entry.alias), runs, row_count(runs), columns, step=deeper)
 
-    def _deeper(
-        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted, depth: int | None
+    def _trace_upstream(
+        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: TracedColumns, depth: int | None
     ) -> TraceStep:
-        """The step of an input; whatever is wrong there ends this branch and no other."""
+        """Return the step of an input; an error there ends this branch only."""
         problem: str | None = None
         kind = "root"
         try:
@@ -317,7 +321,7 @@ class Tracer:
         return TraceStep(str(entry.id), str(entry.alias), kind, runs, row_count(runs), problem=problem)
 
 
-def _made(step: TransactionTrace) -> ProducingTransaction:
+def _to_producing_transaction(step: TransactionTrace) -> ProducingTransaction:
     return ProducingTransaction(
         block=step.block,
         sequence_number=step.sequence_number,
@@ -328,22 +332,22 @@ def _made(step: TransactionTrace) -> ProducingTransaction:
     )
 
 
-def _once(lines: Iterable[str]) -> list[str]:
+def _distinct(lines: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _reasons(steps: Sequence[TransactionTrace]) -> str | None:
-    """Why steps are not exact."""
-    reasons = _once(each.reason or "it is not known why" for each in steps if not each.exact)
+def _join_reasons(steps: Sequence[TransactionTrace]) -> str | None:
+    """Return why steps are not exact."""
+    reasons = _distinct(each.reason or "it is not known why" for each in steps if not each.exact)
     more = f"; and {len(reasons) - _MAX_REASONS} more reasons" if len(reasons) > _MAX_REASONS else ""
     return "; ".join(reasons[:_MAX_REASONS]) + more if reasons else None
 
 
 def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """The runs in order.
+    """Return the normalized offset ranges.
 
     Raises:
-        UsageError: there are none, or not such rows.
+        UsageError: the ranges are empty or invalid.
     """
     last = state.last_offset
     if last is None:
@@ -354,27 +358,27 @@ def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[OffsetRang
         if first > end:
             raise UsageError(f"the rows {first}..{end}: the first comes after the last")
         if first < 0 or end > last:
-            wrong = first if first < 0 or first > last else end
+            missing = first if first < 0 or first > last else end
             raise UsageError(
-                f"{entry.alias} has no row {wrong}: its offsets are 0 to {last}",
+                f"{entry.alias} has no row {missing}: its offsets are 0 to {last}",
                 hint=f"odf tail {entry.alias} shows the newest rows with their offsets",
             )
     return normalize_ranges(runs)
 
 
 def check_column(entry: DatasetEntry, state: ChainState, column: str) -> str:
-    """The name of a column as the dataset writes it.
+    """Return the name of a column as spelled in the dataset.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no such column.
     """
     names = parse_column_names(state.schema, state.odf_schema) or []
     try:
-        (place,) = match_columns(names, [column])
+        (index,) = match_columns(names, [column])
     except InvalidSchema as error:
         raise UsageError(error.message) from None
-    if place is not None:
-        return names[place]
+    if index is not None:
+        return names[index]
     folded = {name.casefold(): name for name in names}
     close = get_close_matches(column.casefold(), folded, 1)
     hint = f"did you mean {folded[close[0]]}?" if close else f"there are {', '.join(names)}"

@@ -26,7 +26,7 @@ from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_reque
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
-_MOST: Final = 10
+_MAX_TRANSACTIONS: Final = 10
 _MAX_ROWS: Final = 10_000
 _DIGITS: Final = 12
 _Rows = Counter[tuple[Any, ...]]
@@ -39,43 +39,43 @@ def check_trace(
     engine: Engine,
     reporter: Reporter,
 ) -> list[str]:
-    """What came of running transactions again, in words: each text begins with ``yes:``, ``no:``, or ``not
+    """Run transactions again; describe the results. Each text begins with ``yes:``, ``no:`` or ``not
     checked:``.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: the dataset.
-        steps: what was found of its rows.
+        steps: traces of its rows.
         engine: runs the queries.
-        reporter: hears of amounts, and is asked whether to stop.
+        reporter: receives amounts; checked for cancellation.
 
     Raises:
-        Cancelled: in the middle.
+        Cancelled: the job was cancelled.
     """
-    said: list[str] = []
-    for each in steps[:_MOST]:
+    verdicts: list[str] = []
+    for each in steps[:_MAX_TRANSACTIONS]:
         where = f"block {each.sequence_number}: " if len(steps) > 1 else ""
         try:
-            found = CounterfactualCheck(workspace, entry, each, engine, reporter).run()
+            lines = CounterfactualCheck(workspace, entry, each, engine, reporter).run()
         except Cancelled:
             raise
         except OdfError as error:
             reporter.raise_if_cancelled()
-            found = [f"not checked: {error.format_line}"]
-        for line in found:
+            lines = [f"not checked: {error.format_line}"]
+        for line in lines:
             verdict, _, text = line.partition(": ")
-            said.append(f"{verdict}: {where}{text}")
-    if len(steps) > _MOST:
-        said.append(f"not checked: the rows of {len(steps) - _MOST} more transactions")
-    return said
+            verdicts.append(f"{verdict}: {where}{text}")
+    if len(steps) > _MAX_TRANSACTIONS:
+        verdicts.append(f"not checked: the rows of {len(steps) - _MAX_TRANSACTIONS} more transactions")
+    return verdicts
 
 
 class CounterfactualCheck:
-    """Runs one transaction again on parts of its inputs.
+    """Runs a transaction again on parts of its inputs.
 
     Args:
         workspace, entry, engine, reporter: as for :func:`check_trace`.
-        step: what was found of rows of one transaction.
+        step: trace of rows of one transaction.
     """
 
     def __init__(
@@ -94,33 +94,33 @@ class CounterfactualCheck:
         ((self._history, _),) = producing_transactions(entry, step.runs)
 
     def run(self) -> list[str]:
-        """With the rows alone, and without them; see :func:`check_trace`.
+        """Run with the traced rows alone, and without them; see :func:`check_trace`.
 
         Raises:
-            OdfError: the transaction cannot be run again.
-            Cancelled: in the middle.
+            OdfError: the transaction cannot run again.
+            Cancelled: the job was cancelled.
         """
         if sum(last - first + 1 for first, last in self._step.runs) > _MAX_ROWS:
             raise Unsupported(f"more than {_MAX_ROWS:,} rows are not checked at once")
-        slice_rows, asked = self._recorded()
-        alone = self.rows(only=True)
-        stays = all(alone[row] >= count for row, count in asked.items())
-        without = self.rows(only=False)
-        goes = all(without[row] < slice_rows[row] for row in asked)
+        slice_rows, traced = self._recorded_rows()
+        with_rows_alone = self.run_on_part(only=True)
+        is_sufficient = all(with_rows_alone[row] >= count for row, count in traced.items())
+        without_rows = self.run_on_part(only=False)
+        is_necessary = all(without_rows[row] < slice_rows[row] for row in traced)
         return [
             "yes: run again with these rows alone, the query makes the same"
-            if stays
+            if is_sufficient
             else "no: run again with these rows alone, the query makes something else",
             "yes: run again without them, it does not make it any more"
-            if goes
+            if is_necessary
             else "no: run again without them, the query makes the same",
         ]
 
-    def rows(self, *, only: bool) -> _Rows:
-        """What the transaction makes of the rows of the answer alone, or of all others.
+    def run_on_part(self, *, only: bool) -> _Rows:
+        """Return the result of the transaction on the traced rows alone, or on all others.
 
         Raises:
-            OdfError: the transaction cannot be run again.
+            OdfError: the transaction cannot run again.
         """
         with job_scratch_folder(self._workspace.odf / "cache", "replay") as folder:
             history, state = self._history, None
@@ -128,35 +128,37 @@ class CounterfactualCheck:
                 raise Unsupported("a state that was made anew for another query is not made again in parts")
             if (past := history.earlier_transactions(self._workspace)) is not None:
                 with payload_scratch_folder(folder) as inner:
-                    state = self._state(past, inner, folder / "state", only=only)
+                    state = self._compute_state(past, inner, folder / "state", only=only)
             own = history.transaction(self._workspace)
             if past is not None and state is None:
-                own = _fresh(own)
+                own = _without_state(own)
             with payload_scratch_folder(folder) as inner:
                 staged = inner / "data"
-                request = self._request(own, inner, only=only)
+                request = self._make_partial_request(own, inner, only=only)
                 if state is not None:
                     request = replace(request, prev_checkpoint_path=str(state))
                 result = execute_transaction(self._engine, own, request, self._reporter)
-                return Counter() if result.written is None else self._counted(staged)
+                return Counter() if result.written is None else self._count_rows(staged)
 
-    def _state(self, past: Transaction, inner: Path, kept: Path, *, only: bool) -> Path | None:
-        """The state that what came before leaves, when it had only such rows."""
-        past = _fresh(past)
+    def _compute_state(self, past: Transaction, inner: Path, target: Path, *, only: bool) -> Path | None:
+        """Compute the state of the earlier transactions over these rows."""
+        past = _without_state(past)
         result = execute_transaction(
-            self._engine, past, self._request(past, inner, only=only), self._reporter
+            self._engine, past, self._make_partial_request(past, inner, only=only), self._reporter
         )
         if result.checkpoint is None:
             return None
-        (inner / CHECKPOINT).replace(kept)
-        return kept
+        (inner / CHECKPOINT).replace(target)
+        return target
 
-    def _request(self, transaction: Transaction, folder: Path, *, only: bool) -> TransformRequest:
-        moment = self._history.block.block.system_time
-        request = make_request(transaction, folder, folder / "data", moment)
+    def _make_partial_request(
+        self, transaction: Transaction, folder: Path, *, only: bool
+    ) -> TransformRequest:
+        system_time = self._history.block.block.system_time
+        request = make_request(transaction, folder, folder / "data", system_time)
         inputs = list(request.query_inputs)
-        for at, (each, (_, _, runs)) in enumerate(zip(transaction.inputs, self._step.feeds, strict=True)):
-            paths = list(inputs[at].data_paths)
+        for index, (each, (_, _, runs)) in enumerate(zip(transaction.inputs, self._step.feeds, strict=True)):
+            paths = list(inputs[index].data_paths)
             for number, row in enumerate(each.slices):
                 part = (
                     clip_ranges(runs, row.start, row.end)
@@ -165,26 +167,26 @@ class CounterfactualCheck:
                 )
                 if part == [(row.start, row.end)]:
                     continue
-                copy = folder / f"{at}-{number}.part.parquet"
+                copy = folder / f"{index}-{number}.part.parquet"
                 copy_rows(Path(paths[number]), [(a - row.start, b - row.start) for a, b in part], copy)
                 paths[number] = str(copy)
                 self._reporter.raise_if_cancelled()
-            inputs[at] = replace(inputs[at], data_paths=paths)
+            inputs[index] = replace(inputs[index], data_paths=paths)
         return replace(request, query_inputs=inputs)
 
-    def _recorded(self) -> tuple[_Rows, _Rows]:
-        """All rows that the transaction made, and those that were asked for."""
+    def _recorded_rows(self) -> tuple[_Rows, _Rows]:
+        """Return all rows of the transaction, and the traced ones."""
         data = self._history.event.new_data
         assert data is not None  # it made rows
         path = self._entry.dataset.slice_path(data.physical_hash)
         start = data.offset_interval.start
-        asked = [(first - start, last - start) for first, last in self._step.runs]
-        return self._counted(path, asked), self._counted(path, asked, alone=True)
+        ranges = [(first - start, last - start) for first, last in self._step.runs]
+        return self._count_rows(path, ranges), self._count_rows(path, ranges, alone=True)
 
-    def _counted(
-        self, path: Path, asked: Sequence[OffsetRange] | None = None, *, alone: bool = False
+    def _count_rows(
+        self, path: Path, ranges: Sequence[OffsetRange] | None = None, *, alone: bool = False
     ) -> _Rows:
-        """Rows by their values, but for what they get by their place; how many there are of each."""
+        """Count rows by their values, without offset and system time."""
         vocab = self._entry.dataset.state().vocabulary
         skipped = (vocab.offset_column, vocab.system_time_column)
         found: _Rows = Counter()
@@ -192,54 +194,56 @@ class CounterfactualCheck:
         for batch in read_batches(path):
             self._reporter.raise_if_cancelled()
             names = [name for name in batch.schema.names if name not in skipped]
-            parts = _slices(batch, number, asked) if alone and asked is not None else [batch]
+            parts = _slice_batch(batch, number, ranges) if alone and ranges is not None else [batch]
             for part in parts:
                 columns = [part.column(name).to_pylist() for name in names]
-                found.update(tuple(map(_plain, row)) for row in zip(*columns, strict=True))
+                found.update(tuple(map(_comparable_value, row)) for row in zip(*columns, strict=True))
             number += batch.num_rows
         return found
 
 
-def _fresh(transaction: Transaction) -> Transaction:
-    """The same without a state to go on from."""
+def _without_state(transaction: Transaction) -> Transaction:
+    """Return the transaction without a previous state."""
     return dataclasses.replace(transaction, state=replace(transaction.state, last_checkpoint=None))
 
 
-def _plain(value: Any) -> Any:
-    """A value that can be compared: sums of fractions depend a little on the order of adding."""
+def _comparable_value(value: Any) -> Any:
+    """Return a comparable value: floating-point sums depend on the order of additions."""
     if isinstance(value, float):
         return f"{value:.{_DIGITS}g}"
     return repr(value) if isinstance(value, list | dict) else value
 
 
-def _slices(batch: pa.RecordBatch, number: int, runs: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """The rows of runs within a batch that begins at row ``number``."""
-    for first, last in runs:
+def _slice_batch(
+    batch: pa.RecordBatch, number: int, ranges: Sequence[OffsetRange]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ranges within a batch that starts at row ``number``."""
+    for first, last in ranges:
         start, stop = max(first - number, 0), min(last + 1 - number, batch.num_rows)
         if start < stop:
             yield batch.slice(start, stop - start)
 
 
-def copy_rows(path: Path, runs: Sequence[OffsetRange], copy: Path) -> None:
-    """Writes some rows of a slice, by their places in it, to another file; they keep their offsets."""
+def copy_rows(path: Path, ranges: Sequence[OffsetRange], copy: Path) -> None:
+    """Copy rows of a slice, by their positions in it, to another file; they keep their offsets."""
     with pq.ParquetWriter(copy, read_parquet_schema(path)) as writer:
         number = 0
         for batch in read_bounded(path):
-            for part in _slices(batch, number, runs):
+            for part in _slice_batch(batch, number, ranges):
                 writer.write_batch(part)
             number += batch.num_rows
 
 
-def clip_ranges(runs: Sequence[OffsetRange], start: int, end: int) -> list[OffsetRange]:
-    """The parts of runs that lie between two offsets."""
-    return [(max(first, start), min(last, end)) for first, last in runs if first <= end and last >= start]
+def clip_ranges(ranges: Sequence[OffsetRange], start: int, end: int) -> list[OffsetRange]:
+    """Return the parts of ranges between two offsets."""
+    return [(max(first, start), min(last, end)) for first, last in ranges if first <= end and last >= start]
 
 
-def complement_ranges(runs: Sequence[OffsetRange], start: int, end: int) -> list[OffsetRange]:
-    """What lies between two offsets and in none of the runs, which are in order."""
-    found: list[OffsetRange] = []
-    for first, last in clip_ranges(runs, start, end):
+def complement_ranges(ranges: Sequence[OffsetRange], start: int, end: int) -> list[OffsetRange]:
+    """Return the ranges between two offsets that are in none of the sorted ranges."""
+    gaps: list[OffsetRange] = []
+    for first, last in clip_ranges(ranges, start, end):
         if first > start:
-            found.append((start, first - 1))
+            gaps.append((start, first - 1))
         start = last + 1
-    return [*found, (start, end)] if start <= end else found
+    return [*gaps, (start, end)] if start <= end else gaps

@@ -361,7 +361,7 @@ def execute_query(
     question = AdHocQuery(sql, names)
     size = 0
 
-    def frame_of(name: str) -> DataFrame:
+    def table_frame(name: str) -> DataFrame:
         nonlocal size
         files = find(name, question.calls.get(name))
         frame = slices_frame(session, files.paths, files.schema, files.vocab)
@@ -369,7 +369,7 @@ def execute_query(
         return frame
 
     with question.locate_errors():
-        frame = question.run(session, frame_of)
+        frame = question.run(session, table_frame)
         # Each partition that Spark sorts or groups has to fit in memory.
         partitions = min(max(2, size // _PARTITION_BYTES + 1), _MAX_PARTITIONS)
         session.conf.set("spark.sql.shuffle.partitions", str(partitions))

@@ -1,9 +1,12 @@
-"""The only package that imports PySpark: sessions, readers, query analysis, plan rewriting, Arrow results."""
+"""The only package that imports PySpark: sessions, readers, query analysis, plan rewriting and Arrow results.
+
+It must not import `workspace`, `ingest`, `transform` or `query`.
+"""
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # For annotations of other packages: none of them imports PySpark.
+    # For annotations in other packages, which must not import PySpark themselves.
     from pyspark.sql import DataFrame as DataFrame
     from pyspark.sql import SparkSession as SparkSession
     from pyspark.sql.types import StructType as StructType

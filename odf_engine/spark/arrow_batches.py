@@ -1,4 +1,6 @@
-"""Results of DataFrames as streams of Arrow batches: ordered, bounded, cancellable, with progress."""
+"""Results of DataFrames as streams of Arrow batches: ordered, bounded in memory, cancellable, with
+progress.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.util import _create_local_socket
 
 from odf_engine.errors import InvalidSchema
 from odf_engine.progress import Reporter
@@ -28,31 +31,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_PERIOD_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 
 
 def java_spark(context: SparkContext) -> Any:
-    """The context as Java knows it."""
+    """Return the Scala `SparkContext` behind a Python context."""
     java: Any = context._jsc
     return java.sc()
 
 
 def tasks_running(context: SparkContext) -> int:
-    """How many tasks run on all executors; a task of a cancelled job runs until it notices."""
+    """Return the number of running tasks on all executors; 0 if Spark has stopped.
+
+    A task of a cancelled job counts until it reacts to the cancellation.
+    """
     try:
         executors = java_spark(context).statusTracker().getExecutorInfos()
         return sum(int(each.numRunningTasks()) for each in executors)
     except (Py4JError, OSError):
-        return 0  # Spark has ended
+        return 0  # Spark has stopped
 
 
 class ProgressPoller(threading.Thread):
-    """Asks Spark four times a second, so a short job is never asked about.
+    """Polls Spark's job status four times a second, and reports rows and bytes read.
 
     Args:
         context: where the jobs run.
-        group: the group they belong to.
-        reporter: is told rows and bytes read.
+        group: job group of the jobs.
+        reporter: receives rows and bytes read.
     """
 
     def __init__(self, context: SparkContext, group: str, reporter: Reporter) -> None:
@@ -60,78 +66,78 @@ class ProgressPoller(threading.Thread):
         self._context = context
         self._group = group
         self._reporter = reporter
-        self._over = threading.Event()
-        self._done: dict[int, tuple[int, int]] = {}
-        self._ended: set[int] = set()
+        self._stopped = threading.Event()
+        self._stage_amounts: dict[int, tuple[int, int]] = {}
+        self._finished_jobs: set[int] = set()
 
     def run(self) -> None:
-        """The thread itself; it ends when Spark's process does."""
-        told = (0, 0)
-        while not self._over.wait(_PERIOD_SECONDS):
+        """Poll until :meth:`finish` is called or Spark's process exits."""
+        reported = (0, 0)
+        while not self._stopped.wait(_POLL_SECONDS):
             try:
                 amounts = self._amounts()
             except (Py4JError, OSError):
                 return
-            if amounts != told:
-                told = amounts
-                self._reporter.set_amounts(rows=told[0], bytes=told[1])
+            if amounts != reported:
+                reported = amounts
+                self._reporter.set_amounts(rows=reported[0], bytes=reported[1])
 
     def finish(self) -> None:
-        """Ends the thread."""
-        self._over.set()
+        """Stop the thread and wait for it."""
+        self._stopped.set()
         self.join()
 
     def _amounts(self) -> tuple[int, int]:
-        """Rows and bytes read by all stages; what has ended is not asked about again."""
+        """Return rows and bytes read by all stages. Completed stages are not requested again."""
         running: list[tuple[int, int]] = []
         tracker = self._context.statusTracker()
-        for job in set(tracker.getJobIdsForGroup(self._group)) - self._ended:
+        for job in set(tracker.getJobIdsForGroup(self._group)) - self._finished_jobs:
             info = tracker.getJobInfo(job)
             if info is None:
                 continue
-            stages = [self._stage(stage) for stage in info.stageIds if stage not in self._done]
+            stages = [self._stage(stage) for stage in info.stageIds if stage not in self._stage_amounts]
             running += [read for read in stages if read is not None]
             if info.status != "RUNNING":
-                self._ended.add(job)
-        rows, sizes = zip(*running, *self._done.values(), (0, 0), strict=True)
+                self._finished_jobs.add(job)
+        rows, sizes = zip(*running, *self._stage_amounts.values(), (0, 0), strict=True)
         return sum(rows), sum(sizes)
 
     def _stage(self, stage: int) -> tuple[int, int] | None:
-        """What a running stage has read; an ended one is noted instead."""
+        """Return what a running stage has read, or None. The amounts of a completed stage are stored."""
         try:
             data = java_spark(self._context).statusStore().lastStageAttempt(stage)
         except Py4JError:
-            return None  # not yet begun, or skipped
+            return None  # not started yet, or skipped
         read = (int(data.inputRecords()), int(data.inputBytes()))
         if data.status().toString() in ("COMPLETE", "FAILED", "SKIPPED"):
-            self._done[stage] = read
+            self._stage_amounts[stage] = read
             return None
         return read
 
 
-_MAX_AT_ONCE: Final = 8
-_LENGTH: Final = struct.Struct(">i")
+_MAX_PARALLEL: Final = 8
+_LENGTH_PREFIX: Final = struct.Struct(">i")
 
 
 def arrow_batches(
     frame: DataFrame, reporter: Reporter, *, progress: bool = True
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The rows of a frame, in its order.
+    """Run a frame and return its rows as Arrow batches in the frame's order.
 
-    Nothing runs until the first batch is asked for. One partition (16 MB of text) more than there are
-    cores is read ahead, so the memory in use does not grow with the result. When the reporter is
-    cancelled the running jobs stop within two seconds; closing the iterator early stops them as well.
+    Nothing runs until the first batch is requested. The number of partitions read ahead is the number of
+    cores plus one, so memory use does not grow with the size of the result. After a cancellation the running
+    jobs stop within two seconds. Closing the iterator early also stops them.
 
     Args:
-        frame: what to run.
-        reporter: is told rows and bytes read four times a second, unless ``progress`` is off, and
-            asked whether to stop.
+        frame: the rows.
+        reporter: receives rows and bytes read four times a second, unless ``progress`` is False. Its
+            cancellation stops the jobs.
 
     Returns:
-        The schema (see :func:`odf_engine.spark.sql_types.arrow_schema`) and the batches, none empty.
+        The schema (see :func:`odf_engine.spark.sql_types.arrow_schema`) and the batches, none of them empty.
 
     Raises:
-        InvalidSchema: a type that has no place in Arrow batches, or two columns of one name.
+        InvalidSchema: a type without an Arrow equivalent, or duplicate column names.
         BadData, InvalidQuery, Cancelled, SparkFailed: while iterating.
     """
     with translate_errors():
@@ -142,16 +148,16 @@ def arrow_batches(
 
 @contextmanager
 def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
-    """Jobs that this thread starts within stop when the reporter is cancelled; errors are translated.
+    """Cancel jobs that this thread starts in the block when the reporter is cancelled; translate errors.
 
     Raises:
-        BadData, InvalidQuery, Cancelled, SparkFailed: as the jobs end.
+        BadData, InvalidQuery, Cancelled, SparkFailed: a job failed.
     """
     reporter.raise_if_cancelled()
     context = session.sparkContext
     with (
         translate_errors(reporter),
-        _job(context, reporter, progress=False) as job,
+        _job_group(context, reporter, progress=False) as job,
         _in_group(context, job.group),
     ):
         yield
@@ -159,7 +165,9 @@ def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
 
 @contextmanager
 def sort_partitions(session: SparkSession, partitions: int) -> Iterator[None]:
-    """What is sorted within comes in so many partitions, of which memory holds a few at a time."""
+    """Set the number of shuffle partitions for the block. Memory holds a few partitions of a sort at a
+    time.
+    """
     name = "spark.sql.shuffle.partitions"
     before = str(session.conf.get(name))
     session.conf.set(name, str(partitions))
@@ -170,39 +178,39 @@ def sort_partitions(session: SparkSession, partitions: int) -> Iterator[None]:
 
 
 def _check_names(schema: pa.Schema) -> None:
-    known: set[str] = set()
+    seen: set[str] = set()
     for name in schema.names:
-        if name.lower() in known:
+        if name.lower() in seen:
             raise InvalidSchema(
                 f"the result has two columns `{name}`", hint="give one of them another name with AS"
             )
-        known.add(name.lower())
+        seen.add(name.lower())
 
 
 def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool) -> Iterator[pa.RecordBatch]:
     reporter.raise_if_cancelled()
     context = frame.sparkSession.sparkContext
-    with translate_errors(reporter), _job(context, reporter, progress) as job:
+    with translate_errors(reporter), _job_group(context, reporter, progress) as job:
         with _in_group(context, job.group):
-            partitions = _partitions(frame)
-            # Without them, through the public interface alone, which holds the whole result in memory.
-            whole = [] if partitions is not None else frame.toArrow().to_batches()
+            partitions = _batch_partitions(frame)
+            # Fallback through the public interface alone; it holds the entire result in memory.
+            batches = [] if partitions is not None else frame.toArrow().to_batches()
         if partitions is None:
-            yield from (batch.cast(schema) for batch in whole if batch.num_rows)
+            yield from (batch.cast(schema) for batch in batches if batch.num_rows)
             return
-        for data in _in_order(context, partitions, job):
+        for data in _ordered_batches(context, partitions, job):
             reporter.raise_if_cancelled()
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
             if batch.num_rows:
                 yield batch
 
 
-def _partitions(frame: DataFrame) -> Any:
-    """The inner door of Spark through which Arrow batches leave: a set of partitions of bytes, or None."""
+def _batch_partitions(frame: DataFrame) -> Any:
+    """Return Spark's internal RDD of Arrow batches as bytes; None if this version of Spark has none."""
     frame_in_java: Any = frame._jdf
-    java: Any = frame.sparkSession._jvm
+    jvm: Any = frame.sparkSession._jvm
     try:
-        java.PythonRDD.runJob  # noqa: B018
+        jvm.PythonRDD.runJob  # noqa: B018
         return frame_in_java.toArrowBatchRdd().toJavaRDD()
     except Py4JError as error:
         if "does not exist" in str(error) and not isinstance(error, Py4JJavaError):
@@ -210,49 +218,50 @@ def _partitions(frame: DataFrame) -> Any:
         raise
 
 
-def _in_order(context: SparkContext, partitions: Any, job: _Job) -> Iterator[bytes]:
-    """The batches of all partitions in their order.
+def _ordered_batches(context: SparkContext, partitions: Any, job: _Job) -> Iterator[bytes]:
+    """Yield the batches of all partitions in order.
 
-    Jobs over the same data fail together, with the reason of whichever was first. So the partition
-    whose turn it is after a failure runs once more, alone: it fails for a reason of its own, always the
-    same for the same data, or it does not fail and the others go on after it.
+    Concurrent jobs over the same data fail together, with the reason of the first failure. After a failure
+    the next partition in order therefore runs again, alone. It either fails for its own reason, which is
+    always the same for the same data, or succeeds, and the remaining partitions follow.
     """
     count = partitions.getNumPartitions()
-    following = 0
-    while following < count:
+    next_index = 0
+    while next_index < count:
         if count > 1:
-            following = yield from _at_once(context, partitions, job, following, count)
-        if following < count:
+            next_index = yield from _parallel_batches(context, partitions, job, next_index, count)
+        if next_index < count:
             with _in_group(context, job.group):
-                found = _partition(context, partitions, following)
-            following += 1
-            yield from found
+                batches = _run_partition(context, partitions, next_index)
+            next_index += 1
+            yield from batches
 
 
-def _at_once(
+def _parallel_batches(
     context: SparkContext, partitions: Any, job: _Job, first: int, count: int
 ) -> Generator[bytes, None, int]:
-    """The batches of the partitions from ``first``, in order; returns which failed, or ``count``.
+    """Yield the batches of the partitions from ``first`` on, in order. Returns the failed partition or
+    ``count``.
 
-    As many partitions are made at once as there are cores, and one more, so that no core waits while
-    rows are taken. Memory holds the partitions that are under way or wait for their turn.
+    The number of concurrent partitions is the number of cores plus one, so no core is idle while the consumer
+    reads rows. Memory holds the running partitions and the finished ones that wait for an earlier one.
     """
     workers = min(_cores(str(context.master)) + 1, count - first)
     pool = ThreadPoolExecutor(workers, "spark-rows", lambda: _join_group(context, job.group))
 
     def submit(index: int) -> Future[list[bytes]]:
-        return pool.submit(_partition, context, partitions, index)
+        return pool.submit(_run_partition, context, partitions, index)
 
     try:
-        waiting = deque(submit(i) for i in range(first, first + workers))
+        pending = deque(submit(i) for i in range(first, first + workers))
         for index in range(first, count):
             try:
-                found = waiting.popleft().result()
+                batches = pending.popleft().result()
             except (PySparkException, Py4JError):
                 return index
             if index + workers < count:
-                waiting.append(submit(index + workers))
-            yield from found
+                pending.append(submit(index + workers))
+            yield from batches
     except BaseException:
         job.cancel()
         raise
@@ -261,50 +270,48 @@ def _at_once(
     return count
 
 
-def _partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:
-    """Runs one partition and returns its batches, as Arrow's messages without schema."""
-    from pyspark.util import _create_local_socket
-
-    java: Any = context._jvm
-    address, secret, server = java.PythonRDD.runJob(java_spark(context), partitions, [index])
+def _run_partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:
+    """Run one partition and return its batches as Arrow IPC messages without schema."""
+    jvm: Any = context._jvm
+    address, secret, server = jvm.PythonRDD.runJob(java_spark(context), partitions, [index])
     file, connection = _create_local_socket((address, secret))  # pyright: ignore[reportArgumentType]
     with connection, file:
-        found = []
-        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
-            found.append(file.read(_LENGTH.unpack(head)[0]))
+        messages = []
+        while len(prefix := file.read(_LENGTH_PREFIX.size)) == _LENGTH_PREFIX.size:
+            messages.append(file.read(_LENGTH_PREFIX.unpack(prefix)[0]))
     server.getResult()
-    return found
+    return messages
 
 
 def _cores(master: str) -> int:
     match = re.fullmatch(r"local(?:\[(\d+|\*).*\])?", master)
     if match is None:
-        return _MAX_AT_ONCE
+        return _MAX_PARALLEL
     cores = os.cpu_count() or 1 if match[1] == "*" else int(match[1] or 1)
-    return min(cores, _MAX_AT_ONCE)
+    return min(cores, _MAX_PARALLEL)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A group of Spark's jobs, and how to cancel it."""
+    """A job group of Spark, and the function that cancels it."""
 
     group: str
     cancel: Callable[[], None]
 
 
 @contextmanager
-def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[_Job]:
-    """A group of jobs that is watched within, and cancelled with the reporter or on failure."""
+def _job_group(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[_Job]:
+    """Open a job group that is cancelled with the reporter, or if the block fails."""
     group = f"odf-{uuid.uuid4().hex}"
-    over = threading.Event()
+    ended = threading.Event()
 
     def cancel() -> None:
-        if not over.is_set():
+        if not ended.is_set():
             java_spark(context).cancelJobGroupAndFutureJobs(group)
 
-    watcher = ProgressPoller(context, group, reporter) if progress else None
-    if watcher is not None:
-        watcher.start()
+    poller = ProgressPoller(context, group, reporter) if progress else None
+    if poller is not None:
+        poller.start()
     finished = False
     try:
         with reporter.on_cancel(cancel):
@@ -313,14 +320,14 @@ def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[
     finally:
         if not finished:
             cancel()
-        over.set()
-        if watcher is not None:
-            watcher.finish()
+        ended.set()
+        if poller is not None:
+            poller.finish()
 
 
 @contextmanager
 def _in_group(context: SparkContext, group: str) -> Iterator[None]:
-    """Whatever this thread starts within belongs to a group."""
+    """Assign jobs that this thread starts in the block to a group."""
     _join_group(context, group)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Translates Spark's exceptions into errors for people."""
+"""Translation of Spark's exceptions into user-facing errors."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError
 from odf_engine.progress import Reporter
 from odf_engine.spark.runtime.jvm import SparkFailed, wait_for_exit
 
-_DEEPEST: Final = 20
-_SUMMARY: Final = re.compile(r"\(line (\d+), position (\d+)\)")
-_PARSER: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
+_MAX_CAUSES: Final = 20
+_SUMMARY_POSITION: Final = re.compile(r"\(line (\d+), position (\d+)\)")
+_PARSER_POSITION: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
 
 
 @dataclass(frozen=True)
 class QueryFragment:
-    """The part of a query that an error is about; line and column count from 1."""
+    """The part of a query that an error refers to; line and column count from 1."""
 
     text: str
     line: int
@@ -33,15 +35,15 @@ class QueryFragment:
 
 @dataclass(frozen=True)
 class JavaThrowable:
-    """One throwable.
+    """One Java throwable.
 
     Attributes:
         kind: name of its Java class.
-        message: as it stands, which may be many lines.
-        condition: Spark's name for it, such as ``CAST_INVALID_INPUT``; empty for foreign ones.
+        message: unmodified, possibly of many lines.
+        condition: Spark's error condition, such as ``CAST_INVALID_INPUT``; empty for other throwables.
         state: SQLSTATE, such as ``22018``.
-        parameters: what the message was made of, by name.
-        fragment: the part of the query that it is about, when Spark knows.
+        parameters: message parameters by name.
+        fragment: the part of the query that it refers to, if Spark reports one.
     """
 
     kind: str
@@ -53,24 +55,21 @@ class JavaThrowable:
 
 
 def throwable_chain(error: BaseException) -> list[JavaThrowable]:
-    """The chain behind an exception, outermost first; empty when Java says nothing."""
+    """Return the chain of causes of an exception, outermost first; empty if Java provides none."""
     thrown = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     causes: list[JavaThrowable] = []
     try:
-        while thrown is not None and len(causes) < _DEEPEST:
+        while thrown is not None and len(causes) < _MAX_CAUSES:
             causes.append(_cause(thrown))
             thrown = thrown.getCause()
     except (Py4JError, OSError):
-        return causes  # Java died meanwhile: what was learned so far is what there is
+        return causes  # Java exited meanwhile: return the causes read so far
     if not causes and isinstance(error, PySparkException):
         causes.append(JavaThrowable(type(error).__name__, str(error), error.getCondition() or ""))
     return causes
 
 
 def _cause(thrown: Any) -> JavaThrowable:
-    from py4j.java_gateway import is_instance_of
-    from pyspark import SparkContext
-
     kind = str(thrown.getClass().getName())
     message = str(thrown.getMessage() or "")
     gateway: Any = SparkContext._gateway
@@ -86,21 +85,21 @@ def _cause(thrown: Any) -> JavaThrowable:
 def _fragment(thrown: Any, message: str) -> QueryFragment | None:
     for context in thrown.getQueryContext():
         if str(context.contextType()) == "SQL":
-            match = _SUMMARY.search(str(context.summary()))
+            match = _SUMMARY_POSITION.search(str(context.summary()))
             text = str(context.fragment())
             if match is None and not text:
-                continue  # an expression that no part of the query stands for
+                continue  # an expression without a position in the query
             line, column = (int(match[1]), int(match[2])) if match else (1, 1)
             return QueryFragment(text, line, column)
-    # The parser counts columns from 0, and says so in its message alone.
-    match = _PARSER.search(message)
+    # The parser counts columns from 0, and reports them only in its message.
+    match = _PARSER_POSITION.search(message)
     return QueryFragment("", int(match[1]), int(match[2]) + 1) if match else None
 
 
-MARK: Final = "odf:bad-value"
-"""Begins the message by which a job reports a value (see :mod:`odf_engine.spark.sql_types`)."""
+BAD_VALUE_PREFIX: Final = "odf:bad-value"
+"""Prefix of the message by which a job reports a bad value (see :mod:`odf_engine.spark.sql_types`)."""
 SEPARATOR: Final = "\x1f"
-"""Stands between the parts of such a message."""
+"""Separates the parts of such a message."""
 _CODE: Final = re.compile(r"^\s*\[[A-Z_0-9.]+\]\s*")
 _TAIL: Final = re.compile(r"\s*(SQLSTATE: \w+|== (SQL|DataFrame)|Parse Mode:|; line \d+ pos).*", re.DOTALL)
 _ADVICE: Final = re.compile(
@@ -108,21 +107,21 @@ _ADVICE: Final = re.compile(
     r"|Please,? refer to .*? for a fix|Please increase heap size .*? in Spark configuration)\.",
     re.DOTALL,
 )
-_ENDED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")
+_CONTEXT_STOPPED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")
 _OUT_OF_MEMORY: Final = 52
-"""What Spark's process exits with when a task of its own has no memory left."""
+"""Exit code of Spark's process after one of its own tasks ran out of memory."""
 _EXECUTOR_OUT_OF_MEMORY: Final = re.compile(rf"ExecutorLostFailure .* code {_OUT_OF_MEMORY}\b", re.DOTALL)
 _WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
 
 
 class RejectedRow(BadData):
-    """A row of outside data that is not what the manifest says, with what Spark knew of it.
+    """A row of external data that violates the declared schema.
 
     Attributes:
-        record: the text of the row, when it was known.
-        column: the column, when it was known.
-        value: the offending value as text, when it was known.
-        wanted: the declared type of the column, when it was known.
+        record: text of the row, if known.
+        column: name of the column, if known.
+        value: the invalid value as text, if known.
+        wanted: declared type of the column, if known.
     """
 
     def __init__(
@@ -144,12 +143,12 @@ class RejectedRow(BadData):
 
 
 class QueryError(InvalidQuery):
-    """A query that Spark does not take.
+    """A query that Spark rejects.
 
     Attributes:
-        line: line within the query, from 1; None when it is not known.
-        column: column within that line, from 1.
-        fragment: the failing expression; empty when it is not known.
+        line: line in the query, from 1; None if unknown.
+        column: column in that line, from 1.
+        fragment: the failing expression; empty if unknown.
     """
 
     def __init__(
@@ -170,33 +169,33 @@ class QueryError(InvalidQuery):
 
 @contextmanager
 def translate_errors(reporter: Reporter | None = None) -> Iterator[None]:
-    """Turns what Spark raises within into an :class:`OdfError`.
+    """Translate exceptions of Spark in the block into an :class:`OdfError`.
 
     Raises:
-        Cancelled: the reporter was cancelled, whatever Spark made of that.
-        QueryError: the query is wrong.
-        RejectedRow: a row or value that is not what it should be.
-        SparkFailed: everything else.
+        Cancelled: the reporter was cancelled, whatever the exception.
+        QueryError: the query is invalid.
+        RejectedRow: a row or value is invalid.
+        SparkFailed: any other failure.
     """
     try:
         yield
     except (PySparkException, Py4JError, OSError, EOFError) as error:
         if reporter is not None and reporter.cancelled:
             raise Cancelled from None
-        raise explain(error) from error
+        raise to_user_error(error) from error
 
 
-def explain(error: BaseException) -> OdfError:
-    """The error that people see for an exception of Spark."""
+def to_user_error(error: BaseException) -> OdfError:
+    """Return the user-facing error for an exception of Spark."""
     causes = throwable_chain(error)
-    if any(_ENDED.search(cause.message) for cause in causes):
-        return _lost(wait_for_exit(10, kill=True))
+    if any(_CONTEXT_STOPPED.search(cause.message) for cause in causes):
+        return _process_lost(wait_for_exit(10, kill=True))
     if not causes:
-        return _lost(wait_for_exit(2, kill=False))
+        return _process_lost(wait_for_exit(2, kill=False))
     for cause in reversed(causes):
-        for rule in (_bad_row, _bad_query, _bad_value, _unseen, _exhausted, _stopped):
-            if (known := rule(cause)) is not None:
-                return known
+        for rule in (_bad_row, _bad_query, _bad_value, _missing_file, _out_of_resources, _cancelled_job):
+            if (translated := rule(cause)) is not None:
+                return translated
     deepest = causes[-1]
     return SparkFailed(
         f"Spark failed: {clean_message(deepest.message) or deepest.kind.rpartition('.')[2]}",
@@ -204,8 +203,8 @@ def explain(error: BaseException) -> OdfError:
     )
 
 
-def _lost(exit_code: int | None) -> SparkFailed:
-    """Spark does not answer any more: why, where its process says so."""
+def _process_lost(exit_code: int | None) -> SparkFailed:
+    """Return the error for a Spark process that does not respond, with the reason in its exit code."""
     if exit_code == _OUT_OF_MEMORY:
         return _out_of_memory()
     return SparkFailed(
@@ -222,34 +221,34 @@ def _out_of_memory() -> SparkFailed:
 
 
 def clean_message(message: str) -> str:
-    """A message of Spark as one line, without codes, plans and advice on settings."""
+    """Return a message of Spark as one line without codes, plans and configuration advice."""
     text = _ADVICE.sub("", _TAIL.sub("", _CODE.sub("", message)))
     line = " ".join(part.strip() for part in text.split("\n") if part.strip()).rstrip(". ")
     return truncate(line)
 
 
-def truncate(text: str, longest: int = 300) -> str:
-    """At most so many characters, with an ellipsis where something was cut."""
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+def truncate(text: str, max_length: int = 300) -> str:
+    """Truncate a text to ``max_length`` characters, with an ellipsis."""
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"
 
 
 def lower_first_word(sentence: str) -> str:
-    """A sentence as it stands after a colon; words in capitals stay."""
+    """Lower the first letter of a sentence, as after a colon; words in capitals stay."""
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 
-def plain_name(text: str) -> str:
-    """A name as Spark quotes it in messages, without the quotes around the whole."""
+def unquote_name(text: str) -> str:
+    """Return an identifier from a message of Spark without its outer quotes."""
     return text.strip("'\"")
 
 
 def _bad_row(cause: JavaThrowable) -> OdfError | None:
-    found = cause.parameters
+    parameters = cause.parameters
     match cause.condition:
-        case "USER_RAISED_EXCEPTION" if found["errorMessage"].startswith(MARK):
-            return _marked(found["errorMessage"])
+        case "USER_RAISED_EXCEPTION" if parameters["errorMessage"].startswith(BAD_VALUE_PREFIX):
+            return _parse_bad_value(parameters["errorMessage"])
         case "MALFORMED_CSV_RECORD":
-            record = found["badRecord"]
+            record = parameters["badRecord"]
             return RejectedRow(
                 f"a row has more or fewer values than there are columns: {truncate(record)}",
                 record=record,
@@ -257,10 +256,10 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
             )
         case "CANNOT_PARSE_JSON_FIELD":
             return _value_error(
-                # Only the kind: what is within is not read as its declared type here.
-                plain_name(found["fieldName"]),
-                plain_name(found["dataType"]).partition("<")[0],
-                found["fieldValue"],
+                # Only the outer type: nested values are not read as their declared types here.
+                unquote_name(parameters["fieldName"]),
+                unquote_name(parameters["dataType"]).partition("<")[0],
+                parameters["fieldValue"],
             )
         case condition if condition.startswith("MALFORMED_RECORD_IN_PARSING"):
             return RejectedRow("a record is not what the schema says")
@@ -279,8 +278,8 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
     return None
 
 
-def _marked(message: str) -> RejectedRow:
-    """What a job reported through :mod:`odf_engine.spark.sql_types`."""
+def _parse_bad_value(message: str) -> RejectedRow:
+    """Parse an error that a job reported through :mod:`odf_engine.spark.sql_types`."""
     _, column, wanted, value = message.split(SEPARATOR, 3)
     if wanted == "NOT NULL":
         return RejectedRow(
@@ -294,7 +293,7 @@ def _marked(message: str) -> RejectedRow:
 
 def _value_error(column: str, wanted: str, value: str) -> RejectedRow:
     return RejectedRow(
-        f"column `{column}` has the value '{truncate(value)}', which is not {_article(wanted)}",
+        f"column `{column}` has the value '{truncate(value)}', which is not {_with_article(wanted)}",
         column=column,
         value=value,
         wanted=wanted,
@@ -302,8 +301,8 @@ def _value_error(column: str, wanted: str, value: str) -> RejectedRow:
     )
 
 
-def _article(kind: str) -> str:
-    return f"an {kind}" if kind[0] in "AEIO" else f"a {kind}"
+def _with_article(type_name: str) -> str:
+    return f"an {type_name}" if type_name[0] in "AEIO" else f"a {type_name}"
 
 
 def _bad_query(cause: JavaThrowable) -> OdfError | None:
@@ -332,45 +331,48 @@ def _bad_query(cause: JavaThrowable) -> OdfError | None:
 
 
 def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
-    found = cause.parameters
+    parameters = cause.parameters
     match cause.condition:
-        case "PARSE_SYNTAX_ERROR" if found["error"] == "';'":
+        case "PARSE_SYNTAX_ERROR" if parameters["error"] == "';'":
             return "only one statement is allowed, and a second one begins after ';'", (
                 "write what builds on each other as steps under `queries:`"
             )
         case "PARSE_SYNTAX_ERROR":
-            return f"syntax error at or near {found['error']}{found['hint']}", None
+            return f"syntax error at or near {parameters['error']}{parameters['hint']}", None
         case "UNRESOLVED_COLUMN.WITH_SUGGESTION":
-            return f"there is no column {found['objectName']}", f"did you mean {found['proposal']}?"
+            return f"there is no column {parameters['objectName']}", f"did you mean {parameters['proposal']}?"
         case "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION":
-            return f"there is no column {found['objectName']}", "the query has no FROM as Spark reads it"
+            return f"there is no column {parameters['objectName']}", "the query has no FROM as Spark reads it"
         case "AMBIGUOUS_REFERENCE":
-            which = found["referenceNames"].strip("[]").replace(", ", " or ")
-            return f"column {found['name']} is ambiguous", f"say which one is meant: {which}"
+            which = parameters["referenceNames"].strip("[]").replace(", ", " or ")
+            return f"column {parameters['name']} is ambiguous", f"say which one is meant: {which}"
         case "AGGREGATE_FUNCTION_WITH_NONDETERMINISTIC_EXPRESSION":
-            expression = plain_name(found["sqlExpr"])
+            expression = unquote_name(parameters["sqlExpr"])
             return f"{expression} gives another value each time, so nobody could check the result", (
                 "system_time() is the time of the transaction; take everything else from the inputs"
             )
         case "MISSING_AGGREGATION":
-            expression = plain_name(found["expression"])
+            expression = unquote_name(parameters["expression"])
             return f"{expression} is neither grouped by nor aggregated", (
                 f"add it to GROUP BY, or aggregate it, such as max({expression})"
             )
         case "UNRESOLVABLE_TABLE_VALUED_FUNCTION":
-            return f"there is no table function {found['name']}", "a query reads its inputs, by their aliases"
+            return (
+                f"there is no table function {parameters['name']}",
+                "a query reads its inputs, by their aliases",
+            )
         case "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY":
             return "a query cannot look at an input from within an expression", (
                 "join it in a bound of time, or aggregate it in a dataset of its own"
             )
         case "UNRESOLVED_FIELD.WITH_SUGGESTION":
-            return f"there is no field {found['fieldName']}", f"did you mean {found['proposal']}?"
+            return f"there is no field {parameters['fieldName']}", f"did you mean {parameters['proposal']}?"
         case "FIELD_NOT_FOUND":
-            return f"there is no field {found['fieldName']}", f"the fields are {found['fields']}"
+            return f"there is no field {parameters['fieldName']}", f"the fields are {parameters['fields']}"
         case "TABLE_OR_VIEW_NOT_FOUND":
-            return f"there is no table or view {found['relationName']}", None
+            return f"there is no table or view {parameters['relationName']}", None
         case "UNRESOLVED_ROUTINE":
-            name = found["routineName"]
+            name = parameters["routineName"]
             window = name.strip("`").upper() in _WINDOWS
             return f"there is no function {name}", (
                 "write windows as `window(event_time, '1 day')`, as Spark does" if window else None
@@ -379,15 +381,15 @@ def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
 
 
 def _bad_value(cause: JavaThrowable) -> OdfError | None:
-    """A value that an expression of a query cannot take (SQLSTATE class 22), or the query's own error."""
+    """Translate a value that an expression rejects (SQLSTATE class 22), or an error raised by the query."""
     if cause.condition == "USER_RAISED_EXCEPTION":
         return RejectedRow(f"the query raised an error: {truncate(cause.parameters['errorMessage'])}")
     if not cause.state.startswith("22"):
         return None
     fragment = cause.fragment
     if cause.condition == "CAST_INVALID_INPUT":
-        value, wanted = cause.parameters["expression"], plain_name(cause.parameters["targetType"])
-        message = f"the value {truncate(value)} is not {_article(wanted)}"
+        value, wanted = cause.parameters["expression"], unquote_name(cause.parameters["targetType"])
+        message = f"the value {truncate(value)} is not {_with_article(wanted)}"
         error = RejectedRow(message, value=value.strip("'"), wanted=wanted)
         error.hint = "use `try_cast` in the query where such values shall become NULL"
     else:
@@ -396,7 +398,8 @@ def _bad_value(cause: JavaThrowable) -> OdfError | None:
         if cause.condition.startswith("INVALID_INTERVAL_FORMAT"):
             error.hint = "write it like '1 day' or '15 minutes'"
             return error
-        if cause.condition == "ARITHMETIC_OVERFLOW" and fragment is None:  # Spark does not say which one
+        # Spark does not report which expression overflowed
+        if cause.condition == "ARITHMETIC_OVERFLOW" and fragment is None:
             hint = "give it more room, such as sum(CAST(… AS DECIMAL(38, 0)))"
             return RejectedRow("a sum, or another aggregate, overflows its type", where="query", hint=hint)
         error.hint = next((lower_first_word(advice) for advice in more if advice.startswith("Use ")), None)
@@ -406,7 +409,7 @@ def _bad_value(cause: JavaThrowable) -> OdfError | None:
     return error
 
 
-def _unseen(cause: JavaThrowable) -> OdfError | None:
+def _missing_file(cause: JavaThrowable) -> OdfError | None:
     if cause.condition != "FAILED_READ_FILE.FILE_NOT_EXIST":
         return None
     path = Path(unquote(urlsplit(cause.parameters["path"]).path))
@@ -417,7 +420,7 @@ def _unseen(cause: JavaThrowable) -> OdfError | None:
     )
 
 
-def _exhausted(cause: JavaThrowable) -> OdfError | None:
+def _out_of_resources(cause: JavaThrowable) -> OdfError | None:
     if cause.kind == "java.lang.OutOfMemoryError" or "OutOfMemory" in cause.condition:
         return _out_of_memory()
     if _EXECUTOR_OUT_OF_MEMORY.search(cause.message):
@@ -431,7 +434,7 @@ def _exhausted(cause: JavaThrowable) -> OdfError | None:
     return None
 
 
-def _stopped(cause: JavaThrowable) -> OdfError | None:
+def _cancelled_job(cause: JavaThrowable) -> OdfError | None:
     if "cancelled" in cause.message and cause.kind == "org.apache.spark.SparkException":
         return Cancelled("Spark's job was cancelled")
     return None

@@ -1,24 +1,22 @@
-"""Rewriting of analysed Catalyst plans: node builders, tracking of row origins."""
+"""Rewriting of analyzed Catalyst plans: node builders, tracking of row origins."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from py4j.java_gateway import JavaPackage
+from pyspark.sql import DataFrame, SparkSession
 
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 class _Package:
-    """A package of Java whose classes are looked up once: each time costs a call to Java and back."""
+    """A Java package that caches its classes: each lookup is a call to the JVM."""
 
     def __init__(self, package: Any) -> None:
         self._package = package
@@ -31,10 +29,10 @@ class _Package:
 
 
 class PlanBuilder:
-    """Makes nodes of plans and expressions in Spark's Java.
+    """Builds plan nodes and expressions in the JVM.
 
     Args:
-        session: in which the plans were made.
+        session: the session of the plans.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -46,103 +44,101 @@ class PlanBuilder:
         self._companions: dict[tuple[int, str], Any] = {}
         self._none: Any = None
 
-    def frame(self, plan: Any) -> DataFrame:
-        """The result of a plan."""
-        from pyspark.sql import DataFrame
-
-        made = self.java.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
-        return DataFrame(made, self.session)
+    def to_frame(self, plan: Any) -> DataFrame:
+        """Return the frame of a plan."""
+        dataset = self.java.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
+        return DataFrame(dataset, self.session)
 
     def seq(self, items: Sequence[Any]) -> Any:
-        """A sequence as Scala knows it."""
+        """Return a Scala sequence."""
         return self.java.PythonUtils.toSeq(list(items))
 
     def none(self) -> Any:
-        """No value where there may be one."""
+        """Return Scala's empty `Option`."""
         self._none = self._none or self.java.scala.Option.empty()
         return self._none
 
     def companion(self, name: str, package: Any = None) -> Any:
-        """The companion object of a class among the expressions, or of another package."""
-        where = package or self.expressions
-        key = (id(where), name)
+        """Return the companion object of an expression class, or of a class in another package."""
+        owner = package or self.expressions
+        key = (id(owner), name)
         if key not in self._companions:
-            self._companions[key] = getattr(getattr(where, f"{name}$"), "MODULE$")
+            self._companions[key] = getattr(getattr(owner, f"{name}$"), "MODULE$")
         return self._companions[key]
 
     def project(self, columns: Sequence[Any], plan: Any) -> Any:
-        """The plan with these columns."""
+        """Return the plan projected to these columns."""
         return self.catalyst.plans.logical.Project(self.seq(columns), plan)
 
     def filter(self, condition: Any, plan: Any) -> Any:
-        """The plan with the rows that fulfil a condition."""
+        """Return the plan filtered by a condition."""
         return self.catalyst.plans.logical.Filter(condition, plan)
 
     def alias(self, expression: Any, name: str) -> Any:
-        """An expression as a column of its own."""
+        """Return an expression as a new column."""
         new_id = self.expressions.NamedExpression.newExprId()
         empty = self.seq([])
         return self.expressions.Alias(expression, name, new_id, empty, self.none(), empty)
 
-    def renamed(self, expression: Any, column: Any) -> Any:
-        """An expression in the place of a column."""
+    def replace_column(self, expression: Any, column: Any) -> Any:
+        """Return an expression that replaces a column: it takes the name and the id of the column."""
         empty = self.seq([])
         return self.expressions.Alias(expression, column.name(), column.exprId(), empty, self.none(), empty)
 
     def ascending(self, column: Any) -> Any:
-        """An order by a column, nulls first."""
+        """Return an ascending sort term, nulls first."""
         direction = self.companion("Ascending")
         return self.expressions.SortOrder(column, direction, direction.defaultNullOrdering(), self.seq([]))
 
-    def sorted(self, orders: Sequence[Any], plan: Any, *, everywhere: bool) -> Any:
-        """The plan with its rows in order: all of them, or those of each partition by themselves."""
+    def sort(self, orders: Sequence[Any], plan: Any, *, everywhere: bool) -> Any:
+        """Return the plan sorted: globally, or within each partition."""
         return self.catalyst.plans.logical.Sort(self.seq(orders), everywhere, plan, self.none())
 
     def literal(self, value: str | int | bool) -> Any:
-        """A constant; numbers are of type INT."""
+        """Return a constant; numbers have the type INT."""
         return self.companion("Literal").apply(value)
 
-    def long(self, value: int) -> Any:
-        """A constant of type BIGINT."""
+    def long_literal(self, value: int) -> Any:
+        """Return a constant of the type BIGINT."""
         return self.cast(self.literal(value), self.types.LongType)
 
-    def cast(self, expression: Any, kind: Any) -> Any:
-        """The expression in another type."""
-        return self.expressions.Cast(expression, kind, self.java.scala.Option.apply("UTC"))
+    def cast(self, expression: Any, data_type: Any) -> Any:
+        """Cast an expression to a type."""
+        return self.expressions.Cast(expression, data_type, self.java.scala.Option.apply("UTC"))
 
-    def rebuilt(self, node: Any, children: Sequence[Any]) -> Any:
-        """A plan or expression with other children."""
+    def with_children(self, node: Any, children: Sequence[Any]) -> Any:
+        """Return a plan or expression with other children."""
         return node.withNewChildren(self.seq(children))
 
 
 def analyzed_plan(frame: DataFrame) -> Any:
-    """The plan of a frame with every name resolved."""
+    """Return the analyzed plan of a frame."""
     java: Any = frame._jdf
     return java.queryExecution().analyzed()
 
 
 def name_of(node: Any) -> str:
-    """What kind of node of a plan or expression it is."""
+    """Return the class name of a plan node or expression."""
     return node.getClass().getSimpleName()
 
 
 def items(sequence: Any) -> list[Any]:
-    """A Scala sequence as a list."""
-    return [sequence.apply(at) for at in range(sequence.size())]
+    """Return a Scala sequence as a list."""
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def id_of(column: Any) -> int:
-    """What tells a column from all others, whatever their names."""
+    """Return the expression id of a column, unique whatever the column's name."""
     return column.exprId().id()
 
 
 def references(expression: Any) -> set[int]:
-    """The ids of the columns that an expression reads."""
+    """Return the ids of the columns that an expression reads."""
     return {id_of(column) for column in items(expression.references().toSeq())}
 
 
 def is_orderable(column: Any) -> bool:
-    """Whether rows can be put in order by a column."""
+    """Return whether rows can be sorted by a column."""
     return column.dataType().typeName() not in ("map", "variant")
 
 
@@ -154,7 +150,7 @@ PASS_THROUGH_NODES: Final = ("Filter", "Generate", "ResolvedHint")
 _SUBQUERIES: Final = re.compile(
     r"expressions\.(ScalarSubquery|Exists|ListQuery|InSubquery|LateralSubquery)\""
 )
-_CHANGING: Final = {
+_NONREPEATABLE: Final = {
     "CurrentTimestamp": "current_timestamp", "Now": "now", "LocalTimestamp": "localtimestamp",
     "CurrentDate": "current_date", "CurrentTime": "current_time",
     "Rand": "rand", "Randn": "randn", "RandStr": "randstr", "Uniform": "uniform", "Uuid": "uuid",
@@ -163,105 +159,108 @@ _CHANGING: Final = {
     "InputFileBlockStart": "input_file_block_start", "InputFileBlockLength": "input_file_block_length",
     "CurrentUser": "current_user", "CurrentDatabase": "current_database", "CurrentCatalog": "current_catalog",
 }  # fmt: skip
-_COLLECTED: Final = ("CollectSet", "CollectList")
-_UNORDERED: Final = frozenset({
-    *_COLLECTED, "First", "Last", "AnyValue", "ListAgg", "Mode", "HistogramNumeric",
+_COLLECTING: Final = ("CollectSet", "CollectList")
+_ORDER_DEPENDENT: Final = frozenset({
+    *_COLLECTING, "First", "Last", "AnyValue", "ListAgg", "Mode", "HistogramNumeric",
 })  # fmt: skip
-_BLIND: Final = frozenset(
+_ORDER_IGNORING: Final = frozenset(
     {"Size", "ArraySize", "SortArray", "ArraySort", "ArrayContains", "ArrayMin", "ArrayMax"}
 )
-_CLASSES: Final = re.compile(r'"class":"org\.apache\.spark\.sql\.catalyst\.expressions\.(?:\w+\.)*(\w+)"')
+_EXPRESSION_CLASSES: Final = re.compile(
+    r'"class":"org\.apache\.spark\.sql\.catalyst\.expressions\.(?:\w+\.)*(\w+)"'
+)
 
 
 class StatefulQueryError(Exception):
-    """A query that is not row by row; the text names what makes it so."""
+    """The query is not row-by-row; the message names the operation that needs state."""
 
 
 @dataclass(frozen=True)
 class TrackedResult:
-    """A result whose rows know where they come from.
+    """A result with the origin of each row.
 
     Attributes:
-        frame: the query's own columns, without system columns of an input that merely came through,
-            then ``odf_position`` (BIGINT; rows in its order are in the order of the inputs, one input
-            after the other, each by offset) and ``odf_operation`` (INT, of the input's row).
-        ordered: the query has an ORDER BY of its own, made total; else rows are to be put in the
-            order of their position.
+        frame: columns of the query, without system columns passed through from an input, then
+            ``odf_position`` (BIGINT) and ``odf_operation`` (INT, of the input row). Positions sort rows by
+            input, in the order of declaration, then by offset.
+        ordered: the query has an ORDER BY, made total; otherwise rows are to be sorted by position.
     """
 
     frame: DataFrame
     ordered: bool
 
 
-def check_repeatable(frame: DataFrame, place: str) -> None:
-    """Lets pass what gives the same rows each time it is asked.
+def check_repeatable(frame: DataFrame, where: str) -> None:
+    """Check that a query returns the same rows each time it runs.
 
     Raises:
-        InvalidQuery: names the function that does not.
+        InvalidQuery: it does not; the message names the function.
     """
     with translate_errors():
         plan = analyzed_plan(frame)
-        names = _CLASSES.findall(plan.toJSON())
-        found = [f"{_CHANGING[name]}()" for name in names if name in _CHANGING]
-        if not found and _UNORDERED.intersection(names):
-            found = [f"{_snake(name)}()" for name in _unordered(plan)]
+        names = _EXPRESSION_CLASSES.findall(plan.toJSON())
+        found = [f"{_NONREPEATABLE[name]}()" for name in names if name in _NONREPEATABLE]
+        if not found and _ORDER_DEPENDENT.intersection(names):
+            found = [f"{_to_snake_case(name)}()" for name in _order_dependent(plan)]
         if not found and not plan.deterministic():
             found = ["an expression"]
     if found:
         raise InvalidQuery(
             f"{found[0]} gives another value each time, so nobody could check the result",
-            where=place,
+            where=where,
             hint="system_time() is the time of the transaction; take everything else from the inputs",
         )
 
 
-def _unordered(plan: Any) -> Iterator[str]:
-    """The kinds of aggregates in a plan that see the order of rows."""
+def _order_dependent(plan: Any) -> Iterator[str]:
+    """Yield the names of aggregates in a plan that depend on the row order."""
     for each in items(plan.expressions()):
-        yield from _unordered_in(each, ())
+        yield from _order_dependent_in(each, ())
     for each in items(plan.children()):
-        yield from _unordered(each)
+        yield from _order_dependent(each)
 
 
-def _unordered_in(expression: Any, above: tuple[str, ...]) -> Iterator[str]:
-    """A set or list that was collected has its elements in any order: that does no harm where the
-    order is not seen."""
+def _order_dependent_in(expression: Any, parents: tuple[str, ...]) -> Iterator[str]:
+    """Yield the names of order-dependent aggregates in an expression.
+
+    A collected set or list is harmless if the functions around it ignore the order of elements.
+    """
     name = name_of(expression)
-    blind = name in _COLLECTED and bool(_BLIND.intersection(above))
+    ignored = name in _COLLECTING and bool(_ORDER_IGNORING.intersection(parents))
     ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
-    if name in _UNORDERED and not blind and not ordered:
+    if name in _ORDER_DEPENDENT and not ignored and not ordered:
         yield name
     for each in items(expression.children()):
-        yield from _unordered_in(each, (*above[-1:], name))
+        yield from _order_dependent_in(each, (*parents[-1:], name))
 
 
-def _snake(name: str) -> str:
-    """``CollectList`` as a query writes it."""
+def _to_snake_case(name: str) -> str:
+    """Return a class name as SQL function name: ``CollectList`` becomes ``collect_list``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def track_origins(
     session: SparkSession, frame: DataFrame, inputs: Mapping[str, DatasetVocabulary]
 ) -> TrackedResult:
-    """Adds the origin of each row to the result of a query.
+    """Add the origin of each row to the result of a query.
 
     Args:
-        session: in which the query was made.
-        frame: its result.
-        inputs: the views that are inputs, in the order of declaration, with their column names.
+        session: the session of the query.
+        frame: the result of the query.
+        inputs: vocabulary of each input by the name of its view, in the order of declaration.
 
     Raises:
-        NeedsState: the query is not of that kind.
+        StatefulQueryError: the query is not row-by-row.
     """
     with translate_errors():
         return OriginTracker(session, inputs).result(frame)
 
 
 class TrackedPlan(NamedTuple):
-    """A plan whose rows know their origin.
+    """A plan whose rows carry their origin.
 
-    ``origin`` are its columns that say so, none for a plan that reads no input; ``passed`` the ids of
-    an input's system columns among its columns.
+    ``origin`` are the origin columns, empty for a plan that reads no input. ``passed`` are the ids of an
+    input's system columns among the columns of the plan.
     """
 
     plan: Any
@@ -270,13 +269,13 @@ class TrackedPlan(NamedTuple):
 
 
 class OriginTracker(PlanBuilder):
-    """Goes through an analysed plan and makes the origin of rows come along.
+    """Rewrites an analyzed plan so that each row carries its origin.
 
     Args:
-        session: in which the query was made.
-        inputs: the views that are inputs, in the order of declaration, with their column names.
-        system: ids of further columns that are an input's system columns, with the name of the input
-            whose operation it is, or an empty text.
+        session: the session of the query.
+        inputs: vocabulary of each input by the name of its view, in the order of declaration.
+        system: ids of further system columns, with the name of the input whose operation they hold, or an
+            empty string.
     """
 
     def __init__(
@@ -287,135 +286,137 @@ class OriginTracker(PlanBuilder):
     ) -> None:
         super().__init__(session)
         self.system = system or {}
-        self.inputs = {name.lower(): (at, vocab) for at, (name, vocab) in enumerate(inputs.items())}
+        self.inputs = {name.lower(): (index, vocab) for index, (name, vocab) in enumerate(inputs.items())}
 
     def result(self, frame: DataFrame) -> TrackedResult:
-        """The frame with the origin of its rows."""
-        part, order = self.top(self.opened(frame))
-        if not part.origin:
+        """Return the frame with the origin of its rows."""
+        tracked, order = self.track_top(self.inlined_plan(frame))
+        if not tracked.origin:
             raise StatefulQueryError("a query that reads no input")
-        hidden = part.passed | {id_of(column) for column in part.origin}
-        kept = [column for column in items(part.plan.output()) if id_of(column) not in hidden]
+        hidden = tracked.passed | {id_of(column) for column in tracked.origin}
+        shown = [column for column in items(tracked.plan.output()) if id_of(column) not in hidden]
         if order:
             total = [
                 *order,
-                *(self.ascending(each) for each in (part.origin[0], *kept) if is_orderable(each)),
+                *(self.ascending(each) for each in (tracked.origin[0], *shown) if is_orderable(each)),
             ]
-            part = part._replace(plan=self.sorted(total, part.plan, everywhere=True))
-        whole = self.project([*kept, *part.origin], part.plan)
-        return TrackedResult(self.frame(whole), bool(order))
+            tracked = tracked._replace(plan=self.sort(total, tracked.plan, everywhere=True))
+        projected = self.project([*shown, *tracked.origin], tracked.plan)
+        return TrackedResult(self.to_frame(projected), bool(order))
 
-    def opened(self, frame: DataFrame) -> Any:
-        """The analysed plan, with what WITH has named in its place.
+    def inlined_plan(self, frame: DataFrame) -> Any:
+        """Return the analyzed plan with common table expressions inlined.
 
         Raises:
-            NeedsState: there is a query within an expression.
+            StatefulQueryError: the query has a subquery in an expression.
         """
         plan = analyzed_plan(frame)
         if subquery := _SUBQUERIES.search(plan.toJSON()):
             raise StatefulQueryError(f"a subquery ({subquery[1]})")
-        return self.in_place(plan)
+        return self.inline_ctes(plan)
 
-    def in_place(self, plan: Any) -> Any:
-        """The plan with what WITH has named in its place."""
+    def inline_ctes(self, plan: Any) -> Any:
+        """Return the plan with common table expressions inlined."""
         if name_of(plan) == "WithCTE":
             return self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
         return plan
 
-    def top(self, plan: Any) -> tuple[TrackedPlan, list[Any]]:
-        """The result, and what an ORDER BY at its top says."""
+    def track_top(self, plan: Any) -> tuple[TrackedPlan, list[Any]]:
+        """Return the tracked plan, and the sort terms of an ORDER BY at its top."""
         if name_of(plan) == "Sort" and getattr(plan, "global")():
-            return self.follow(plan.child()), items(plan.order())
+            return self.track(plan.child()), items(plan.order())
         if name_of(plan) == "Project" and name_of(plan.child()) == "Sort":
-            # The query orders by columns that it does not select: they stay until the rows are sorted.
-            below, order = self.top(plan.child())
-            return self.projected(plan, below, keep=order), order
-        return self.follow(plan), []
+            # The query sorts by columns that it does not select: they stay until the rows are sorted.
+            below, order = self.track_top(plan.child())
+            return self.track_projection(plan, below, keep=order), order
+        return self.track(plan), []
 
-    def follow(self, plan: Any) -> TrackedPlan:
-        """A plan of which each row comes from one row of an input."""
+    def track(self, plan: Any) -> TrackedPlan:
+        """Track a plan in which each row comes from one row of an input."""
         name = name_of(plan)
-        if name == "View" and (found := self.inputs.get(plan.desc().identifier().table().lower())):
-            return self.input(plan, *found)
+        if name == "View" and (known_input := self.inputs.get(plan.desc().identifier().table().lower())):
+            return self.track_input(plan, *known_input)
         if name in ("SubqueryAlias", "View"):
-            return self.follow(plan.child())
+            return self.track(plan.child())
         if name == "Project":
-            return self.projected(plan, self.follow(plan.child()))
+            return self.track_projection(plan, self.track(plan.child()))
         if name in PASS_THROUGH_NODES:
-            below = self.follow(plan.child())
+            below = self.track(plan.child())
             return below._replace(plan=plan.withNewChildren(self.seq([below.plan])))
         if name == "Union":
-            return self.union(plan)
+            return self.track_union(plan)
         if name == "Join":
-            return self.join(plan)
+            return self.track_join(plan)
         if name in _CONSTANTS:
             return TrackedPlan(plan, [], frozenset())
         raise StatefulQueryError(NODE_DESCRIPTIONS.get(name, name))
 
-    def input(self, view: Any, at: int, vocab: DatasetVocabulary) -> TrackedPlan:
-        """The rows of input number ``at``."""
+    def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
+        """Track the rows of input number ``index``."""
         columns = items(view.output())
-        named = {column.name(): column for column in columns}
-        offset, operation = named[vocab.offset_column], named[vocab.operation_type_column]
-        place: Any = offset
-        if at:
-            base = self.expressions.Literal(at << INPUT_BITS, self.types.LongType)
-            place = self.expressions.BitwiseOr(offset, base)
-        origin = [self.alias(place, POSITION), self.alias(operation, OPERATION)]
-        passed = {id_of(named[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
+        by_name = {column.name(): column for column in columns}
+        offset, operation = by_name[vocab.offset_column], by_name[vocab.operation_type_column]
+        position: Any = offset
+        if index:
+            base = self.expressions.Literal(index << INPUT_BITS, self.types.LongType)
+            position = self.expressions.BitwiseOr(offset, base)
+        origin = [self.alias(position, POSITION), self.alias(operation, OPERATION)]
+        passed = {id_of(by_name[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
         passed |= self.system.keys()
-        if vocab.system_time_column in named:
-            passed.add(id_of(named[vocab.system_time_column]))
+        if vocab.system_time_column in by_name:
+            passed.add(id_of(by_name[vocab.system_time_column]))
         return TrackedPlan(
             self.project([*columns, *origin], view),
             [column.toAttribute() for column in origin],
             frozenset(passed),
         )
 
-    def projected(self, plan: Any, below: TrackedPlan, keep: Sequence[Any] = ()) -> TrackedPlan:
-        """``keep`` are orders whose columns have to stay for the sort that comes after."""
+    def track_projection(self, plan: Any, below: TrackedPlan, keep: Sequence[Any] = ()) -> TrackedPlan:
+        """Track a projection. ``keep`` are sort terms whose columns must stay for a later sort."""
         columns = items(plan.projectList())
-        have = {id_of(column) for column in columns}
+        present = {id_of(column) for column in columns}
         needed: list[Any] = []
         for order in keep:
             for column in items(order.references().toSeq()):
-                if id_of(column) not in have:
-                    have.add(id_of(column))
+                if id_of(column) not in present:
+                    present.add(id_of(column))
                     needed.append(column)
         passed = below.passed | {id_of(column) for column in needed}
         return below._replace(
             plan=self.project([*columns, *needed, *below.origin], below.plan), passed=passed
         )
 
-    def union(self, plan: Any) -> TrackedPlan:
-        """The rows of one branch after the other."""
-        parts = [self.follow(child) for child in items(plan.children())]
+    def track_union(self, plan: Any) -> TrackedPlan:
+        """Track a UNION: the rows of its branches in sequence."""
+        parts = [self.track(child) for child in items(plan.children())]
         if not all(part.origin for part in parts):
             raise StatefulQueryError("a UNION with a branch that reads no input")
         width = len(items(plan.output()))
         rows = []
         for part, child in zip(parts, items(plan.children()), strict=True):
             rows.append(self.project([*items(child.output()), *part.origin], part.plan))
-        made = plan.withNewChildren(self.seq(rows))
-        columns = items(made.output())
-        passing = [
+        rewritten = plan.withNewChildren(self.seq(rows))
+        columns = items(rewritten.output())
+        is_passed = [
             [id_of(column) in part.passed for column in items(child.output())]
             for part, child in zip(parts, items(plan.children()), strict=True)
         ]
-        passed = {id_of(columns[at]) for at in range(width) if all(each[at] for each in passing)}
-        return TrackedPlan(made, columns[width:], frozenset(passed))
+        passed = {
+            id_of(columns[position]) for position in range(width) if all(each[position] for each in is_passed)
+        }
+        return TrackedPlan(rewritten, columns[width:], frozenset(passed))
 
-    def join(self, plan: Any) -> TrackedPlan:
-        """Rows joined with constants."""
-        left, right = self.follow(plan.left()), self.follow(plan.right())
+    def track_join(self, plan: Any) -> TrackedPlan:
+        """Track a join with constants."""
+        left, right = self.track(plan.left()), self.track(plan.right())
         kind = plan.joinType().sql()
         if left.origin and right.origin:
             raise StatefulQueryError("a join of inputs")
-        stays = {"LEFT": left, "RIGHT": right}.get(kind.split()[0])
-        if kind == "FULL OUTER" or (stays is not None and not stays.origin):
+        preserved = {"LEFT": left, "RIGHT": right}.get(kind.split()[0])
+        if kind == "FULL OUTER" or (preserved is not None and not preserved.origin):
             raise StatefulQueryError(f"a {kind} JOIN that keeps rows of constants")
-        made = plan.withNewChildren(self.seq([left.plan, right.plan]))
-        return TrackedPlan(made, left.origin or right.origin, left.passed | right.passed)
+        rewritten = plan.withNewChildren(self.seq([left.plan, right.plan]))
+        return TrackedPlan(rewritten, left.origin or right.origin, left.passed | right.passed)
 
 
 NODE_DESCRIPTIONS: Final = {

@@ -1,4 +1,4 @@
-"""Reads CSV, JSON, Parquet files and data slices as strict DataFrames."""
+"""Readers of CSV, JSON and Parquet files and data slices as strictly typed DataFrames."""
 
 from __future__ import annotations
 
@@ -29,36 +29,38 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_MAX_PIECE: Final = 128 << 20
-"""Spark holds the rows of a few row groups at once; larger ones (in bytes, unpacked) are divided."""
-_PIECE: Final = 16 << 20
-_UNPACKED: Final = 32 << 20
-_MIN_AT_ONCE: Final = 1 << 20
+_MAX_ROW_GROUP_BYTES: Final = 128 << 20
+"""Maximum size of a row group in bytes, uncompressed. Spark holds a few row groups in memory; larger ones are
+split.
+"""
+_PARTITION_BYTES: Final = 16 << 20
+_DECODED_BYTES: Final = 32 << 20
+_MIN_PARTITION_BYTES: Final = 1 << 20
 _BATCH_ROWS: Final = 16384
 
 
 def prepare_parquet_file(
     path: Path, scratch: Path, name: str, reporter: Reporter
 ) -> tuple[Path, pq.FileMetaData]:
-    """A file to give to Spark in place of this one, and the footer of this one.
+    """Return a file that Spark can read in place of a Parquet file, and the footer of the original.
 
     Args:
         path: the file.
-        scratch: a folder for a link or copy; whoever calls removes it after the job.
-        name: how errors name the file.
-        reporter: is asked whether to stop.
+        scratch: folder for a link or copy; the caller removes it after the job.
+        name: name of the file in errors.
+        reporter: checked for cancellation.
 
     Raises:
-        BadData: it is not a Parquet file, or it is damaged.
+        BadData: not a Parquet file, or a damaged one.
     """
     try:
         with open_parquet(path) as file:
             footer = file.metadata
-            largest = max((_size(footer, i) for i in range(footer.num_row_groups)), default=0)
-            if largest <= _MAX_PIECE:
+            largest = max((_row_group_bytes(footer, i) for i in range(footer.num_row_groups)), default=0)
+            if largest <= _MAX_ROW_GROUP_BYTES:
                 return safe_link(path, scratch, ".parquet"), footer
             copy = Path(tempfile.mkdtemp(prefix="parquet-", dir=scratch)) / "divided.parquet"
-            _divide(path, copy, reporter)
+            _split_row_groups(path, copy, reporter)
     except UNREADABLE as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadData(f"this is not a Parquet file that can be read: {problem}", where=name) from None
@@ -66,75 +68,91 @@ def prepare_parquet_file(
 
 
 def convert_nanoseconds(frame: DataFrame, footer: pq.FileMetaData) -> DataFrame:
-    """Time stamps of nanoseconds, which Spark gives as numbers, as time stamps cut to microseconds."""
-    made = [_moments(identifier(field.name), field.type, 0) for field in footer.schema.to_arrow_schema()]
-    if len(made) != len(frame.columns) or not any(made):
+    """Convert nanosecond timestamps, which Spark reads as numbers, to timestamps truncated to
+    microseconds.
+    """
+    conversions = [
+        _timestamp_conversion(identifier(field.name), field.type, 0)
+        for field in footer.schema.to_arrow_schema()
+    ]
+    if len(conversions) != len(frame.columns) or not any(conversions):
         return frame
     names = map(identifier, frame.columns)
-    return frame.selectExpr(*(f"{value or name} AS {name}" for value, name in zip(made, names, strict=True)))
+    return frame.selectExpr(
+        *(f"{value or name} AS {name}" for value, name in zip(conversions, names, strict=True))
+    )
 
 
-def _moments(value: str, kind: pa.DataType, depth: int) -> str | None:
-    """An expression for a value at any depth with its time stamps; None where it has no such ones."""
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+def _timestamp_conversion(value: str, data_type: pa.DataType, depth: int) -> str | None:
+    """Return the conversion of a value at any depth; None if it contains no nanosecond timestamp."""
+    if pa.types.is_timestamp(data_type) and data_type.unit == "ns":
         return f"timestamp_micros(({value} - pmod({value}, 1000)) DIV 1000)"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if (
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    ):
         item = f"item_{depth}"
-        made = _moments(item, kind.value_type, depth + 1)
-        return made and f"transform({value}, {item} -> {made})"
-    if pa.types.is_struct(kind):
-        members = {field.name: f"{value}.{identifier(field.name)}" for field in kind}
-        made = {field.name: _moments(members[field.name], field.type, depth) for field in kind}
-        if any(made.values()):
+        converted = _timestamp_conversion(item, data_type.value_type, depth + 1)
+        return converted and f"transform({value}, {item} -> {converted})"
+    if pa.types.is_struct(data_type):
+        members = {field.name: f"{value}.{identifier(field.name)}" for field in data_type}
+        converted = {
+            field.name: _timestamp_conversion(members[field.name], field.type, depth) for field in data_type
+        }
+        if any(converted.values()):
             pairs = ", ".join(
-                f"{string_literal(name)}, {made[name] or member}" for name, member in members.items()
+                f"{string_literal(name)}, {converted[name] or member}" for name, member in members.items()
             )
             return f"if({value} IS NULL, NULL, named_struct({pairs}))"
     return None
 
 
 def partition_bytes(footer: pq.FileMetaData, size: int) -> int:
-    """How many bytes of the file Spark should take for one partition, so that memory holds its rows:
-    Parquet packs, and 16 MB of it may be some hundred in memory.
+    """Return the partition size in bytes for a file, such that the decoded rows fit into memory.
+
+    Parquet compresses: 16 MB of a file may be several hundred MB in memory.
 
     Args:
-        footer: of the file.
-        size: of the file, in bytes.
+        footer: footer of the file.
+        size: size of the file in bytes.
     """
-    unpacked = sum(_size(footer, at) for at in range(footer.num_row_groups))
-    return max(_MIN_AT_ONCE, min(_PIECE, size * _UNPACKED // max(unpacked, 1)))
+    decoded = sum(_row_group_bytes(footer, index) for index in range(footer.num_row_groups))
+    return max(_MIN_PARTITION_BYTES, min(_PARTITION_BYTES, size * _DECODED_BYTES // max(decoded, 1)))
 
 
-def _size(footer: pq.FileMetaData, group: int) -> int:
-    """Bytes of a row group in memory, at least: dictionaries may make it look much smaller on disk."""
-    found = footer.row_group(group)
-    return max(found.total_byte_size, found.num_rows * found.num_columns * 8)
+def _row_group_bytes(footer: pq.FileMetaData, group: int) -> int:
+    """Return the least size of a row group in memory, in bytes. Dictionaries can make it much smaller on
+    disk.
+    """
+    row_group = footer.row_group(group)
+    return max(row_group.total_byte_size, row_group.num_rows * row_group.num_columns * 8)
 
 
-def _divide(path: Path, copy: Path, reporter: Reporter) -> None:
-    """Copies a file with row groups of moderate size, in bounded memory and the same order."""
+def _split_row_groups(path: Path, copy: Path, reporter: Reporter) -> None:
+    """Copy a file with row groups of moderate size, in the same order and with bounded memory."""
     schema = read_parquet_schema(path)
     with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
         batches: list[pa.RecordBatch] = []
-        for batch in read_bounded(path, most_rows=_BATCH_ROWS, most_bytes=_PIECE):
+        for batch in read_bounded(path, most_rows=_BATCH_ROWS, most_bytes=_PARTITION_BYTES):
             reporter.raise_if_cancelled()
             batches.append(batch)
-            if sum(each.nbytes for each in batches) >= _PIECE:
+            if sum(each.nbytes for each in batches) >= _PARTITION_BYTES:
                 writer.write_table(pa.Table.from_batches(batches))
                 batches = []
         if batches:
             writer.write_table(pa.Table.from_batches(batches))
 
 
-_ARROW_GUESSES: Final = (
+_INFERRED_ARROW_TYPES: Final = (
     pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")
 )  # fmt: skip
 _JSON_OPTIONS: Final = {
     "mode": "FAILFAST",
     "allowSingleQuotes": False,
-    "maxStringLen": 1 << 28,  # by default 20 million characters: shapes may have more
+    "maxStringLen": 1 << 28,  # Spark's default is 20 million characters; geometries may have more
 }
-_GUESSES: Final = tuple(spark_type(kind, "") for kind in _ARROW_GUESSES)
+_INFERRED_TYPES: Final = tuple(spark_type(kind, "") for kind in _INFERRED_ARROW_TYPES)
 
 
 def read_csv(
@@ -147,32 +165,32 @@ def read_csv(
     name: str | None = None,
     reporter: Reporter | None = None,
 ) -> DataFrame:
-    """A CSV file.
+    """Read a CSV file.
 
-    Columns of the schema go by position, whatever a header says. An empty value is null, quoted or
-    not; with a ``nullValue`` that text is null too, and a quoted empty value is an empty text. A doubled
-    quote within quotes is a quote; line ends may be quoted. Blank lines are skipped. Without a
-    schema all columns are STRING, or with ``inferSchema`` the first of BIGINT, DOUBLE, BOOLEAN,
-    DATE and TIMESTAMP that holds every value (numbers with leading zeros stay STRING).
+    Columns of the schema are assigned by position; a header is skipped. An empty value is null, quoted or
+    not. With a ``nullValue`` that text is null too, and a quoted empty value is an empty string. A doubled
+    quote in quotes is a quote. Quoted values may contain line breaks. Blank lines are skipped. Without a
+    schema all columns are STRING. With ``inferSchema`` a column has the first of the types BIGINT, DOUBLE,
+    BOOLEAN, DATE and TIMESTAMP that holds every value; numbers with leading zeros stay STRING.
 
     Args:
-        session: of the job.
+        session: session of the job.
         path: the file, uncompressed.
-        step: its dialect and formats; the schema in it is not looked at.
+        step: dialect and formats; its schema is ignored.
         schema: the declared columns.
         scratch: folder for temporary files.
-        name: how errors name the file; by default its name.
-        reporter: is asked whether to stop while the file is looked through.
+        name: name of the file in errors; its base name by default.
+        reporter: checked for cancellation.
 
     Raises:
-        BadData: the file is not text, or a quote is never closed.
-        InvalidManifest: an option that makes no sense.
+        BadData: the file is not text, or a quote is not closed.
+        InvalidManifest: an option is invalid.
         InvalidSchema: a type that CSV cannot hold.
     """
     dialect = _dialect(step)
     formats = _formats(session, step)
     if schema is not None:
-        _only_scalars(schema)
+        _require_scalars(schema)
     text = prepare_text_file(
         path, scratch, name=name or path.name, encoding=step.encoding, dialect=dialect, reporter=reporter
     )
@@ -183,9 +201,9 @@ def read_csv(
         with cancellable(session, reporter):
             frame = reader.csv(spark_path(text.path))
         with translate_errors(reporter):
-            return _guessed(frame, formats, reporter) if step.infer_schema else frame
+            return _cast_inferred(frame, formats, reporter) if step.infer_schema else frame
     with translate_errors(reporter):
-        frame = reader.schema(_all_text(schema)).csv(spark_path(text.path))
+        frame = reader.schema(_text_schema(schema)).csv(spark_path(text.path))
         return sql_types.cast_to_schema(frame, schema, formats)
 
 
@@ -200,27 +218,27 @@ def read_json(
     reporter: Reporter | None = None,
     on_keys: Callable[[Mapping[str, int]], None] | None = None,
 ) -> DataFrame:
-    """A file with one JSON object a line.
+    """Read a file with one JSON object per line.
 
-    A key that is missing is null; keys that the schema does not name are left out. Names are found
-    without regard to case, those of members of structs too. Numbers may be written as strings, and an
-    object or array that is declared STRING is its JSON text. Without a schema Spark looks at the whole
-    file: columns in alphabetical order, dates and time stamps as STRING.
+    A missing key is null; keys that are not in the schema are ignored. Names match case-insensitively, also
+    those of struct fields. Numbers may be strings. An object or array declared as STRING is read as its JSON
+    text. Without a schema Spark infers one from the entire file: columns in alphabetical order, dates and
+    timestamps as STRING.
 
     Args:
-        session: of the job.
+        session: session of the job.
         path: the file, uncompressed.
-        step: its formats; the schema in it is not looked at.
+        step: formats; its schema is ignored.
         schema: the declared columns.
         scratch: folder for temporary files.
-        name: how errors name the file; by default its name.
-        reporter: hears of names in another case, and is asked whether to stop.
-        on_keys: is told the keys of all objects, each with the line where it comes first.
+        name: name of the file in errors; its base name by default.
+        reporter: logs names in another case; checked for cancellation.
+        on_keys: receives the keys of all objects, each with the line of its first occurrence.
 
     Raises:
-        BadData: the file is not text, a line is not one object, or a column's name is written in
-            several ways.
-        InvalidManifest: an option that makes no sense.
+        BadData: the file is not text, a line is not an object, or a column's name occurs in several
+            spellings.
+        InvalidManifest: an option is invalid.
         InvalidSchema: a type that Spark cannot hold.
     """
     formats, reporter = _formats(session, step), reporter or Reporter()
@@ -230,8 +248,8 @@ def read_json(
         path, scratch, name=name, encoding=step.encoding, objects=scan, reporter=reporter
     )
     if scan.spelled:
-        others = [f"'{written}' as `{'.'.join(path)}`" for path, written in scan.spelled.items()]
-        reporter.log(f"{name}: names are found in another case: {', '.join(others)}")
+        respelled = [f"'{written}' as `{'.'.join(path)}`" for path, written in scan.spelled.items()]
+        reporter.log(f"{name}: names are found in another case: {', '.join(respelled)}")
     if on_keys is not None:
         on_keys(scan.keys)
     reader = session.read.options(**_JSON_OPTIONS, **_format_options(formats))
@@ -239,8 +257,8 @@ def read_json(
         with cancellable(session, reporter):
             return reader.json(spark_path(text.path))
     with translate_errors(reporter):
-        held = st.StructType([_json_field(field, (field.name,), scan.spelled) for field in schema])
-        frame = reader.schema(held).json(spark_path(text.path)).toDF(*schema.names)
+        read_schema = st.StructType([_json_field(field, (field.name,), scan.spelled) for field in schema])
+        frame = reader.schema(read_schema).json(spark_path(text.path)).toDF(*schema.names)
         return sql_types.cast_to_schema(frame, schema, formats)
 
 
@@ -253,17 +271,17 @@ def read_parquet(
     name: str | None = None,
     reporter: Reporter | None = None,
 ) -> DataFrame:
-    """A Parquet file; the columns of the schema by name, in its order, as its types.
+    """Read a Parquet file. With a schema: its columns by name, in its order, cast to its types.
 
     Raises:
-        BadData: it is not a Parquet file.
-        InvalidSchema: a column that the file does not have, or a type that does not fit.
+        BadData: not a Parquet file.
+        InvalidSchema: a column is missing, or a type is incompatible.
     """
     name, reporter = name or path.name, reporter or Reporter()
     file, footer = prepare_parquet_file(path, scratch, name, reporter)
     with translate_errors(reporter):
-        at_once = partition_bytes(footer, path.stat().st_size)
-        session.conf.set("spark.sql.files.maxPartitionBytes", str(at_once))
+        max_bytes = partition_bytes(footer, path.stat().st_size)
+        session.conf.set("spark.sql.files.maxPartitionBytes", str(max_bytes))
         try:
             frame = convert_nanoseconds(session.read.parquet(spark_path(file)), footer)
         except AnalysisException as error:
@@ -275,11 +293,13 @@ def read_parquet(
         declared = {field.name.lower() for field in schema}
         if left_out := [each for each in frame.columns if each.lower() not in declared]:
             reporter.log(f"{name}: not in read.schema, left out: {truncate(', '.join(left_out))}")
-        return _projected(frame, schema, name)
+        return _select_columns(frame, schema, name)
 
 
 def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
-    """Checked before anything is read: a wrong pattern would look like wrong data."""
+    """Return the formats of a step. Patterns are checked first, since an invalid one looks like invalid
+    data.
+    """
     formats = Formats.of(step.date_format, step.timestamp_format)
     for option, pattern in (("dateFormat", formats.date), ("timestampFormat", formats.timestamp)):
         if pattern is None:
@@ -306,7 +326,7 @@ def _dialect(step: Csv) -> Dialect:
     return Dialect(separator, quote, escape)
 
 
-def _only_scalars(schema: pa.Schema) -> None:
+def _require_scalars(schema: pa.Schema) -> None:
     for field in schema:
         if pa.types.is_nested(field.type):
             raise InvalidSchema(
@@ -331,45 +351,48 @@ def _csv_options(step: Csv, dialect: Dialect, line_separator: str | None) -> dic
     }
 
 
-def _all_text(schema: pa.Schema) -> st.StructType:
-    spark_schema(schema)  # names a type that Spark cannot hold
+def _text_schema(schema: pa.Schema) -> st.StructType:
+    spark_schema(schema)  # reports a type that Spark cannot hold
     return st.StructType([st.StructField(name, st.StringType()) for name in schema.names])
 
 
-def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFrame:
-    """The frame with every column of text as the first type that holds all its values."""
+def _cast_inferred(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFrame:
+    """Return the frame with each text column cast to the first type that holds all of its values."""
     names = frame.columns
     tests = [
-        f"coalesce(bool_and({sql_types.is_castable(name, kind, formats)}), false)"
+        f"coalesce(bool_and({sql_types.is_castable(name, data_type, formats)}), false)"
         for name in names
-        for kind in _GUESSES
+        for data_type in _INFERRED_TYPES
     ]
     _, batches = arrow_batches(frame.selectExpr(*tests), reporter, progress=False)
-    answers = [column[0].as_py() for batch in batches for column in batch.columns]
+    results = [column[0].as_py() for batch in batches for column in batch.columns]
     fields = []
     for i, name in enumerate(names):
-        fitting = answers[i * len(_GUESSES) : (i + 1) * len(_GUESSES)]
-        kind = next((kind for kind, fits in zip(_ARROW_GUESSES, fitting, strict=True) if fits), pa.string())
-        fields.append(pa.field(name, kind))
+        fitting = results[i * len(_INFERRED_TYPES) : (i + 1) * len(_INFERRED_TYPES)]
+        data_type = next(
+            (data_type for data_type, fits in zip(_INFERRED_ARROW_TYPES, fitting, strict=True) if fits),
+            pa.string(),
+        )
+        fields.append(pa.field(name, data_type))
     return sql_types.cast_to_schema(frame, pa.schema(fields), formats)
 
 
 def _json_field(
     field: pa.Field, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
 ) -> st.StructField:
-    return st.StructField(spelled.get(path, field.name), _json_held(field.type, path, spelled))
+    return st.StructField(spelled.get(path, field.name), _json_read_type(field.type, path, spelled))
 
 
-def _json_held(
-    kind: pa.DataType, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
+def _json_read_type(
+    data_type: pa.DataType, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
 ) -> st.DataType:
-    """Scalars are read as text at any depth; Spark itself makes values of binary columns."""
-    wanted = spark_type(kind, ".".join(path))
-    if isinstance(wanted, st.StructType):
-        return st.StructType([_json_field(member, (*path, member.name), spelled) for member in kind])
-    if isinstance(wanted, st.ArrayType):
-        return st.ArrayType(_json_held(kind.value_type, path, spelled))
-    return wanted if isinstance(wanted, st.BinaryType) and kind != UUID else st.StringType()
+    """Return the type to read a JSON value with: text for scalars at any depth, except binary columns."""
+    spark = spark_type(data_type, ".".join(path))
+    if isinstance(spark, st.StructType):
+        return st.StructType([_json_field(member, (*path, member.name), spelled) for member in data_type])
+    if isinstance(spark, st.ArrayType):
+        return st.ArrayType(_json_read_type(data_type.value_type, path, spelled))
+    return spark if isinstance(spark, st.BinaryType) and data_type != UUID else st.StringType()
 
 
 def _format_options(formats: Formats) -> dict[str, str]:
@@ -377,10 +400,10 @@ def _format_options(formats: Formats) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
 
 
-def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
-    held = {name.lower() for name in frame.columns}
+def _select_columns(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
+    available = {name.lower() for name in frame.columns}
     for field in schema:
-        if field.name.lower() not in held:
+        if field.name.lower() not in available:
             raise InvalidSchema(
                 f"the file has no column `{field.name}`",
                 where=name,
@@ -399,16 +422,16 @@ _MAX_IN_ORDER: Final = 16
 def slices_frame(
     session: SparkSession, paths: Sequence[Path], schema: pa.Schema, vocab: DatasetVocabulary
 ) -> DataFrame:
-    """The rows of slices; nothing is read yet.
+    """Return a lazy frame of the rows of slices.
 
-    The offset is a BIGINT and the operation an INT, whatever their stored types. Columns that an older
-    slice does not have are null. Up to 16 slices come in their order, more in any.
+    The offset is a BIGINT and the operation an INT, whatever their stored types. Columns that an older slice
+    lacks are null. The order of the slices is kept for up to 16 slices, and is undefined for more.
 
     Args:
-        session: the job's own.
-        paths: files, oldest first; none gives a frame without rows.
-        schema: of the input.
-        vocab: the input's column names.
+        session: session of the job.
+        paths: files, oldest first; an empty list gives a frame without rows.
+        schema: schema of the input.
+        vocab: column names of the input.
 
     Raises:
         NotFound, BadData: a slice is missing or damaged.
@@ -428,12 +451,14 @@ def slices_frame(
 
 
 def query_schema(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
-    """The schema as a query sees it: the offset is a BIGINT and the operation an INT."""
-    return pa.schema([field.with_type(_PLAIN.get(_role(field.name, vocab), field.type)) for field in schema])
+    """Return the schema that a query reads: the offset is a BIGINT and the operation an INT."""
+    return pa.schema(
+        [field.with_type(_QUERY_TYPES.get(_role(field.name, vocab), field.type)) for field in schema]
+    )
 
 
 def readable_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
-    """A file of the rows of a slice that can be read with the plain schema: the slice, or a copy.
+    """Return a file with the rows of a slice that is readable with :func:`query_schema`: the slice or a copy.
 
     Raises:
         NotFound, BadData: the slice is missing or damaged.
@@ -441,15 +466,15 @@ def readable_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
     if not _is_wide(path, vocab):
         return path
     schema = read_parquet_schema(path)
-    at = schema.get_field_index(vocab.offset_column)
-    schema = schema.set(at, schema.field(at).with_type(pa.int64()))
+    index = schema.get_field_index(vocab.offset_column)
+    schema = schema.set(index, schema.field(index).with_type(pa.int64()))
     with pq.ParquetWriter(copy, schema) as writer:
         for batch in read_bounded(path):
             writer.write_batch(batch.cast(schema))
     return copy
 
 
-_PLAIN: Final = {"offset": pa.int64(), "operation": pa.int32()}
+_QUERY_TYPES: Final = {"offset": pa.int64(), "operation": pa.int32()}
 
 
 def _role(name: str, vocab: DatasetVocabulary) -> str:
@@ -461,15 +486,15 @@ def _read(session: SparkSession, paths: Sequence[Path], schema: pa.Schema) -> Da
 
 
 def _read_wide(session: SparkSession, path: Path, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
-    at = schema.get_field_index(vocab.offset_column)
-    unsigned = schema.set(at, schema.field(at).with_type(pa.uint64()))
+    index = schema.get_field_index(vocab.offset_column)
+    unsigned = schema.set(index, schema.field(index).with_type(pa.uint64()))
     frame = _read(session, [path], unsigned)
     name = vocab.offset_column
     return frame.withColumn(name, sf.col(identifier(name)).cast("bigint"))
 
 
 def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
-    """Whether offsets are unsigned and in a dictionary, which Spark cannot take for a BIGINT."""
+    """Return whether the offsets are unsigned and dictionary-encoded, which Spark cannot read as BIGINT."""
     try:
         with open_parquet(path) as file:
             metadata = file.metadata
@@ -479,8 +504,8 @@ def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     if not metadata.num_row_groups:
         return False
-    for at in range(metadata.num_columns):
-        column = metadata.row_group(0).column(at)
+    for index in range(metadata.num_columns):
+        column = metadata.row_group(0).column(index)
         if column.path_in_schema == vocab.offset_column:
             unsigned = pa.types.is_uint64(metadata.schema.to_arrow_schema().field(vocab.offset_column).type)
             return unsigned and any("DICTIONARY" in encoding for encoding in column.encodings)

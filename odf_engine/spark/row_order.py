@@ -1,4 +1,4 @@
-"""Row order: what a query does to it, total orders, sorting of results."""
+"""Row order: how a query affects it, total orders, sorting of results."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_IN_MEMORY: Final = 64 << 20
-_PARTITIONS: Final = 128
+_MAX_MEMORY_BYTES: Final = 64 << 20
+_SORT_PARTITIONS: Final = 128
 _BATCH_ROWS: Final = 1 << 16
 
 
 class UnsortedResult(Exception):
-    """A large result was not in order after some of it had been passed on: ask again, with ``sort``."""
+    """A large result was out of order after a part of it had been yielded. Run it again with ``sort``."""
 
 
 @dataclass(frozen=True)
 class SortOrder:
-    """By which columns rows are sorted, ascending, nulls first.
+    """The columns by which rows are sorted, ascending, nulls first.
 
     Attributes:
-        keys: names of columns; without any, rows stay as they come.
-        extra: columns that only serve the order and are dropped.
-        passes: a large result may be passed on as it comes while it is in order.
+        keys: column names; if empty, the rows keep their order.
+        extra: columns that only define the order and are dropped afterwards.
+        passes: yield a large result without sorting as long as it is in order.
     """
 
     keys: tuple[str, ...] = ()
@@ -61,42 +61,36 @@ class SortOrder:
 
 
 Step = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""What is done to each batch before it is sorted."""
-Make = Callable[[bool], tuple["DataFrame", Step]]
-"""Makes the frame of the rows, with True sorted by Spark, and a step that has seen no batch yet."""
+"""Transformation of each batch before sorting."""
+FrameFactory = Callable[[bool], tuple["DataFrame", Step]]
+"""Returns the frame of the rows, sorted by Spark if True, and a new step."""
 
 
 def sorted_batches(
-    make: Make, order: SortOrder, reporter: Reporter, *, sort: bool = False
+    make_frame: FrameFactory, order: SortOrder, reporter: Reporter, *, sort: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a frame in order.
+    """Yield the rows of a frame in order.
 
     Raises:
-        OutOfOrder: the result is large and not in order.
+        UnsortedResult: the result is large and not in order.
     """
-    frame, step = make(sort)
+    frame, step = make_frame(sort)
     with (
-        sort_partitions(frame.sparkSession, _PARTITIONS) if sort else nullcontext(),
+        sort_partitions(frame.sparkSession, _SORT_PARTITIONS) if sort else nullcontext(),
         closing(map_batches(frame, step, reporter)) as batches,
     ):
         if sort or not order.keys:
-            yield from (_without(batch, order.extra) for batch in batches)
+            yield from (_drop_columns(batch, order.extra) for batch in batches)
             return
-        held: list[pa.RecordBatch] = []
-        size = 0
-        for batch in batches:
-            held.append(batch)
-            size += batch.nbytes
-            if size > _IN_MEMORY:
-                break
-        else:
-            yield from _sorted(held, order)
+        buffered, is_complete = _buffer(batches)
+        if is_complete:
+            yield from _sort_in_memory(buffered, order)
             return
-        if order.passes and _is_sorted(held, order.keys):
-            yield from _passed_on(held, batches, order)
+        if order.passes and _is_sorted(buffered, order.keys):
+            yield from _yield_if_sorted(buffered, batches, order)
             return
-        held.clear()
-    yield from sorted_batches(make, order, reporter, sort=True)
+        buffered.clear()
+    yield from sorted_batches(make_frame, order, reporter, sort=True)
 
 
 def external_sort(
@@ -106,86 +100,92 @@ def external_sort(
     sort: Callable[[pa.Schema], DataFrame],
     reporter: Reporter,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows in order, which all have to be there before the first one comes.
+    """Yield rows in order; all batches are read before the first row is yielded.
 
     Args:
-        batches: all of one schema.
-        order: how they are sorted.
-        path: a Parquet file to write when memory does not hold them.
-        sort: a frame of the rows in that file, of this schema, in order.
-        reporter: is asked whether to stop.
+        batches: all with the same schema.
+        order: the sort order.
+        path: Parquet file to write if the rows exceed memory.
+        sort: returns a sorted frame of the rows in that file, given the schema.
+        reporter: checked for cancellation.
     """
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size > _IN_MEMORY:
-            break
-    else:
-        yield from _sorted(held, order)
+    buffered, is_complete = _buffer(batches)
+    if is_complete:
+        yield from _sort_in_memory(buffered, order)
         return
-    schema = held[0].schema
+    schema = buffered[0].schema
     with pq.ParquetWriter(path, schema, compression="lz4", version="2.6") as writer:
-        for batch in chain(held, batches):
+        for batch in chain(buffered, batches):
             reporter.raise_if_cancelled()
             writer.write_batch(batch)
-    held.clear()
+    buffered.clear()
     frame = sort(schema)
-    with sort_partitions(frame.sparkSession, _PARTITIONS):
+    with sort_partitions(frame.sparkSession, _SORT_PARTITIONS):
         for batch in arrow_batches(frame, reporter, progress=False)[1]:
-            yield _without(batch, order.extra)
+            yield _drop_columns(batch, order.extra)
 
 
 def map_batches(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of a frame after the step; closing the iterator ends the job."""
+    """Yield the batches of a frame after the step; closing the iterator cancels the job."""
     batches = cast("Generator[pa.RecordBatch, None, None]", arrow_batches(frame, reporter)[1])
     try:
         for batch in batches:
             yield step(batch)
     finally:
-        # Ends the job at once when its rows are not wanted any more; what it says to that is no news.
+        # Cancels the job if the consumer stops early; the resulting error is expected.
         with suppress(SparkFailed):
             batches.close()
 
 
-def _sorted(held: list[pa.RecordBatch], order: SortOrder) -> Iterator[pa.RecordBatch]:
-    if not held:
+def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], bool]:
+    """Read batches until they exceed the memory limit; return them, and whether these are all."""
+    buffered: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        buffered.append(batch)
+        size += batch.nbytes
+        if size > _MAX_MEMORY_BYTES:
+            return buffered, False
+    return buffered, True
+
+
+def _sort_in_memory(buffered: list[pa.RecordBatch], order: SortOrder) -> Iterator[pa.RecordBatch]:
+    if not buffered:
         return
-    if not _is_sorted(held, order.keys):
-        table = pa.Table.from_batches(held)
-        held.clear()
-        held = table.take(_sorted_places(table, order.keys)).to_batches(max_chunksize=_BATCH_ROWS)
-    yield from (_without(batch, order.extra) for batch in held)
+    if not _is_sorted(buffered, order.keys):
+        table = pa.Table.from_batches(buffered)
+        buffered.clear()
+        buffered = table.take(_sort_indexes(table, order.keys)).to_batches(max_chunksize=_BATCH_ROWS)
+    yield from (_drop_columns(batch, order.extra) for batch in buffered)
 
 
-def _sorted_places(table: pa.Table, keys: tuple[str, ...]) -> pa.Array:
-    """Places of the rows in order; rows that are equal stay as they are, nulls come first."""
+def _sort_indexes(table: pa.Table, keys: tuple[str, ...]) -> pa.Array:
+    """Return the indexes that sort the rows. The sort is stable, with nulls first."""
     columns: list[pa.ChunkedArray] = []
     for key in keys:
         column = table.column(key)
         columns += [column.is_valid(), column] if column.null_count else [column]
-    names = [str(at) for at in range(len(columns))]
+    names = [str(index) for index in range(len(columns))]
     sort_keys = [(name, "ascending") for name in names]
     return pc.sort_indices(pa.table(columns, names=names), sort_keys=sort_keys)
 
 
-def _passed_on(
-    held: list[pa.RecordBatch], batches: Iterator[pa.RecordBatch], order: SortOrder
+def _yield_if_sorted(
+    buffered: list[pa.RecordBatch], batches: Iterator[pa.RecordBatch], order: SortOrder
 ) -> Iterator[pa.RecordBatch]:
-    before = held[-1]
-    held.reverse()
-    while held:
-        yield _without(held.pop(), order.extra)
+    previous = buffered[-1]
+    buffered.reverse()
+    while buffered:
+        yield _drop_columns(buffered.pop(), order.extra)
     for batch in batches:
-        if not _is_sorted([before.slice(before.num_rows - 1), batch], order.keys):
+        if not _is_sorted([previous.slice(previous.num_rows - 1), batch], order.keys):
             raise UnsortedResult
-        before = batch
-        yield _without(batch, order.extra)
+        previous = batch
+        yield _drop_columns(batch, order.extra)
 
 
 def _is_sorted(batches: list[pa.RecordBatch], keys: tuple[str, ...]) -> bool:
-    """Whether the rows are in order by one key; with several keys that is not looked at."""
+    """Return whether the rows are sorted by a single key. Always False for several keys."""
     if len(keys) != 1:
         return False
     column = pa.chunked_array([batch.column(keys[0]) for batch in batches]).combine_chunks()
@@ -194,11 +194,11 @@ def _is_sorted(batches: list[pa.RecordBatch], keys: tuple[str, ...]) -> bool:
     return len(column) < 2 or bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py())
 
 
-def _without(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
+def _drop_columns(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
     return batch.drop_columns(list(names)) if names else batch
 
 
-_PASSING: Final = (
+_ORDER_PRESERVING: Final = (
     "Project",
     "SubqueryAlias",
     "GlobalLimit",
@@ -207,22 +207,22 @@ _PASSING: Final = (
     "Filter",
     "ResolvedHint",
 )
-_CUTTING: Final = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
-_CUTS: Final = re.compile(r'"class":"[\w.]+\.(?:GlobalLimit|LocalLimit|Offset|Tail|Sample)"')
+_LIMITING: Final = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
+_LIMITING_CLASSES: Final = re.compile(r'"class":"[\w.]+\.(?:GlobalLimit|LocalLimit|Offset|Tail|Sample)"')
 
 
 def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame, bool]:
-    """The same rows, in the order of the query's ORDER BY with ties broken, else in that of all columns.
+    """Return the frame in a total order: its ORDER BY with ties resolved, or the order of all columns.
 
     Args:
-        session: in which the query was made.
-        frame: its result.
+        session: the session of the query.
+        frame: the result of the query.
 
     Returns:
-        The rows, and whether the query says their order itself.
+        The sorted frame, and whether the query has an ORDER BY of its own.
 
     Raises:
-        InvalidQuery: asked again, it may give other rows.
+        InvalidQuery: the query is not repeatable.
     """
     try:
         check_repeatable(frame, "query")
@@ -232,30 +232,30 @@ def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame
         )
         raise
     with translate_errors():
-        return _InOrder(session).result(frame)
+        return _TotalOrder(session).apply(frame)
 
 
-class _InOrder(PlanBuilder):
-    def result(self, frame: DataFrame) -> tuple[DataFrame, bool]:
+class _TotalOrder(PlanBuilder):
+    def apply(self, frame: DataFrame) -> tuple[DataFrame, bool]:
         plan = analyzed_plan(frame)
         text = plan.toJSON()
         if "logical.WithCTE" in text:
             plan = self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
             text = plan.toJSON()
-        self._cuts = 0
-        plan = self._total(plan)
-        if len(_CUTS.findall(text)) > self._cuts:
+        self._limits = 0
+        plan = self._with_total_sorts(plan)
+        if len(_LIMITING_CLASSES.findall(text)) > self._limits:
             raise InvalidQuery(
                 "a LIMIT within an expression may give other rows each time",
                 hint="a join, or max_by and min_by, can say the same",
             )
         ordered = _is_ordered(plan)
         if not ordered:
-            plan = self.sorted(self._by_all(plan), plan, everywhere=True)
-        return self.frame(plan), ordered
+            plan = self.sort(self._all_columns(plan), plan, everywhere=True)
+        return self.to_frame(plan), ordered
 
-    def _total(self, plan: Any) -> Any:
-        """The plan in which no ORDER BY leaves anything open."""
+    def _with_total_sorts(self, plan: Any) -> Any:
+        """Return the plan with every ORDER BY made total."""
         name = name_of(plan)
         if name == "View":
             return plan
@@ -263,27 +263,27 @@ class _InOrder(PlanBuilder):
             raise confinement_error(
                 plan, "TABLESAMPLE gives other rows each time", "choose rows by their values"
             )
-        below = items(plan.children())
-        made = [self._total(each) for each in below]
-        if any(new is not old for new, old in zip(made, below, strict=True)):
-            plan = self.rebuilt(plan, made)
+        children = items(plan.children())
+        rewritten = [self._with_total_sorts(each) for each in children]
+        if any(new is not old for new, old in zip(rewritten, children, strict=True)):
+            plan = self.with_children(plan, rewritten)
         if name == "Sort" and getattr(plan, "global")():
-            order = [*items(plan.order()), *self._by_all(made[0])]
-            return self.sorted(order, made[0], everywhere=True)
-        if name in _CUTTING:
-            self._cuts += 1
-            if not _is_ordered(made[0]):
+            order = [*items(plan.order()), *self._all_columns(rewritten[0])]
+            return self.sort(order, rewritten[0], everywhere=True)
+        if name in _LIMITING:
+            self._limits += 1
+            if not _is_ordered(rewritten[0]):
                 raise confinement_error(
                     plan, "LIMIT without ORDER BY may give other rows each time", "say which rows: ORDER BY"
                 )
         return plan
 
-    def _by_all(self, plan: Any) -> list[Any]:
+    def _all_columns(self, plan: Any) -> list[Any]:
         return [self.ascending(each) for each in items(plan.output()) if is_orderable(each)]
 
 
 def _is_ordered(plan: Any) -> bool:
-    while name_of(plan) in _PASSING:
+    while name_of(plan) in _ORDER_PRESERVING:
         plan = plan.child()
     return name_of(plan) == "Sort" and getattr(plan, "global")()
 
@@ -293,68 +293,79 @@ _REORDERING: Final = re.compile(
     r"|Repartition\w*|RebalancePartitions|Pivot|Sample)\b",
     re.MULTILINE,
 )
-ORDER: Final = "odf_order_"
-"""Begins the names of columns that rows are put in order by."""
+ORDER_PREFIX: Final = "odf_order_"
+"""Prefix of the columns that carry the sort values."""
 
 
-def strip_order_by(make: PlanBuilder, plan: Any) -> tuple[Any, tuple[str, ...]]:
-    """A plan without the ORDER BY at its top, whose values become columns of their own.
+def strip_order_by(builder: PlanBuilder, plan: Any) -> tuple[Any, tuple[str, ...]]:
+    """Remove the ORDER BY at the top of a plan; its values become columns.
 
     Args:
-        make: makes nodes.
-        plan: as Spark has analysed it.
+        builder: builds plan nodes.
+        plan: the analyzed plan.
 
     Returns:
-        The plan, and what to order by: the names of such columns, each with its direction and where
-        its nulls stand; nothing where there is no ORDER BY.
+        The plan, and the sort terms: column name, direction and null order of each. Empty without an ORDER
+            BY.
     """
     sort = plan.child() if name_of(plan) == "Project" else plan
     if name_of(sort) != "Sort" or not getattr(sort, "global")():
         return plan, ()
     columns = items(plan.output() if sort is plan else plan.projectList())
     orders = items(sort.order())
-    named = [make.alias(each.child(), f"{ORDER}{at}") for at, each in enumerate(orders)]
-    says = [f"{each.direction().sql()} {each.nullOrdering().sql()}" for each in orders]
-    made = make.project([*columns, *named], sort.child())
-    return made, tuple(f"{ORDER}{at} {each}" for at, each in enumerate(says))
+    sort_columns = [
+        builder.alias(each.child(), f"{ORDER_PREFIX}{index}") for index, each in enumerate(orders)
+    ]
+    directions = [f"{each.direction().sql()} {each.nullOrdering().sql()}" for each in orders]
+    projected = builder.project([*columns, *sort_columns], sort.child())
+    return projected, tuple(f"{ORDER_PREFIX}{index} {each}" for index, each in enumerate(directions))
 
 
 def has_nondeterministic_order(frame: DataFrame) -> bool:
-    """Whether rows may come out in an order that depends on how Spark spread the work: they were joined,
-    grouped, windowed or made anew. What only picks and computes, row by row, keeps their order."""
+    """Return whether the row order may depend on how Spark partitions the work.
+
+    This is so after joins, grouping, windows or repartitioning. Filters and row-by-row expressions keep the
+    order.
+    """
     java: Any = frame._jdf
     with translate_errors():
         return _REORDERING.search(java.queryExecution().analyzed().toString()) is not None
 
 
-def by_all_columns(frame: DataFrame, first: str | None) -> DataFrame:
-    """The rows sorted by the expression ``first`` and then by every column, nulls first: an order that
-    the rows alone decide."""
+def sort_by_all_columns(frame: DataFrame, first: str | None) -> DataFrame:
+    """Sort the rows by the expression ``first`` and then by all columns, nulls first.
+
+    The order depends on the rows alone.
+    """
     if len(set(map(str.lower, frame.columns))) < len(frame.columns):
-        return frame  # that a name is there twice is said later
-    keys = [identifier(field.name) for field in frame.schema if _sortable(field.dataType)]
+        return frame  # a duplicate column name is reported later
+    keys = [identifier(field.name) for field in frame.schema if _is_sortable(field.dataType)]
     with translate_errors():
         return frame.sort(*map(expr, [first, *keys] if first else keys))
 
 
-def by_order(frame: DataFrame, order: Sequence[str], first: str) -> DataFrame:
-    """The rows by what an ORDER BY says, then by the column ``first`` and by every other column.
+def sort_by_terms(frame: DataFrame, order: Sequence[str], first: str) -> DataFrame:
+    """Sort the rows by the terms of an ORDER BY, then by the column ``first``, then by all other columns.
 
     Args:
         frame: with the columns of :func:`strip_order_by`.
-        order: as that gave it.
-        first: the name of a column.
+        order: the sort terms of :func:`strip_order_by`.
+        first: a column name.
     """
-    more = [field.name for field in frame.schema if _sortable(field.dataType) and ORDER not in field.name]
-    keys = [*order, *map(identifier, sorted(more, key=lambda name: name != first))]
+    others = [
+        field.name
+        for field in frame.schema
+        if _is_sortable(field.dataType) and ORDER_PREFIX not in field.name
+    ]
+    keys = [*order, *map(identifier, sorted(others, key=lambda name: name != first))]
     with translate_errors():
         frame.createOrReplaceTempView("odf_unsorted")
         return frame.sparkSession.sql(f"SELECT * FROM odf_unsorted ORDER BY {', '.join(keys)}")
 
 
-def _sortable(kind: st.DataType) -> bool:
-    if isinstance(kind, st.ArrayType):
-        return _sortable(kind.elementType)
-    if isinstance(kind, st.StructType):
-        return all(_sortable(field.dataType) for field in kind)
-    return not isinstance(kind, st.MapType | st.VariantType | st.NullType)
+def _is_sortable(data_type: st.DataType) -> bool:
+    if isinstance(data_type, st.ArrayType):
+        return _is_sortable(data_type.elementType)
+    if isinstance(data_type, st.StructType):
+        return all(_is_sortable(field.dataType) for field in data_type)
+    return not isinstance(data_type, st.MapType | st.VariantType | st.NullType)

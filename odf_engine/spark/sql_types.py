@@ -14,7 +14,7 @@ from pyspark.sql import types as st
 
 from odf_engine.data.ddl import UUID
 from odf_engine.errors import InvalidManifest, InvalidSchema
-from odf_engine.spark.errors import MARK, SEPARATOR
+from odf_engine.spark.errors import BAD_VALUE_PREFIX, SEPARATOR
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,7 +63,7 @@ _MAX_PRECISION = 38
 
 
 def spark_schema(schema: pa.Schema) -> st.StructType:
-    """The Spark schema whose values hold all values of an Arrow schema.
+    """Return the Spark schema that holds all values of an Arrow schema.
 
     Raises:
         InvalidSchema: a type that Spark cannot hold; the message names the column.
@@ -72,49 +72,59 @@ def spark_schema(schema: pa.Schema) -> st.StructType:
 
 
 def spark_field(field: pa.Field, path: str) -> st.StructField:
-    """A column or member; ``path`` is how errors name it."""
+    """Return the Spark field of a column or struct field; ``path`` is its name in errors."""
     return st.StructField(field.name, spark_type(field.type, path), field.nullable)
 
 
-def spark_type(kind: pa.DataType, path: str) -> st.DataType:
-    """The Spark type that holds all values of an Arrow type."""
-    if kind in _TO_SPARK:
-        return _TO_SPARK[kind]
-    if pa.types.is_timestamp(kind):
-        return st.TimestampType() if kind.tz else st.TimestampNTZType()
-    if pa.types.is_time(kind):
+def spark_type(data_type: pa.DataType, path: str) -> st.DataType:
+    """Return the Spark type that holds all values of an Arrow type.
+
+    Raises:
+        InvalidSchema: Spark has no such type.
+    """
+    if data_type in _TO_SPARK:
+        return _TO_SPARK[data_type]
+    if pa.types.is_timestamp(data_type):
+        return st.TimestampType() if data_type.tz else st.TimestampNTZType()
+    if pa.types.is_time(data_type):
         return st.TimeType(6)
-    if pa.types.is_duration(kind):
+    if pa.types.is_duration(data_type):
         return st.DayTimeIntervalType()
-    if pa.types.is_fixed_size_binary(kind):
+    if pa.types.is_fixed_size_binary(data_type):
         return st.BinaryType()
-    if pa.types.is_dictionary(kind):
-        return spark_type(kind.value_type, path)
-    if pa.types.is_decimal(kind) and kind.precision <= _MAX_PRECISION and kind.scale >= 0:
-        return st.DecimalType(kind.precision, kind.scale)
-    return _nested(kind, path)
+    if pa.types.is_dictionary(data_type):
+        return spark_type(data_type.value_type, path)
+    if pa.types.is_decimal(data_type) and data_type.precision <= _MAX_PRECISION and data_type.scale >= 0:
+        return st.DecimalType(data_type.precision, data_type.scale)
+    return _nested_spark_type(data_type, path)
 
 
-def _nested(kind: pa.DataType, path: str) -> st.DataType:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        item = kind.value_field
+def _nested_spark_type(data_type: pa.DataType, path: str) -> st.DataType:
+    if (
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    ):
+        item = data_type.value_field
         return st.ArrayType(spark_type(item.type, f"{path}[]"), item.nullable)
-    if pa.types.is_map(kind):
-        key = spark_type(kind.key_type, f"{path}.key")
-        return st.MapType(key, spark_type(kind.item_type, f"{path}.value"), kind.item_field.nullable)
-    if pa.types.is_struct(kind):
-        return st.StructType([spark_field(member, f"{path}.{member.name}") for member in kind])
+    if pa.types.is_map(data_type):
+        key = spark_type(data_type.key_type, f"{path}.key")
+        return st.MapType(
+            key, spark_type(data_type.item_type, f"{path}.value"), data_type.item_field.nullable
+        )
+    if pa.types.is_struct(data_type):
+        return st.StructType([spark_field(member, f"{path}.{member.name}") for member in data_type])
     raise InvalidSchema(
-        f"column `{path}` has the type {kind}, which Spark cannot hold",
+        f"column `{path}` has the type {data_type}, which Spark cannot hold",
         hint="decimals go up to 38 digits with a scale from 0; otherwise declare the column STRING",
     )
 
 
 def arrow_schema(schema: st.StructType) -> pa.Schema:
-    """The schema of the Arrow batches that Spark makes of a result.
+    """Return the schema of the Arrow batches that Spark produces for a result.
 
     Raises:
-        InvalidSchema: a type that has no place in a dataset; the message names the column.
+        InvalidSchema: a type that a dataset cannot hold; the message names the column.
     """
     return pa.schema([_arrow_field(field, field.name) for field in schema])
 
@@ -123,30 +133,30 @@ def _arrow_field(field: st.StructField, path: str) -> pa.Field:
     return pa.field(field.name, _arrow_type(field.dataType, path), field.nullable)
 
 
-def _arrow_type(kind: st.DataType, path: str) -> pa.DataType:
+def _arrow_type(data_type: st.DataType, path: str) -> pa.DataType:
     recurse = partial(_arrow_type, path=path)
-    if type(kind) in _TO_ARROW:
-        return _TO_ARROW[type(kind)]
-    if isinstance(kind, st.StringType):
+    if type(data_type) in _TO_ARROW:
+        return _TO_ARROW[type(data_type)]
+    if isinstance(data_type, st.StringType):
         return pa.string()
-    if isinstance(kind, st.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    if isinstance(kind, st.ArrayType):
-        return pa.list_(pa.field("element", recurse(kind.elementType), kind.containsNull))
-    if isinstance(kind, st.MapType):
-        value = pa.field("value", recurse(kind.valueType), kind.valueContainsNull)
-        return pa.map_(pa.field("key", recurse(kind.keyType), False), value)
-    if isinstance(kind, st.StructType):
-        return pa.struct([_arrow_field(member, f"{path}.{member.name}") for member in kind])
+    if isinstance(data_type, st.DecimalType):
+        return pa.decimal128(data_type.precision, data_type.scale)
+    if isinstance(data_type, st.ArrayType):
+        return pa.list_(pa.field("element", recurse(data_type.elementType), data_type.containsNull))
+    if isinstance(data_type, st.MapType):
+        value = pa.field("value", recurse(data_type.valueType), data_type.valueContainsNull)
+        return pa.map_(pa.field("key", recurse(data_type.keyType), False), value)
+    if isinstance(data_type, st.StructType):
+        return pa.struct([_arrow_field(member, f"{path}.{member.name}") for member in data_type])
     raise InvalidSchema(
-        f"column `{path}` has the type {kind.simpleString().upper()}, which a dataset cannot hold",
+        f"column `{path}` has the type {data_type.simpleString().upper()}, which a dataset cannot hold",
         hint=f"convert it in the query, such as CAST({path} AS STRING)",
     )
 
 
-_SHOWN: Final = 200
+_MAX_VALUE_LENGTH: Final = 200
 _MIDNIGHT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ]00:00(:00([.]0+)?)?(Z|[+-]00:?00)?)?$"
-_MOMENT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ].*)?$"
+_DATE_OR_TIME: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ].*)?$"
 _STRFTIME: Final = {
     "Y": "yyyy", "y": "yy", "m": "MM", "d": "dd", "e": "d", "H": "HH", "I": "hh", "M": "mm", "S": "ss",
     "f": "SSSSSS", "p": "a", "b": "MMM", "B": "MMMM", "a": "EEE", "A": "EEEE", "j": "DDD",
@@ -158,7 +168,7 @@ _UNSIGNED: Final = {
     pa.uint32(): "INT UNSIGNED",
     pa.uint64(): "BIGINT UNSIGNED",
 }
-_KIN: Final = (
+_CASTABLE: Final = (
     (st.NumericType, st.NumericType),
     (st.DateType, st.TimestampType | st.TimestampNTZType),
     (st.TimestampType | st.TimestampNTZType, st.TimestampType | st.TimestampNTZType | st.DateType),
@@ -168,250 +178,257 @@ _KIN: Final = (
     (st.AtomicType, st.StringType),
     (st.NullType, st.DataType),
 )
-"""Types and those that their values may become."""
-_BOUNDS: Final = {pa.uint8(): 255, pa.uint16(): 65535, pa.uint32(): 2**32 - 1, pa.uint64(): 2**64 - 1}
+"""Pairs of a source type and the target types that it can be cast to."""
+_UNSIGNED_MAX: Final = {pa.uint8(): 255, pa.uint16(): 65535, pa.uint32(): 2**32 - 1, pa.uint64(): 2**64 - 1}
 
 
 @dataclass(frozen=True)
 class Formats:
-    """How dates and time stamps are written, in Spark's patterns; None for ISO 8601."""
+    """Formats of dates and timestamps as Spark patterns; None for ISO 8601."""
 
     date: str | None = None
     timestamp: str | None = None
 
     @classmethod
     def of(cls, date: str | None, timestamp: str | None) -> Formats:
-        """From a manifest: ``rfc3339``, a pattern of Spark, or one with per cent signs.
+        """Parse the formats of a manifest: ``rfc3339``, a Spark pattern, or a strftime format.
 
         Raises:
-            InvalidManifest: a per cent sign before a letter that means nothing.
+            InvalidManifest: an unknown strftime directive.
         """
-        return cls(_pattern(date), _pattern(timestamp))
+        return cls(_parse_pattern(date), _parse_pattern(timestamp))
 
 
 def identifier(name: str) -> str:
-    """A name as SQL writes it."""
+    """Return a name as quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def string_literal(value: str) -> str:
-    """A text as SQL writes it."""
+    """Return a text as SQL string literal."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def cast_to_schema(frame: DataFrame, schema: pa.Schema, formats: Formats) -> DataFrame:
-    """The columns of a frame that a schema names, in its order, as their declared types.
+    """Select the columns of a schema from a frame, in its order, cast without loss to the declared types.
 
-    Columns that the frame holds as STRING are read as text; others are cast, without loss.
+    STRING columns of the frame are parsed as text.
 
     Raises:
-        InvalidSchema: a column that the frame holds as a type that has nothing to do with the declared one.
+        InvalidSchema: a column has a type that cannot be cast to the declared one.
     """
-    held = {field.name.lower(): field.dataType for field in frame.schema}
+    source_types = {field.name.lower(): field.dataType for field in frame.schema}
     columns = [
-        _Column.of(field, held[field.name.lower()], formats, f"raw_{i}", f"value_{i}")
+        _Column.of(field, source_types[field.name.lower()], formats, f"raw_{i}", f"value_{i}")
         for i, field in enumerate(schema)
     ]
-    # First all values are made, then all are checked, so that none is made twice.
-    made = frame.selectExpr(*(part for column in columns for part in column.made()))
-    return made.selectExpr(*(column.checked() for column in columns))
+    # All values are computed first, then checked, so that none is computed twice.
+    values = frame.selectExpr(*(part for column in columns for part in column.select_value()))
+    return values.selectExpr(*(column.select_checked() for column in columns))
 
 
-def is_castable(name: str, kind: st.DataType, formats: Formats) -> str:
-    """The condition that a value of text may be guessed to be of a type; null for null.
+def is_castable(name: str, data_type: st.DataType, formats: Formats) -> str:
+    """Return the SQL condition that a text value can be inferred to be of a type; null for null.
 
-    Stricter than :func:`cast_to_schema`: 007 and numbers too long for a DOUBLE are no numbers, and 1 is
-    no BOOLEAN.
+    Stricter than :func:`cast_to_schema`: 007 and numbers with too many digits for a DOUBLE are not numbers,
+    and 1 is not a BOOLEAN.
     """
     column = identifier(name)
-    value, guard = _from_text(kind, column, f"try_cast({column} AS {kind.simpleString()})", formats)
-    fitting = f"{value.format(column)} IS NOT NULL" + (f" AND ({guard})" if guard else "")
-    match kind:
+    value, guard = _from_text(data_type, column, f"try_cast({column} AS {data_type.simpleString()})", formats)
+    condition = f"{value.format(column)} IS NOT NULL" + (f" AND ({guard})" if guard else "")
+    match data_type:
         case st.BooleanType():
-            fitting = f"lower(trim({column})) IN ('true', 'false')"
+            condition = f"lower(trim({column})) IN ('true', 'false')"
         case st.LongType() | st.DoubleType():
-            odd = r"^ *[+-]?0\\d|\\d{16}\\d*[.eE]|\\d{19}|[dDfF] *$"
-            fitting = f"{fitting} AND {column} NOT RLIKE '{odd}'"
-    return f"if({column} IS NULL, NULL, {fitting})"
+            unsafe = r"^ *[+-]?0\\d|\\d{16}\\d*[.eE]|\\d{19}|[dDfF] *$"
+            condition = f"{condition} AND {column} NOT RLIKE '{unsafe}'"
+    return f"if({column} IS NULL, NULL, {condition})"
 
 
 @dataclass(frozen=True)
 class _Column:
-    """How one column becomes its declared type.
+    """The conversion of one column to its declared type.
 
     Attributes:
         field: the declaration.
-        raw, made_as: names of the column as it was read and of the value made of it.
-        value: expression over the column of the frame; empty where it is that column itself.
-        guard: condition over ``raw`` and ``made_as`` that a value has to meet; empty for none.
-        kind: the declared type for errors.
+        raw: alias of the column as read.
+        converted: alias of the converted value.
+        value: expression over the column of the frame; empty if the column needs no conversion.
+        guard: condition over ``raw`` and ``converted`` that a value must meet; empty for none.
+        type_name: name of the declared type in errors.
     """
 
     field: pa.Field
     raw: str
-    made_as: str
+    converted: str
     value: str
     guard: str
-    kind: str
+    type_name: str
 
     @classmethod
-    def of(cls, field: pa.Field, held: st.DataType, formats: Formats, raw: str, made_as: str) -> _Column:
-        kind = spark_type(field.type, field.name)
-        if _is_nested(held) or _is_nested(kind):
+    def of(cls, field: pa.Field, source: st.DataType, formats: Formats, raw: str, converted: str) -> _Column:
+        target = spark_type(field.type, field.name)
+        if _is_nested(source) or _is_nested(target):
             column = identifier(field.name)
-            value = _within(column, field.type, held, formats, field.name, 0)
-            return cls(field, raw, made_as, "" if value == column else _literal(value), "", "")
-        value, guard = _conversion(field.type, kind, held, formats, field.name, raw, made_as)
-        return cls(field, raw, made_as, value, guard, _shown(field.type, kind))
+            value = _nested_conversion(column, field.type, source, formats, field.name, 0)
+            return cls(field, raw, converted, "" if value == column else _escape_braces(value), "", "")
+        value, guard = _conversion(field.type, target, source, formats, field.name, raw, converted)
+        return cls(field, raw, converted, value, guard, _type_name(field.type, target))
 
-    def made(self) -> list[str]:
-        """The column and, where it is something else, the value."""
+    def select_value(self) -> list[str]:
+        """Return the select items: the column and, if it is converted, the value."""
         column = identifier(self.field.name)
         parts = [f"{column} AS {self.raw}"]
-        return [*parts, f"{self.value.format(column)} AS {self.made_as}"] if self.value else parts
+        return [*parts, f"{self.value.format(column)} AS {self.converted}"] if self.value else parts
 
-    def checked(self) -> str:
-        """The value, or an error."""
-        missing = "NULL" if self.field.nullable else _error(self.field.name, "NOT NULL", "''")
+    def select_checked(self) -> str:
+        """Return the select item of the value, which raises an error if the value is invalid."""
+        missing = "NULL" if self.field.nullable else _raise_error(self.field.name, "NOT NULL", "''")
         result = self.raw if self.field.nullable else f"coalesce({self.raw}, {missing})"
         if self.value:
-            fine = f"{self.made_as} IS NOT NULL" + (f" AND {self.guard}" if self.guard else "")
-            wrong = _error(self.field.name, self.kind, self.raw) if self.kind else "NULL"
-            result = f"if({fine}, {self.made_as}, if({self.raw} IS NULL, {missing}, {wrong}))"
+            valid = f"{self.converted} IS NOT NULL" + (f" AND {self.guard}" if self.guard else "")
+            error = _raise_error(self.field.name, self.type_name, self.raw) if self.type_name else "NULL"
+            result = f"if({valid}, {self.converted}, if({self.raw} IS NULL, {missing}, {error}))"
         return f"{result} AS {identifier(self.field.name)}"
 
 
-def _error(path: str, kind: str, value: str) -> str:
-    message = string_literal(SEPARATOR.join((MARK, path, kind, "")))
-    return f"raise_error(concat({message}, left(CAST({value} AS STRING), {_SHOWN})))"
+def _raise_error(path: str, type_name: str, value: str) -> str:
+    message = string_literal(SEPARATOR.join((BAD_VALUE_PREFIX, path, type_name, "")))
+    return f"raise_error(concat({message}, left(CAST({value} AS STRING), {_MAX_VALUE_LENGTH})))"
 
 
-def _shown(declared: pa.DataType, kind: st.DataType) -> str:
-    return "UUID" if declared == UUID else _UNSIGNED.get(declared, kind.simpleString().upper())
+def _type_name(declared: pa.DataType, target: st.DataType) -> str:
+    return "UUID" if declared == UUID else _UNSIGNED.get(declared, target.simpleString().upper())
 
 
 def _is_nested(kind: st.DataType) -> bool:
     return isinstance(kind, st.StructType | st.ArrayType | st.MapType)
 
 
-def _within(
-    value: str, declared: pa.DataType, held: st.DataType, formats: Formats, path: str, depth: int
+def _nested_conversion(
+    value: str, declared: pa.DataType, source: st.DataType, formats: Formats, path: str, depth: int
 ) -> str:
-    """An expression for a value at any depth as its declared type; ``value`` itself where it is that."""
-    kind = spark_type(declared, path)
-    if isinstance(held, st.StructType) and isinstance(kind, st.StructType):
-        return _struct(value, declared, held, formats, path, depth)
-    if isinstance(held, st.ArrayType) and isinstance(kind, st.ArrayType):
+    """Return the conversion of a value at any depth to its declared type; ``value`` if none is needed."""
+    target = spark_type(declared, path)
+    if isinstance(source, st.StructType) and isinstance(target, st.StructType):
+        return _struct_conversion(value, declared, source, formats, path, depth)
+    if isinstance(source, st.ArrayType) and isinstance(target, st.ArrayType):
         item = f"item_{depth}"
-        made = _within(item, declared.value_type, held.elementType, formats, f"{path}[]", depth + 1)
-        return value if made == item else f"transform({value}, {item} -> {made})"
-    if _is_nested(held) and isinstance(kind, st.StringType):
+        converted = _nested_conversion(
+            item, declared.value_type, source.elementType, formats, f"{path}[]", depth + 1
+        )
+        return value if converted == item else f"transform({value}, {item} -> {converted})"
+    if _is_nested(source) and isinstance(target, st.StringType):
         return f"to_json({value})"
-    if held != kind and (_is_nested(held) or _is_nested(kind)):
-        raise _unrelated(path, held, _shown(declared, kind))
-    template, _ = _conversion(declared, kind, held, formats, path, value, "")
+    if source != target and (_is_nested(source) or _is_nested(target)):
+        raise _incompatible_types(path, source, _type_name(declared, target))
+    template, _ = _conversion(declared, target, source, formats, path, value, "")
     if not template:
         return value
-    made = template.format(value)
-    _, guard = _conversion(declared, kind, held, formats, path, value, made)
-    fine = f"{made} IS NOT NULL" + (f" AND {guard}" if guard else "")
-    wrong = _error(path, _shown(declared, kind), value)
-    return f"if({value} IS NULL, NULL, if({fine}, {made}, {wrong}))"
+    converted = template.format(value)
+    _, guard = _conversion(declared, target, source, formats, path, value, converted)
+    valid = f"{converted} IS NOT NULL" + (f" AND {guard}" if guard else "")
+    error = _raise_error(path, _type_name(declared, target), value)
+    return f"if({value} IS NULL, NULL, if({valid}, {converted}, {error}))"
 
 
-def _struct(
-    value: str, declared: pa.DataType, held: st.StructType, formats: Formats, path: str, depth: int
+def _struct_conversion(
+    value: str, declared: pa.DataType, source: st.StructType, formats: Formats, path: str, depth: int
 ) -> str:
-    there = {field.name.casefold(): field for field in held}
-    same, members = held.names == [field.name for field in declared], []
+    source_fields = {field.name.casefold(): field for field in source}
+    unchanged, members = source.names == [field.name for field in declared], []
     for field in declared:
-        if (found := there.get(field.name.casefold())) is None:
-            names = ", ".join(f"`{name}`" for name in held.names)
+        if (found := source_fields.get(field.name.casefold())) is None:
+            names = ", ".join(f"`{name}`" for name in source.names)
             raise InvalidSchema(f"column `{path}` has no member `{field.name}`", hint=f"it has {names}")
         member = f"{value}.{identifier(found.name)}"
-        made = _within(member, field.type, found.dataType, formats, f"{path}.{field.name}", depth)
-        same = same and made == member
-        members.append(f"{string_literal(field.name)}, {made}")
-    return value if same else f"if({value} IS NULL, NULL, named_struct({', '.join(members)}))"
+        converted = _nested_conversion(
+            member, field.type, found.dataType, formats, f"{path}.{field.name}", depth
+        )
+        unchanged = unchanged and converted == member
+        members.append(f"{string_literal(field.name)}, {converted}")
+    return value if unchanged else f"if({value} IS NULL, NULL, named_struct({', '.join(members)}))"
 
 
 def _conversion(
     declared: pa.DataType,
-    kind: st.DataType,
-    held: st.DataType,
+    target: st.DataType,
+    source: st.DataType,
     formats: Formats,
     path: str,
     raw: str,
-    made: str,
+    converted: str,
 ) -> tuple[str, str]:
-    """How one scalar type becomes another: the expression (``{}`` for the value; empty where it is that
-    already), and what has to hold of ``made`` and ``raw``."""
-    if kind == held and declared not in _BOUNDS:
+    """Return the conversion of a scalar type, and the condition that ``converted`` and ``raw`` must meet.
+
+    The expression has ``{}`` in place of the value, and is empty if no conversion is needed.
+    """
+    if target == source and declared not in _UNSIGNED_MAX:
         return "", ""
-    value, guards = f"try_cast({{}} AS {kind.simpleString()})", []
-    if isinstance(held, st.StringType) and declared == UUID:
-        value, guards = "try_to_binary(replace({}, '-', ''), 'hex')", [f"octet_length({made}) = 16"]
-    elif isinstance(held, st.StringType):
-        value, guard = _from_text(kind, raw, made, formats)
+    value, guards = f"try_cast({{}} AS {target.simpleString()})", []
+    if isinstance(source, st.StringType) and declared == UUID:
+        value, guards = "try_to_binary(replace({}, '-', ''), 'hex')", [f"octet_length({converted}) = 16"]
+    elif isinstance(source, st.StringType):
+        value, guard = _from_text(target, raw, converted, formats)
         guards.append(guard)
-    elif not any(isinstance(held, left) and isinstance(kind, right) for left, right in _KIN):
-        raise _unrelated(path, held, _shown(declared, kind))
-    elif isinstance(kind, st.DateType):
-        guards.append(f"CAST({made} AS TIMESTAMP) = {raw}")
-    elif isinstance(held, st.FractionalType) and isinstance(kind, st.IntegralType | st.DecimalType):
-        guards.append(f"{made} = {raw}")
-    elif isinstance(held, st.IntegralType) and isinstance(kind, st.FloatType | st.DoubleType):
-        guards.append(f"try_cast({made} AS DECIMAL(20, 0)) = {raw}")
-    if (largest := _BOUNDS.get(declared)) is not None:
-        guards.append(f"{made} >= 0 AND {made} <= {largest}")
+    elif not any(isinstance(source, left) and isinstance(target, right) for left, right in _CASTABLE):
+        raise _incompatible_types(path, source, _type_name(declared, target))
+    elif isinstance(target, st.DateType):
+        guards.append(f"CAST({converted} AS TIMESTAMP) = {raw}")
+    elif isinstance(source, st.FractionalType) and isinstance(target, st.IntegralType | st.DecimalType):
+        guards.append(f"{converted} = {raw}")
+    elif isinstance(source, st.IntegralType) and isinstance(target, st.FloatType | st.DoubleType):
+        guards.append(f"try_cast({converted} AS DECIMAL(20, 0)) = {raw}")
+    if (largest := _UNSIGNED_MAX.get(declared)) is not None:
+        guards.append(f"{converted} >= 0 AND {converted} <= {largest}")
     return value, " AND ".join(f"({guard})" for guard in guards if guard)
 
 
-def _from_text(kind: st.DataType, raw: str, value: str, formats: Formats) -> tuple[str, str]:
-    """How text becomes a type: the expression (``{}`` for the column), and what has to hold of it.
+def _from_text(target: st.DataType, raw: str, value: str, formats: Formats) -> tuple[str, str]:
+    """Return the conversion from text, with ``{}`` in place of the column, and the condition on its result.
 
-    The guards are written so that the usual spelling passes without a regular expression.
+    Guards accept the usual spelling without a regular expression, for speed.
     """
-    sql = kind.simpleString()
-    plain = f"try_cast({{}} AS {sql})"
-    match kind:
+    sql = target.simpleString()
+    cast = f"try_cast({{}} AS {sql})"
+    match target:
         case st.DateType() if formats.date:
-            return f"try_to_date({{}}, {_braced(formats.date)})", ""
+            return f"try_to_date({{}}, {_escaped_literal(formats.date)})", ""
         case st.DateType():
             usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8 AND octet_length({raw}) <= 10"
-            return plain, f"{usual} OR trim({raw}) RLIKE '{_MIDNIGHT}'"
+            return cast, f"{usual} OR trim({raw}) RLIKE '{_MIDNIGHT}'"
         case st.TimestampType() | st.TimestampNTZType() if formats.timestamp:
-            return f"try_cast(try_to_timestamp({{}}, {_braced(formats.timestamp)}) AS {sql})", ""
+            return f"try_cast(try_to_timestamp({{}}, {_escaped_literal(formats.timestamp)}) AS {sql})", ""
         case st.TimestampType() | st.TimestampNTZType():
             usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8"
-            return plain, f"{usual} OR trim({raw}) RLIKE '{_MOMENT}'"
+            return cast, f"{usual} OR trim({raw}) RLIKE '{_DATE_OR_TIME}'"
         case st.DecimalType():
-            wide = f"DECIMAL(38, {38 - (kind.precision - kind.scale)})"
-            return plain, f"{value} = try_cast({raw} AS {wide})"
+            wide = f"DECIMAL(38, {38 - (target.precision - target.scale)})"
+            return cast, f"{value} = try_cast({raw} AS {wide})"
         case st.DoubleType() | st.FloatType():
-            said = f"trim({raw}) RLIKE '(?i)^[+-]?inf(inity)?$'"
-            return plain, f"abs({value}) < CAST('Infinity' AS {sql}) OR isnan({value}) OR {said}"
+            is_infinite = f"trim({raw}) RLIKE '(?i)^[+-]?inf(inity)?$'"
+            return cast, f"abs({value}) < CAST('Infinity' AS {sql}) OR isnan({value}) OR {is_infinite}"
         case st.BinaryType():
             return "CAST({} AS BINARY)", ""
-    return plain, ""
+    return cast, ""
 
 
-def _unrelated(path: str, held: st.DataType, kind: str) -> InvalidSchema:
+def _incompatible_types(path: str, source: st.DataType, type_name: str) -> InvalidSchema:
     return InvalidSchema(
-        f"column `{path}` is {held.simpleString().upper()} in the data, which cannot become {kind}",
+        f"column `{path}` is {source.simpleString().upper()} in the data, which cannot become {type_name}",
         hint=f"declare `{path}` as the data has it, and convert it in the preprocess query",
     )
 
 
-def _literal(expression: str) -> str:
+def _escape_braces(expression: str) -> str:
     return expression.replace("{", "{{").replace("}", "}}")
 
 
-def _braced(pattern: str) -> str:
-    return _literal(string_literal(pattern))
+def _escaped_literal(pattern: str) -> str:
+    return _escape_braces(string_literal(pattern))
 
 
-def _pattern(written: str | None) -> str | None:
+def _parse_pattern(written: str | None) -> str | None:
     if not written or written.lower() == "rfc3339":
         return None
     if "%" not in written:
@@ -433,59 +450,60 @@ def _pattern(written: str | None) -> str | None:
 
 
 def columns(names: Iterable[str], table: str = "") -> str:
-    """Columns separated by commas, each with its table before it if one is given."""
+    """Return column references separated by commas, qualified by a table if one is given."""
     return ", ".join(column(name, table) for name in names)
 
 
 def column(name: str, table: str = "") -> str:
-    """A column, with its table or struct before it if one is given."""
+    """Return a column reference, qualified by a table or struct if one is given."""
     return f"{table}.{identifier(name)}" if table else identifier(name)
 
 
 def struct(values: Iterable[tuple[str, str]]) -> str:
-    """A struct of named expressions."""
+    """Return a struct of named expressions."""
     return "named_struct(" + ", ".join(f"{string_literal(name)}, {value}" for name, value in values) + ")"
 
 
 def null_safe_equal(names: Iterable[str], left: str, right: str) -> str:
-    """Whether columns of two tables are equal; nulls equal nulls, and not a number equals itself."""
+    """Return the condition that columns of two tables are equal; nulls equal nulls, and NaN equals NaN."""
     pairs = (f"{column(name, left)} <=> {column(name, right)}" for name in names)
     return "(" + (" AND ".join(pairs) or "TRUE") + ")"
 
 
 def equal_not_null(names: Iterable[str], left: str, right: str) -> str:
-    """Whether columns of two tables are equal and not null."""
+    """Return the condition that columns of two tables are equal and not null."""
     return " AND ".join(f"{column(name, left)} = {column(name, right)}" for name in names)
 
 
 def any_null(names: Iterable[str]) -> str:
-    """Whether one of the columns is null."""
+    """Return the condition that one of the columns is null."""
     return "(" + " OR ".join(f"{column(name)} IS NULL" for name in names) + ")"
 
 
-def null(kind: pa.DataType, name: str) -> str:
-    """A null of a type."""
-    return f"CAST(NULL AS {spark_type(kind, name).simpleString()})"
+def typed_null(data_type: pa.DataType, name: str) -> str:
+    """Return a typed null."""
+    return f"CAST(NULL AS {spark_type(data_type, name).simpleString()})"
 
 
-def in_milliseconds(value: str, kind: pa.DataType, depth: int = 0) -> str:
-    """An expression with all time stamps in it cut to milliseconds in UTC, as slices hold them."""
-    if not _has_timestamp(kind):
+def truncate_to_milliseconds(value: str, data_type: pa.DataType, depth: int = 0) -> str:
+    """Return an expression with all timestamps truncated to milliseconds in UTC, as slices store them."""
+    if not _has_timestamp(data_type):
         return value
-    if types.is_timestamp(kind):
+    if types.is_timestamp(data_type):
         return f"timestamp_millis(unix_millis(CAST({value} AS TIMESTAMP)))"
-    if types.is_struct(kind):
+    if types.is_struct(data_type):
         members = [
-            (member.name, in_milliseconds(column(member.name, value), member.type, depth)) for member in kind
+            (member.name, truncate_to_milliseconds(column(member.name, value), member.type, depth))
+            for member in data_type
         ]
         return f"if({value} IS NULL, NULL, {struct(members)})"
     item = f"x{depth}"
-    return f"transform({value}, {item} -> {in_milliseconds(item, kind.value_type, depth + 1)})"
+    return f"transform({value}, {item} -> {truncate_to_milliseconds(item, data_type.value_type, depth + 1)})"
 
 
-def _has_timestamp(kind: pa.DataType) -> bool:
-    if types.is_struct(kind):
-        return any(_has_timestamp(member.type) for member in kind)
-    if types.is_list(kind) or types.is_large_list(kind):
-        return _has_timestamp(kind.value_type)
-    return types.is_timestamp(kind)
+def _has_timestamp(data_type: pa.DataType) -> bool:
+    if types.is_struct(data_type):
+        return any(_has_timestamp(member.type) for member in data_type)
+    if types.is_list(data_type) or types.is_large_list(data_type):
+        return _has_timestamp(data_type.value_type)
+    return types.is_timestamp(data_type)

@@ -18,11 +18,11 @@ from odf_engine.errors import BadData, InvalidManifest
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow, truncate
 
-_HEAD: Final = 4096
-_CHUNK: Final = 1 << 20
-_MARKS: Final = (
+_PREFIX_BYTES: Final = 4096
+_CHUNK_BYTES: Final = 1 << 20
+_BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # begins like the mark of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),  # has the same prefix as the mark of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -30,38 +30,41 @@ _MARKS: Final = (
 _UNICODE: Final = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
 
 
-def encoding_of(path: Path, declared: str | None) -> str | None:
-    """The encoding to read a file with, as Python names it; None for UTF-8.
+def detect_encoding(path: Path, declared: str | None) -> str | None:
+    """Return the Python name of the encoding to read a file with; None for UTF-8.
 
-    What is declared counts; a byte order mark tells where nothing is, or which form of Unicode it is.
-    UTF-16 without a mark is recognised by the zero bytes of its ASCII characters.
+    The declared encoding applies. A byte order mark determines the encoding if none is declared, or selects
+    the variant of the declared Unicode encoding. UTF-16 without a mark is detected by the zero bytes of ASCII
+    characters.
 
     Raises:
-        InvalidManifest: an encoding that nobody knows.
+        InvalidManifest: an unknown encoding.
     """
     with path.open("rb") as file:
-        head = file.read(_HEAD)
-    marked = next((name for mark, name in _MARKS if head.startswith(mark)), None)
+        prefix = file.read(_PREFIX_BYTES)
+    marked = next((name for mark, name in _BYTE_ORDER_MARKS if prefix.startswith(mark)), None)
     if declared is None:
         return marked
-    name = codec_of(declared).name
+    name = find_codec(declared).name
     if marked is not None and name in _UNICODE and name[:5] == marked[:5]:
         return marked
     if name == "utf-16":
-        return "utf-16-le" if head[1::2].count(0) > head[::2].count(0) else "utf-16-be"
+        return "utf-16-le" if prefix[1::2].count(0) > prefix[::2].count(0) else "utf-16-be"
     if name == "utf-32":
-        return "utf-32-le" if head[1::4].count(0) == len(head[1::4]) and head[:1] != b"\0" else "utf-32-be"
+        return (
+            "utf-32-le" if prefix[1::4].count(0) == len(prefix[1::4]) and prefix[:1] != b"\0" else "utf-32-be"
+        )
     return None if name == "utf-8" else name
 
 
-def codec_of(encoding: str) -> codecs.CodecInfo:
-    """The codec of a name.
+def find_codec(encoding: str) -> codecs.CodecInfo:
+    """Return the codec of an encoding.
 
     Raises:
-        InvalidManifest: nobody knows the name, or it is not about text.
+        InvalidManifest: an unknown encoding, or a codec that is not for text.
     """
     try:
-        "".encode(encoding)  # refuses codecs that are not about text
+        "".encode(encoding)  # fails for codecs that are not for text
         return codecs.lookup(encoding)
     except (LookupError, ValueError):
         raise InvalidManifest(
@@ -71,20 +74,22 @@ def codec_of(encoding: str) -> codecs.CodecInfo:
         ) from None
 
 
-def bad_bytes(path: Path, name: str, encoding: str) -> BadData:
-    """The error for a file that has bytes which its encoding does not know, with the first of them."""
+def undecodable_error(path: Path, name: str, encoding: str) -> BadData:
+    """Return the error for a file with bytes that its encoding cannot decode, at the position of the
+    first.
+    """
     decoder = codecs.getincrementaldecoder(encoding)()
     line, offset, problem = 1, 0, "what it has"
-    start = b""
+    prefix = b""
     with path.open("rb") as file:
         while True:
-            chunk = file.read(_CHUNK)
-            start = start or chunk[:2]
+            chunk = file.read(_CHUNK_BYTES)
+            prefix = prefix or chunk[:2]
             pending = len(decoder.getstate()[0])
             try:
                 line += decoder.decode(chunk, final=not chunk).count("\n")
             except UnicodeDecodeError as error:
-                # The name in the error also says the order of bytes.
+                # The encoding in the error includes the byte order.
                 codec = error.encoding if error.encoding.startswith("utf") else encoding
                 line += error.object[: error.start].decode(codec, "ignore").count("\n")
                 problem = f"byte 0x{error.object[error.start]:02x} at {offset - pending + error.start:,}"
@@ -93,10 +98,10 @@ def bad_bytes(path: Path, name: str, encoding: str) -> BadData:
                 break
             offset += len(chunk)
     hint = "set read.encoding in the manifest, such as windows-1252"
-    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    if prefix in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         hint = "it begins like UTF-16: set read.encoding to utf-16 in the manifest"
-    shown = encoding.removesuffix("-sig").upper()
-    return BadData(f"{problem} is not {shown} text", where=f"{name}: line {line}", hint=hint)
+    encoding_text = encoding.removesuffix("-sig").upper()
+    return BadData(f"{problem} is not {encoding_text} text", where=f"{name}: line {line}", hint=hint)
 
 
 _MAX_LINE: Final = 256 << 20
@@ -105,12 +110,12 @@ _MAX_KEYS: Final = 10_000
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is written; every part is one ASCII character, except the separator.
+    """The dialect of a CSV file; each part except the separator is one ASCII character.
 
     Attributes:
         separator: between values.
-        quote: around values; empty where quotes mean nothing.
-        escape: before a quote within quotes; equal to ``quote`` where it is doubled instead.
+        quote: around values; empty if quotes have no meaning.
+        escape: before a quote within quotes; equal to ``quote`` if quotes are doubled.
     """
 
     separator: str = ","
@@ -119,11 +124,11 @@ class Dialect:
 
 
 class Utf8Scan:
-    """Checks that a file is UTF-8: Spark would make question marks of what is not.
+    """Checks that a file is UTF-8: Spark would replace invalid bytes by question marks.
 
     Args:
-        path: the file, to find the line of a wrong byte.
-        name: how errors name it.
+        path: the file, to find the line of an invalid byte.
+        name: name of the file in errors.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -132,7 +137,7 @@ class Utf8Scan:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def feed(self, chunk: bytes) -> None:
-        """The next part of the file.
+        """Check the next chunk of the file.
 
         Raises:
             BadData: it is not UTF-8.
@@ -141,65 +146,65 @@ class Utf8Scan:
             self._decode(chunk, final=False)
 
     def finish(self) -> None:
-        """The file has ended; raises as :meth:`feed` does."""
+        """Check the end of the file; raises as :meth:`feed` does."""
         self._decode(b"", final=True)
 
     def _decode(self, chunk: bytes, *, final: bool) -> None:
         try:
             self._decoder.decode(chunk, final)
         except UnicodeDecodeError:
-            raise bad_bytes(self._path, self._name, "utf-8") from None
+            raise undecodable_error(self._path, self._name, "utf-8") from None
 
 
 class QuoteScan:
-    """Finds out whether a line holds an odd number of quotes: only then may a line end be quoted.
+    """Detects lines with an odd number of quotes: only then can a line break be quoted.
 
     Attributes:
-        found: whether line ends may stand within quotes, after :meth:`finish`.
+        found: whether line breaks can be within quotes, after :meth:`finish`.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._quote = dialect.quote.encode()
         self._escape = dialect.escape.encode() if dialect.escape != dialect.quote else b""
-        self._others = bytes(set(range(256)) - set(self._quote) - {0x0A})
-        self._rest = b""
-        self._quotes = self._odd = self._lone = False
+        self._non_quotes = bytes(set(range(256)) - set(self._quote) - {0x0A})
+        self._line_start = b""
+        self._has_quotes = self._has_odd_line = self._has_bare_cr = False
         self.found = False
 
     def feed(self, chunk: bytes) -> None:
-        """The next part of the file."""
-        if not self._lone and b"\r" in chunk:
-            # One that ends the chunk may belong to a line end: the rare false alarm costs little.
-            self._lone = chunk.count(b"\r") != chunk.count(b"\r\n")
-        if self._odd or (not self._rest and self._quote not in chunk):
+        """Scan the next chunk of the file."""
+        if not self._has_bare_cr and b"\r" in chunk:
+            # One at the end of the chunk may belong to a line end; a false positive only costs time.
+            self._has_bare_cr = chunk.count(b"\r") != chunk.count(b"\r\n")
+        if self._has_odd_line or (not self._line_start and self._quote not in chunk):
             return
-        self._quotes = True
-        if self._lone:
-            self._rest = b""  # enough is known, and lines may have no end that is counted
+        self._has_quotes = True
+        if self._has_bare_cr:
+            self._line_start = b""  # enough is known, and the lines may have no line feed
             return
-        lines, end, rest = (self._rest + chunk).rpartition(b"\n")
+        lines, end, rest = (self._line_start + chunk).rpartition(b"\n")
         self._count(lines + end)
-        # What begins a line and has no quote yet does not matter to the count.
-        self._rest = rest if self._quote in rest else b""
+        # The start of a line without quotes does not affect the count.
+        self._line_start = rest if self._quote in rest else b""
 
     def finish(self) -> None:
-        """The file has ended."""
-        self._count(self._rest)
-        self.found = self._odd or (self._lone and self._quotes)
+        """Scan the end of the file."""
+        self._count(self._line_start)
+        self.found = self._has_odd_line or (self._has_bare_cr and self._has_quotes)
 
     def _count(self, lines: bytes) -> None:
         if self._escape:
             lines = lines.replace(self._escape * 2, b"").replace(self._escape + self._quote, b"")
-        left = lines.translate(None, self._others).replace(self._quote * 2, b"")
-        self._odd = self._odd or self._quote in left
+        left = lines.translate(None, self._non_quotes).replace(self._quote * 2, b"")
+        self._has_odd_line = self._has_odd_line or self._quote in left
 
 
 class LineScan:
-    """Checks that no line is longer than memory should hold: Spark takes every line as a whole.
+    """Checks that no line exceeds the memory limit: Spark reads each line as a whole.
 
     Args:
-        name: how errors name the file.
-        hint: what to do.
+        name: name of the file in errors.
+        hint: hint of the error.
     """
 
     def __init__(self, name: str, hint: str) -> None:
@@ -208,7 +213,7 @@ class LineScan:
         self._lines = self._length = 0
 
     def feed(self, chunk: bytes) -> None:
-        """The next part of the file.
+        """Scan the next chunk of the file.
 
         Raises:
             BadData: a line is too long.
@@ -224,65 +229,64 @@ class LineScan:
             )
 
     def finish(self) -> None:
-        """The file has ended."""
+        """Do nothing at the end of the file."""
 
 
 class JsonScan:
-    """Looks at every line of a file with one JSON object a line: is it one, and which keys has it?
+    """Checks each line of a file with one JSON object per line, and collects the keys.
 
-    Spark would read the first object of a line and drop the rest, and finds keys in the case of the
-    declared columns only.
+    Spark would read the first object of a line and ignore the rest. It matches keys case-sensitively.
 
     Args:
-        name: how errors name the file.
+        name: name of the file in errors.
         schema: the declared columns.
 
     Attributes:
-        keys: of all objects, each with the line where it comes first; no more than
-            10,000 that are not names of columns.
-        spelled: how the file writes the names of columns, and of members of structs (by the names that
-            lead to them), where it differs from the declaration in case.
+        keys: keys of all objects, each with the line of its first occurrence; at most 10,000 that are not
+            column names.
+        spelled: spelling in the file of columns and struct fields (by their path) that differs in case from
+            the declaration.
     """
 
     def __init__(self, name: str, schema: pa.Schema | None = None) -> None:
         self._name = name
         self._rest = b""
         self._lines = 0
-        self._level = _Level([] if schema is None else list(schema))
+        self._level = _FieldNames([] if schema is None else list(schema))
         self.keys = self._level.keys
         self.spelled: dict[tuple[str, ...], str] = {}
 
     def feed(self, chunk: bytes) -> None:
-        """The next part of the file.
+        """Check the next chunk of the file.
 
         Raises:
-            RejectedRow: a line that is not one object.
-            BadData: a column's name is written in more than one way.
+            RejectedRow: a line is not one object.
+            BadData: a column's name has several spellings.
         """
         lines, end, self._rest = (self._rest + chunk).rpartition(b"\n")
         if end:
             self._check(lines)
 
     def finish(self) -> None:
-        """The file has ended; raises as :meth:`feed` does."""
+        """Check the end of the file; raises as :meth:`feed` does."""
         self._check(self._rest)
-        self.spelled = dict(self._level.spelled(self._name, ()))
+        self.spelled = dict(self._level.respelled(self._name, ()))
 
     def _check(self, block: bytes) -> None:
-        number, level, known = self._lines, self._level, self._level.keys
+        number, level, known_keys = self._lines, self._level, self._level.keys
         for number, line in enumerate(block.split(b"\n"), self._lines + 1):
             if not line or line.isspace():
                 continue
             try:
                 found = _raw_object(line)
             except (msgspec.MsgspecError, RecursionError):
-                found = self._by_itself(line, number)
-            if level.every or not known.keys() >= found.keys():
-                level.look(found, number)
+                found = self._parse_unusual_line(line, number)
+            if level.needs_all_objects or not known_keys.keys() >= found.keys():
+                level.add_object(found, number)
         self._lines = number
 
-    def _by_itself(self, line: bytes, number: int) -> dict[str, Any]:
-        """The object of a line that is unusual: a mark at its beginning, numbers like NaN, or no object."""
+    def _parse_unusual_line(self, line: bytes, number: int) -> dict[str, Any]:
+        """Parse an unusual line: with a byte order mark, with numbers like NaN, or without an object."""
         text = line.decode().removeprefix("\ufeff").strip(" \t\r")
         problem = "it is another kind of value"
         try:
@@ -299,79 +303,89 @@ class JsonScan:
         )
 
 
-class _Level:
-    """The names of columns, or of the members of a struct, and how a file writes them.
+class _FieldNames:
+    """The names of columns or struct fields, and their spelling in a file.
 
     Attributes:
-        keys: of all objects, each with the line where it comes first; no more than
-            10,000 that are not names of columns.
+        keys: keys of all objects, each with the line of its first occurrence; at most 10,000 that are not
+            column names.
     """
 
     def __init__(self, fields: list[pa.Field]) -> None:
-        self._folded = {field.name.casefold(): field.name for field in fields}
-        self._written: dict[str, dict[str, int]] = {}
-        self._odd = False
-        self._inner = {field.name: inner for field in fields if (inner := _within(field.type)) is not None}
+        self._by_folded_name = {field.name.casefold(): field.name for field in fields}
+        self._spellings: dict[str, dict[str, int]] = {}
+        self._has_other_case = False
+        self._nested = {
+            field.name: inner for field in fields if (inner := _nested_fields(field.type)) is not None
+        }
         self.keys: dict[str, int] = {}
 
     @property
-    def every(self) -> bool:
-        """Whether every object has to be looked at, not those with new keys alone."""
-        return self._odd or bool(self._inner)
+    def needs_all_objects(self) -> bool:
+        """Whether every object must be scanned, not only those with new keys."""
+        return self._has_other_case or bool(self._nested)
 
-    def look(self, found: dict[str, Any], number: int) -> None:
-        """Notes the keys of an object, those that are names of columns whatever their case."""
-        if self._odd or not self.keys.keys() >= found.keys():
-            self._learn(found, number)
-        for name, (members, decode) in self._inner.items():
-            for key in self._written.get(name, ()):
+    def add_object(self, found: dict[str, Any], number: int) -> None:
+        """Record the keys of an object that match a column name in any case."""
+        if self._has_other_case or not self.keys.keys() >= found.keys():
+            self._add_keys(found, number)
+        for name, (members, decode) in self._nested.items():
+            for key in self._spellings.get(name, ()):
                 if (raw := found.get(key)) is not None:
                     try:
                         inner = decode(raw)
                     except (msgspec.MsgspecError, RecursionError):
-                        continue  # something else: left to those who read values
+                        continue  # another type: the reader reports it
                     for each in _objects(inner):
-                        members.look(each, number)
+                        members.add_object(each, number)
 
-    def _learn(self, found: dict[str, Any], number: int) -> None:
+    def _add_keys(self, found: dict[str, Any], number: int) -> None:
         for key in found:
-            name = self._folded.get(key.casefold())
+            name = self._by_folded_name.get(key.casefold())
             if name is not None or len(self.keys) < _MAX_KEYS:
                 self.keys.setdefault(key, number)
             if name is None:
                 continue
-            self._odd |= key != name
-            if key == name or name not in found:  # of two that fit, the one in the right case is meant
-                self._written.setdefault(name, {}).setdefault(key, number)
+            self._has_other_case |= key != name
+            if key == name or name not in found:  # if two spellings match, the exact one applies
+                self._spellings.setdefault(name, {}).setdefault(key, number)
 
-    def spelled(self, file: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-        """What is written in another case than declared.
+    def respelled(self, file: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield the paths whose spelling differs in case from the declaration.
 
         Raises:
-            BadData: a name is written in several ways, so that no one of them would find all values.
+            BadData: a name has several spellings, so that no single one finds all values.
         """
-        for name, written in self._written.items():
+        for name, written in self._spellings.items():
             (first, *others) = written.items()
             if others:
-                shown = ".".join((*path, name))
+                path_text = ".".join((*path, name))
                 raise BadData(
-                    f"the column `{shown}` is written '{first[0]}' in line {first[1]:,}, and"
+                    f"the column `{path_text}` is written '{first[0]}' in line {first[1]:,}, and"
                     f" '{others[0][0]}' in line {others[0][1]:,}",
                     where=f"{file}: line {others[0][1]}",
                     hint="make the keys of all objects the same in the source, or in a prepare step",
                 )
             if first[0] != name:
                 yield (*path, name), first[0]
-        for name, (members, _) in self._inner.items():
-            yield from members.spelled(file, (*path, name))
+        for name, (members, _) in self._nested.items():
+            yield from members.respelled(file, (*path, name))
 
 
-def _within(kind: pa.DataType) -> tuple[_Level, Callable[[Any], Any]] | None:
-    """The members of a struct or of lists of structs, and what decodes a value to objects in such lists."""
-    held: Any = dict[str, msgspec.Raw] | None
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind, held = kind.value_type, list[held] | None
-    return (_Level(list(kind)), msgspec.json.Decoder(held).decode) if pa.types.is_struct(kind) else None
+def _nested_fields(data_type: pa.DataType) -> tuple[_FieldNames, Callable[[Any], Any]] | None:
+    """Return the fields of a struct or of lists of structs, and the decoder of such values."""
+    decoded_type: Any = dict[str, msgspec.Raw] | None
+    while (
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    ):
+        data_type, decoded_type = data_type.value_type, list[decoded_type] | None
+    return (
+        (_FieldNames(list(data_type)), msgspec.json.Decoder(decoded_type).decode)
+        if pa.types.is_struct(data_type)
+        else None
+    )
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -387,19 +401,21 @@ _raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _READ_SIZE: Final = 4 << 20
 _MAX_RECORD: Final = 256 << 20
-_ONE_OBJECT: Final = "every line has to be one object; for one document with an array use read.kind Json"
-_NO_LINES: Final = "check whether this is CSV, and what ends its lines"
-_QUOTE_MARKS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
-"""Characters that may end a record where line ends cannot; the first that a file lacks is taken."""
+_OBJECT_LINES_HINT: Final = (
+    "every line has to be one object; for one document with an array use read.kind Json"
+)
+_LONG_LINE_HINT: Final = "check whether this is CSV, and what ends its lines"
+_RECORD_SEPARATORS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
+"""Record separators for files with quoted line breaks; the first one absent from the file is used."""
 
 
 @dataclass(frozen=True)
 class PreparedTextFile:
-    """A file to give to Spark.
+    """A file that Spark can read.
 
     Attributes:
-        path: where it is.
-        line_separator: what ends its records; None for any line end.
+        path: path of the file.
+        line_separator: record separator; None for any line end.
     """
 
     path: Path
@@ -416,32 +432,31 @@ def prepare_text_file(
     objects: JsonScan | None = None,
     reporter: Reporter | None = None,
 ) -> PreparedTextFile:
-    """Checks a file and gives it a form that Spark reads right.
+    """Check a text file and convert it into a form that Spark reads correctly.
 
     Args:
         path: the file.
-        scratch: a folder for copies; whoever calls removes it after the job.
-        name: how errors name the file.
-        encoding: of the file, when it is not UTF-8.
-        dialect: for CSV.
-        objects: for one JSON object a line; it learns what keys there are.
-        reporter: is asked whether to stop.
+        scratch: folder for copies; the caller removes it after the job.
+        name: name of the file in errors.
+        encoding: encoding of the file if it is not UTF-8.
+        dialect: dialect of a CSV file.
+        objects: scan of a file with one JSON object per line; collects its keys.
+        reporter: checked for cancellation.
 
     Raises:
-        BadData: bytes that are not text in this encoding, a quote that is never closed, a line that
-            is not one object.
-        InvalidManifest: an encoding that nobody knows.
+        BadData: undecodable bytes, a quote that is not closed, or a line that is not one object.
+        InvalidManifest: an unknown encoding.
     """
     reporter = reporter or Reporter()
     folder = Path(tempfile.mkdtemp(prefix="text-", dir=scratch))
-    codec = encoding_of(path, encoding)
+    codec = detect_encoding(path, encoding)
     if codec not in (None, "utf-8-sig"):
         copy = folder / "utf8.txt"
         _transcode(path, copy, codec, name, reporter)
         path = copy
     quotes = QuoteScan(dialect) if dialect is not None and dialect.quote else None
     utf8 = Utf8Scan(path, name) if codec in (None, "utf-8-sig") else None
-    lines = LineScan(name, _ONE_OBJECT if objects is not None else _NO_LINES)
+    lines = LineScan(name, _OBJECT_LINES_HINT if objects is not None else _LONG_LINE_HINT)
     scans = [scan for scan in (lines, utf8, quotes, objects) if scan is not None]
     for chunk in _chunks(path, reporter):
         for scan in scans:
@@ -450,19 +465,19 @@ def prepare_text_file(
         scan.finish()
     if dialect is not None and quotes is not None and quotes.found:
         marked = folder / "records.txt"
-        return PreparedTextFile(marked, _mark_records(path, marked, dialect, name, reporter))
+        return PreparedTextFile(marked, _separate_records(path, marked, dialect, name, reporter))
     return PreparedTextFile(safe_link(path, folder, ".txt"))
 
 
 def safe_link(path: Path, folder: Path, suffix: str) -> Path:
-    """Another name for a file: one that Spark takes for nothing but a name."""
+    """Create a symbolic link without characters that Spark interprets."""
     link = Path(tempfile.mkdtemp(prefix="link-", dir=folder)) / f"input{suffix}"
     link.symlink_to(path.resolve())
     return link
 
 
 def spark_path(path: Path) -> str:
-    """A path as Spark's readers take it: a folder's name may hold `[`, `{` or `*` and means itself."""
+    """Escape a path for Spark's readers, which interpret characters such as ``[``, ``{`` and ``*``."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
 
 
@@ -481,24 +496,24 @@ def _transcode(path: Path, copy: Path, encoding: str, name: str, reporter: Repor
                 out.write(decoder.decode(chunk).encode("utf-8", "surrogatepass"))
             out.write(decoder.decode(b"", final=True).encode("utf-8", "surrogatepass"))
         except UnicodeError:
-            raise bad_bytes(path, name, encoding) from None
+            raise undecodable_error(path, name, encoding) from None
 
 
-def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter) -> str:
-    """Copies a file with every line end that is not quoted replaced by one mark, which is returned."""
-    mark = _free_mark(source, name, reporter)
-    token = _token(dialect)
+def _separate_records(source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter) -> str:
+    """Copy a file with each unquoted line end replaced by a separator, and return the separator."""
+    separator = _unused_separator(source, name, reporter)
+    token = _record_pattern(dialect)
     lines = 1
     rest = b""
     with source.open("rb") as file, target.open("wb") as out:
         while True:
             reporter.raise_if_cancelled()
-            # What is left of a long record is looked at again: the more of it, the more at once.
+            # The rest of a long record is scanned again, so the chunk grows with the rest.
             chunk = file.read(max(_READ_SIZE, len(rest)))
             rest += chunk
-            done = _mark_chunk(rest, token, mark, out, last=not chunk)
-            lines += rest.count(b"\n", 0, done)
-            rest = rest[done:]
+            length = _separate_chunk(rest, token, separator, out, last=not chunk)
+            lines += rest.count(b"\n", 0, length)
+            rest = rest[length:]
             if not chunk or len(rest) > _MAX_RECORD:
                 break
     if rest:
@@ -507,29 +522,31 @@ def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, repor
             where=f"{name}: line {lines}",
             hint="close it, or set `quote` or `escape` in the read step",
         )
-    return mark.decode()
+    return separator.decode()
 
 
-def _mark_chunk(data: bytes, token: re.Pattern[bytes], mark: bytes, out: BinaryIO, *, last: bool) -> int:
-    """Writes the whole records at the start of ``data``; returns how many bytes they were."""
-    done = 0
+def _separate_chunk(
+    data: bytes, token: re.Pattern[bytes], separator: bytes, out: BinaryIO, *, last: bool
+) -> int:
+    """Write the complete records at the start of ``data``; return their length in bytes."""
+    position = 0
     for match in token.finditer(data):
         if match.lastgroup == "open":
-            return done
+            return position
         if match.lastgroup == "end":
             if match.end() == len(data) and not last:
-                return done  # the other half of a line end may follow
-            out.write(data[done : match.start()])
-            out.write(mark)
-            done = match.end()
+                return position  # the second half of a line end may follow
+            out.write(data[position : match.start()])
+            out.write(separator)
+            position = match.end()
     if last:
-        out.write(data[done:])
+        out.write(data[position:])
         return len(data)
-    return done
+    return position
 
 
-def _token(dialect: Dialect) -> re.Pattern[bytes]:
-    """Matches a quoted value (which starts right after a separator or line end), or a line end."""
+def _record_pattern(dialect: Dialect) -> re.Pattern[bytes]:
+    """Return a pattern of a quoted value (after a separator or line end), or of a line end."""
     separator, quote = re.escape(dialect.separator.encode()), re.escape(dialect.quote.encode())
     inner = rb"[^" + quote + rb"]|" + quote * 2
     if dialect.escape not in ("", dialect.quote):
@@ -540,11 +557,11 @@ def _token(dialect: Dialect) -> re.Pattern[bytes]:
     return re.compile(start + body + rb"(?:" + quote + rb"|(?P<open>\Z))|(?P<end>\r\n|\n|\r)", re.DOTALL)
 
 
-def _free_mark(path: Path, name: str, reporter: Reporter) -> bytes:
-    free = set(_QUOTE_MARKS)
+def _unused_separator(path: Path, name: str, reporter: Reporter) -> bytes:
+    unused = set(_RECORD_SEPARATORS)
     for chunk in _chunks(path, reporter):
-        free = {mark for mark in free if mark not in chunk}
-    for mark in _QUOTE_MARKS:
-        if mark in free:
-            return bytes([mark])
+        unused = {separator for separator in unused if separator not in chunk}
+    for separator in _RECORD_SEPARATORS:
+        if separator in unused:
+            return bytes([separator])
     raise BadData("the file is full of control characters: it is not text", where=name)

@@ -1,4 +1,4 @@
-"""Runs SQL written by people: confinement, ad-hoc queries, FOR SYSTEM_TIME AS OF."""
+"""Execution of user-written SQL: confinement, ad-hoc queries, FOR SYSTEM_TIME AS OF."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 
 from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep, TemporalTable
-from odf_engine.spark.errors import QueryError, explain, translate_errors
+from odf_engine.spark.errors import QueryError, to_user_error, translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, items, name_of
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.sql.query_text import TableName, attach_query_excerpt, query_excerpt, tokenize
@@ -40,9 +40,9 @@ _ALLOWED: Final = frozenset({
     # Combinations of tables
     "AsOfJoin", "Except", "Intersect", "Join", "LateralJoin", "NearestByJoin", "Union",
 })  # fmt: skip
-"""Kinds of nodes of a parsed plan that a query may consist of."""
+"""Node types of a parsed plan that a query may contain."""
 _CATALYST: Final = "org.apache.spark.sql.catalyst."
-_REFUSED: Final = {
+_REJECTED: Final = {
     "ScriptTransformation": (
         "a query cannot run a program",
         "use functions of SQL; what only a program can do belongs in a Pipe step of `prepare`",
@@ -51,7 +51,7 @@ _REFUSED: Final = {
     "RelationTimeTravel": ("a view has no earlier versions", "leave VERSION or TIMESTAMP AS OF out"),
     "RelationChanges": ("a view has no history of changes", "leave CHANGES out"),
 }
-"""Other kinds, and what to say of them."""
+"""Rejected node types, with message and hint."""
 _WALKER: Final = """\
 public Object apply(Object root) {
     StringBuilder names = new StringBuilder();
@@ -78,26 +78,26 @@ public Object apply(Object root) {
     return found;
 }
 """
-"""Java code that finds every plan within a plan: in children, expressions, collections, any other field.
+"""Java code that finds every plan in a plan: in children, expressions, collections and any other field.
 
-Spark's own methods omit fields, such as the definitions of named windows. The result is a list: first the
-class names of the plans, one per line, then the plans. A call from Python for each field would be too slow.
+Spark's own methods omit fields, such as the definitions of named windows. The result is a list: the class
+names of the plans, one per line, then the plans. A call from Python for each field would be too slow.
 """
 
 
 def check_confined(
     session: SparkSession, plan: Any, views: Collection[str], *, clauses: bool = False
 ) -> None:
-    """Checks a parsed query.
+    """Check that a parsed query runs no program and reads only the given views.
 
     Args:
-        session: in which it was parsed.
-        plan: Spark's logical plan, not analysed.
-        views: the names it may read.
-        clauses: whether it may say FOR SYSTEM_TIME AS OF.
+        session: the session that parsed it.
+        plan: Spark's logical plan, not analyzed.
+        views: names that it may read.
+        clauses: whether FOR SYSTEM_TIME AS OF is allowed.
 
     Raises:
-        QueryError: it runs a program, or reads something else; with the place.
+        QueryError: the query is not confined; with line and column.
     """
     tables, own = referenced_tables(session, plan, clauses=clauses)
     names = own | {name.casefold() for name in views}
@@ -107,61 +107,61 @@ def check_confined(
             raise confinement_error(node, f"there is no table or view {named}", None)
 
 
-def check_analysed(session: SparkSession, frame: DataFrame) -> None:
-    """Checks that the analysed plan of a query contains no program, whatever the parsed plan was.
+def check_analyzed(session: SparkSession, frame: DataFrame) -> None:
+    """Check that the analyzed plan of a query contains no program, whatever the parsed plan contained.
 
     Raises:
-        QueryError: it contains one; with the place.
+        QueryError: it contains one; with line and column.
     """
     java: Any = frame._jdf
     for kind, node in _nodes(session, java.queryExecution().analyzed()):
-        if kind in _REFUSED:
-            raise confinement_error(node(), *_REFUSED[kind])
+        if kind in _REJECTED:
+            raise confinement_error(node(), *_REJECTED[kind])
 
 
 def referenced_tables(
     session: SparkSession, plan: Any, *, clauses: bool = False
 ) -> tuple[list[tuple[tuple[str, ...], Any]], AbstractSet[str]]:
-    """The tables that a parsed query names, in any order, and the names that its own WITH clauses make.
+    """Return the tables that a parsed query refers to, in any order, and the names of its WITH clauses.
 
     Args:
-        session: in which it was parsed.
-        plan: Spark's logical plan, not analysed.
-        clauses: whether it may say FOR SYSTEM_TIME AS OF.
+        session: the session that parsed it.
+        plan: Spark's logical plan, not analyzed.
+        clauses: whether FOR SYSTEM_TIME AS OF is allowed.
 
     Returns:
-        The parts of each name with the node that has it, and the query's own names in small letters.
+        The parts of each name with its plan node, and the case-folded names of the WITH clauses.
 
     Raises:
-        QueryError: it runs a program, or could name tables that cannot be seen here; with the place.
+        QueryError: it runs a program, or could refer to tables not found here; with line and column.
     """
     tables: list[tuple[tuple[str, ...], Any]] = []
-    own: set[str] = set()
+    cte_names: set[str] = set()
     for kind, node in _nodes(session, plan):
         if kind not in _ALLOWED and not (clauses and kind == "RelationTimeTravel"):
-            raise confinement_error(node(), *_REFUSED.get(kind, (f"a query cannot contain {kind}", None)))
+            raise confinement_error(node(), *_REJECTED.get(kind, (f"a query cannot contain {kind}", None)))
         if kind == "UnresolvedRelation":
             tables.append((tuple(_items(node().multipartIdentifier())), node()))
         if kind == "UnresolvedWith":
-            own.update(each.alias().casefold() for each in _items(node().innerChildren()))
-    return tables, own
+            cte_names.update(each.alias().casefold() for each in _items(node().innerChildren()))
+    return tables, cte_names
 
 
 def _nodes(session: SparkSession, plan: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The kind of every node of a plan, with a function that returns the node."""
+    """Yield the type of each node of a plan, with a function that returns the node."""
     found = _walker(session._jvm, session.sparkContext._gateway).apply(plan)
-    for at, name in enumerate(found.get(0).splitlines(), 1):
+    for index, name in enumerate(found.get(0).splitlines(), 1):
         package, _, kind = name.rpartition(".")
-        yield kind if package.startswith(_CATALYST) else name, partial(found.get, at)
+        yield kind if package.startswith(_CATALYST) else name, partial(found.get, index)
 
 
 @lru_cache(maxsize=1)
 def _walker(java: Any, gateway: Any) -> Any:
-    """The compiled :data:`_WALKER`, as a ``java.util.function.Function``."""
+    """Return :data:`_WALKER` compiled, as a ``java.util.function.Function``."""
     interfaces = gateway.new_array(java.java.lang.Class, 1)
     interfaces[0] = java.java.lang.Class.forName("java.util.function.Function")
     evaluator = java.org.codehaus.janino.ClassBodyEvaluator()
-    # Two threads may compile it at once, and Py4J finds methods by the name of a class.
+    # Two threads may compile it at once, and Py4J finds methods by the name of the class.
     evaluator.setClassName(f"odf.Walker{uuid.uuid4().hex}")
     evaluator.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
     evaluator.setImplementedInterfaces(interfaces)
@@ -177,7 +177,7 @@ def _items(sequence: Any) -> Iterator[Any]:
 
 
 def confinement_error(node: Any, message: str, hint: str | None) -> QueryError:
-    """The error with the place of a node in the query."""
+    """Return an error with the position of a node in the query."""
     origin = node.origin()
     line, start = origin.line(), origin.startPosition()
     if line.isEmpty() or start.isEmpty():
@@ -190,7 +190,7 @@ def confinement_error(node: Any, message: str, hint: str | None) -> QueryError:
 SYNTAX_EXAMPLE: Final = (
     "FROM trades AS t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.currency = r.currency"
 )
-_HIDDEN: Final = "odf_as_of "
+_VIEW_PREFIX: Final = "odf_as_of "
 _NAME: Final = r"(?:\w+|`[^`'\\]*`)"
 _CLAUSE: Final = re.compile(
     r"""(?P<other>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/)"""
@@ -205,9 +205,9 @@ class Table:
     """An input that can be joined as of a time.
 
     Attributes:
-        name: of the input in the query.
-        keys: its columns that tell what a row is a version of.
-        time: its event time.
+        name: name of the input in the query.
+        keys: columns of its primary key.
+        time: its event time column.
     """
 
     name: str
@@ -216,21 +216,21 @@ class Table:
 
     @property
     def view(self) -> str:
-        """The name of the view that stands for it where it is joined as of a time."""
-        return _HIDDEN + self.name
+        """Name of the view that replaces the input in an as-of join."""
+        return _VIEW_PREFIX + self.name
 
 
 def temporal_tables(
     declared: Sequence[TemporalTable], inputs: Mapping[str, tuple[Sequence[str], DatasetVocabulary]]
 ) -> dict[str, Table]:
-    """The temporal tables of a query, by their names in small letters.
+    """Return the temporal tables of a query by lower-case name.
 
     Args:
-        declared: as the transformation says.
-        inputs: the columns and the vocabulary of each input, by its name.
+        declared: as the transformation declares them.
+        inputs: columns and vocabulary of each input by name.
 
     Raises:
-        InvalidQuery: one names no input, or a column that its input does not have.
+        InvalidQuery: a temporal table is not an input, or its key has a column that the input lacks.
     """
     known = {name.lower(): name for name in inputs}
     tables: dict[str, Table] = {}
@@ -243,33 +243,36 @@ def temporal_tables(
                 hint=f"the inputs are {', '.join(inputs)}",
             )
         columns, vocab = inputs[name]
-        spelled = {column.lower(): column for column in columns}
-        wrong = [key for key in each.primary_key if key.lower() not in spelled]
-        if wrong or not each.primary_key:
+        spelling = {column.lower(): column for column in columns}
+        missing_keys = [key for key in each.primary_key if key.lower() not in spelling]
+        if missing_keys or not each.primary_key:
             raise InvalidQuery(
                 f"the primary key of the temporal table '{name}' has no columns"
-                if not wrong
-                else f"the input '{name}' has no column '{wrong[0]}', which the primary key of its temporal "
-                "table names",
+                if not missing_keys
+                else f"the input '{name}' has no column '{missing_keys[0]}', which the primary key of its "
+                "temporal table names",
                 where="temporalTables",
                 hint=f"its columns are {', '.join(columns)}",
             )
-        keys = tuple(dict.fromkeys(spelled[key.lower()] for key in each.primary_key))
+        keys = tuple(dict.fromkeys(spelling[key.lower()] for key in each.primary_key))
         tables[name.lower()] = Table(name, keys, vocab.event_time_column)
     return tables
 
 
 def uses_as_of_join(steps: Sequence[SqlQueryStep]) -> bool:
-    """Whether a query joins anything as of a time."""
+    """Return whether a query has an as-of join."""
     return any(match["clause"] for step in steps for match in _CLAUSE.finditer(step.query))
 
 
 def quote_as_of_times(query: str) -> str:
-    """The query with the time of each clause as text; lines, and columns where they can, stay as they are."""
-    return _CLAUSE.sub(_quoted, query)
+    """Return the query with the time of each AS OF clause as string literal.
+
+    Line numbers stay, and column numbers where possible.
+    """
+    return _CLAUSE.sub(_quote_time, query)
 
 
-def _quoted(match: re.Match[str]) -> str:
+def _quote_time(match: re.Match[str]) -> str:
     if match["other"]:
         return match[0]
     space = match["space"]
@@ -279,18 +282,18 @@ def _quoted(match: re.Match[str]) -> str:
 def rewrite_as_of_joins(
     session: SparkSession, plan: Any, tables: Mapping[str, Table], views: Collection[str]
 ) -> Any:
-    """The parsed query with every clause as a condition of its join.
+    """Return the parsed query with each AS OF clause replaced by a condition of its join.
 
     Args:
-        session: in which it was parsed.
-        plan: Spark's logical plan, not analysed, of a :func:`quote_as_of_times` query.
-        tables: the temporal tables by their names in small letters.
+        session: the session that parsed it.
+        plan: Spark's logical plan, not analyzed, of a :func:`quote_as_of_times` query.
+        tables: temporal tables by lower-case name.
         views: all names that the query may read.
 
     Raises:
-        InvalidQuery: a clause that does not belong to a temporal table on the right of a JOIN … ON.
+        InvalidQuery: a clause that is not on a temporal table on the right side of a JOIN … ON.
     """
-    return _Rewriter(session, tables, views).plan(plan)
+    return _Rewriter(session, tables, views).rewrite(plan)
 
 
 class _Rewriter(PlanBuilder):
@@ -300,12 +303,12 @@ class _Rewriter(PlanBuilder):
         self._views = views
         self._parser = self.session._jsparkSession.sessionState().sqlParser()
 
-    def plan(self, plan: Any) -> Any:
+    def rewrite(self, plan: Any) -> Any:
         name = plan.nodeName()
         if name == "UnresolvedWith":
-            return self._with(plan)
-        if name == "Join" and (found := _clause_of(plan.right())) is not None:
-            return self._join(plan, *found)
+            return self._rewrite_with(plan)
+        if name == "Join" and (found := _find_clause(plan.right())) is not None:
+            return self._rewrite_join(plan, *found)
         if name == "RelationTimeTravel":
             raise InvalidQuery(
                 "FOR SYSTEM_TIME AS OF stands on the right of a JOIN alone",
@@ -313,21 +316,21 @@ class _Rewriter(PlanBuilder):
                 hint=SYNTAX_EXAMPLE,
             )
         children = items(plan.children())
-        made = [self.plan(child) for child in children]
-        if all(new is old for new, old in zip(made, children, strict=True)):
+        rewritten = [self.rewrite(child) for child in children]
+        if all(new is old for new, old in zip(rewritten, children, strict=True)):
             return plan
-        return self.rebuilt(plan, made)
+        return self.with_children(plan, rewritten)
 
-    def _with(self, plan: Any) -> Any:
+    def _rewrite_with(self, plan: Any) -> Any:
         relations = [
-            self.java.scala.Tuple3(each._1(), self.plan(each._2()), each._3())
+            self.java.scala.Tuple3(each._1(), self.rewrite(each._2()), each._3())
             for each in items(plan.cteRelations())
         ]
         unresolved = self.catalyst.plans.logical.UnresolvedWith
-        return unresolved(self.plan(plan.child()), self.seq(relations), plan.allowRecursion())
+        return unresolved(self.rewrite(plan.child()), self.seq(relations), plan.allowRecursion())
 
-    def _join(self, plan: Any, alias: str, clause: Any) -> Any:
-        table = self._table(clause)
+    def _rewrite_join(self, plan: Any, alias: str, clause: Any) -> Any:
+        table = self._find_table(clause)
         kind = plan.joinType().sql() if name_of(plan.joinType()) != "UsingJoin" else "USING"
         if kind not in ("INNER", "LEFT OUTER"):
             raise InvalidQuery(
@@ -347,23 +350,23 @@ class _Rewriter(PlanBuilder):
             analysis.UnresolvedAttribute(self.seq([alias, table.time])), analysis.UnresolvedAttribute(time)
         )
         named = self.catalyst.AliasIdentifier
-        relation = self.rebuilt_relation(clause.relation(), table.view)
+        relation = self.replace_view(clause.relation(), table.view)
         right = self.catalyst.plans.logical.SubqueryAlias(named(alias), relation)
         condition = self.expressions.And(plan.condition().get(), before)
         return self.catalyst.plans.logical.Join(
-            self.plan(plan.left()),
+            self.rewrite(plan.left()),
             right,
             plan.joinType(),
             self.java.scala.Option.apply(condition),
             plan.hint(),
         )
 
-    def rebuilt_relation(self, relation: Any, view: str) -> Any:
-        """The relation under the name of another view."""
-        made = self.catalyst.analysis.UnresolvedRelation
-        return made(self.seq([view]), relation.options(), relation.isStreaming())
+    def replace_view(self, relation: Any, view: str) -> Any:
+        """Return the relation under the name of another view."""
+        unresolved = self.catalyst.analysis.UnresolvedRelation
+        return unresolved(self.seq([view]), relation.options(), relation.isStreaming())
 
-    def _table(self, clause: Any) -> Table:
+    def _find_table(self, clause: Any) -> Table:
         relation = clause.relation()
         parts = items(relation.multipartIdentifier()) if name_of(relation) == "UnresolvedRelation" else []
         name = ".".join(parts)
@@ -378,8 +381,8 @@ class _Rewriter(PlanBuilder):
         raise InvalidQuery(message, where="query", hint=hint)
 
 
-def _clause_of(plan: Any) -> tuple[str, Any] | None:
-    """The alias and the clause of the right side of a join, where it has one."""
+def _find_clause(plan: Any) -> tuple[str, Any] | None:
+    """Return the alias and the AS OF clause of the right side of a join; None without such a clause."""
     alias = None
     while plan.nodeName() == "SubqueryAlias":
         alias = alias or plan.alias()
@@ -398,36 +401,36 @@ def run_query(
     steps: Sequence[SqlQueryStep],
     tables: Mapping[str, Table] | None = None,
 ) -> DataFrame:
-    """The result of a query of one or more steps; nothing runs yet.
+    """Return the lazy result of a query with one or more steps.
 
-    Every step sees the views and the steps before it by their aliases; the last one, which has no
-    alias, is the result.
+    Each step can read the views and, by their aliases, the earlier steps. The last step has no alias and is
+    the result.
 
     Args:
-        session: the job's own, which the views belong to.
-        views: frames by the name that the query uses.
+        session: session of the job, which owns the views.
+        views: frames by the name in the query.
         steps: in order.
-        tables: the temporal tables by their names in small letters; each has a view of its own
-            (:attr:`Table.view`) that stands for it where it is joined as of a time.
+        tables: temporal tables by lower-case name. Each needs a view named :attr:`Table.view`, which replaces
+            it in as-of joins.
 
     Raises:
-        InvalidQuery: no single SELECT, a syntax error, an unknown name, types that do not go
-            together; with line and column (see :class:`odf_engine.spark.errors.QueryError`).
+        InvalidQuery: not a single SELECT, a syntax error, an unknown name, or a type error; with line and
+            column (see :class:`odf_engine.spark.errors.QueryError`).
     """
     _check_aliases(views, steps)
-    known = list(views)
+    names = list(views)
     with translate_errors():
         for name, frame in views.items():
             frame.createOrReplaceTempView(identifier(name))
     *others, last = steps
     for number, step in enumerate(others, 1):
-        place = f"query step {number} of {len(steps)}"
-        frame = _step(session, step, place, known, tables or {})
+        where = f"query step {number} of {len(steps)}"
+        frame = _run_step(session, step, where, names, tables or {})
         with translate_errors():
             frame.createOrReplaceTempView(identifier(str(step.alias)))
-        known.append(str(step.alias))
-    place = f"query step {len(steps)} of {len(steps)}" if others else "query"
-    return _step(session, last, place, known, tables or {})
+        names.append(str(step.alias))
+    where = f"query step {len(steps)} of {len(steps)}" if others else "query"
+    return _run_step(session, last, where, names, tables or {})
 
 
 def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> None:
@@ -439,52 +442,56 @@ def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]
             f"the last step of the query has the alias `{last.alias}`, so nothing is the result",
             hint="take its alias away",
         )
-    taken = {name.lower() for name in views}
+    names = {name.lower() for name in views}
     for number, step in enumerate(others, 1):
         if step.alias is None:
             raise InvalidQuery(
                 f"step {number} of the query has no alias, so later steps cannot see it",
                 hint="give it an `alias`; only the last step has none",
             )
-        if step.alias.lower() in taken:
+        if step.alias.lower() in names:
             raise InvalidQuery(f"the alias `{step.alias}` of step {number} is taken", hint="choose another")
-        taken.add(step.alias.lower())
+        names.add(step.alias.lower())
 
 
-def _step(
-    session: SparkSession, step: SqlQueryStep, place: str, known: Sequence[str], tables: Mapping[str, Table]
+def _run_step(
+    session: SparkSession, step: SqlQueryStep, place: str, views: Sequence[str], tables: Mapping[str, Table]
 ) -> DataFrame:
     query = re.sub(r"(\s*;)+\s*\Z", "", step.query)
     try:
         if uses_as_of_join([step]):
-            plan = only_select(session, quote_as_of_times(query), place)
-            check_confined(session, plan, known, clauses=True)
-            plan = rewrite_as_of_joins(session, plan, tables, known)
-            check_confined(session, plan, [*known, *(table.view for table in tables.values())])
+            plan = parse_select(session, quote_as_of_times(query), place)
+            check_confined(session, plan, views, clauses=True)
+            plan = rewrite_as_of_joins(session, plan, tables, views)
+            check_confined(session, plan, [*views, *(table.view for table in tables.values())])
         else:
-            plan = only_select(session, query, place)
-            check_confined(session, plan, known)
-        frame = PlanBuilder(session).frame(plan)
-        check_analysed(session, frame)
+            plan = parse_select(session, query, place)
+            check_confined(session, plan, views)
+        frame = PlanBuilder(session).to_frame(plan)
+        check_analyzed(session, frame)
         return frame
     except (PySparkException, QueryError) as error:
-        wrong = explain(error) if isinstance(error, PySparkException) else error
-        where = f"{place}, {wrong.where}" if isinstance(wrong, QueryError) and wrong.where else place
-        wrong.where = where
-        if "time travel" in wrong.message:
-            wrong.message = (
+        translated = to_user_error(error) if isinstance(error, PySparkException) else error
+        error_where = (
+            f"{place}, {translated.where}"
+            if isinstance(translated, QueryError) and translated.where
+            else place
+        )
+        translated.where = error_where
+        if "time travel" in translated.message:
+            translated.message = (
                 "FOR SYSTEM_TIME AS OF names a column, the event time of the rows, and no other time"
             )
-            wrong.hint = SYNTAX_EXAMPLE
-        if wrong.hint is None and "no table or view" in wrong.message:
-            wrong.hint = f"the query sees {', '.join(f'`{name}`' for name in known)}"
-        raise wrong from (None if wrong is error else error)
+            translated.hint = SYNTAX_EXAMPLE
+        if translated.hint is None and "no table or view" in translated.message:
+            translated.hint = f"the query sees {', '.join(f'`{name}`' for name in views)}"
+        raise translated from (None if translated is error else error)
 
 
-def only_select(session: SparkSession, query: str, place: str) -> Any:
-    """The plan of what Spark's grammar calls a query; a command is refused by name.
+def parse_select(session: SparkSession, query: str, where: str) -> Any:
+    """Parse a query; a command is rejected by name.
 
-    The plan is the one to run: parsed again, the text could mean something else than what was checked.
+    The returned plan is the one to run: parsing the text again could give a plan that was not checked.
 
     Raises:
         InvalidQuery: a command.
@@ -503,33 +510,33 @@ def only_select(session: SparkSession, query: str, place: str) -> Any:
         verb = (re.findall(r"\w+", query) or ["it"])[0].upper()
         raise InvalidQuery(
             f"only a single SELECT is allowed, and this is {verb}",
-            where=place,
+            where=where,
             hint="a query gives rows; it cannot change settings, tables or files",
         ) from None
 
 
-Find = Callable[[str], "DataFrame"]
-"""The rows of a table by its name; raises NotFound, or what else is wrong with it."""
-_PLACE: Final = re.compile(r"line (\d+), column (\d+)")
+FindTable = Callable[[str], "DataFrame"]
+"""Returns the rows of a table by name; raises `NotFound` and other errors of the table."""
+_POSITION: Final = re.compile(r"line (\d+), column (\d+)")
 _COLUMNS: Final = "the columns of a dataset: odf schema NAME; its definition: odf show NAME"
-_ELSEWHERE: Final = {
+_OTHER_STATEMENTS: Final = {
     "DESCRIBE": _COLUMNS,
     "DESC": _COLUMNS,
     "SHOW": "the datasets that a query can read: odf list",
     "EXPLAIN": "ask the query itself: the job's log says what it reads",
 }
-"""What other statements are for, and how that can be had."""
+"""Other statements, with a hint at the command for the same purpose."""
 
 
 class AdHocQuery:
-    """One query, as a person wrote it.
+    """One query as written by a user.
 
     Args:
         sql: the query.
-        known: the names of all datasets.
+        known: names of all datasets.
 
     Raises:
-        InvalidQuery: a table function is not written as it has to be.
+        InvalidQuery: the syntax of a table function is invalid.
     """
 
     def __init__(self, sql: str, known: Collection[str]) -> None:
@@ -539,40 +546,40 @@ class AdHocQuery:
 
     @property
     def calls(self) -> Mapping[str, TableFunctionCall]:
-        """What tables stand for that were table functions, by the names that ``find`` is asked for."""
+        """Table functions of the query, by the names passed to ``find``."""
         return self._query.calls
 
-    def run(self, session: SparkSession, find: Find) -> DataFrame:
-        """The result; nothing runs yet.
+    def run(self, session: SparkSession, find: FindTable) -> DataFrame:
+        """Return the lazy result.
 
         Args:
-            session: of its own, which the datasets become views of.
-            find: gives the rows of a dataset.
+            session: a session for this query alone; the datasets become views of it.
+            find: returns the rows of a dataset.
 
         Raises:
-            InvalidQuery: no query, a syntax error, an unknown name, types that do not go together.
+            InvalidQuery: not a query, a syntax error, an unknown name, or a type error.
         """
         first = next((each.text.upper() for each in tokenize(self.sql) if each.text != "("), "")
-        if first in _ELSEWHERE:
-            raise InvalidQuery(f"a query is a SELECT, and this is {first}", hint=_ELSEWHERE[first])
+        if first in _OTHER_STATEMENTS:
+            raise InvalidQuery(f"a query is a SELECT, and this is {first}", hint=_OTHER_STATEMENTS[first])
         for each in self._query.unknown:
-            _find(find, each.name, lambda error, each=each: self._at(each, error))
+            _raise_not_found(find, each.name, lambda error, each=each: self._error_at(each, error))
         with translate_errors():
-            plan = only_select(session, self._query.text, "query")
-            _make_views(session, plan, find)
-            frame = PlanBuilder(session).frame(plan)
-            check_analysed(session, frame)
+            plan = parse_select(session, self._query.text, "query")
+            _create_views(session, plan, find)
+            frame = PlanBuilder(session).to_frame(plan)
+            check_analyzed(session, frame)
             return to_storable(frame)
 
     @contextmanager
     def locate_errors(self) -> Iterator[None]:
-        """Errors within have their place in the query as it was written, and show it."""
+        """Convert positions of errors in the block to positions in the original query, and add an excerpt."""
         try:
             yield
         except OdfError as error:
-            found = _PLACE.search(error.where or "")
-            if found is not None:
-                line, column = self._query.original_position(int(found[1]), int(found[2]))
+            match = _POSITION.search(error.where or "")
+            if match is not None:
+                line, column = self._query.original_position(int(match[1]), int(match[2]))
                 error.where = f"query, line {line}, column {column}"
             elif isinstance(error, InvalidQuery):
                 error.where = "query"
@@ -581,38 +588,38 @@ class AdHocQuery:
             error.excerpt = query_excerpt(error, [SqlQueryStep(query=self.sql)])
             raise
 
-    def _at(self, name: TableName, error: OdfError) -> QueryError:
-        line, column = self._query.place_of(name)
+    def _error_at(self, name: TableName, error: OdfError) -> QueryError:
+        line, column = self._query.position_of(name)
         where = f"line {line}, column {column}"
         return QueryError(error.message, hint=error.hint, where=where, line=line, column=column)
 
 
 def to_storable(frame: DataFrame) -> DataFrame:
-    """The result with a name of its own for each column, and values that a file of rows can hold."""
+    """Return the result with unique column names, and with values that a Parquet file can store."""
     with translate_errors():
-        names = unique_names(frame.columns)
+        names = make_names_unique(frame.columns)
         frame = frame.toDF(*names) if names != frame.columns else frame
-        odd = [field.name for field in frame.schema if not _can_be_kept(field)]
-        return frame.withColumns({name: sf.col(identifier(name)).cast("string") for name in odd})
+        unsupported = [field.name for field in frame.schema if not _is_storable(field)]
+        return frame.withColumns({name: sf.col(identifier(name)).cast("string") for name in unsupported})
 
 
-def unique_names(names: Collection[str]) -> list[str]:
-    """The names, with ``_2``, ``_3``, … behind one that is there already, whatever its case."""
+def make_names_unique(names: Collection[str]) -> list[str]:
+    """Make names unique, ignoring case, by the suffixes ``_2``, ``_3``, …."""
     taken = {name.casefold() for name in names}
     seen: set[str] = set()
-    found: list[str] = []
+    result: list[str] = []
     for name in names:
-        made, number = name, 1
-        while made.casefold() in seen or (number > 1 and made.casefold() in taken):
+        unique, number = name, 1
+        while unique.casefold() in seen or (number > 1 and unique.casefold() in taken):
             number += 1
-            made = f"{name}_{number}"
-        seen.add(made.casefold())
-        found.append(made)
-    return found
+            unique = f"{name}_{number}"
+        seen.add(unique.casefold())
+        result.append(unique)
+    return result
 
 
-def _can_be_kept(field: st.StructField) -> bool:
-    if _holds(field.dataType, st.NullType | st.DayTimeIntervalType):
+def _is_storable(field: st.StructField) -> bool:
+    if _contains_type(field.dataType, st.NullType | st.DayTimeIntervalType):
         return False
     try:
         arrow_schema(st.StructType([field]))
@@ -621,41 +628,43 @@ def _can_be_kept(field: st.StructField) -> bool:
     return True
 
 
-def _holds(kind: st.DataType, wanted: Any) -> bool:
-    if isinstance(kind, st.ArrayType):
-        return _holds(kind.elementType, wanted)
-    if isinstance(kind, st.MapType):
-        return _holds(kind.keyType, wanted) or _holds(kind.valueType, wanted)
-    if isinstance(kind, st.StructType):
-        return any(_holds(field.dataType, wanted) for field in kind)
-    return isinstance(kind, wanted)
+def _contains_type(data_type: st.DataType, types: Any) -> bool:
+    if isinstance(data_type, st.ArrayType):
+        return _contains_type(data_type.elementType, types)
+    if isinstance(data_type, st.MapType):
+        return _contains_type(data_type.keyType, types) or _contains_type(data_type.valueType, types)
+    if isinstance(data_type, st.StructType):
+        return any(_contains_type(field.dataType, types) for field in data_type)
+    return isinstance(data_type, types)
 
 
-def _make_views(session: SparkSession, plan: Any, find: Find) -> None:
-    """Makes a view of each dataset that a query names."""
-    tables, own = referenced_tables(session, plan)
-    made: set[str] = set()
+def _create_views(session: SparkSession, plan: Any, find: FindTable) -> None:
+    """Create a view of each dataset that a query refers to."""
+    tables, cte_names = referenced_tables(session, plan)
+    created: set[str] = set()
     for parts, node in tables:
         name = ".".join(parts)
-        if name.casefold() in made:
+        if name.casefold() in created:
             continue
-        if len(parts) > 1:  # a format and a path, or names that no dataset has
-            _find(find, name, lambda error, node=node: confinement_error(node, error.message, error.hint))
+        if len(parts) > 1:  # a format and a path, or a name that no dataset can have
+            _raise_not_found(
+                find, name, lambda error, node=node: confinement_error(node, error.message, error.hint)
+            )
         try:
             frame = find(name)
         except NotFound as error:
-            if name.casefold() in own:
+            if name.casefold() in cte_names:
                 continue
             raise confinement_error(node, error.message, error.hint) from None
         except (InvalidQuery, InvalidSchema, UsageError) as error:
             raise confinement_error(node, error.message, error.hint) from None
-        made.add(name.casefold())
+        created.add(name.casefold())
         frame.createOrReplaceTempView(identifier(name))
 
 
-def _find(find: Find, name: str, placed: Callable[[OdfError], QueryError]) -> None:
-    """Says what ``find`` has to say of a name that is no dataset's."""
+def _raise_not_found(find: FindTable, name: str, locate: Callable[[OdfError], QueryError]) -> None:
+    """Call ``find`` for a name that is not a dataset's, and raise its error with a position."""
     try:
         find(name)
     except OdfError as error:
-        raise placed(error) from None
+        raise locate(error) from None

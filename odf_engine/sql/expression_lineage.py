@@ -17,6 +17,7 @@ from odf_engine.sql.lineage_model import (
     Relation,
     RowDependencies,
     TransformationType,
+    UnresolvedColumns,
     ValueSources,
     as_row_dependencies,
     merge_sources,
@@ -26,10 +27,10 @@ from odf_engine.sql.query_text import one_line_summary
 
 
 class LineageUnresolved(Exception):
-    """The query cannot be followed; the text says why, for people."""
+    """The lineage of the query cannot be resolved; the message gives the reason."""
 
 
-_MARKED: Final = 40
+_MAX_MESSAGE_QUERY: Final = 40
 _PHRASES: Final = (
     ("FOR", "SYSTEM_TIME", "AS", "OF"), ("WITHIN", "GROUP"), ("IGNORE", "NULLS"), ("RESPECT", "NULLS"),
     ("NULLS", "FIRST"), ("NULLS", "LAST"), ("GROUPING", "SETS"), ("WITH", "ROLLUP"), ("WITH", "CUBE"),
@@ -38,9 +39,9 @@ _PHRASES: Final = (
 
 
 class _Parser(Spark.Parser):
-    """Spark's grammar, with all functions by the names that the query has for them.
+    """Spark's grammar that keeps every function name as written, instead of sqlglot's own classes.
 
-    An array keeps its own class: square brackets behind another one would make a new array.
+    Only ARRAY keeps its class: a subscript after another expression would be parsed as a new array.
     """
 
     FUNCTIONS = {name: Spark.Parser.FUNCTIONS[name] for name in ("ARRAY",)}  # noqa: RUF012 (as sqlglot has it)
@@ -48,33 +49,35 @@ class _Parser(Spark.Parser):
 
 
 def parse_query(query: str, columns: Iterable[str]) -> exp.Query:
-    """The tree of a query.
+    """Parse one query.
 
     Args:
-        query: its text.
-        columns: names of columns that it may have.
+        query: SQL text.
+        columns: names of columns that the query may use.
 
     Raises:
-        NotFollowed: it is no single query, or has words that the tree would lose.
+        LineageUnresolved: it is not a single query, or contains syntax that the tree loses.
     """
     spark = Spark()
     try:
-        words = _with_windows(spark.tokenize(query))
+        words = _windows_as_identifiers(spark.tokenize(query))
         check_joins(words)
         trees = [tree for tree in _Parser(dialect=spark).parse(words, query) if tree is not None]
     except SqlglotError as error:
-        raise LineageUnresolved(f"the query could not be read: {_said(error, query)}") from None
+        raise LineageUnresolved(
+            f"the query could not be read: {_parse_error_message(error, query)}"
+        ) from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        raise LineageUnresolved(f"this is not one SELECT: {one_line_summary(query, _MARKED)}")
+        raise LineageUnresolved(f"this is not one SELECT: {one_line_summary(query, _MAX_MESSAGE_QUERY)}")
     if any(word.token_type == TokenType.PIPE_GT for word in words):
         raise LineageUnresolved("queries with |> cannot be followed")
-    named = {name.upper() for name in columns} & _WORDS
+    ambiguous = {name.upper() for name in columns} & _AMBIGUOUS_KEYWORDS
     for word in words:
-        if word.text.upper() in named and word.token_type != TokenType.IDENTIFIER:
+        if word.text.upper() in ambiguous and word.token_type != TokenType.IDENTIFIER:
             raise LineageUnresolved(
                 f"'{word.text}' may be a column or a word of SQL: write the column as `{word.text}`"
             )
-    _check_whole(words, trees[0])
+    _check_complete(words, trees[0])
     return trees[0]
 
 
@@ -82,80 +85,80 @@ _MAX_OPEN_JOINS: Final = 12
 
 
 def check_joins(words: Sequence[Token]) -> None:
-    """Check that the parser ends: its time doubles with each join whose condition is yet to come.
+    """Check that parsing ends in reasonable time: it doubles with each join whose condition follows later.
 
     Raises:
-        NotFollowed: there are too many joins without a condition, one after the other.
+        LineageUnresolved: too many consecutive joins have no condition.
     """
     count = 0
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         if word.token_type in (TokenType.ON, TokenType.USING):
             count = 0
-        elif word.token_type == TokenType.JOIN and words[at - 1].token_type != TokenType.CROSS:
+        elif word.token_type == TokenType.JOIN and words[index - 1].token_type != TokenType.CROSS:
             count += 1
         if count > _MAX_OPEN_JOINS:
             raise LineageUnresolved(f"more than {_MAX_OPEN_JOINS} joins have no condition")
 
 
-_WORDS: Final = frozenset({"ALL", "ANY", "AS", "DISTINCT", "FETCH", "INTERVAL", "NOT", "SELECT"})
-"""Words that Spark may take for columns where the parser does not."""
+_AMBIGUOUS_KEYWORDS: Final = frozenset({"ALL", "ANY", "AS", "DISTINCT", "FETCH", "INTERVAL", "NOT", "SELECT"})
+"""Keywords that Spark accepts as column names, and the parser does not."""
 
 
-def _said(error: SqlglotError, query: str) -> str:
-    found = getattr(error, "errors", None)
-    if not found or not found[0].get("description"):
-        return one_line_summary(query, _MARKED)
-    first = found[0]
+def _parse_error_message(error: SqlglotError, query: str) -> str:
+    errors = getattr(error, "errors", None)
+    if not errors or not errors[0].get("description"):
+        return one_line_summary(query, _MAX_MESSAGE_QUERY)
+    first = errors[0]
     described = first["description"].partition(" but got <")[0].rstrip(".")
     return f"line {first['line']}, column {first['col']}: {described}"
 
 
-def _with_windows(words: Sequence[Token]) -> list[Token]:
-    """`window` as a name like any other, but for the clause `WINDOW name AS (…)`."""
-    made = list(words)
-    for at, word in enumerate(words):
+def _windows_as_identifiers(words: Sequence[Token]) -> list[Token]:
+    """Return the tokens with ``window`` as an identifier, except in the clause ``WINDOW name AS (…)``."""
+    result = list(words)
+    for index, word in enumerate(words):
         if word.token_type != TokenType.WINDOW:
             continue
-        after = [each.token_type for each in words[at + 1 : at + 4]]
+        after = [each.token_type for each in words[index + 1 : index + 4]]
         if after[1:] != [TokenType.ALIAS, TokenType.L_PAREN]:
-            made[at] = Token(
+            result[index] = Token(
                 TokenType.VAR, word.text, line=word.line, col=word.col, start=word.start, end=word.end
             )
-    return made
+    return result
 
 
-def _check_whole(words: Sequence[Token], tree: exp.Expr) -> None:
-    """Every name of the text has to be in the tree at least as often.
+def _check_complete(words: Sequence[Token], tree: exp.Expr) -> None:
+    """Check that the tree contains every identifier of the text at least as often as the text.
 
     Raises:
-        NotFollowed: one is not.
+        LineageUnresolved: an identifier is lost.
     """
-    held: Counter[str] = Counter()
+    tree_counts: Counter[str] = Counter()
     for node in tree.walk():
         if not isinstance(node, exp.Literal):
-            held.update(value.casefold() for value in node.args.values() if isinstance(value, str))
-    grammar = _grammar(words)
+            tree_counts.update(value.casefold() for value in node.args.values() if isinstance(value, str))
+    grammar = _clause_tokens(words)
     names = [
         word.text.casefold()
-        for at, word in enumerate(words)
-        if word.token_type in (TokenType.VAR, TokenType.IDENTIFIER) and at not in grammar
+        for index, word in enumerate(words)
+        if word.token_type in (TokenType.VAR, TokenType.IDENTIFIER) and index not in grammar
     ]
     for name, count in Counter(names).items():
-        if count > held[name]:
+        if count > tree_counts[name]:
             raise LineageUnresolved(f"what becomes of '{name}' could not be followed")
 
 
-def _grammar(words: Sequence[Token]) -> set[int]:
-    """The numbers of words that are part of a clause, or name a function."""
-    found: set[int] = set()
+def _clause_tokens(words: Sequence[Token]) -> set[int]:
+    """Return the indexes of the tokens that belong to a clause or name a function."""
+    indexes: set[int] = set()
     texts = [word.text.upper() for word in words]
-    for at in range(len(texts)):
-        if texts[at + 1 : at + 2] == ["("]:
-            found.add(at)
+    for start in range(len(texts)):
+        if texts[start + 1 : start + 2] == ["("]:
+            indexes.add(start)
         for phrase in _PHRASES:
-            if tuple(texts[at : at + len(phrase)]) == phrase:
-                found.update(range(at, at + len(phrase)))
-    return found
+            if tuple(texts[start : start + len(phrase)]) == phrase:
+                indexes.update(range(start, start + len(phrase)))
+    return indexes
 
 
 AGGREGATES: Final = frozenset({
@@ -171,11 +174,11 @@ AGGREGATES: Final = frozenset({
     "some", "std", "stddev", "stddev_pop", "stddev_samp", "string_agg", "sum", "theta_sketch_agg",
     "theta_union_agg", "try_avg", "try_sum", "var_pop", "var_samp", "variance",
 })  # fmt: skip
-"""Spark's functions that put the values of many rows together."""
+"""Spark's aggregate functions."""
 WINDOWS: Final = ("window", "session_window")
 GENERATORS: Final = ("explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer",
                      "stack", "json_tuple", "variant_explode", "variant_explode_outer")  # fmt: skip
-"""Functions that make rows, and columns with names of their own."""
+"""Generator functions: they produce rows and name their own columns."""
 _WITH_UNITS: Final = (
     "timestampdiff", "timestampadd", "datediff", "dateadd", "date_add", "date_diff", "timediff",
 )  # fmt: skip
@@ -187,18 +190,18 @@ _UNITS: Final = frozenset({
 
 @dataclass
 class Scope:
-    """What an expression can name.
+    """The names that an expression can refer to.
 
     Attributes:
-        tables: what FROM can name: relations by their names in small letters.
-        sources: the relations of this SELECT, by the names that its columns can be qualified with.
-        joined: columns of joins with USING: what several sources have together.
-        aliases: columns of this SELECT by their names in small letters, as far as they are known.
-        named: the clauses of WINDOW by their names in small letters.
+        tables: relations that FROM can refer to, by lower-case name.
+        follow: resolves a subquery.
+        sources: relations in FROM of this SELECT, with their qualifiers.
+        joined: columns of USING, which several sources share.
+        aliases: columns of this SELECT by lower-case name, in the order of the SELECT list.
+        named: clauses of WINDOW by lower-case name.
         outer: the scope around a subquery.
-        bound: the names of the parameters of lambdas around, in small letters.
-        rows: what was found to decide about rows.
-        follow: follows a subquery.
+        bound: lower-case names of enclosing lambda parameters.
+        rows: row dependencies found so far.
     """
 
     tables: dict[str, Relation]
@@ -212,19 +215,19 @@ class Scope:
     rows: RowDependencies = field(default_factory=dict)
 
     def inner(self) -> Scope:
-        """The scope of a subquery."""
+        """Return the scope of a subquery."""
         return Scope(dict(self.tables), self.follow, outer=self)
 
     def source(self, name: str) -> Relation | None:
-        """The relation of this name here."""
+        """Return the relation with this qualifier, if exactly one has it."""
         found = [relation for known, relation in self.sources if known == name.casefold()]
         return found[0] if len(found) == 1 else None
 
     def resolve(self, parts: Sequence[str]) -> OutputColumn:
-        """What a name stands for.
+        """Resolve a qualified name.
 
         Raises:
-            NotFollowed: nothing has it.
+            LineageUnresolved: no relation has such a column.
         """
         found = self._resolve(parts)
         if found is None:
@@ -234,51 +237,51 @@ class Scope:
     def _resolve(self, parts: Sequence[str]) -> OutputColumn | None:
         if parts[0].casefold() in self.bound:
             return OutputColumn(parts[0], {})
-        if (found := self._qualified(parts) or self._plain(parts)) is not None:
+        if (found := self._qualified(parts) or self._unqualified(parts)) is not None:
             return found
         around = self.outer._resolve(parts) if self.outer is not None else None
-        return _together([*self._opened(parts), *([around] if around is not None else [])])
+        return _merge_columns([*self._unresolved(parts), *([around] if around is not None else [])])
 
     def _qualified(self, parts: Sequence[str]) -> OutputColumn | None:
         found: list[OutputColumn] = []
         for name, relation in self.sources:
             if len(parts) > 1 and name == parts[0].casefold():
                 out = relation.find(parts[1]) or relation.unresolved_column(parts[1])
-                found += [_field(out, parts[2:])] if out is not None else []
-        return _together(found)
+                found += [_nested_field(out, parts[2:])] if out is not None else []
+        return _merge_columns(found)
 
-    def _plain(self, parts: Sequence[str]) -> OutputColumn | None:
+    def _unqualified(self, parts: Sequence[str]) -> OutputColumn | None:
         name = parts[0].casefold()
         if name in self.joined:
-            return _field(self.joined[name], parts[1:])
+            return _nested_field(self.joined[name], parts[1:])
         outs = [out for _, relation in self.sources if (out := relation.find(name)) is not None]
         if not outs and name in self.aliases:
-            outs = [self.aliases[name], *self._opened(parts[:1])]
-        return _together([_field(out, parts[1:]) for out in outs])
+            outs = [self.aliases[name], *self._unresolved(parts[:1])]
+        return _merge_columns([_nested_field(out, parts[1:]) for out in outs])
 
-    def _opened(self, parts: Sequence[str]) -> list[OutputColumn]:
+    def _unresolved(self, parts: Sequence[str]) -> list[OutputColumn]:
         found = [
             out for _, relation in self.sources if (out := relation.unresolved_column(parts[0])) is not None
         ]
-        if len(found) > 1:  # one of them has it
+        if len(found) > 1:  # exactly one of them has the column
             found = [replace(out, value=with_transformation(out.value, "unknown")) for out in found]
-        return [_field(out, parts[1:]) for out in found]
+        return [_nested_field(out, parts[1:]) for out in found]
 
 
-def _field(out: OutputColumn, names: Sequence[str]) -> OutputColumn:
+def _nested_field(out: OutputColumn, names: Sequence[str]) -> OutputColumn:
     for name in names:
         out = out.field(name)
     return out
 
 
-def _together(outs: Sequence[OutputColumn]) -> OutputColumn | None:
+def _merge_columns(outs: Sequence[OutputColumn]) -> OutputColumn | None:
     if len(outs) < 2:
         return outs[0] if outs else None
     return OutputColumn(outs[0].name, merge_sources(*(out.value for out in outs)))
 
 
 def default_column_name(node: exp.Expr) -> str | None:
-    """What Spark calls the column of an expression, where that is certain."""
+    """Return the name that Spark gives the column of an expression; None if that is uncertain."""
     if isinstance(node, exp.Alias):
         return node.alias
     if isinstance(node, exp.Column | exp.Dot):
@@ -290,15 +293,15 @@ def default_column_name(node: exp.Expr) -> str | None:
 
 
 def function_name(node: exp.Expr) -> str:
-    """The name of the function that is called, in small letters; empty when it is something else."""
+    """Return the lower-case name of a called function; empty for any other expression."""
     return node.name.casefold() if isinstance(node, exp.Anonymous) else ""
 
 
 def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
-    """What an expression comes from.
+    """Return the sources of an expression.
 
     Raises:
-        NotFollowed: it has something that is not understood.
+        LineageUnresolved: a part of it is not supported.
     """
     match node:
         case exp.Alias() | exp.Paren():
@@ -315,25 +318,27 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
             return expression_sources(node.this, scope).field(node.expression.name)
         case exp.Lambda():
             names = {each.name.casefold() for each in node.expressions}
-            inner = replace(scope, bound=scope.bound | names)  # shares what it finds
+            # the copy shares the lists and dictionaries of the scope
+            inner = replace(scope, bound=scope.bound | names)
             return OutputColumn(
                 None, with_transformation(expression_sources(node.this, inner).value, "transformation")
             )
         case exp.Window():
-            return OutputColumn(None, _over(node, scope))
+            return OutputColumn(None, _window_sources(node, scope))
         case exp.Query():
-            return OutputColumn(None, _subquery(node, scope))
+            return OutputColumn(None, _subquery_sources(node, scope))
         case exp.PropertyEQ() | exp.Kwarg():
             return expression_sources(node.expression, scope)
         case exp.Anonymous():
-            return _called(node, scope)
+            return _function_sources(node, scope)
         case exp.Identifier():
             raise LineageUnresolved(f"what '{node.name}' means is not understood")
-    how: TransformationType = "aggregation" if isinstance(node, _AGGREGATES) else "transformation"
+    transformation: TransformationType = "aggregation" if isinstance(node, _AGGREGATES) else "transformation"
     return OutputColumn(
         None,
         with_transformation(
-            merge_sources(*(expression_sources(each, scope).value for each in _parts(node))), how
+            merge_sources(*(expression_sources(each, scope).value for each in _operands(node))),
+            transformation,
         ),
     )
 
@@ -341,36 +346,38 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
 _AGGREGATES: Final = (exp.AggFunc, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 
 
-def _parts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The expressions that an expression is made of, but for types."""
+def _operands(node: exp.Expr) -> Iterator[exp.Expr]:
+    """Yield the operands of an expression, without types and literals."""
     for each in node.iter_expressions():
         if isinstance(each, exp.Where | exp.Order | exp.Ordered | exp.Distinct | exp.Tuple | exp.Having):
-            yield from _parts(each)
+            yield from _operands(each)
         elif not isinstance(each, exp.DataType | exp.Var | exp.Literal):
             yield each
 
 
-def _called(node: exp.Anonymous, scope: Scope) -> OutputColumn:
+def _function_sources(node: exp.Anonymous, scope: Scope) -> OutputColumn:
     name = function_name(node)
     if name == "count" and any(isinstance(each, exp.Star) for each in node.expressions):
         return OutputColumn(None, {})
-    given = [each for each in _parts(node) if each is not node.this]
-    if name in _WITH_UNITS and len(given) == 3 and given[0].name.upper() in _UNITS:
-        del given[0]
-    parts = [expression_sources(each, scope) for each in given]
-    whole = merge_sources(*(part.value for part in parts))
+    arguments = [each for each in _operands(node) if each is not node.this]
+    if name in _WITH_UNITS and len(arguments) == 3 and arguments[0].name.upper() in _UNITS:
+        del arguments[0]
+    parts = [expression_sources(each, scope) for each in arguments]
+    sources = merge_sources(*(part.value for part in parts))
     if name in WINDOWS:
-        value = with_transformation(whole, "transformation")
+        value = with_transformation(sources, "transformation")
         return OutputColumn(name, value, {each: OutputColumn(each, value) for each in ("start", "end")})
     fields = None
     if name == "struct":
-        named = [default_column_name(each) or f"col{at}" for at, each in enumerate(node.expressions, 1)]
+        named = [
+            default_column_name(each) or f"col{position}" for position, each in enumerate(node.expressions, 1)
+        ]
         fields = {key.casefold(): replace(part, name=key) for key, part in zip(named, parts, strict=False)}
     elif name == "named_struct":
         fields = _named_struct(node, scope)
     stars = any(isinstance(each, exp.Star | exp.Column) and each.is_star for each in node.expressions)
-    how: TransformationType = "aggregation" if name in AGGREGATES else "transformation"
-    return OutputColumn(None, with_transformation(whole, how), None if stars else fields)
+    transformation: TransformationType = "aggregation" if name in AGGREGATES else "transformation"
+    return OutputColumn(None, with_transformation(sources, transformation), None if stars else fields)
 
 
 def _named_struct(node: exp.Anonymous, scope: Scope) -> dict[str, OutputColumn] | None:
@@ -383,8 +390,8 @@ def _named_struct(node: exp.Anonymous, scope: Scope) -> dict[str, OutputColumn] 
     }
 
 
-def _over(node: exp.Window, scope: Scope) -> ValueSources:
-    """A function over a window of rows: what orders a ranking is what the rank comes from."""
+def _window_sources(node: exp.Window, scope: Scope) -> ValueSources:
+    """Return the sources of a window function. A ranking has the sources of its ORDER BY."""
     clauses: list[exp.Expr] = [node]
     alias = node.args.get("alias")
     while alias is not None:
@@ -397,47 +404,45 @@ def _over(node: exp.Window, scope: Scope) -> ValueSources:
     for clause in clauses:
         parts = [
             part
-            for part in _parts(clause)
+            for part in _operands(clause)
             if part is not clause.this and part is not clause.args.get("alias")
         ]
-        sides = [*parts]
+        operands = [*parts]
         if (spec := clause.args.get("spec")) is not None:
-            sides = [part for part in sides if part is not spec] + list(_parts(spec))
-        around = merge_sources(*(expression_sources(part, scope).value for part in sides))
-        scope.rows.update(as_row_dependencies(around, "window"))
+            operands = [part for part in operands if part is not spec] + list(_operands(spec))
+        clause_sources = merge_sources(*(expression_sources(part, scope).value for part in operands))
+        scope.rows.update(as_row_dependencies(clause_sources, "window"))
         if not value:
             order = clause.args.get("order")
             ordering = (
-                [] if order is None else [expression_sources(part, scope).value for part in _parts(order)]
+                [] if order is None else [expression_sources(part, scope).value for part in _operands(order)]
             )
             value = with_transformation(merge_sources(*ordering), "aggregation")
     return value
 
 
-def _subquery(node: exp.Query, scope: Scope) -> ValueSources:
+def _subquery_sources(node: exp.Query, scope: Scope) -> ValueSources:
     relation = scope.follow(node, scope.inner())
     scope.rows.update(relation.rows)
     return with_transformation(relation.all_sources(), "transformation")
 
 
 def expand_star(node: exp.Expr, scope: Scope) -> Relation:
-    """The columns that `*`, `t.*` or `structure.*` stand for.
+    """Return the columns of ``*``, ``t.*`` or ``structure.*``.
 
     Raises:
-        NotFollowed: nothing has this name.
+        LineageUnresolved: the qualifier is unknown.
     """
     qualifiers = [part.name for part in node.parts[:-1]] if isinstance(node, exp.Column) else []
-    mark = node.this if isinstance(node, exp.Column) else node
-    if any(mark.args.get(each) for each in ("replace", "rename")):
+    star = node.this if isinstance(node, exp.Column) else node
+    if any(star.args.get(each) for each in ("replace", "rename")):
         raise LineageUnresolved("`* REPLACE` and `* RENAME` cannot be followed")
-    relation = _starred(qualifiers, scope)
-    names = [each.parts for each in mark.args.get("except_") or () if isinstance(each, exp.Column)]
+    relation = _resolve_star(qualifiers, scope)
+    names = [each.parts for each in star.args.get("except_") or () if isinstance(each, exp.Column)]
     return relation.without(parts[-1].name for parts in names if len(parts) == 1)
 
 
-def _starred(qualifiers: Sequence[str], scope: Scope) -> Relation:
-    from odf_engine.sql.lineage_model import UnresolvedColumns
-
+def _resolve_star(qualifiers: Sequence[str], scope: Scope) -> Relation:
     if not qualifiers:
         return all_columns(scope)
     if len(qualifiers) == 1 and (relation := scope.source(qualifiers[0])) is not None:
@@ -449,15 +454,13 @@ def _starred(qualifiers: Sequence[str], scope: Scope) -> Relation:
 
 
 def all_columns(scope: Scope) -> Relation:
-    """Everything that the sources have, as `*` shows it: columns of USING once and first."""
-    from odf_engine.sql.lineage_model import UnresolvedColumns
-
-    shown = [relation.without(scope.joined) for name, relation in scope.sources if name]
-    outs = [*scope.joined.values(), *(out for relation in shown for out in relation.outs)]
-    opens = [relation.open for relation in shown if relation.open is not None]
-    opened = None
-    if opens:
-        inputs = tuple(dict.fromkeys(name for each in opens for name in each.inputs))
-        but = frozenset.intersection(*(each.but for each in opens))
-        opened = UnresolvedColumns(inputs, merge_sources(*(each.value for each in opens)), but)
-    return Relation(outs, open=opened)
+    """Return the columns of ``*``: the shared columns of USING once and first."""
+    relations = [relation.without(scope.joined) for name, relation in scope.sources if name]
+    outs = [*scope.joined.values(), *(out for relation in relations for out in relation.outs)]
+    unresolved = [relation.open for relation in relations if relation.open is not None]
+    remaining = None
+    if unresolved:
+        inputs = tuple(dict.fromkeys(name for each in unresolved for name in each.inputs))
+        but = frozenset.intersection(*(each.but for each in unresolved))
+        remaining = UnresolvedColumns(inputs, merge_sources(*(each.value for each in unresolved)), but)
+    return Relation(outs, open=remaining)

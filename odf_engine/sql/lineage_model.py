@@ -1,4 +1,4 @@
-"""Types of column-level lineage: columns, relations, and what feeds them."""
+"""Types of column-level lineage: columns, relations and the input columns that they depend on."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ TransformationType = Literal[
     "identity", "transformation", "aggregation", "unknown", "join", "group_by", "filter", "window", "sort"
 ]
 ANY_COLUMN: Final = "*"
-"""Stands for the columns of an input, or of a result, whose names are not known."""
+"""Name for all columns of an input or a result whose names are unknown."""
 
 
 class InputColumn(msgspec.Struct, frozen=True):
-    """A column that has part in a result.
+    """An input column that a result depends on.
 
     Attributes:
-        input: what the query calls the input.
-        column: its name there, as the input writes it; :data:`ANY_COLUMN` where that is not known.
-        how: of a value, whether it is handed on as it is (``identity``), something is made of it
-            (``transformation``), it is one of many that were put together (``aggregation``), or whatever
-            it may be (``unknown``). Of rows, what the column decides: which go together (``join``,
-            ``group_by``, ``window``), which stay (``filter``), their order (``sort``).
+        input: name of the input in the query.
+        column: name of the column, spelled as in the input; :data:`ANY_COLUMN` if it is unknown.
+        how: for a value: copied (``identity``), computed (``transformation``), combined from many rows
+            (``aggregation``), or ``unknown``. For rows: the column pairs or groups rows (``join``,
+            ``group_by``, ``window``), removes rows (``filter``), or orders them (``sort``).
     """
 
     input: str
@@ -33,12 +32,12 @@ class InputColumn(msgspec.Struct, frozen=True):
 
 
 class ColumnLineage(msgspec.Struct, frozen=True):
-    """What feeds the columns of a result.
+    """The input columns that each column of a result depends on.
 
     Attributes:
-        outputs: for each column of the result, in order, those that its values can come from.
-        rows: those that decide which rows there are, and what is put together in them.
-        problem: why the query could not be followed; everything is ``unknown`` then.
+        outputs: input columns of each output column's values, in the order of the output columns.
+        rows: input columns that determine which rows exist and how rows are combined.
+        problem: why the lineage could not be resolved; all dependencies are ``unknown`` then.
     """
 
     outputs: dict[str, list[InputColumn]]
@@ -49,7 +48,7 @@ class ColumnLineage(msgspec.Struct, frozen=True):
 def unknown_lineage(
     inputs: Mapping[str, Sequence[str] | None], outputs: Sequence[str] | None, problem: str
 ) -> ColumnLineage:
-    """The answer where nothing is known: everything may come from everything."""
+    """Return the lineage without any knowledge: every output column depends on every input column."""
     everything = [
         InputColumn(name, column, "unknown")
         for name, columns in inputs.items()
@@ -59,9 +58,9 @@ def unknown_lineage(
 
 
 ValueSources = dict[tuple[str, str], TransformationType]
-"""The columns of inputs, as (input, column), that a value can come from, and how."""
+"""Input columns of a value, as (input, column), with the strongest transformation."""
 RowDependencies = dict[tuple[str, str, TransformationType], None]
-"""The columns that decide about rows, in the order in which they were met."""
+"""Input columns that determine the rows, in the order in which the query uses them."""
 _STRENGTH: dict[TransformationType, int] = {
     "identity": 0,
     "transformation": 1,
@@ -71,34 +70,36 @@ _STRENGTH: dict[TransformationType, int] = {
 
 
 def merge_sources(*values: ValueSources) -> ValueSources:
-    """What several values come from; the less of a column is left in one, the more that counts."""
-    found: ValueSources = {}
+    """Merge the sources of several values. For a column in several of them, the strongest transformation
+    wins.
+    """
+    merged: ValueSources = {}
     for value in values:
         for column, how in value.items():
-            if column not in found or _STRENGTH[how] > _STRENGTH[found[column]]:
-                found[column] = how
-    return found
+            if column not in merged or _STRENGTH[how] > _STRENGTH[merged[column]]:
+                merged[column] = how
+    return merged
 
 
 def with_transformation(value: ValueSources, how: TransformationType) -> ValueSources:
-    """The value after something was done with it."""
+    """Return the sources after a further transformation of the value."""
     return {column: max(old, how, key=_STRENGTH.__getitem__) for column, old in value.items()}
 
 
 def as_row_dependencies(value: ValueSources, how: TransformationType) -> RowDependencies:
-    """The columns of a value that decides about rows."""
+    """Return the sources of a value as row dependencies of this type."""
     return {(*column, how): None for column in value}
 
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of a table.
+    """A column of a relation.
 
     Attributes:
-        name: None where the query gives it none.
-        value: what it comes from.
-        fields: the columns that a structure was made of, by their names in small letters.
-        text: what a column without a name says.
+        name: None if the query does not name it.
+        value: its sources.
+        fields: fields of a struct by lower-case name, if they are known.
+        text: SQL text of a column without a name.
     """
 
     name: str | None
@@ -107,7 +108,7 @@ class OutputColumn:
     text: str = ""
 
     def field(self, name: str) -> OutputColumn:
-        """A part of it."""
+        """Return a field of the column."""
         if self.fields is not None and (found := self.fields.get(name.casefold())) is not None:
             return found
         return OutputColumn(name, with_transformation(self.value, "transformation"))
@@ -115,12 +116,12 @@ class OutputColumn:
 
 @dataclass(frozen=True)
 class UnresolvedColumns:
-    """Columns whose names are not known.
+    """Columns of a relation whose names are unknown.
 
     Attributes:
-        inputs: those whose columns they are, handed on under their names.
-        value: what they come from else, whichever they are.
-        but: names in small letters that they do not have.
+        inputs: inputs whose columns are passed on under their own names.
+        value: further sources that any of the columns may have.
+        but: lower-case names of columns that are excluded.
     """
 
     inputs: tuple[str, ...] = ()
@@ -128,27 +129,30 @@ class UnresolvedColumns:
     but: frozenset[str] = frozenset()
 
     def column(self, name: str) -> ValueSources:
-        """What a column of this name comes from."""
+        """Return the sources of a column with this name."""
         if not self.inputs:
             return self.value
-        how: TransformationType = "identity" if len(self.inputs) == 1 and not self.value else "unknown"
+        transformation: TransformationType = (
+            "identity" if len(self.inputs) == 1 and not self.value else "unknown"
+        )
         return merge_sources(
-            {(each, name): how for each in self.inputs}, with_transformation(self.value, how)
+            {(each, name): transformation for each in self.inputs},
+            with_transformation(self.value, transformation),
         )
 
     def whole(self) -> ValueSources:
-        """What any of them may come from."""
+        """Return the sources that any of the columns may have."""
         return merge_sources({(each, ANY_COLUMN): "unknown" for each in self.inputs}, self.value)
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A table: an input, a step, a subquery.
+    """A table: an input, a step or a subquery.
 
     Attributes:
         outs: its columns in order.
-        rows: what decides about its rows.
-        open: columns that it has besides, with unknown names and places.
+        rows: its row dependencies.
+        open: further columns with unknown names and positions.
     """
 
     outs: Sequence[OutputColumn]
@@ -156,36 +160,42 @@ class Relation:
     open: UnresolvedColumns | None = None
 
     def find(self, name: str) -> OutputColumn | None:
-        """The column of this name, or what several of it come from."""
-        found = [out for out in self.outs if out.name is not None and out.name.casefold() == name.casefold()]
-        if not found:  # a column without a name has one that Spark gives it, like sum(x)
-            found = [out for out in self.outs if out.name is None and _plain(out.text) == _plain(name)]
-        if not found and not name.isidentifier():
-            found = [replace(out, fields=None) for out in self.outs if out.name is None]
-        if len(found) > 1:
-            return OutputColumn(name, merge_sources(*(out.value for out in found)))
-        return found[0] if found else None
+        """Return the column with this name; several columns with the same name are merged."""
+        matches = [
+            out for out in self.outs if out.name is not None and out.name.casefold() == name.casefold()
+        ]
+        if not matches:  # Spark generates a name for a column without one, like sum(x)
+            matches = [
+                out
+                for out in self.outs
+                if out.name is None and _normalize_name(out.text) == _normalize_name(name)
+            ]
+        if not matches and not name.isidentifier():
+            matches = [replace(out, fields=None) for out in self.outs if out.name is None]
+        if len(matches) > 1:
+            return OutputColumn(name, merge_sources(*(out.value for out in matches)))
+        return matches[0] if matches else None
 
     def unresolved_column(self, name: str) -> OutputColumn | None:
-        """A column of this name that may be among those with unknown names."""
+        """Return the column with this name among the columns with unknown names."""
         if self.open is None or name.casefold() in self.open.but:
             return None
         return OutputColumn(name, self.open.column(name))
 
     def without(self, names: Iterable[str]) -> Relation:
-        """All columns but those of these names."""
-        gone = frozenset(name.casefold() for name in names)
-        outs = [out for out in self.outs if out.name is None or out.name.casefold() not in gone]
+        """Return the relation without the columns of these names."""
+        removed = frozenset(name.casefold() for name in names)
+        outs = [out for out in self.outs if out.name is None or out.name.casefold() not in removed]
         return replace(
-            self, outs=outs, open=replace(self.open, but=self.open.but | gone) if self.open else None
+            self, outs=outs, open=replace(self.open, but=self.open.but | removed) if self.open else None
         )
 
     def all_sources(self) -> ValueSources:
-        """What anything in it comes from."""
+        """Return the sources of all columns."""
         return merge_sources(*(out.value for out in self.outs), self.open.whole() if self.open else {})
 
     def renamed(self, names: Sequence[str]) -> Relation | None:
-        """With other names for its columns; None when there are not as many."""
+        """Return the relation with these column names; None if the number of columns differs."""
         if self.open is not None:
             return Relation(
                 [OutputColumn(name, with_transformation(self.all_sources(), "unknown")) for name in names],
@@ -197,42 +207,42 @@ class Relation:
         return replace(self, outs=outs)
 
     def column_sources(self, names: Sequence[str] | None) -> dict[str, ValueSources]:
-        """What each column comes from; ``names`` are those that the result is known to have."""
-        found: dict[str, ValueSources] = {}
-        spelled: dict[str, str] = {}
+        """Return the sources of each column. ``names`` are the known names of the result's columns."""
+        sources: dict[str, ValueSources] = {}
+        spelling: dict[str, str] = {}
         for out in self.outs:
             if out.name is not None or not names:
                 name = out.name or out.text
-                name = spelled.setdefault(name.casefold(), name)
-                found[name] = merge_sources(found.get(name, {}), out.value)
+                name = spelling.setdefault(name.casefold(), name)
+                sources[name] = merge_sources(sources.get(name, {}), out.value)
         for name in names or ():
-            if name.casefold() not in spelled:
-                found[name] = self._guessed(name)
+            if name.casefold() not in spelling:
+                sources[name] = self._infer_sources(name)
         if self.open is not None and not names:
-            found[ANY_COLUMN] = self.open.whole()
-        return found
+            sources[ANY_COLUMN] = self.open.whole()
+        return sources
 
-    def _guessed(self, name: str) -> ValueSources:
-        """What a column comes from whose name the query does not say."""
+    def _infer_sources(self, name: str) -> ValueSources:
+        """Return the sources of a column whose name is not in the query."""
         if (out := self.find(name)) is not None:
             return out.value
-        opened = self.unresolved_column(name)
+        unresolved = self.unresolved_column(name)
         nameless = [with_transformation(out.value, "unknown") for out in self.outs if out.name is None]
-        return merge_sources(opened.value if opened else {}, *nameless)
+        return merge_sources(unresolved.value if unresolved else {}, *nameless)
 
 
-def _plain(text: str) -> str:
-    """As it is compared: brackets are set by Spark as it likes."""
+def _normalize_name(text: str) -> str:
+    """Normalize a generated column name: Spark adds brackets and backquotes."""
     return "".join(text.casefold().translate({ord(sign): None for sign in "`()"}).split())
 
 
 def input_relations(inputs: Mapping[str, Sequence[str] | None]) -> dict[str, Relation]:
-    """The inputs of a query, by their names in small letters."""
-    found: dict[str, Relation] = {}
+    """Return the inputs of a query as relations by lower-case name."""
+    relations: dict[str, Relation] = {}
     for name, columns in inputs.items():
         if columns is None:
-            found[name.casefold()] = Relation([], open=UnresolvedColumns((name,)))
+            relations[name.casefold()] = Relation([], open=UnresolvedColumns((name,)))
         else:
             outs = [OutputColumn(column, {(name, column): "identity"}) for column in columns]
-            found[name.casefold()] = Relation(outs)
-    return found
+            relations[name.casefold()] = Relation(outs)
+    return relations

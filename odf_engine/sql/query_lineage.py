@@ -29,6 +29,7 @@ from odf_engine.sql.lineage_model import (
     UnresolvedColumns,
     ValueSources,
     as_row_dependencies,
+    input_relations,
     merge_sources,
     unknown_lineage,
     with_transformation,
@@ -42,28 +43,25 @@ def trace_columns(
     outputs: Sequence[str] | None = None,
     times: Mapping[str, str] | None = None,
 ) -> ColumnLineage:
-    """What feeds the columns of a query's result.
+    """Return the input columns that each column of a query's result depends on.
 
     Args:
-        queries: the steps; each sees the inputs, and the steps before it by their aliases.
-        inputs: the columns of each input by the name that the query uses; None where they are not known.
-        outputs: what the columns of the result are called, where that is known: it tells what `SELECT *`
-            and columns without a name amount to.
-        times: the event time of inputs that are joined FOR SYSTEM_TIME AS OF.
+        queries: the steps; each can read the inputs, and the earlier steps by their aliases.
+        inputs: column names of each input by its name in the query; None if they are unknown.
+        outputs: column names of the result, if they are known. They resolve ``SELECT *`` and columns without
+            a name.
+        times: event time column of each input that is joined FOR SYSTEM_TIME AS OF.
     """
-    from odf_engine.sql.expression_lineage import LineageUnresolved
-    from odf_engine.sql.lineage_model import input_relations
-
     try:
         relation = resolve_query(queries, input_relations(inputs), times or {})
     except LineageUnresolved as error:
         return unknown_lineage(inputs, outputs, str(error))
     except RecursionError:
         return unknown_lineage(inputs, outputs, "the query is nested too deeply")
-    found: dict[str, list[InputColumn]] = {}
+    columns: dict[str, list[InputColumn]] = {}
     for name, value in relation.column_sources(outputs).items():
-        found[name] = [InputColumn(*column, how) for column, how in value.items()]
-    return ColumnLineage(found, [InputColumn(*row) for row in relation.rows])
+        columns[name] = [InputColumn(*column, how) for column, how in value.items()]
+    return ColumnLineage(columns, [InputColumn(*row) for row in relation.rows])
 
 
 _SELECT: Final = frozenset({
@@ -83,66 +81,68 @@ _JOIN: Final = frozenset({"this", "on", "using", "side", "kind", "method", "hint
 def resolve_query(
     queries: Sequence[SqlQueryStep], tables: Mapping[str, Relation], times: Mapping[str, str]
 ) -> Relation:
-    """The result of a query.
+    """Resolve the relation that a query returns.
 
     Args:
         queries: the steps.
-        tables: the inputs by their names in small letters.
-        times: the event time of inputs that are joined as of a time.
+        tables: the inputs by lower-case name.
+        times: event time column of each input that is joined FOR SYSTEM_TIME AS OF.
 
     Raises:
-        NotFollowed: something in it is not understood.
+        LineageUnresolved: a part of the query is not supported.
     """
-    known = dict(tables)
-    follower = _LineageResolver({name.casefold(): column for name, column in times.items()})
+    relations = dict(tables)
+    resolver = _LineageResolver({name.casefold(): column for name, column in times.items()})
     result: Relation | None = None
     for step in queries:
-        names = [out.name for relation in known.values() for out in relation.outs if out.name is not None]
-        result = follower.query(parse_query(step.query, names), Scope(dict(known), follower.query))
+        names = [out.name for relation in relations.values() for out in relation.outs if out.name is not None]
+        result = resolver.query(parse_query(step.query, names), Scope(dict(relations), resolver.query))
         if step.alias is not None:
-            known[step.alias.casefold()] = result
+            relations[step.alias.casefold()] = result
     if result is None:
         raise LineageUnresolved("the query has no steps")
     return result
 
 
-def _check(node: exp.Expr, known: frozenset[str]) -> None:
+def _require_supported(node: exp.Expr, supported: frozenset[str]) -> None:
     for key, value in node.args.items():
-        if value and key not in known:
+        if value and key not in supported:
             raise LineageUnresolved(f"{key.strip('_').replace('_', ' ').upper()} cannot be followed")
 
 
 class _LineageResolver:
-    """Follows queries; ``times`` as for :func:`resolve_query`, names in small letters."""
+    """Resolves the relations of queries; ``times`` as in :func:`resolve_query`, with lower-case names."""
 
     def __init__(self, times: Mapping[str, str]) -> None:
         self._times = times
 
     def query(self, node: exp.Expr, scope: Scope) -> Relation:
-        """The relation that a query is."""
-        self._with(node, scope)
+        """Return the relation of a query."""
+        self._add_common_tables(node, scope)
         match node:
             case exp.Select():
                 return self._select(node, scope)
             case exp.SetOperation():
-                return self._together(node, scope)
+                return self._set_operation(node, scope)
             case exp.Subquery():
-                _check(node, _SUBQUERY)
+                _require_supported(node, _SUBQUERY)
                 if node.args.get("joins") or node.args.get("laterals") or node.args.get("pivots"):
                     raise LineageUnresolved("joins between brackets cannot be followed here")
-                relation = self.query(node.this, self._beside(scope))
-                return self._ordered(node, relation, self._beside(scope))
+                relation = self.query(node.this, self._sibling_scope(scope))
+                return self._add_ordering(node, relation, self._sibling_scope(scope))
             case exp.Values():
                 return self._values(node)
             case exp.Table():
                 return self._table(node, scope)
         raise LineageUnresolved(f"{node.key.upper()} cannot be followed")
 
-    def _beside(self, scope: Scope) -> Scope:
-        """A scope that sees what another one sees around it, and nothing of what that has in its FROM."""
+    def _sibling_scope(self, scope: Scope) -> Scope:
+        """Return a scope with the tables and the outer scope of another one, without the sources of its
+        FROM.
+        """
         return Scope(dict(scope.tables), self.query, outer=scope.outer)
 
-    def _with(self, node: exp.Expr, scope: Scope) -> None:
+    def _add_common_tables(self, node: exp.Expr, scope: Scope) -> None:
         clause = node.args.get("with_")
         if clause is None:
             return
@@ -150,54 +150,56 @@ class _LineageResolver:
             raise LineageUnresolved("WITH RECURSIVE cannot be followed")
         for each in clause.expressions:
             relation = self.query(each.this, scope.inner())
-            scope.tables[each.alias.casefold()] = _renamed(relation, each.args.get("alias"))
+            scope.tables[each.alias.casefold()] = _apply_column_aliases(relation, each.args.get("alias"))
 
     # --- Unions ---
 
-    def _together(self, node: exp.SetOperation, scope: Scope) -> Relation:
-        _check(node, _SET)
+    def _set_operation(self, node: exp.SetOperation, scope: Scope) -> Relation:
+        _require_supported(node, _SET)
         left = self.query(node.this, scope.inner())
         right = self.query(node.expression, scope.inner())
         rows: RowDependencies = {**left.rows, **right.rows}
         if not isinstance(node, exp.Union):
             rows |= as_row_dependencies(merge_sources(left.all_sources(), right.all_sources()), "filter")
-        takes_right = not isinstance(node, exp.Except)
+        uses_right = not isinstance(node, exp.Except)
         if left.open is None and right.open is None:
             if len(left.outs) != len(right.outs):
                 raise LineageUnresolved("the sides of a union have not as many columns")
             outs = [
-                replace(one, value=merge_sources(one.value, other.value if takes_right else {}), fields=None)
+                replace(one, value=merge_sources(one.value, other.value if uses_right else {}), fields=None)
                 for one, other in zip(left.outs, right.outs, strict=True)
             ]
             relation = Relation(outs, rows)
         else:
-            relation = self._blurred(left, right, rows, takes_right)
+            relation = self._union_of_unknown_width(left, right, rows, uses_right)
         if node.args.get("distinct"):
             rows |= as_row_dependencies(relation.all_sources(), "group_by")
-        return self._ordered(node, replace(relation, rows=rows), self._beside(scope))
+        return self._add_ordering(node, replace(relation, rows=rows), self._sibling_scope(scope))
 
-    def _blurred(self, left: Relation, right: Relation, rows: RowDependencies, takes_right: bool) -> Relation:
-        """A union of columns whose number is not known on both sides."""
+    def _union_of_unknown_width(
+        self, left: Relation, right: Relation, rows: RowDependencies, uses_right: bool
+    ) -> Relation:
+        """Return a union of relations whose number of columns is unknown."""
         if not left.outs and not right.outs and left.open and right.open:
             inputs = dict.fromkeys([*left.open.inputs, *right.open.inputs])
             if len(inputs) == 1 and not left.open.value and not right.open.value:
                 return Relation([], rows, UnresolvedColumns(tuple(inputs)))
-        value = merge_sources(left.all_sources(), right.all_sources() if takes_right else {})
+        value = merge_sources(left.all_sources(), right.all_sources() if uses_right else {})
         return Relation([], rows, UnresolvedColumns(value=with_transformation(value, "unknown")))
 
-    def _ordered(self, node: exp.Expr, relation: Relation, scope: Scope) -> Relation:
-        """With what ORDER BY and its kin decide."""
+    def _add_ordering(self, node: exp.Expr, relation: Relation, scope: Scope) -> Relation:
+        """Add the dependencies of ORDER BY, SORT BY, DISTRIBUTE BY and CLUSTER BY."""
         scope.sources = [("", relation), *scope.sources]
         for key in ("order", "sort", "distribute", "cluster"):
             clause = node.args.get(key)
             for each in clause.expressions if clause is not None else ():
-                scope.rows.update(as_row_dependencies(self._ordering(each, relation, scope).value, "sort"))
+                scope.rows.update(as_row_dependencies(self._sort_key(each, relation, scope).value, "sort"))
         return replace(relation, rows={**relation.rows, **scope.rows})
 
-    def _ordering(self, node: exp.Expr, relation: Relation, scope: Scope) -> OutputColumn:
+    def _sort_key(self, node: exp.Expr, relation: Relation, scope: Scope) -> OutputColumn:
         node = node.this if isinstance(node, exp.Ordered) else node
         if isinstance(node, exp.Literal) and not node.is_string:
-            return _by_number(node, relation)
+            return _column_at(node, relation)
         if isinstance(node, exp.Var | exp.Identifier) and node.name.casefold() == "all":
             return OutputColumn(None, relation.all_sources())
         return expression_sources(node, scope)
@@ -205,28 +207,30 @@ class _LineageResolver:
     # --- SELECT ---
 
     def _select(self, node: exp.Select, scope: Scope) -> Relation:
-        _check(node, _SELECT)
+        _require_supported(node, _SELECT)
         if (clause := node.args.get("from_")) is not None:
-            self._source(clause.this, scope)
-        self._joins(node, scope)
+            self._add_source(clause.this, scope)
+        self._add_joins(node, scope)
         scope.named = {each.name.casefold(): each for each in node.args.get("windows") or ()}
         group = node.args.get("group")
-        self._decide(node.args.get("where"), scope)  # before there are aliases, which it does not see
-        self._windows(group, scope)
-        relation = self._projected(node, scope)
-        self._grouped(group, relation, scope)
-        self._decide(node.args.get("having"), replace(scope, sources=[("", relation), *scope.sources]))
+        self._add_filter(
+            node.args.get("where"), scope
+        )  # WHERE cannot refer to aliases, so it comes before them
+        self._add_windows(group, scope)
+        relation = self._projection(node, scope)
+        self._add_grouping(group, relation, scope)
+        self._add_filter(node.args.get("having"), replace(scope, sources=[("", relation), *scope.sources]))
         if node.args.get("distinct"):
             scope.rows.update(as_row_dependencies(relation.all_sources(), "group_by"))
-        ordered = self._ordered(node, relation, scope)
+        ordered = self._add_ordering(node, relation, scope)
         return replace(ordered, rows=dict(scope.rows))
 
-    def _decide(self, clause: exp.Expr | None, scope: Scope) -> None:
+    def _add_filter(self, clause: exp.Expr | None, scope: Scope) -> None:
         if clause is not None:
             scope.rows.update(as_row_dependencies(expression_sources(clause.this, scope).value, "filter"))
 
-    def _windows(self, group: exp.Expr | None, scope: Scope) -> None:
-        """The columns `window` and `session_window`, which stand for what is grouped by."""
+    def _add_windows(self, group: exp.Expr | None, scope: Scope) -> None:
+        """Add the columns ``window`` and ``session_window``, which refer to a window in GROUP BY."""
         calls = [
             each
             for each in (group.find_all(exp.Anonymous) if group else ())
@@ -235,27 +239,27 @@ class _LineageResolver:
         for call in calls:
             scope.sources.append(("", Relation([expression_sources(call, scope)])))
 
-    def _projected(self, node: exp.Select, scope: Scope) -> Relation:
-        """The columns of a SELECT; later ones may name earlier ones."""
+    def _projection(self, node: exp.Select, scope: Scope) -> Relation:
+        """Return the columns of a SELECT list. Later columns can refer to earlier ones."""
         outs: list[OutputColumn] = []
-        opens: list[UnresolvedColumns] = []
+        unresolved: list[UnresolvedColumns] = []
         for each in node.expressions:
-            found = self._shown(each, scope)
+            found = self._select_item(each, scope)
             outs += found.outs
-            opens += [found.open] if found.open is not None else []
+            unresolved += [found.open] if found.open is not None else []
             for out in found.outs:
                 if isinstance(each, exp.Alias | exp.Aliases) and out.name:
                     scope.aliases.setdefault(out.name.casefold(), out)
-        opened = None
-        if opens:
-            inputs = tuple(name for each in opens for name in each.inputs)
-            but = frozenset.intersection(*(each.but for each in opens))
-            opened = UnresolvedColumns(
-                tuple(dict.fromkeys(inputs)), merge_sources(*(each.value for each in opens)), but
+        remaining = None
+        if unresolved:
+            inputs = tuple(name for each in unresolved for name in each.inputs)
+            but = frozenset.intersection(*(each.but for each in unresolved))
+            remaining = UnresolvedColumns(
+                tuple(dict.fromkeys(inputs)), merge_sources(*(each.value for each in unresolved)), but
             )
-        return Relation(outs, open=opened)
+        return Relation(outs, open=remaining)
 
-    def _shown(self, node: exp.Expr, scope: Scope) -> Relation:
+    def _select_item(self, node: exp.Expr, scope: Scope) -> Relation:
         if isinstance(node, exp.Aliases):
             value = expression_sources(node.this, scope).value
             return Relation([OutputColumn(each.name, value) for each in node.expressions])
@@ -268,12 +272,12 @@ class _LineageResolver:
         text = "" if name else node.sql("spark", normalize_functions=False)
         return Relation([replace(out, name=name, text=text)])
 
-    def _grouped(self, group: exp.Expr | None, relation: Relation, scope: Scope) -> None:
+    def _add_grouping(self, group: exp.Expr | None, relation: Relation, scope: Scope) -> None:
         if group is None:
             return
-        for each in self._grouping(group):
+        for each in self._grouping_expressions(group):
             out = (
-                _by_number(each, relation)
+                _column_at(each, relation)
                 if isinstance(each, exp.Literal)
                 else expression_sources(each, scope)
             )
@@ -286,81 +290,83 @@ class _LineageResolver:
                 }
                 scope.rows.update(as_row_dependencies(plain, "group_by"))
 
-    def _grouping(self, node: exp.Expr) -> Iterator[exp.Expr]:
+    def _grouping_expressions(self, node: exp.Expr) -> Iterator[exp.Expr]:
         for each in node.iter_expressions():
             if isinstance(each, exp.Rollup | exp.Cube | exp.GroupingSets | exp.Tuple | exp.Paren):
-                yield from self._grouping(each)
+                yield from self._grouping_expressions(each)
             else:
                 yield each
 
     # --- FROM ---
 
-    def _joins(self, node: exp.Expr, scope: Scope) -> None:
+    def _add_joins(self, node: exp.Expr, scope: Scope) -> None:
         for join in node.args.get("joins") or ():
-            self._join(join, scope)
+            self._add_join(join, scope)
         for lateral in node.args.get("laterals") or ():
             scope.sources.append(self._lateral(lateral, scope))
 
-    def _join(self, join: exp.Join, scope: Scope) -> None:
-        _check(join, _JOIN)
+    def _add_join(self, join: exp.Join, scope: Scope) -> None:
+        _require_supported(join, _JOIN)
         before = list(scope.sources)
-        self._source(join.this, scope)
+        self._add_source(join.this, scope)
         after = scope.sources[len(before) :]
         names = [each.name for each in join.args.get("using") or ()]
         if join.method == "NATURAL":
-            names = self._common(before, after)
+            names = self._common_names(before, after)
         for name in names:
-            self._use(name, before, after, scope)
+            self._merge_joined_column(name, before, after, scope)
         if (on := join.args.get("on")) is not None:
             scope.rows.update(as_row_dependencies(expression_sources(on, scope).value, "join"))
         if join.kind in ("SEMI", "ANTI"):
             scope.sources = before
 
-    def _common(self, before: list[tuple[str, Relation]], after: list[tuple[str, Relation]]) -> list[str]:
+    def _common_names(
+        self, before: list[tuple[str, Relation]], after: list[tuple[str, Relation]]
+    ) -> list[str]:
         if any(relation.open for _, relation in [*before, *after]):
             raise LineageUnresolved("a NATURAL JOIN cannot be followed, because not all columns are known")
         names = [out.name for _, relation in before for out in relation.outs if out.name]
         return [name for name in dict.fromkeys(names) if any(each.find(name) for _, each in after)]
 
-    def _use(
+    def _merge_joined_column(
         self, name: str, before: list[tuple[str, Relation]], after: list[tuple[str, Relation]], scope: Scope
     ) -> None:
-        """A column that both sides of a join have."""
+        """Merge a column of USING or of a NATURAL JOIN from both sides."""
         sides = [Scope(scope.tables, self.query, sources=each) for each in (before, after)]
         sides[0].joined = scope.joined
-        found = [side.resolve([name]) for side in sides]
-        value = merge_sources(*(out.value for out in found))
+        columns = [side.resolve([name]) for side in sides]
+        value = merge_sources(*(out.value for out in columns))
         scope.rows.update(as_row_dependencies(value, "join"))
         scope.joined = {**scope.joined, name.casefold(): OutputColumn(name, value)}
 
-    def _source(self, node: exp.Expr, scope: Scope) -> None:
-        """Adds what stands behind FROM or JOIN."""
+    def _add_source(self, node: exp.Expr, scope: Scope) -> None:
+        """Add the relation in FROM or JOIN to the sources of the scope."""
         if isinstance(node, exp.Lateral):
             scope.sources.append(self._lateral(node, scope))
             return
         if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table) and not node.alias:
-            _check(node, _SUBQUERY)  # brackets around a join
-            self._source(node.this, scope)
-            self._joins(node, scope)
+            _require_supported(node, _SUBQUERY)  # brackets around a join
+            self._add_source(node.this, scope)
+            self._add_joins(node, scope)
             return
         name = node.alias_or_name if isinstance(node, exp.Table | exp.Subquery) else node.alias
         if isinstance(node, exp.Table):
             relation = self._table(node, scope)
         elif isinstance(node, exp.Subquery):
-            _check(node, _SUBQUERY)
-            inner = self._beside(scope)
-            self._with(node, inner)
-            relation = self._ordered(node, self.query(node.this, inner), self._beside(inner))
+            _require_supported(node, _SUBQUERY)
+            inner = self._sibling_scope(scope)
+            self._add_common_tables(node, inner)
+            relation = self._add_ordering(node, self.query(node.this, inner), self._sibling_scope(inner))
         else:
             relation = self.query(node, scope.inner())
         relation = self._pivoted(node, relation)
         scope.rows.update(relation.rows)
-        relation = replace(_renamed(relation, node.args.get("alias")), rows={})
+        relation = replace(_apply_column_aliases(relation, node.args.get("alias")), rows={})
         scope.sources.append((name.casefold() or " ", relation))
-        self._joins(node, scope)
+        self._add_joins(node, scope)
 
     def _table(self, node: exp.Table, scope: Scope) -> Relation:
-        _check(node, _TABLE)
+        _require_supported(node, _TABLE)
         if not isinstance(node.this, exp.Identifier):
             value = expression_sources(node.this, scope).value
             return Relation([], open=UnresolvedColumns(value=with_transformation(value, "transformation")))
@@ -376,7 +382,7 @@ class _LineageResolver:
         return relation
 
     def _pivoted(self, node: exp.Expr, relation: Relation) -> Relation:
-        """After PIVOT or UNPIVOT anything may come from anything."""
+        """Return the relation after PIVOT or UNPIVOT: any column may depend on any other."""
         if not node.args.get("pivots"):
             return relation
         value = with_transformation(relation.all_sources(), "aggregation")
@@ -388,7 +394,9 @@ class _LineageResolver:
         rows = [each.expressions if isinstance(each, exp.Tuple) else [each] for each in node.expressions]
         if any(each.find(exp.Column) for row in rows for each in row):
             raise LineageUnresolved("VALUES with columns in it cannot be followed")
-        return Relation([OutputColumn(f"col{at}", {}) for at, _ in enumerate(rows[0] if rows else (), 1)])
+        return Relation(
+            [OutputColumn(f"col{position}", {}) for position, _ in enumerate(rows[0] if rows else (), 1)]
+        )
 
     def _lateral(self, node: exp.Lateral, scope: Scope) -> tuple[str, Relation]:
         alias = node.args.get("alias")
@@ -396,7 +404,7 @@ class _LineageResolver:
         if isinstance(node.this, exp.Query):
             relation = self.query(node.this, scope.inner())
             scope.rows.update(relation.rows)
-            return name, replace(_renamed(relation, alias), rows={})
+            return name, replace(_apply_column_aliases(relation, alias), rows={})
         value = with_transformation(expression_sources(node.this, scope).value, "transformation")
         columns = [each.name for each in alias.columns] if alias is not None else []
         if columns:
@@ -404,16 +412,16 @@ class _LineageResolver:
         return name, Relation([], open=UnresolvedColumns(value=value))
 
 
-def _renamed(relation: Relation, alias: exp.Expr | None) -> Relation:
+def _apply_column_aliases(relation: Relation, alias: exp.Expr | None) -> Relation:
     names = [each.name for each in alias.columns] if isinstance(alias, exp.TableAlias) else []
-    found = relation.renamed(names) if names else relation
-    if found is None:
+    renamed = relation.renamed(names) if names else relation
+    if renamed is None:
         raise LineageUnresolved(f"there are not as many columns as names: {', '.join(names)}")
-    return found
+    return renamed
 
 
-def _by_number(node: exp.Expr, relation: Relation) -> OutputColumn:
-    """The column of a SELECT by its place, from 1."""
+def _column_at(node: exp.Expr, relation: Relation) -> OutputColumn:
+    """Return the column at a position of the SELECT list, from 1."""
     if relation.open is not None or not node.name.isdecimal() or not 0 < int(node.name) <= len(relation.outs):
         return OutputColumn(None, relation.all_sources())
     return relation.outs[int(node.name) - 1]

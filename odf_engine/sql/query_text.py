@@ -13,16 +13,18 @@ from typing import Final, Literal
 from odf_engine.errors import OdfError
 from odf_engine.metadata.model import SqlQueryStep
 
-_PLACE: Final = re.compile(
+_POSITION: Final = re.compile(
     r"query(?: step (?P<step>\d+) of \d+)?, line (?P<line>\d+), column (?P<column>\d+)"
 )
 _FRAGMENT: Final = re.compile(r", in `(.+?)…?`$")
-_SHOWN: Final = 60  # characters of the line: it fits into a terminal of 80
+_MAX_EXCERPT: Final = 60  # characters of the line: the excerpt fits into a terminal with 80 columns
 
 
 @contextmanager
 def attach_query_excerpt(steps: Sequence[SqlQueryStep]) -> Iterator[None]:
-    """Gives errors whose ``where`` is a place in a query its line as their ``excerpt``."""
+    """Add the line of the query as ``excerpt`` to each `OdfError` whose ``where`` is a position in a
+    query.
+    """
     try:
         yield
     except OdfError as error:
@@ -31,31 +33,37 @@ def attach_query_excerpt(steps: Sequence[SqlQueryStep]) -> Iterator[None]:
 
 
 def query_excerpt(error: OdfError, steps: Sequence[SqlQueryStep]) -> tuple[str, ...]:
-    """The line of the query that the error names, with its number before it, and a caret under the column.
+    """Return the line of the query that the error refers to, with its number, and a caret under the column.
 
-    Nothing when it names none, or one that could be in several steps.
+    Empty if the error has no position in a query, or one that several steps could have.
     """
-    found = _PLACE.match(error.where or "")
-    if found is None:
+    match = _POSITION.match(error.where or "")
+    if match is None:
         return ()
-    at, column = int(found["line"]) - 1, int(found["column"]) - 1
+    line_index, column = int(match["line"]) - 1, int(match["column"]) - 1
     fragment = _FRAGMENT.search(error.message)
-    chosen = steps if found["step"] is None else steps[int(found["step"]) - 1 :][:1]
-    fitting = [line for step in chosen if (line := _line(step.query, at, column)) is not None]
-    if fragment is not None and len(fitting) > 1:
-        fitting = [line for line in fitting if line.startswith(fragment[1].partition("\n")[0], column)]
-    if len(fitting) != 1:
+    candidate_steps = steps if match["step"] is None else steps[int(match["step"]) - 1 :][:1]
+    matching_lines = [
+        line for step in candidate_steps if (line := _line(step.query, line_index, column)) is not None
+    ]
+    if fragment is not None and len(matching_lines) > 1:
+        matching_lines = [
+            line for line in matching_lines if line.startswith(fragment[1].partition("\n")[0], column)
+        ]
+    if len(matching_lines) != 1:
         return ()
-    start = max(column - _SHOWN * 2 // 3, 0)
-    # A terminal must not obey what stands in a query; a tab is one column to Spark.
-    text = "".join(char if char.isprintable() else " " for char in fitting[0][start : start + _SHOWN])
-    number = str(at + 1)
+    start = max(column - _MAX_EXCERPT * 2 // 3, 0)
+    # Control characters of a query must not reach the terminal. Spark counts a tab as one column.
+    text = "".join(
+        char if char.isprintable() else " " for char in matching_lines[0][start : start + _MAX_EXCERPT]
+    )
+    number = str(line_index + 1)
     return f"{number} | {text.rstrip()}", f"{' ' * len(number)} | {' ' * (column - start)}^"
 
 
-def _line(query: str, at: int, column: int) -> str | None:
+def _line(query: str, index: int, column: int) -> str | None:
     lines = query.split("\n")
-    return lines[at] if at < len(lines) and column <= len(lines[at]) else None
+    return lines[index] if index < len(lines) and column <= len(lines[index]) else None
 
 
 Kind = Literal["word", "quoted", "string", "comment", "sign"]
@@ -77,16 +85,19 @@ _NO_NAMES: Final = frozenset({
     "LATERAL", "SELECT", "VALUES", "LEFT", "RIGHT", "INNER", "OUTER", "FULL", "CROSS", "SEMI", "ANTI",
     "NATURAL",
 })  # fmt: skip
-"""Words behind FROM, JOIN or a comma that are no names."""
+"""Words after FROM, JOIN or a comma that are not table names."""
 TABLE_TERMINATORS: Final = _CLAUSES | _NO_NAMES | {"FOR", "TABLESAMPLE"}
-"""Words behind a table that are no alias of it."""
+"""Words after a table that are not its alias."""
 TABLE_FUNCTIONS: Final = ("as_at", "as_of", "current", "changelog")
-"""What stands around the name of a dataset to see it as it was: see :mod:`odf_engine.sql.table_functions`."""
+"""Functions around a dataset name that select an earlier or another state of it: see
+
+:mod:`odf_engine.sql.table_functions`.
+"""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A word, a sign, or something between quotes, with its place in the text."""
+    """A word, a sign, or a quoted text, with its character offsets in the query."""
 
     kind: Kind
     text: str
@@ -95,13 +106,15 @@ class Token:
 
     @property
     def name(self) -> str:
-        """What it names, without backquotes."""
+        """The identifier without backquotes."""
         return self.text.strip("`").replace("``", "`") if self.kind == "quoted" else self.text
 
 
 @dataclass(frozen=True)
 class TableName:
-    """A name where a query reads a table; ``call`` is where the table function around it begins and ends."""
+    """A name in a table position of a query; ``call`` is the character range of the table function around
+    it.
+    """
 
     name: str
     start: int
@@ -110,18 +123,18 @@ class TableName:
     call: tuple[int, int] | None = None
 
     @property
-    def stop(self) -> int:
-        """Where an alias of it may begin."""
+    def alias_start(self) -> int:
+        """The character offset after which an alias may follow."""
         return self.end if self.call is None else self.call[1]
 
     @property
     def needs_quotes(self) -> bool:
-        """Whether it has signs that Spark would not take as part of one name."""
+        """Whether Spark requires backquotes to read it as one identifier."""
         return not self.quoted and not re.fullmatch(r"[^\W\d]\w*", self.name)
 
 
 def tokenize(sql: str, *, comments: bool = False) -> list[Token]:
-    """The words and signs of a query; text that is broken off ends where it ends."""
+    """Return the tokens of a query. An unterminated string or comment extends to the end of the text."""
     return [token for token in _tokens(sql) if comments or token.kind != "comment"]
 
 
@@ -133,84 +146,87 @@ def _tokens(sql: str) -> tuple[Token, ...]:
     )
 
 
-def one_line_summary(sql: str, longest: int = 60) -> str:
-    """A query as one short line without comments, to name it by."""
-    parts, at = [], 0
+def one_line_summary(sql: str, max_length: int = 60) -> str:
+    """Return the query as one line without comments, of at most ``max_length`` characters."""
+    parts, start = [], 0
     for token in tokenize(sql, comments=True):
         if token.kind == "comment":
-            parts.append(sql[at : token.start])
-            at = token.end
-    line = " ".join(" ".join([*parts, sql[at:]]).split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+            parts.append(sql[start : token.start])
+            start = token.end
+    line = " ".join(" ".join([*parts, sql[start:]]).split())
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"
 
 
 def table_names(sql: str) -> list[TableName]:
-    """The names behind FROM and JOIN, and behind commas there, in their order."""
+    """Return the names after FROM and JOIN, and after commas in these clauses, in text order."""
     return list(_tables(tokenize(sql)))
 
 
 def _tables(words: Sequence[Token]) -> Iterator[TableName]:
     clauses = [""]
-    at = 0
-    while at < len(words):
-        token = words[at]
+    index = 0
+    while index < len(words):
+        token = words[index]
         upper = token.text.upper() if token.kind == "word" else ""
         if token.text == "(":
             clauses.append("")
         elif token.text == ")" and len(clauses) > 1:
             clauses.pop()
-        elif upper in _CLAUSES and not (at and words[at - 1].text == "."):
+        elif upper in _CLAUSES and not (index and words[index - 1].text == "."):
             clauses[-1] = upper
-        at += 1
-        here = upper in _TABLES_FOLLOW or (token.text == "," and clauses[-1] in _TABLES_FOLLOW)
-        if here and at < len(words) and words[at].kind in ("word", "quoted"):
-            if words[at].text.upper() in _NO_NAMES:
+        index += 1
+        expects_table = upper in _TABLES_FOLLOW or (token.text == "," and clauses[-1] in _TABLES_FOLLOW)
+        if expects_table and index < len(words) and words[index].kind in ("word", "quoted"):
+            if words[index].text.upper() in _NO_NAMES:
                 continue
-            found, end = _called(words, at) if is_table_function(words, at) else _named(words, at)
-            if found is not None:
-                yield found
-            at = end
+            table, end = _called(words, index) if is_table_function(words, index) else _named(words, index)
+            if table is not None:
+                yield table
+            index = end
 
 
-def _named(words: Sequence[Token], at: int) -> tuple[TableName | None, int]:
-    end = qualified_name_end(words, at)
+def _named(words: Sequence[Token], index: int) -> tuple[TableName | None, int]:
+    end = qualified_name_end(words, index)
     if end < len(words) and words[end].text == "(":  # a function
         return None, end
-    return qualified_name(words, at, end), end
+    return qualified_name(words, index, end), end
 
 
-def _called(words: Sequence[Token], at: int) -> tuple[TableName, int]:
-    """The dataset within table functions, and where these end; they may be broken off.
+def _called(words: Sequence[Token], index: int) -> tuple[TableName, int]:
+    """Return the dataset name within nested table functions, and the index after them.
 
-    Where there is none, its name is empty."""
-    begin, depth = at, 0
-    end = at + 1
+    The functions may be incomplete. The name is empty if there is none.
+    """
+    begin, depth = index, 0
+    end = index + 1
     while end < len(words):
         depth += {"(": 1, ")": -1}.get(words[end].text, 0)
         end += 1
         if not depth:
             break
-    while at < end and is_table_function(words, at):
-        at += 2
+    while index < end and is_table_function(words, index):
+        index += 2
     call = (words[begin].start, words[end - 1].end)
-    if at >= end or words[at].kind not in ("word", "quoted"):
+    if index >= end or words[index].kind not in ("word", "quoted"):
         return TableName("", call[1], call[1], False, call), end
-    return replace(qualified_name(words, at, qualified_name_end(words, at)), call=call), end
+    return replace(qualified_name(words, index, qualified_name_end(words, index)), call=call), end
 
 
-def is_table_function(words: Sequence[Token], at: int) -> bool:
-    """Whether a table function of datasets begins at this word."""
+def is_table_function(words: Sequence[Token], index: int) -> bool:
+    """Return whether a table function starts at this token."""
     return (
-        at + 1 < len(words)
-        and words[at].kind == "word"
-        and words[at].text.lower() in TABLE_FUNCTIONS
-        and words[at + 1].text == "("
+        index + 1 < len(words)
+        and words[index].kind == "word"
+        and words[index].text.lower() in TABLE_FUNCTIONS
+        and words[index + 1].text == "("
     )
 
 
-def qualified_name_end(words: Sequence[Token], at: int) -> int:
-    """Where a name ends whose parts are joined by dots, or by dashes and slashes without spaces."""
-    end = at + 1
+def qualified_name_end(words: Sequence[Token], index: int) -> int:
+    """Return the index after a qualified name: parts joined by dots, or by ``-``, ``/``, ``:`` without
+    spaces.
+    """
+    end = index + 1
     while end + 1 < len(words) and words[end + 1].kind in ("word", "quoted"):
         before, sign, after = words[end - 1 : end + 2]
         tight = before.end == sign.start and sign.end == after.start
@@ -220,16 +236,16 @@ def qualified_name_end(words: Sequence[Token], at: int) -> int:
     return end
 
 
-def qualified_name(words: Sequence[Token], at: int, end: int) -> TableName:
-    """The name that these words make."""
-    parts = words[at:end]
+def qualified_name(words: Sequence[Token], start: int, end: int) -> TableName:
+    """Return the table name that these tokens spell."""
+    parts = words[start:end]
     quoted = len(parts) == 1 and parts[0].kind == "quoted"
     return TableName("".join(part.name for part in parts), parts[0].start, parts[-1].end, quoted)
 
 
-def line_and_column(sql: str, at: int) -> tuple[int, int]:
-    """Line and column, both from 1, of the character with this number, from 0."""
-    at = max(0, min(at, len(sql)))
+def line_and_column(sql: str, offset: int) -> tuple[int, int]:
+    """Return the line and column, both from 1, of the character at this offset from 0."""
+    offset = max(0, min(offset, len(sql)))
     starts = [0, *(match.end() for match in re.finditer("\n", sql))]
-    line = bisect_right(starts, at)
-    return line, at - starts[line - 1] + 1
+    line = bisect_right(starts, offset)
+    return line, offset - starts[line - 1] + 1

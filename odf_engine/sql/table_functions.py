@@ -1,4 +1,4 @@
-"""Table functions ``as_at``, ``as_of``, ``current``, ``changelog``, and rewriting of dataset names for
+"""Table functions ``as_at``, ``as_of``, ``current``, ``changelog``, and quoting of dataset names for
 Spark.
 """
 
@@ -24,7 +24,7 @@ from odf_engine.sql.query_text import (
 )
 
 TableState = Literal["changelog", "current", "as of"]
-"""What of a changelog a table shows."""
+"""The state of a changelog that a table shows."""
 _TYPES: Final = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE")
 _EXAMPLES: Final[dict[str, str]] = {
     "as_at": "as_at(name, timestamp '2024-03-05 10:00:00'), or a block in place of the time",
@@ -36,15 +36,15 @@ _EXAMPLES: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class TableFunctionCall:
-    """What a query wants to see of a dataset.
+    """A dataset inside table functions.
 
     Attributes:
-        text: the functions, in one way of writing them; what the table is called for Spark.
+        text: the functions in normalized form; the table's name for Spark.
         dataset: its name or id.
-        as_at: a system time (RFC 3339) or a block; None when nothing was said.
-        state: None when nothing was said.
-        as_of: an event time (RFC 3339), with the state ``as of``.
-        key: the columns that tell rows apart; empty for those of the dataset.
+        as_at: system time (RFC 3339) or block; None if not specified.
+        state: None if not specified.
+        as_of: event time (RFC 3339), for the state ``as of``.
+        key: columns of the primary key; empty for the key of the dataset.
     """
 
     text: str
@@ -56,7 +56,7 @@ class TableFunctionCall:
 
 
 def parse_sql_timestamp(text: str) -> Timestamp | None:
-    """A time as people and SQL write it, in UTC where it has no zone; None when it is none."""
+    """Parse a time as users and SQL write it, in UTC if it has no zone. None if it is invalid."""
     try:
         return parse_user_time(text)
     except UsageError:
@@ -64,72 +64,74 @@ def parse_sql_timestamp(text: str) -> Timestamp | None:
 
 
 def parse_table_function(sql: str, start: int) -> TableFunctionCall:
-    """Reads the table functions that begin at a character of a query.
+    """Parse the table functions that start at a character offset of a query.
 
     Raises:
-        InvalidQuery: they are not written as they have to be; with line and column.
+        InvalidQuery: the syntax is invalid; with line and column.
     """
     words = tokenize(sql)
-    at = next(number for number, each in enumerate(words) if each.start == start)
-    return _Reader(sql, words, at).call()
+    index = next(number for number, each in enumerate(words) if each.start == start)
+    return _Reader(sql, words, index).call()
 
 
 class _Reader:
-    """Reads words from ``at`` on."""
+    """Reads tokens from an index on."""
 
-    def __init__(self, sql: str, words: Sequence[Token], at: int) -> None:
+    def __init__(self, sql: str, words: Sequence[Token], index: int) -> None:
         self._sql = sql
         self._words = words
-        self._at = at
+        self._index = index
 
     def call(self) -> TableFunctionCall:
-        function = self._words[self._at]
+        function = self._words[self._index]
         name = function.text.lower()
-        self._at += 2
-        inner = self.call() if is_table_function(self._words, self._at) else self._dataset(name)
+        self._index += 2
+        inner = self.call() if is_table_function(self._words, self._index) else self._dataset(name)
         arguments = self._arguments(name)
         if name == "as_at":
-            made = self._as_at(function, inner, arguments)
+            call = self._as_at(function, inner, arguments)
         else:
-            made = self._state(function, name, inner, arguments)
-        said = [] if name == "changelog" else [made.as_at] if name == "as_at" else [made.as_of, *made.key]
-        text = ", ".join([inner.text, *(each for each in said if each)])
-        return replace(made, text=f"{name}({text})")
+            call = self._state(function, name, inner, arguments)
+        parameters = (
+            [] if name == "changelog" else [call.as_at] if name == "as_at" else [call.as_of, *call.key]
+        )
+        text = ", ".join([inner.text, *(each for each in parameters if each)])
+        return replace(call, text=f"{name}({text})")
 
     def _dataset(self, function: str) -> TableFunctionCall:
-        if self._at >= len(self._words) or self._words[self._at].kind not in ("word", "quoted"):
-            raise self._wrong(f"{function} wants the name of a dataset", function)
-        end = qualified_name_end(self._words, self._at)
-        name = qualified_name(self._words, self._at, end).name
-        self._at = end
+        if self._index >= len(self._words) or self._words[self._index].kind not in ("word", "quoted"):
+            raise self._syntax_error(f"{function} wants the name of a dataset", function)
+        end = qualified_name_end(self._words, self._index)
+        name = qualified_name(self._words, self._index, end).name
+        self._index = end
         return TableFunctionCall(name, name)
 
     def _arguments(self, function: str) -> list[list[Token]]:
-        """What stands between commas, up to the bracket that closes."""
-        found: list[list[Token]] = []
+        """Return the tokens between commas, up to the closing bracket."""
+        arguments: list[list[Token]] = []
         depth = 0
-        while self._at < len(self._words):
-            token = self._words[self._at]
+        while self._index < len(self._words):
+            token = self._words[self._index]
             if token.text == ")" and not depth:
-                self._at += 1
-                return found
+                self._index += 1
+                return arguments
             depth += {"(": 1, ")": -1}.get(token.text, 0)
             if token.text == "," and not depth:
-                found.append([])
-            elif not found:
-                raise self._wrong(f"a comma was to come here, or the end of {function}", function)
+                arguments.append([])
+            elif not arguments:
+                raise self._syntax_error(f"a comma was to come here, or the end of {function}", function)
             else:
-                found[-1].append(token)
-            self._at += 1
-        raise self._wrong(f"the bracket of {function} is not closed", function)
+                arguments[-1].append(token)
+            self._index += 1
+        raise self._syntax_error(f"the bracket of {function} is not closed", function)
 
     def _as_at(
         self, function: Token, inner: TableFunctionCall, arguments: list[list[Token]]
     ) -> TableFunctionCall:
         if inner.as_at is not None:
-            raise self._wrong("as_at stands there twice", "as_at", function)
+            raise self._syntax_error("as_at stands there twice", "as_at", function)
         if len(arguments) != 1:
-            raise self._wrong("as_at wants one time or block", "as_at", function)
+            raise self._syntax_error("as_at wants one time or block", "as_at", function)
         return replace(inner, as_at=self._time("as_at", arguments[0], function))
 
     def _state(
@@ -137,140 +139,145 @@ class _Reader:
     ) -> TableFunctionCall:
         if inner.state is not None:
             other = inner.state.replace(" ", "_")
-            raise self._wrong(f"{name} and {other} do not go together", name, function)
+            raise self._syntax_error(f"{name} and {other} do not go together", name, function)
         if name == "changelog":
             if arguments:
-                raise self._wrong("changelog wants nothing but a dataset", name, function)
+                raise self._syntax_error("changelog wants nothing but a dataset", name, function)
             return replace(inner, state="changelog")
         if name == "current":
             return replace(inner, state="current", key=self._key(name, arguments, function))
         if not arguments:
-            raise self._wrong("as_of wants a time", name, function)
-        at = self._time(name, arguments[0], function)
-        return replace(inner, state="as of", as_of=at, key=self._key(name, arguments[1:], function))
+            raise self._syntax_error("as_of wants a time", name, function)
+        time = self._time(name, arguments[0], function)
+        return replace(inner, state="as of", as_of=time, key=self._key(name, arguments[1:], function))
 
     def _time(self, function: str, argument: list[Token], before: Token) -> str:
         typed = len(argument) == 2 and argument[0].text.upper() in _TYPES
         value = argument[-1] if argument and (typed or len(argument) == 1) else None
         if value is None or value.kind not in ("string", "word") or (typed and value.kind != "string"):
             problem = f"{function} wants a time as text, and nothing to compute"
-            raise self._wrong(problem, function, argument[0] if argument else before)
+            raise self._syntax_error(problem, function, argument[0] if argument else before)
         text = value.text.strip("'\"") if value.kind == "string" else value.text
-        at = parse_sql_timestamp(text)
-        if at is None and (typed or function == "as_of" or not re.fullmatch(r"\w+", text)):
-            raise self._wrong(f"'{text}' is not a time", function, value)
-        return text if at is None else str(at)
+        time = parse_sql_timestamp(text)
+        if time is None and (typed or function == "as_of" or not re.fullmatch(r"\w+", text)):
+            raise self._syntax_error(f"'{text}' is not a time", function, value)
+        return text if time is None else str(time)
 
     def _key(self, function: str, arguments: list[list[Token]], before: Token) -> tuple[str, ...]:
         for each in arguments:
             if len(each) != 1 or each[0].kind not in ("word", "quoted"):
                 problem = f"{function} wants names of columns"
-                raise self._wrong(problem, function, each[0] if each else before)
+                raise self._syntax_error(problem, function, each[0] if each else before)
         return tuple(each[0].name for each in arguments)
 
-    def _wrong(self, message: str, function: str, token: Token | None = None) -> InvalidQuery:
-        at = min(self._at, len(self._words) - 1)
-        line, column = line_and_column(self._sql, (token or self._words[at]).start)
+    def _syntax_error(self, message: str, function: str, token: Token | None = None) -> InvalidQuery:
+        index = min(self._index, len(self._words) - 1)
+        line, column = line_and_column(self._sql, (token or self._words[index]).start)
         hint = f"write {_EXAMPLES[function]}"
         return InvalidQuery(message, hint=hint, where=f"query, line {line}, column {column}")
 
 
 class RewrittenQuery:
-    """A query in which names of datasets stand between backquotes.
+    """A query with dataset names in backquotes.
 
     Attributes:
         text: the query for Spark.
-        unknown: names that only a dataset could have, and none has.
-        calls: what tables stand for that were table functions, by the tables' names.
+        unknown: names that only a dataset can have, and that no dataset has.
+        calls: table functions by the names of the tables that replace them.
     """
 
     def __init__(self, sql: str, known: Collection[str]) -> None:
         """``known`` are the names of the datasets.
 
         Raises:
-            InvalidQuery: a table function is not written as it has to be; with line and column.
+            InvalidQuery: the syntax of a table function is invalid; with line and column.
         """
         self._sql = sql
         names = {name.casefold() for name in known}
         words = tokenize(sql)
-        found = table_names(sql)
-        tables = [each for each in found if each.call is None]
+        tables_found = table_names(sql)
+        tables = [each for each in tables_found if each.call is None]
         read = [each for each in tables if each.name.casefold() in names]
         self.unknown = [each for each in tables if each not in read and set(each.name) & set("-/:")]
         self.unknown = [each for each in self.unknown if not each.quoted]
         self.calls: dict[str, TableFunctionCall] = {}
         edits = [(each.start, each.end, _backquoted(each.name)) for each in read if each.needs_quotes]
         named = {each.name.casefold() for each in read if each.needs_quotes}
-        for each in found:
+        for each in tables_found:
             if each.call is None:
                 continue
             call = parse_table_function(sql, each.call[0])
             self.calls[call.text] = call
-            bare = not _has_alias(words, each.stop)
+            bare = not _has_alias(words, each.alias_start)
             edits.append(
                 (*each.call, _backquoted(call.text) + (f" AS {_backquoted(each.name)}" if bare else ""))
             )
             named |= {each.name.casefold()} if bare and set(each.name) & set(".-/:") else set()
-        taken = {each.start for each in read}
-        edits += [each for each in _qualifiers(words, named, taken) if not _within(each[0], found)]
+        quoted_starts = {each.start for each in read}
+        edits += [
+            each
+            for each in _quote_qualifiers(words, named, quoted_starts)
+            if not _in_table_function(each[0], tables_found)
+        ]
         self._edits = sorted(edits)
-        self.text = self._edited()
+        self.text = self._apply_edits()
 
     def original_position(self, line: int, column: int) -> tuple[int, int]:
-        """Line and column in the query as it was written, of those in :attr:`text`; both from 1."""
+        """Return the line and column in the original query of a position in :attr:`text`; all from 1."""
         lines = self.text.split("\n")
-        at = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
+        offset = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
         shift = 0
         for start, end, text in self._edits:
             begin = start + shift
             length = len(text)
-            if at < begin:
+            if offset < begin:
                 break
-            if at < begin + length:
+            if offset < begin + length:
                 return line_and_column(self._sql, start)
             shift += length - (end - start)
-        return line_and_column(self._sql, at - shift)
+        return line_and_column(self._sql, offset - shift)
 
-    def place_of(self, name: TableName) -> tuple[int, int]:
-        """Line and column of a name in :attr:`text`; both from 1."""
+    def position_of(self, name: TableName) -> tuple[int, int]:
+        """Return the line and column of a name in :attr:`text`; both from 1."""
         shift = sum(len(text) - (end - start) for start, end, text in self._edits if end <= name.start)
         return line_and_column(self.text, name.start + shift)
 
-    def _edited(self) -> str:
+    def _apply_edits(self) -> str:
         parts: list[str] = []
-        done = 0
+        position = 0
         for start, end, text in self._edits:
-            parts += [self._sql[done:start], text]
-            done = end
-        return "".join([*parts, self._sql[done:]])
+            parts += [self._sql[position:start], text]
+            position = end
+        return "".join([*parts, self._sql[position:]])
 
 
-def _qualifiers(
-    words: Sequence[Token], names: Collection[str], taken: Collection[int]
+def _quote_qualifiers(
+    words: Sequence[Token], names: Collection[str], excluded_starts: Collection[int]
 ) -> Iterator[tuple[int, int, str]]:
-    """Names of datasets before the names of their columns."""
-    for at, token in enumerate(words):
-        if token.kind != "word" or token.start in taken or (at and words[at - 1].text == "."):
+    """Yield edits that quote dataset names used as qualifiers of columns."""
+    for index, token in enumerate(words):
+        if token.kind != "word" or token.start in excluded_starts or (index and words[index - 1].text == "."):
             continue
-        end = qualified_name_end(words, at) - 2  # the column is the last part, or fields of it are
-        while end > at:
-            name = qualified_name(words, at, end)
+        # the last part is a column, or several are a column and its fields
+        end = qualified_name_end(words, index) - 2
+        while end > index:
+            name = qualified_name(words, index, end)
             if words[end].text == "." and name.name.casefold() in names:
                 yield name.start, name.end, _backquoted(name.name)
                 break
             end -= 2
 
 
-def _has_alias(words: Sequence[Token], stop: int) -> bool:
-    """Whether a table that ends at this character gets a name of its own."""
-    behind = next((each for each in words if each.start >= stop), None)
-    if behind is None or behind.kind not in ("word", "quoted"):
+def _has_alias(words: Sequence[Token], offset: int) -> bool:
+    """Return whether a table that ends at this offset has an alias."""
+    following = next((each for each in words if each.start >= offset), None)
+    if following is None or following.kind not in ("word", "quoted"):
         return False
-    return behind.kind == "quoted" or behind.text.upper() not in TABLE_TERMINATORS
+    return following.kind == "quoted" or following.text.upper() not in TABLE_TERMINATORS
 
 
-def _within(at: int, tables: Sequence[TableName]) -> bool:
-    return any(each.call is not None and each.call[0] <= at < each.call[1] for each in tables)
+def _in_table_function(offset: int, tables: Sequence[TableName]) -> bool:
+    return any(each.call is not None and each.call[0] <= offset < each.call[1] for each in tables)
 
 
 def _backquoted(name: str) -> str:

@@ -1,6 +1,7 @@
-"""Exchanging datasets with other repositories: comparing histories, pull, push.
+"""Exchange of datasets with other repositories: comparing histories, pull and push.
 
-API: open_remote, open_repository.
+`open_remote` and `open_repository` open a URL. The package must not import `verify`, `provenance` or
+`coordinator`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ if TYPE_CHECKING:
 
 
 def open_remote(url: str, access: RemoteAccess) -> RemoteDataset:
-    """What reads (and perhaps writes) the dataset at a URL; nothing is asked yet.
+    """Return the remote dataset at a URL, without any request.
 
     Args:
-        url: as ``odf_engine.workspace.remotes.normalize_url`` gives it.
-        access: settings, logins, and who wants to stop.
+        url: normalized by ``odf_engine.workspace.remotes.normalize_url``.
+        access: settings, credentials and cancellation.
+
+    Raises:
+        Unsupported: an unknown URL scheme.
     """
     match urlsplit(url).scheme:
         case "file":
+            # Deferred: each transport imports its network library.
             from odf_engine.sync.remotes.folder_remote import FolderRemote
 
             return FolderRemote(url)
@@ -48,7 +53,11 @@ def open_remote(url: str, access: RemoteAccess) -> RemoteDataset:
 
 
 def open_repository(url: str, access: RemoteAccess) -> Repository:
-    """What lists the datasets of a repository."""
+    """Return the repository at a URL, which lists datasets.
+
+    Raises:
+        Unsupported: a URL scheme without listing.
+    """
     match urlsplit(url).scheme:
         case "file":
             from odf_engine.sync.remotes.folder_remote import FolderRepository

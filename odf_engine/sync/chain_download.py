@@ -1,4 +1,4 @@
-"""Downloads blocks and objects of a remote chain, resumable, verified by hash."""
+"""Downloads blocks and objects of a remote chain; resumable, verified by hash."""
 
 from __future__ import annotations
 
@@ -38,125 +38,127 @@ from odf_engine.sync.history import (
 from odf_engine.sync.remotes.base import MAX_PROOF_BYTES, ObjectFile, ObjectKind, RemoteDataset
 
 _HASHERS: Final[dict[int, Any]] = {SHA3_256: hashlib.sha3_256, SHA2_256: hashlib.sha256}
-_CHUNK: Final = 1 << 20
-_WAITING: Final = 8192  # objects that are known and not begun: about 2 MB
-_SETTLE_BYTES: Final = 1 << 30  # to wait for the disk more often slows down what arrives meanwhile
-_SETTLE_FILES: Final = 4096
+_CHUNK_BYTES: Final = 1 << 20
+_QUEUE_SIZE: Final = 8192  # objects that are queued: about 2 MB
+_SYNC_BYTES: Final = 1 << 30  # more frequent syncs would slow down the transfers
+_SYNC_FILES: Final = 4096
 _ATTEMPTS: Final = 8
-_TELL_SECONDS: Final = 0.1
+_REPORT_SECONDS: Final = 0.1
 
 
 class ObjectDownloads:
-    """What is still missing of a dataset's objects, on its way here; a context manager.
+    """Downloads of a dataset's missing objects; a context manager.
 
     Attributes:
-        bytes: how much has come from elsewhere.
-        files: how many have become whole.
+        bytes: number of downloaded bytes.
+        files: number of complete objects.
     """
 
     def __init__(
         self, folder: Path, arriving: Path, remote: RemoteDataset, reporter: Reporter, parallel: int
     ) -> None:
-        """``folder`` is the dataset's, ``arriving`` that of what is in the making; on one file system."""
+        """``folder`` is the dataset's, ``arriving`` that of incomplete downloads; both on one file system."""
         self.bytes = 0
         self.files = 0
         self._arriving, self._remote, self._reporter = arriving, remote, reporter
         self._objects = {kind: LocalObjectStore(folder / kind) for kind in ("data", "checkpoints")}
-        self._queue: queue.Queue[ObjectFile | None] = queue.Queue(_WAITING)
+        self._queue: queue.Queue[ObjectFile | None] = queue.Queue(_QUEUE_SIZE)
         self._threads = [
-            threading.Thread(target=self._work, name=f"intake-{number}", daemon=True)
+            threading.Thread(target=self._run_worker, name=f"intake-{number}", daemon=True)
             for number in range(parallel)
         ]
-        self._settler = ThreadPoolExecutor(1, "intake-settler")  # waits for the disk while more arrives
+        self._sync_executor = ThreadPoolExecutor(
+            1, "intake-settler"
+        )  # syncs files while others are downloaded
         self._lock = threading.Lock()
         self._error: BaseException | None = None
-        self._coming: set[tuple[str, bytes]] = set()  # wanted, and not in their places yet
-        self._whole: list[ObjectFile] = []
-        self._whole_bytes = 0
+        self._requested: set[tuple[str, bytes]] = set()  # requested, and not in their final place yet
+        self._complete: list[ObjectFile] = []
+        self._complete_bytes = 0
         self._hashed, self._total_bytes, self._total_files = 0, 0, 0
-        self._told = 0.0
+        self._last_report = 0.0
 
     def __enter__(self) -> Self:
-        """Nothing travels yet."""
+        """Do nothing; :meth:`start` starts the transfers."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all transfers; those that are not whole stay for the next time.
+        """Stop all transfers; incomplete ones are stored for the next attempt.
 
-        What went wrong first is raised: whatever else did is only that the remote was closed then.
+        Raises the first error; later ones only result from closing the remote.
         """
         if error is not None:
-            self._fail(error)
+            self._set_error(error)
         self._join()
         if error is not None and self._error is not None and self._error is not error:
             raise self._error from None
 
-    def start(self, most: int | None = None) -> None:
-        """Lets objects travel from now on, several at the same time, or ``most``."""
-        for thread in self._threads[:most]:
+    def start(self, max_threads: int | None = None) -> None:
+        """Start the transfers, with all threads or at most ``max_threads``."""
+        for thread in self._threads[:max_threads]:
             if thread.ident is None:
                 thread.start()
 
     def is_missing(self, file: ObjectFile) -> bool:
-        """Whether the dataset lacks this object, or has one of another size under its name."""
+        """Return whether the dataset lacks this object, or has one of another size under its name."""
         objects = self._objects[file.kind]
         name = find_object_name(objects, file.hash)
         return name is None or objects.size(name) != file.size
 
     def request(self, file: ObjectFile) -> None:
-        """Fetches the object, unless it is here or on its way; waits while too many others do.
+        """Queue an object unless it is stored or queued already; blocks while the queue is full.
 
         Raises:
-            OdfError: another object cannot be had.
-            Cancelled: somebody asked to stop.
+            OdfError: the download of another object has failed.
+            Cancelled: the job was cancelled.
         """
         if file.hash.code not in _HASHERS:
             problem = f"{file.kind}/{file.hash} is named by a hash that is none of a file's bytes"
             raise BadData(problem, where=self._remote.url, hint=SOURCE_HINT)
         with self._lock:
-            if _key(file) in self._coming:
+            if _key(file) in self._requested:
                 return
         if not self.is_missing(file):
             return
         with self._lock:
-            self._coming.add(_key(file))
+            self._requested.add(_key(file))
             self._total_bytes += file.size
             self._total_files += 1
         while True:
-            self._check()
+            self._raise_if_stopped()
             with suppress(queue.Full):
                 self._queue.put(file, timeout=0.1)
                 return
 
     def finish(self) -> None:
-        """Waits until all objects are whole, in their places and durable.
+        """Wait until all objects are complete, in their final place, and synced.
 
         Raises:
-            OdfError: one cannot be had, or is not what its hash says.
-            Cancelled: somebody asked to stop.
+            OdfError: an object cannot be downloaded, or does not match its hash.
+            Cancelled: the job was cancelled.
         """
         self.start()
         self._join()
-        self._settle(self._taken(0, 0))
-        self._check()
-        self._tell(0, now=True)
+        self._sync_and_move(self._take_complete(0, 0))
+        self._raise_if_stopped()
+        self._report_progress(0, force=True)
 
     # --- Threads ---
 
-    def _work(self) -> None:
+    def _run_worker(self) -> None:
         while (file := self._queue.get()) is not None:
             if self._error is not None:
                 continue
             try:
-                self._fetch(file)
-                if files := self._taken(_SETTLE_FILES, _SETTLE_BYTES):
-                    self._settler.submit(self._settle, files)
+                self._download(file)
+                if files := self._take_complete(_SYNC_FILES, _SYNC_BYTES):
+                    self._sync_executor.submit(self._sync_and_move, files)
             except OSError as error:
-                self._fail(_not_stored(error))
+                self._set_error(_storage_error(error))
             except BaseException as error:
-                self._fail(error)
+                self._set_error(error)
 
     def _join(self) -> None:
         for thread in self._threads:
@@ -165,32 +167,32 @@ class ObjectDownloads:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        self._settler.shutdown()
+        self._sync_executor.shutdown()
 
-    def _fail(self, error: BaseException) -> None:
+    def _set_error(self, error: BaseException) -> None:
         with self._lock:
-            waiting = self._error is None and bool(self._coming)
+            is_active = self._error is None and bool(self._requested)
             self._error = self._error or error
-        if waiting:  # perhaps for long
+        if is_active:  # they may block for long
             with suppress(Exception):
                 self._remote.close()
 
-    def _check(self) -> None:
+    def _raise_if_stopped(self) -> None:
         self._reporter.raise_if_cancelled()
         if self._error is not None:
             raise self._error
 
     # --- One object ---
 
-    def _fetch(self, file: ObjectFile) -> None:
+    def _download(self, file: ObjectFile) -> None:
         path = str(self._arriving / file.kind / str(file.hash))
         descriptor = open_no_follow(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            had = os.fstat(descriptor).st_size
-            if had > file.size:
-                had = _emptied(descriptor)
-            if not self._receive(file, descriptor, had) and not (
-                had and self._receive(file, descriptor, _emptied(descriptor))
+            received = os.fstat(descriptor).st_size
+            if received > file.size:
+                received = _truncate(descriptor)
+            if not self._receive(file, descriptor, received) and not (
+                received and self._receive(file, descriptor, _truncate(descriptor))
             ):
                 os.unlink(path)  # noqa: PTH108
                 raise BadData(f"{_name(file)}: {HASH_MISMATCH}", where=self._remote.url, hint=SOURCE_HINT)
@@ -198,67 +200,67 @@ class ObjectDownloads:
             os.close(descriptor)
         with self._lock:
             self.files += 1
-            self._whole.append(file)
-            self._whole_bytes += file.size
+            self._complete.append(file)
+            self._complete_bytes += file.size
 
-    def _receive(self, file: ObjectFile, descriptor: int, had: int) -> bool:
-        """Receives what is missing behind the first bytes; whether all of it has the right hash."""
+    def _receive(self, file: ObjectFile, descriptor: int, received: int) -> bool:
+        """Receive the bytes after the first ``received``; return whether the hash of all bytes matches."""
         hasher = _HASHERS[file.hash.code]()
-        for at in range(0, had, _CHUNK):
-            self._check()
-            hasher.update(os.pread(descriptor, min(_CHUNK, had - at), at))
-        self._tell(had, fetched=False)
+        for offset in range(0, received, _CHUNK_BYTES):
+            self._raise_if_stopped()
+            hasher.update(os.pread(descriptor, min(_CHUNK_BYTES, received - offset), offset))
+        self._report_progress(received, fetched=False)
         for _ in range(_ATTEMPTS):
-            before = had
-            if had < file.size:
-                had = self._stream(file, descriptor, hasher, had)
-            if had >= file.size or had == before:
+            previous = received
+            if received < file.size:
+                received = self._stream(file, descriptor, hasher, received)
+            if received >= file.size or received == previous:
                 break
-        if had > file.size:
-            _emptied(descriptor)
+        if received > file.size:
+            _truncate(descriptor)
             problem = f"{_name(file)} has more than the {file.size:,} bytes that its block says"
             raise BadData(problem, where=self._remote.url, hint=SOURCE_HINT)
-        if had < file.size:
-            problem = f"{_name(file)} ends after {had:,} of the {file.size:,} bytes that its block says"
+        if received < file.size:
+            problem = f"{_name(file)} ends after {received:,} of the {file.size:,} bytes that its block says"
             raise BadData(problem, where=self._remote.url, hint=SOURCE_HINT)
-        # The hash is that of the bytes received, not of the file. Every write was complete, so that a file of
-        # the right size has these bytes: reading a large slice again would double the time of a pull.
+        # The hash covers the received bytes, not the file. Every write was complete, so a file of the right
+        # size contains them: reading a large slice again would double the time of a pull.
         if os.fstat(descriptor).st_size != file.size:
             raise OSError(errno.EIO, "not all bytes were stored", f"{file.kind}/{file.hash}")
         return hasher.digest() == file.hash.digest
 
-    def _stream(self, file: ObjectFile, descriptor: int, hasher: Any, had: int) -> int:
-        chunks: Any = self._remote.chunks(file, had)
-        os.lseek(descriptor, had, os.SEEK_SET)
+    def _stream(self, file: ObjectFile, descriptor: int, hasher: Any, received: int) -> int:
+        chunks: Any = self._remote.chunks(file, received)
+        os.lseek(descriptor, received, os.SEEK_SET)
         try:
             for chunk in chunks:
-                self._check()
-                had += len(chunk)
-                if had > file.size:
+                self._raise_if_stopped()
+                received += len(chunk)
+                if received > file.size:
                     break
                 hasher.update(chunk)
                 write_all(descriptor, chunk)
-                self._tell(len(chunk))
+                self._report_progress(len(chunk))
         except NotFound as error:
             problem = f"{_name(file)} is missing: {error.message}"
             raise NotFound(problem, where=self._remote.url, hint=SOURCE_HINT) from error
         finally:
             if hasattr(chunks, "close"):
                 chunks.close()
-        return had
+        return received
 
     # --- All of them ---
 
-    def _taken(self, most_files: int, most_bytes: int) -> list[ObjectFile]:
-        """All objects that are whole and not in their places, if they are more than that."""
+    def _take_complete(self, most_files: int, most_bytes: int) -> list[ObjectFile]:
+        """Return all complete objects that are not in their final place, if they exceed these limits."""
         with self._lock:
-            if len(self._whole) <= most_files and self._whole_bytes <= most_bytes:
+            if len(self._complete) <= most_files and self._complete_bytes <= most_bytes:
                 return []
-            files, self._whole, self._whole_bytes = self._whole, [], 0
+            files, self._complete, self._complete_bytes = self._complete, [], 0
             return files
 
-    def _settle(self, files: Sequence[ObjectFile]) -> None:
-        """Moves whole objects to their places, durable before they have a name there."""
+    def _sync_and_move(self, files: Sequence[ObjectFile]) -> None:
+        """Sync complete objects and move them to their final place."""
         if not files or self._error is not None:
             return
         try:
@@ -272,17 +274,17 @@ class ObjectDownloads:
             for folder in folders:
                 fsync_folder(folder)
         except OSError as error:
-            self._fail(_not_stored(error))
+            self._set_error(_storage_error(error))
         with self._lock:
-            self._coming.difference_update(map(_key, files))
+            self._requested.difference_update(map(_key, files))
 
-    def _tell(self, size: int, fetched: bool = True, now: bool = False) -> None:
+    def _report_progress(self, size: int, fetched: bool = True, force: bool = False) -> None:
         with self._lock:
             self._hashed += size
             self.bytes += size if fetched else 0
-            moment = time.monotonic()
-            if now or moment - self._told > _TELL_SECONDS:
-                self._told = moment
+            time_now = time.monotonic()
+            if force or time_now - self._last_report > _REPORT_SECONDS:
+                self._last_report = time_now
                 self._reporter.set_amounts(
                     bytes=self._hashed,
                     total_bytes=self._total_bytes,
@@ -291,7 +293,7 @@ class ObjectDownloads:
                 )
 
 
-def _emptied(descriptor: int) -> int:
+def _truncate(descriptor: int) -> int:
     os.ftruncate(descriptor, 0)
     return 0
 
@@ -304,7 +306,7 @@ def _name(file: ObjectFile) -> str:
     return f"{file.kind}/{file.hash}"
 
 
-def _not_stored(error: OSError) -> OdfError:
+def _storage_error(error: OSError) -> OdfError:
     return OdfError(
         f"the data cannot be stored: {error.strerror or error}",
         where=str(error.filename or ""),
@@ -312,60 +314,68 @@ def _not_stored(error: OSError) -> OdfError:
     )
 
 
-_DIGEST: Final = 32
-_MAX_KEPT: Final = 4096
-_MAX_KEPT_BYTES: Final = 32 << 20
+_DIGEST_BYTES: Final = 32
+_MAX_BLOCKS: Final = 4096
+_MAX_BLOCK_STACK_BYTES: Final = 32 << 20
 
 
 class BlockStack:
-    """Hashes of all blocks, 32 bytes each, and the blocks met last as they are; the others are read again."""
+    """A stack of blocks: 32 bytes per hash, and the latest blocks in memory; others are read again."""
 
     def __init__(self) -> None:
         self._digests = bytearray()
-        self._kept: deque[RemoteBlock] = deque()
+        self._blocks: deque[RemoteBlock] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
-        """How many blocks there are."""
-        return len(self._digests) // _DIGEST
+        """Return the number of blocks."""
+        return len(self._digests) // _DIGEST_BYTES
 
-    def add(self, walked: RemoteBlock) -> None:
-        """Takes the block before those that are there."""
-        self._digests += walked.hash.digest
-        self._kept.append(walked)
-        self._bytes += len(walked.data)
-        while len(self._kept) > _MAX_KEPT or self._bytes > _MAX_KEPT_BYTES:
-            self._bytes -= len(self._kept.popleft().data)
+    def add(self, block: RemoteBlock) -> None:
+        """Push the predecessor of the last pushed block."""
+        self._digests += block.hash.digest
+        self._blocks.append(block)
+        self._bytes += len(block.data)
+        while len(self._blocks) > _MAX_BLOCKS or self._bytes > _MAX_BLOCK_STACK_BYTES:
+            self._bytes -= len(self._blocks.popleft().data)
 
-    def oldest_first(self, adoption: Quarantine, where: str) -> Iterator[RemoteBlock]:
-        """The blocks, each once; there are none left then.
+    def oldest_first(self, quarantine: Quarantine, where: str) -> Iterator[RemoteBlock]:
+        """Pop and yield the blocks, oldest first.
 
         Raises:
-            NotFound: somebody removed what had arrived.
+            NotFound: a downloaded block was removed meanwhile.
         """
         while self._digests:
-            digest = bytes(self._digests[-_DIGEST:])
-            del self._digests[-_DIGEST:]
-            yield self._kept.pop() if self._kept else _again(adoption, Multihash(SHA3_256, digest), where)
+            digest = bytes(self._digests[-_DIGEST_BYTES:])
+            del self._digests[-_DIGEST_BYTES:]
+            yield (
+                self._blocks.pop()
+                if self._blocks
+                else _read_again(quarantine, Multihash(SHA3_256, digest), where)
+            )
 
 
-def _again(adoption: Quarantine, block_hash: Multihash, where: str) -> RemoteBlock:
-    data = adoption.read_block(block_hash)
+def _read_again(quarantine: Quarantine, block_hash: Multihash, where: str) -> RemoteBlock:
+    data = quarantine.read_block(block_hash)
     if data is None:
-        raise NotFound(f"block {block_hash} had arrived, and is gone again", where=str(adoption.folder))
+        raise NotFound(f"block {block_hash} had arrived, and is gone again", where=str(quarantine.folder))
     return verify_block(block_hash, data, where)
 
 
 class CachedBlockSource:
-    """The blocks of a remote: from here, if an earlier try has brought them; new ones are kept."""
+    """The blocks of a remote, with a cache of earlier downloads."""
 
-    def __init__(self, remote: RemoteDataset, adoption: Quarantine) -> None:
+    def __init__(self, remote: RemoteDataset, quarantine: Quarantine) -> None:
         self.url = remote.url
-        self._remote, self._adoption = remote, adoption
+        self._remote, self._quarantine = remote, quarantine
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """The bytes of a block."""
-        data = self._adoption.read_block(object_hash)
+        """Return the bytes of a block.
+
+        Raises:
+            NotFound: the remote lacks the block.
+        """
+        data = self._quarantine.read_block(object_hash)
         if data is not None and Multihash.sha3_256(data) == object_hash:
             return data
         try:
@@ -374,12 +384,12 @@ class CachedBlockSource:
             problem = f"block {object_hash} is missing: {error.message}"
             raise NotFound(problem, where=self.url, hint=SOURCE_HINT) from error
         if Multihash.sha3_256(data) == object_hash:
-            self._adoption.store(object_hash, data)
+            self._quarantine.store(object_hash, data)
         return data
 
 
 class DownloadTotals(NamedTuple):
-    """How much came: ``bytes`` are those of slices and checkpoints that were fetched."""
+    """Totals of a download; ``bytes`` counts downloaded slices and checkpoints."""
 
     blocks: int
     records: int
@@ -397,35 +407,39 @@ def download_chain(
     first: Callable[[], None] = lambda: None,
     look: Callable[[RemoteBlock], None] = lambda walked: None,
 ) -> DownloadTotals:
-    """Makes ``theirs`` the head of the dataset, or changes nothing.
+    """Download a chain and make ``theirs`` the head of the dataset, or change nothing.
 
     Args:
-        dataset: where it goes; its folder has to be there, and may be empty.
-        remote: where it comes from.
-        theirs: the head there, which is not the one here.
-        reporter: hears how far it is.
-        parallel: how many objects travel at the same time.
-        force: leaves blocks that only the dataset here has, and keeps its head as a reference.
-        first: is called just before the head moves.
-        look: is shown every new block as soon as it is known, in no certain order, and may raise.
+        dataset: the local dataset; its folder must exist, and may be empty.
+        remote: the remote dataset.
+        theirs: its head, which differs from the local one.
+        reporter: receives progress; checked for cancellation.
+        parallel: number of parallel transfers.
+        force: discard blocks that only the local dataset has; a reference stores its head.
+        first: called just before the head is set.
+        look: called with every new block as soon as it is known, in any order; may raise.
 
     Raises:
-        Diverged: the dataset has blocks of its own, and ``force`` is not given.
-        Conflict: it is another dataset; or somebody committed meanwhile.
-        OdfError: as :func:`odf_engine.sync.pull.pull_dataset` says.
+        HistoriesDiverged: the local dataset has blocks of its own, without ``force``.
+        Conflict: it is another dataset; or another process has committed meanwhile.
+        OdfError: see :func:`odf_engine.sync.pull.pull_dataset`.
     """
-    with Quarantine(dataset) as adoption:
-        taking = _Taking(adoption, remote, theirs, reporter, look)
+    with Quarantine(dataset) as quarantine:
+        download = _ChainDownload(quarantine, remote, theirs, reporter, look)
         try:
-            taking.compare(parallel, force)
+            download.download(parallel, force)
         except Conflict:
-            adoption.discard()  # nobody is going on with it
+            quarantine.discard()  # it cannot be resumed
             raise
-        keep = f"before-pull-{taking.ours.abbreviated}" if taking.ours is not None and taking.leaves else None
+        old_head_ref = (
+            f"before-pull-{download.ours.abbreviated}"
+            if download.ours is not None and download.discards_blocks
+            else None
+        )
         reporter.phase("commit")
         reporter.raise_if_cancelled()
-        adoption.commit(taking.ours, backup_ref=keep, before_move=first)
-        return DownloadTotals(adoption.blocks, adoption.records, taking.bytes)
+        quarantine.commit(download.ours, backup_ref=old_head_ref, before_move=first)
+        return DownloadTotals(quarantine.blocks, quarantine.records, download.bytes)
 
 
 def restore(
@@ -437,194 +451,194 @@ def restore(
     parallel: int,
     look: Callable[[RemoteBlock], None] = lambda walked: None,
 ) -> DownloadTotals:
-    """Fetches the objects up to ``theirs`` that are damaged or missing here; the head does not move.
+    """Download damaged or missing objects of the chain up to ``theirs``; the head is unchanged.
 
-    Blocks are checked by their hashes, slices and checkpoints by their sizes.
+    Blocks are checked by hash, slices and checkpoints by size.
 
     Args:
-        dataset: the dataset to restore.
+        dataset: the local dataset.
         remote: another copy of it.
-        theirs: the head of that copy.
-        reporter: receives the progress.
-        parallel: how many objects are fetched at the same time.
-        look: is called with every block of the copy, and may raise.
+        theirs: head of that copy.
+        reporter: receives progress; checked for cancellation.
+        parallel: number of parallel transfers.
+        look: called with every block of the copy; may raise.
 
     Returns:
-        How many blocks, and how many bytes of slices and checkpoints, were fetched.
+        The number of downloaded blocks, and the downloaded bytes of slices and checkpoints.
 
     Raises:
-        OdfError: an object cannot be fetched or stored.
+        OdfError: an object cannot be downloaded or stored.
     """
     reporter.phase("fetch")
-    with Quarantine(dataset) as adoption:
+    with Quarantine(dataset) as quarantine:
         blocks: list[Multihash] = []
-        with ObjectDownloads(dataset.folder, adoption.folder, remote, reporter, parallel) as intake:
-            intake.start()
+        with ObjectDownloads(dataset.folder, quarantine.folder, remote, reporter, parallel) as downloads:
+            downloads.start()
             for walked in walk_back(
-                CachedBlockSource(remote, adoption), theirs, lambda block: False, reporter
+                CachedBlockSource(remote, quarantine), theirs, lambda block: False, reporter
             ):
                 look(walked)
                 blocks.append(walked.hash)
                 for file in referenced_objects(walked):
-                    intake.request(file)
-            intake.finish()
-        restored = adoption.restore(blocks)
-        adoption.discard()
-        return DownloadTotals(restored, 0, intake.bytes)
+                    downloads.request(file)
+            downloads.finish()
+        restored = quarantine.restore(blocks)
+        quarantine.discard()
+        return DownloadTotals(restored, 0, downloads.bytes)
 
 
-class _Taking:
-    """One transfer; ``leaves`` says whether blocks of the dataset are no part of the chain afterwards."""
+class _ChainDownload:
+    """One download; ``discards_blocks``: blocks of the local dataset are discarded."""
 
     def __init__(
         self,
-        adoption: Quarantine,
+        quarantine: Quarantine,
         remote: RemoteDataset,
         theirs: Multihash,
         reporter: Reporter,
         look: Callable[[RemoteBlock], None],
     ) -> None:
-        self.adoption, self.remote, self.theirs = adoption, remote, theirs
-        self.dataset = adoption.dataset
+        self.quarantine, self.remote, self.theirs = quarantine, remote, theirs
+        self.dataset = quarantine.dataset
         self.ours = self.dataset.head()
-        self.leaves = False
+        self.discards_blocks = False
         self.bytes = 0
-        self._reporter, self._look = reporter, look
+        self._reporter, self._check_block = reporter, look
 
-    def compare(self, parallel: int, force: bool) -> None:
-        """Finds the new blocks, and brings them and their objects here."""
+    def download(self, parallel: int, force: bool) -> None:
+        """Determine the new blocks, and download them with their objects."""
         if self.ours is not None and self.dataset.contains_block(self.theirs):
-            self._only_leave(force)
+            self._move_back(force)
             return
-        with self._intake(parallel) as intake:
+        with self._object_downloads(parallel) as downloads:
             batch = self.remote.block_batch(self.ours, self.theirs)
             if batch is not None:
-                self._of_batch(batch, self.ours, intake)
+                self._download_batch(batch, self.ours, downloads)
             elif self.ours is None:
-                self._new(intake)
+                self._download_new(downloads)
             else:
-                self._after_walk(intake, self.ours, force)
-            intake.finish()
-            self.bytes = intake.bytes
+                self._download_after_walk(downloads, self.ours, force)
+            downloads.finish()
+            self.bytes = downloads.bytes
 
     # --- Ways ---
 
-    def _only_leave(self, force: bool) -> None:
-        """The head there is an older block of the dataset here."""
+    def _move_back(self, force: bool) -> None:
+        """Move back to an older block: the remote head is part of the local chain."""
         if not force:
-            raise _diverged(Relation("ahead", 0, 0, self.theirs), self.remote.url)
-        self.adoption.set_parent(self.theirs)
-        self.leaves = True
+            raise _diverged_error(Relation("ahead", 0, 0, self.theirs), self.remote.url)
+        self.quarantine.set_parent(self.theirs)
+        self.discards_blocks = True
 
-    def _new(self, intake: ObjectDownloads) -> None:
-        """Nothing is here: objects are fetched while older blocks are still being read."""
+    def _download_new(self, downloads: ObjectDownloads) -> None:
+        """Download a new dataset: objects are downloaded while older blocks are still being read."""
         self._reporter.phase("fetch")
 
-        def met(walked: RemoteBlock) -> None:
+        def request_objects(walked: RemoteBlock) -> None:
             for file in referenced_objects(walked):
-                intake.request(file)
+                downloads.request(file)
 
-        intake.start(1)  # more of them would be in the way of the blocks, which come one after the other
-        trail = self._walk(lambda block: False, met)
-        intake.start()
-        self.adoption.set_parent(None)
-        for walked in trail.oldest_first(self.adoption, self.remote.url):
+        downloads.start(1)  # more threads would slow down the sequential reads of blocks
+        stack = self._walk(lambda block: False, request_objects)
+        downloads.start()
+        self.quarantine.set_parent(None)
+        for walked in stack.oldest_first(self.quarantine, self.remote.url):
             self._append(walked)
 
-    def _after_walk(self, intake: ObjectDownloads, ours: Multihash, force: bool) -> None:
+    def _download_after_walk(self, downloads: ObjectDownloads, ours: Multihash, force: bool) -> None:
         oldest: list[RemoteBlock] = []
 
-        def met(walked: RemoteBlock) -> None:
-            oldest[:] = [walked]
-            count = walked.block.sequence_number
+        def report_block(block: RemoteBlock) -> None:
+            oldest[:] = [block]
+            count = block.block.sequence_number
             self._reporter.set_amounts(
-                files=len(trail) + 1, total_files=len(trail) + 1 + max(0, count - newest)
+                files=len(stack) + 1, total_files=len(stack) + 1 + max(0, count - newest)
             )
 
         newest = self.dataset.state().sequence_number + 1
-        trail = BlockStack()
-        self._walk(self.dataset.contains_block, met, trail)
-        relation = relation_to(self.dataset, oldest[0], len(trail), self.remote.url)
-        self.leaves = relation.kind == "diverged"
-        if self.leaves and not force:
-            raise _diverged(relation, self.remote.url)
+        stack = BlockStack()
+        self._walk(self.dataset.contains_block, report_block, stack)
+        relation = relation_to(self.dataset, oldest[0], len(stack), self.remote.url)
+        self.discards_blocks = relation.kind == "diverged"
+        if self.discards_blocks and not force:
+            raise _diverged_error(relation, self.remote.url)
         common = relation.common
-        batch = self.remote.block_batch(common, self.theirs) if self.leaves else None
-        if batch is not None:  # so that the protocol knows which objects it is about
-            self._of_batch(batch, common, intake)
+        batch = self.remote.block_batch(common, self.theirs) if self.discards_blocks else None
+        if batch is not None:  # the protocol needs the blocks to know the requested objects
+            self._download_batch(batch, common, downloads)
             return
         self._reporter.phase("fetch")
-        intake.start()
-        self.adoption.set_parent(common)
-        for walked in trail.oldest_first(self.adoption, self.remote.url):
-            self._append(walked)
-            for file in referenced_objects(walked):
-                intake.request(file)
+        downloads.start()
+        self.quarantine.set_parent(common)
+        for block in stack.oldest_first(self.quarantine, self.remote.url):
+            self._append(block)
+            for file in referenced_objects(block):
+                downloads.request(file)
 
-    def _of_batch(
-        self, batch: Iterator[tuple[Multihash, bytes]], after: Multihash | None, intake: ObjectDownloads
+    def _download_batch(
+        self, batch: Iterator[tuple[Multihash, bytes]], after: Multihash | None, downloads: ObjectDownloads
     ) -> None:
-        """Blocks that come in one go, oldest first; objects are fetched once all of them are known."""
+        """Process a batch of blocks, oldest first; objects are downloaded once all blocks are known."""
         self._reporter.phase("fetch")
-        self.adoption.set_parent(after)
+        self.quarantine.set_parent(after)
         files: dict[ObjectFile, None] = {}
         last = after
         for block_hash, data in batch:
             self._reporter.raise_if_cancelled()
-            walked = verify_block(block_hash, data, self.remote.url)
-            if walked.block.prev_block_hash != last:
+            block = verify_block(block_hash, data, self.remote.url)
+            if block.block.prev_block_hash != last:
                 problem = f"block {block_hash} does not follow the one that was sent before it"
                 raise BadData(problem, where=self.remote.url, hint=SOURCE_HINT)
-            self._look(walked)
-            self.adoption.store(block_hash, data)
-            self._append(walked)
+            self._check_block(block)
+            self.quarantine.store(block_hash, data)
+            self._append(block)
             files.update(
-                dict.fromkeys(file for file in referenced_objects(walked) if intake.is_missing(file))
+                dict.fromkeys(file for file in referenced_objects(block) if downloads.is_missing(file))
             )
             last = block_hash
         if last != self.theirs:
             problem = f"the blocks that were sent do not end in {self.theirs}, the head"
             raise BadData(problem, where=self.remote.url, hint=SOURCE_HINT)
         self.remote.prepare(list(files))
-        intake.start()
+        downloads.start()
         for file in files:
-            intake.request(file)
+            downloads.request(file)
 
     # --- Steps ---
 
-    def _intake(self, parallel: int) -> ObjectDownloads:
-        folder, arriving = self.dataset.folder, self.adoption.folder
+    def _object_downloads(self, parallel: int) -> ObjectDownloads:
+        folder, arriving = self.dataset.folder, self.quarantine.folder
         return ObjectDownloads(folder, arriving, self.remote, self._reporter, parallel)
 
     def _walk(
         self,
         known: Callable[[Multihash], bool],
-        met: Callable[[RemoteBlock], None],
-        trail: BlockStack | None = None,
+        on_block: Callable[[RemoteBlock], None],
+        stack: BlockStack | None = None,
     ) -> BlockStack:
-        trail = BlockStack() if trail is None else trail
-        for walked in walk_back(
-            CachedBlockSource(self.remote, self.adoption), self.theirs, known, self._reporter
+        stack = BlockStack() if stack is None else stack
+        for block in walk_back(
+            CachedBlockSource(self.remote, self.quarantine), self.theirs, known, self._reporter
         ):
-            self._look(walked)
-            met(walked)
-            trail.add(walked)
-        return trail
+            self._check_block(block)
+            on_block(block)
+            stack.add(block)
+        return stack
 
-    def _append(self, walked: RemoteBlock) -> None:
+    def _append(self, block: RemoteBlock) -> None:
         self._reporter.raise_if_cancelled()
         try:
-            self.adoption.append(walked.stored)
+            self.quarantine.append(block.stored)
         except ChainRuleViolated as error:
             problem = f"the chain breaks a rule ({error.rule}): {error.message}"
-            found = ChainRuleViolated(error.rule, problem, block=error.block, hint=SOURCE_HINT)
-            found.where = f"{self.remote.url}, block {error.block}"
-            raise found from error
+            translated = ChainRuleViolated(error.rule, problem, block=error.block, hint=SOURCE_HINT)
+            translated.where = f"{self.remote.url}, block {error.block}"
+            raise translated from error
 
 
-def referenced_objects(walked: RemoteBlock) -> Iterator[ObjectFile]:
-    """The slice and the checkpoint that a block speaks of."""
-    event: Any = walked.block.event
+def referenced_objects(block: RemoteBlock) -> Iterator[ObjectFile]:
+    """Yield the slice and the checkpoint of a block."""
+    event: Any = block.block.event
     if (data := getattr(event, "new_data", None)) is not None:
         yield ObjectFile("data", data.physical_hash, data.size)
     if (checkpoint := getattr(event, "new_checkpoint", None)) is not None:
@@ -632,15 +646,17 @@ def referenced_objects(walked: RemoteBlock) -> Iterator[ObjectFile]:
 
 
 def download_proof(dataset: Dataset, remote: RemoteDataset, head: Multihash, reporter: Reporter) -> None:
-    """Takes over the proof of a head, if the remote has one; a wrong one is told of, and left there."""
+    """Download the ownership proof of a head, if the remote has one. An invalid proof is logged and
+    ignored.
+    """
     try:
         if proofs.read_proof(dataset.folder, head) is not None:
             return
-        found = proofs.OwnershipProof.from_bytes(remote.read("proofs", head, MAX_PROOF_BYTES))
-        proofs.verify_proof(found, dataset.state().dataset_id, head)
-        proofs.store_proof(dataset.folder, found)
+        proof = proofs.OwnershipProof.from_bytes(remote.read("proofs", head, MAX_PROOF_BYTES))
+        proofs.verify_proof(proof, dataset.state().dataset_id, head)
+        proofs.store_proof(dataset.folder, proof)
     except (NotFound, Cancelled):
-        return  # the pull is done
+        return  # the pull itself is complete
     except BadData as error:
         reporter.log(f"the proof of ownership is not taken over: {error.message}", "warning")
     except OdfError as error:
@@ -649,7 +665,7 @@ def download_proof(dataset: Dataset, remote: RemoteDataset, head: Multihash, rep
         reporter.log(f"the proof of ownership cannot be stored: {error.strerror}", "warning")
 
 
-def _diverged(relation: Relation, where: str) -> HistoriesDiverged:
+def _diverged_error(relation: Relation, where: str) -> HistoriesDiverged:
     here = f"{relation.ours:,} block{'' if relation.ours == 1 else 's'}"
     there = f"{relation.theirs:,}"
     error = HistoriesDiverged(

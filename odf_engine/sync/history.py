@@ -21,14 +21,14 @@ SOURCE_HINT = "nothing was changed here; tell whoever hosts it, or pull it from 
 
 
 class Relation(msgspec.Struct, frozen=True):
-    """How the dataset here stands to the one there.
+    """The relation of the local dataset to a remote one.
 
     Attributes:
-        kind: ``equal``; ``ahead``: only the one here has more; ``behind``: only the one there has more;
-            ``diverged``: both have more since ``common``; ``new``: here, or there, is none yet.
-        ours: blocks that only the one here has.
-        theirs: blocks that only the one there has.
-        common: the newest block that both have.
+        kind: ``equal``; ``ahead``: only the local one has further blocks; ``behind``: only the remote one
+            has; ``diverged``: both have since ``common``; ``new``: one of them does not exist.
+        ours: number of blocks that only the local one has.
+        theirs: number of blocks that only the remote one has.
+        common: the latest common block.
     """
 
     kind: Literal["equal", "ahead", "behind", "diverged", "new"]
@@ -38,13 +38,13 @@ class Relation(msgspec.Struct, frozen=True):
 
 
 class HistoriesDiverged(Conflict):
-    """One does not simply go on where the other ends; ``relation`` is how they stand, if that is known."""
+    """Neither history extends the other; ``relation`` gives the details if known."""
 
     relation: Relation | None = None
 
 
 class RemoteBlock(NamedTuple):
-    """A block of another chain, with the bytes that its hash was made of."""
+    """A verified block of a remote chain, with its encoded bytes."""
 
     hash: Multihash
     block: MetadataBlock
@@ -54,36 +54,36 @@ class RemoteBlock(NamedTuple):
 
     @property
     def stored(self) -> StoredBlock:
-        """The block as chains know it."""
+        """The block without its bytes."""
         return StoredBlock(self.hash, self.block, self.version, len(self.data), self.unknown)
 
 
 class BlockSource(Protocol):
-    """Where the blocks of a chain come from: a remote, or something before it."""
+    """A source of a chain's blocks: a remote, or a cache of it."""
 
     @property
     def url(self) -> str:
-        """Where it is, for people."""
+        """Location for messages."""
         ...
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """As :meth:`RemoteDataset.read`."""
+        """See :meth:`RemoteDataset.read`."""
         ...
 
 
 def verify_block(block_hash: Multihash, data: bytes, where: str) -> RemoteBlock:
-    """A block whose bytes came from elsewhere.
+    """Verify and decode a block from a remote.
 
     Raises:
-        BadData: the bytes are not those of the hash, or no block.
+        BadData: the bytes do not match the hash, or are not a block.
     """
     if Multihash.sha3_256(data) != block_hash:
         raise BadData(f"block {block_hash}: {HASH_MISMATCH}", where=where, hint=SOURCE_HINT)
     try:
         decoded = decode_block(data)
     except MalformedBlock as error:
-        place = f" ({error.where})" if error.where else ""
-        problem = f"block {block_hash} cannot be read: {error.message}{place}"
+        location = f" ({error.where})" if error.where else ""
+        problem = f"block {block_hash} cannot be read: {error.message}{location}"
         raise BadData(problem, where=where, hint=SOURCE_HINT) from error
     return RemoteBlock(block_hash, decoded.block, data, decoded.version, decoded.unknown)
 
@@ -91,30 +91,34 @@ def verify_block(block_hash: Multihash, data: bytes, where: str) -> RemoteBlock:
 def walk_back(
     remote: BlockSource, head: Multihash, known: Callable[[Multihash], bool], reporter: Reporter
 ) -> Iterator[RemoteBlock]:
-    """The blocks of another chain, newest first, down to its first one or before one that is ``known``.
+    """Yield the blocks of a remote chain, latest first, down to the first or to one that is ``known``.
 
     Raises:
-        BadData: a block is not what its hash says, or its number is not the one before its follower's.
-        NotFound, SourceUnavailable, Cancelled: as the remote has it.
+        BadData: a block does not match its hash, or its sequence number is wrong.
+        NotFound, SourceUnavailable, Cancelled: as raised by the remote.
     """
-    at: Multihash | None = head
+    block_hash: Multihash | None = head
     number: int | None = None
-    while at is not None and not known(at):
+    while block_hash is not None and not known(block_hash):
         reporter.raise_if_cancelled()
-        found = verify_block(at, remote.read("blocks", at, MAX_BLOCK_BYTES), remote.url)
-        block = found.block
+        remote_block = verify_block(
+            block_hash, remote.read("blocks", block_hash, MAX_BLOCK_BYTES), remote.url
+        )
+        block = remote_block.block
         if number is not None and block.sequence_number != number:
-            problem = f"block {at} has number {block.sequence_number} where {number} belongs"
+            problem = f"block {block_hash} has number {block.sequence_number} where {number} belongs"
             raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
         if (block.prev_block_hash is None) != (block.sequence_number == 0):
-            problem = f"block {at}, number {block.sequence_number}, does not fit its place in the chain"
+            problem = (
+                f"block {block_hash}, number {block.sequence_number}, does not fit its place in the chain"
+            )
             raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
-        yield found
-        at, number = block.prev_block_hash, block.sequence_number - 1
+        yield remote_block
+        block_hash, number = block.prev_block_hash, block.sequence_number - 1
 
 
 def compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Relation:
-    """Looks how the dataset here stands to the one there; asks for as many blocks as are not here.
+    """Compare the local dataset with a remote one; reads the blocks that are missing locally.
 
     Raises:
         Conflict: it is another dataset.
@@ -138,21 +142,21 @@ def compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Rela
 
 
 def relation_to(dataset: Dataset, first: RemoteBlock, theirs: int, where: str) -> Relation:
-    """How a dataset stands to a chain of which ``theirs`` blocks are not here, ``first`` the oldest of them.
+    """Return the relation to a chain with ``theirs`` blocks missing locally; ``first`` is the oldest of them.
 
     Raises:
         Conflict: it is the chain of another dataset.
     """
     common = first.block.prev_block_hash
     if common is None:
-        raise unrelated(dataset, first.block, where)
-    # Only blocks that are here are believed to have the numbers that they say.
+        raise unrelated_error(dataset, first.block, where)
+    # Sequence numbers of remote blocks are not trusted here.
     ours = dataset.state().sequence_number - dataset.block(common).block.sequence_number
     return Relation("diverged" if ours else "behind", ours, theirs, common)
 
 
-def unrelated(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:
-    """The error of a chain that begins otherwise; only the first block of it may differ so."""
+def unrelated_error(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:
+    """Return the error for a chain with another first block."""
     ours = dataset.state().dataset_id
     theirs = first.event.dataset_id if isinstance(first.event, Seed) else "no dataset"
     if theirs == ours:

@@ -27,15 +27,15 @@ from odf_engine.workspace.workspace import Workspace
 
 
 class PullResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pull did.
+    """The outcome of a pull.
 
     Attributes:
-        status: ``updated``, or ``up-to-date``, also when the dataset here has more.
-        old_head, new_head: of the dataset here.
-        their_head: of the one there.
-        blocks, records: how many came.
-        bytes: how much of slices and checkpoints was fetched.
-        relation: how the two stand to each other afterwards.
+        status: ``updated`` or ``up-to-date``; the latter also if the local dataset is ahead.
+        old_head, new_head: heads of the local dataset.
+        their_head: head of the remote one.
+        blocks, records: number of downloaded blocks and their records.
+        bytes: downloaded bytes of slices and checkpoints.
+        relation: relation after the pull.
     """
 
     status: Literal["updated", "up-to-date"]
@@ -49,7 +49,7 @@ class PullResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetAlreadyHere(AlreadyExists):
-    """The dataset of a remote is in the workspace under another name; ``dataset`` is which."""
+    """The remote dataset is in the workspace under another name; ``dataset`` is its id."""
 
     dataset: DatasetId | None = None
 
@@ -57,62 +57,69 @@ class DatasetAlreadyHere(AlreadyExists):
 def pull_dataset(
     entry: DatasetEntry, remote: RemoteDataset, reporter: Reporter, *, force: bool, parallel: int
 ) -> PullResult:
-    """Takes over what is new at the remote.
+    """Pull the new blocks of a remote.
 
-    With ``force`` the dataset becomes what the one there is, also where that has less; the reference
-    ``refs/before-pull-…``, named after the end of its hash, keeps the old head. Where the one there has
-    nothing new, ``force`` checks the objects here and fetches those that are damaged or missing.
+    With ``force`` the dataset becomes equal to the remote one, even if that has fewer blocks. The reference
+    ``refs/before-pull-…``, named after the end of its hash, stores the old head. If the remote has nothing
+    new, ``force`` checks the local objects and downloads damaged or missing ones.
 
     Raises:
-        MalformedBlock: a block of the dataset here is damaged, and ``force`` is not given.
-        Diverged: both have changed since their common block, and ``force`` is not given.
-        Conflict: it is another dataset, whatever is given; or somebody committed here meanwhile.
+        MalformedBlock: a local block is damaged, without ``force``.
+        HistoriesDiverged: both have changed since their common block, without ``force``.
+        Conflict: it is another dataset; or another process has committed meanwhile.
         BadData, ChainRuleViolated: the source is damaged.
-        NotFound, SourceUnavailable, Cancelled: nothing is changed; what came whole is kept for the next time.
-        NotSynced: the dataset is updated; a power failure may undo it.
+        NotFound, SourceUnavailable, Cancelled: the dataset is unchanged; complete objects are stored for the
+            next attempt.
+        NotSynced: the dataset is updated, but a power failure may revert it.
     """
     reporter.phase("compare")
-    dataset, theirs = entry.dataset, _head_of(remote)
+    dataset, theirs = entry.dataset, _require_head(remote)
     ours = dataset.head()
-    restored = DownloadTotals(0, 0, 0)
+    restored_totals = DownloadTotals(0, 0, 0)
     if ours is not None and _needs_restoring(dataset, ours, theirs, force):
-        same = partial(_check_same, entry.id, remote.url)
-        restored = restore(dataset, remote, theirs, reporter, parallel=parallel, look=same)
+        check_dataset = partial(_check_same, entry.id, remote.url)
+        restored_totals = restore(dataset, remote, theirs, reporter, parallel=parallel, look=check_dataset)
     if ours is not None and (ours == theirs or (not force and dataset.contains_block(theirs))):
         download_proof(dataset, remote, theirs, reporter)
-        return _up_to_date(dataset, theirs, restored)
+        return _up_to_date_result(dataset, theirs, restored_totals)
 
-    def first() -> None:  # before the blocks: nothing foreign may run in between
+    def record_origin_first() -> None:  # before the blocks: no untrusted query may run in between
         if not (dataset.folder / ORIGIN_FILE).exists():
             record_origin(entry, remote.url)
 
-    taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, force=force, first=first)
+    totals = download_chain(
+        dataset, remote, theirs, reporter, parallel=parallel, force=force, first=record_origin_first
+    )
     download_proof(dataset, remote, theirs, reporter)
-    return _updated(ours, theirs, taken)
+    return _updated_result(ours, theirs, totals)
 
 
 def _needs_restoring(dataset: Dataset, ours: Multihash, theirs: Multihash, force: bool) -> bool:
-    """Whether the objects here have to be checked, and fetched again where they are damaged.
+    """Return whether local objects must be checked, and downloaded again if they are damaged.
 
     Raises:
-        MalformedBlock, NotFound: a block here is damaged or missing, and ``force`` is not given.
+        MalformedBlock, NotFound: a local block is damaged or missing, without ``force``.
     """
     try:
         dataset.state()
-        held = dataset.contains_block(theirs)
-        for block in (ours, theirs) if held else (ours,):
-            dataset.block(block)  # the index may hide that its file is damaged
+        is_contained = dataset.contains_block(theirs)
+        for block in (ours, theirs) if is_contained else (ours,):
+            dataset.block(block)  # the index may hide a damaged block file
     except (MalformedBlock, NotFound) as error:
         if not force:
             error.hint = "add --force to the pull: it fetches damaged blocks again"
             raise
         return True
-    return held and force
+    return is_contained and force
 
 
-def _check_same(owner: DatasetId, url: str, walked: RemoteBlock) -> None:
-    """Raises Conflict at the first block of another dataset."""
-    event = walked.block.event
+def _check_same(owner: DatasetId, url: str, block: RemoteBlock) -> None:
+    """Check the first block's dataset id.
+
+    Raises:
+        Conflict: it is the block of another dataset.
+    """
+    event = block.block.event
     if isinstance(event, Seed) and event.dataset_id != owner:
         raise Conflict(f"it is another dataset: {event.dataset_id}, where this one is {owner}", where=url)
 
@@ -120,29 +127,31 @@ def _check_same(owner: DatasetId, url: str, walked: RemoteBlock) -> None:
 def clone_dataset(
     workspace: Workspace, alias: DatasetAlias, remote: RemoteDataset, reporter: Reporter, *, parallel: int
 ) -> tuple[DatasetEntry, PullResult]:
-    """Makes a dataset here of the one at the remote; it appears when it is whole.
+    """Create a local dataset from a remote one; it appears in the workspace when it is complete.
 
     Raises:
-        AlreadyExists: the name is taken.
-        HereAlready: the dataset is here under another name.
+        AlreadyExists: the name is in use.
+        DatasetAlreadyHere: the dataset is in the workspace under another name.
         OdfError: as :func:`pull_dataset`.
     """
     workspace.check_importable(alias)
     reporter.phase("compare")
-    theirs = _head_of(remote)
+    theirs = _require_head(remote)
     with incoming_folder(workspace.odf, remote.url) as folder:
         try:
             pulled = _pull_new(workspace, folder, remote, theirs, reporter, parallel)
-            return _take_in(workspace, folder, alias, remote), pulled
+            return _add_to_workspace(workspace, folder, alias, remote), pulled
         except AlreadyExists:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
-def _take_in(workspace: Workspace, folder: Path, alias: DatasetAlias, remote: RemoteDataset) -> DatasetEntry:
+def _add_to_workspace(
+    workspace: Workspace, folder: Path, alias: DatasetAlias, remote: RemoteDataset
+) -> DatasetEntry:
     try:
         return workspace.import_dataset(folder, alias, remote.url)
-    except AlreadyExists:  # somebody else may have brought it meanwhile, from another address
+    except AlreadyExists:  # another process may have pulled it meanwhile, from another URL
         _check_absent(workspace, Dataset(folder, workspace.index).state().dataset_id)
         raise
 
@@ -156,35 +165,35 @@ def _pull_new(
     parallel: int,
 ) -> PullResult:
     dataset = Dataset(folder, workspace.index)
-    look = _looking_for_it_here(workspace)
-    if dataset.head() == theirs:  # an earlier try had all but the name
-        taken = restore(dataset, remote, theirs, reporter, parallel=parallel)
+    check_block = _absence_check(workspace)
+    if dataset.head() == theirs:  # an earlier attempt failed only at the name
+        totals = restore(dataset, remote, theirs, reporter, parallel=parallel)
     else:
         try:
-            taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=look)
-        except NotSynced as error:  # nobody sees the dataset yet
+            totals = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=check_block)
+        except NotSynced as error:  # the dataset is not visible yet
             raise error.as_failure() from error
         except Conflict:
             if dataset.head() is None:
                 raise
-            # The source began anew since an earlier try had all but the name: so does this one.
+            # The source was reset after an earlier attempt had failed at the name: start again.
             shutil.rmtree(folder)
             folder.mkdir()
-            taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+            totals = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=check_block)
     state = dataset.state()
     _check_absent(workspace, state.dataset_id)
     download_proof(dataset, remote, theirs, reporter)
-    return _updated(None, theirs, DownloadTotals(state.blocks, state.records, taken.bytes))
+    return _updated_result(None, theirs, DownloadTotals(state.blocks, state.records, totals.bytes))
 
 
-def _head_of(remote: RemoteDataset) -> Multihash:
+def _require_head(remote: RemoteDataset) -> Multihash:
     head = remote.head()
     if head is None:
         raise NotFound("there is no dataset", where=remote.url, hint="check the address")
     return head
 
 
-def _up_to_date(dataset: Dataset, theirs: Multihash, restored: DownloadTotals) -> PullResult:
+def _up_to_date_result(dataset: Dataset, theirs: Multihash, restored: DownloadTotals) -> PullResult:
     state = dataset.state()
     ahead = state.sequence_number - dataset.block(theirs).block.sequence_number
     return PullResult(
@@ -197,7 +206,7 @@ def _up_to_date(dataset: Dataset, theirs: Multihash, restored: DownloadTotals) -
     )
 
 
-def _updated(ours: Multihash | None, theirs: Multihash, taken: DownloadTotals) -> PullResult:
+def _updated_result(ours: Multihash | None, theirs: Multihash, totals: DownloadTotals) -> PullResult:
     relation = Relation("equal", 0, 0, theirs)
     return PullResult(
         status="updated",
@@ -205,23 +214,23 @@ def _updated(ours: Multihash | None, theirs: Multihash, taken: DownloadTotals) -
         new_head=theirs,
         their_head=theirs,
         relation=relation,
-        **taken._asdict(),
+        **totals._asdict(),
     )
 
 
-def _looking_for_it_here(workspace: Workspace) -> Callable[[RemoteBlock], None]:
-    """Sees from a block, as early as it can be told, whether its dataset is here already."""
+def _absence_check(workspace: Workspace) -> Callable[[RemoteBlock], None]:
+    """Return a check that detects, as early as possible, that a dataset is in the workspace already."""
 
-    def look(walked: RemoteBlock) -> None:
-        event = walked.block.event
+    def check(block: RemoteBlock) -> None:
+        event = block.block.event
         if isinstance(event, Seed):
             _check_absent(workspace, event.dataset_id)
-        elif workspace.index.position(walked.hash) is not None:
+        elif workspace.index.position(block.hash) is not None:
             for entry in workspace.datasets():
-                if entry.dataset.head() is not None and entry.dataset.contains_block(walked.hash):
+                if entry.dataset.head() is not None and entry.dataset.contains_block(block.hash):
                     _check_absent(workspace, entry.id)
 
-    return look
+    return check
 
 
 def _check_absent(workspace: Workspace, dataset_id: DatasetId) -> None:

@@ -17,18 +17,18 @@ from odf_engine.sync.history import HistoriesDiverged, Relation, compare
 from odf_engine.sync.remotes.base import ObjectFile, RemoteDataset, WritableRemote, upload_parallel
 from odf_engine.workspace.dataset_summary import DatasetEntry
 
-_BEFORE: Final = "before-push-"
+_OLD_HEAD_PREFIX: Final = "before-push-"
 _T = TypeVar("_T")
 
 
 class PushResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a push did.
+    """The outcome of a push.
 
     Attributes:
         status: ``updated`` or ``up-to-date``.
-        old_head, new_head: of the dataset there.
-        blocks, objects, bytes: how much went there.
-        relation: how the two stand to each other afterwards.
+        old_head, new_head: heads of the remote dataset.
+        blocks, objects, bytes: number of uploaded blocks, objects and bytes.
+        relation: relation after the push.
     """
 
     status: Literal["updated", "up-to-date"]
@@ -42,26 +42,26 @@ class PushResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class RemoteWithPush(Protocol):
-    """A dataset at a server, which has a way of its own to take what is new."""
+    """A remote with a push protocol of its own."""
 
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
     ) -> PushResult:
-        """Sends what ``relation`` says the other side does not have, and has its head moved."""
+        """Upload what the remote lacks according to ``relation``, and move its head."""
         ...
 
 
 def push(
     entry: DatasetEntry, remote: RemoteDataset, reporter: Reporter, *, force: bool, parallel: int
 ) -> PushResult:
-    """Brings the remote up to date with the dataset here.
+    """Push the new blocks of the local dataset to a remote.
 
     Raises:
-        Diverged: the remote has blocks that are not here, and ``force`` is not given.
-        Conflict: it moved meanwhile; or it is another dataset, whatever is given.
-        Unsupported: the remote cannot be written to.
-        BadData, MalformedBlock: an object or a block here is damaged.
-        OdfError: as the remote has it; its head is what it was.
+        HistoriesDiverged: the remote has blocks that the local dataset lacks, without ``force``.
+        Conflict: its head has moved meanwhile; or it is another dataset.
+        Unsupported: the remote is read-only.
+        BadData, MalformedBlock: a local object or block is damaged.
+        OdfError: as raised by the remote; its head is unchanged.
     """
     if not isinstance(remote, RemoteWithPush | WritableRemote):
         scheme = remote.url.partition(":")[0]
@@ -69,15 +69,15 @@ def push(
         raise Unsupported(f"what lies at {scheme}: can only be read", where=remote.url, hint=hint)
     reporter.phase("compare")
     theirs = remote.head()
-    relation = _relation(entry.dataset, remote, reporter)
+    relation = _compare(entry.dataset, remote, reporter)
     if not force:
-        _refuse(relation, remote.url)
+        _require_fast_forward(relation, remote.url)
     if isinstance(remote, RemoteWithPush):
         return remote.push(entry.dataset, relation, reporter, force=force, parallel=parallel)
-    return _Push(entry, remote, reporter, parallel).run(relation, theirs)
+    return _FilePush(entry, remote, reporter, parallel).run(relation, theirs)
 
 
-def _relation(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Relation:
+def _compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Relation:
     if dataset.head() is None:
         raise NotFound("the dataset is empty: there is nothing to push", where=str(dataset.folder))
     try:
@@ -86,13 +86,15 @@ def _relation(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Re
         raise Conflict(error.message, where=error.where, hint="push it to an address of its own") from None
 
 
-def _refuse(relation: Relation, url: str) -> None:
-    there = _count(relation.theirs, "block")
+def _require_fast_forward(relation: Relation, url: str) -> None:
+    their_blocks = _count_text(relation.theirs, "block")
     if relation.kind == "behind":
-        message = f"the dataset there has {there} more than the one here"
+        message = f"the dataset there has {their_blocks} more than the one here"
         hint = "pull from there first; --force takes them away there, and keeps them under a reference"
     elif relation.kind == "diverged":
-        message = f"both have changed: {_count(relation.ours, 'block')} only here, {there} only there"
+        message = (
+            f"both have changed: {_count_text(relation.ours, 'block')} only here, {their_blocks} only there"
+        )
         hint = "--force lets those here take the place of those there, and keeps them under a reference"
     else:
         return
@@ -102,15 +104,15 @@ def _refuse(relation: Relation, url: str) -> None:
 
 
 class _Outgoing(NamedTuple):
-    """Blocks, oldest first, and the objects that they speak of."""
+    """Blocks, oldest first, and the objects that they refer to."""
 
     head: Multihash
     blocks: list[Multihash]
     files: list[ObjectFile]
 
 
-class _Push:
-    """One push to a place whose files are written one by one."""
+class _FilePush:
+    """A push to a remote whose files are written one by one."""
 
     def __init__(
         self, entry: DatasetEntry, remote: WritableRemote, reporter: Reporter, parallel: int
@@ -128,20 +130,20 @@ class _Push:
     def run(self, relation: Relation, theirs: Multihash | None) -> PushResult:
         new = self._collect(relation.common)
         if new.blocks:
-            objects = _count(len(new.files), "object")
-            self.reporter.log(f"{_count(len(new.blocks), 'block')} and {objects} are to be there")
+            objects = _count_text(len(new.files), "object")
+            self.reporter.log(f"{_count_text(len(new.blocks), 'block')} and {objects} are to be there")
         self.reporter.phase("send")
         total = sum(file.size for file in new.files)
         self.reporter.set_amounts(
             bytes=0, total_bytes=total, files=0, total_files=len(new.files) + len(new.blocks)
         )
-        self._each(new.files, self._send_file)
+        self._upload_all(new.files, self._send_file)
         self._send_proof(new.head)
-        self._each(new.blocks, self._send_block)
+        self._upload_all(new.blocks, self._send_block)
         if new.head != theirs:
             self.reporter.phase("commit")
             if theirs is not None and relation.kind in ("behind", "diverged"):
-                self.remote.set_ref(f"{_BEFORE}{theirs.abbreviated}", theirs)
+                self.remote.set_ref(f"{_OLD_HEAD_PREFIX}{theirs.abbreviated}", theirs)
             self.reporter.raise_if_cancelled()
             self.remote.set_head(theirs, new.head)
         sent = self.objects or new.head != theirs
@@ -156,62 +158,62 @@ class _Push:
         )
 
     def _collect(self, common: Multihash | None) -> _Outgoing:
-        """What has come since ``common``; every block is read, so that a damaged one is found first."""
-        head = at = self.dataset.head()
-        assert head is not None  # it was compared
+        """Return what is new since ``common``; every block is read, to find a damaged one first."""
+        head = block_hash = self.dataset.head()
+        assert head is not None  # the dataset was compared
         blocks: list[Multihash] = []
         files: dict[ObjectFile, None] = {}
-        while at is not None and at != common:
+        while block_hash is not None and block_hash != common:
             self.reporter.raise_if_cancelled()
-            block = self.dataset.block(at).block
+            block = self.dataset.block(block_hash).block
             if (data := getattr(block.event, "new_data", None)) is not None:
                 files[ObjectFile("data", data.physical_hash, data.size)] = None
-            if (kept := getattr(block.event, "new_checkpoint", None)) is not None:
-                files[ObjectFile("checkpoints", kept.physical_hash, kept.size)] = None
-            blocks.append(at)
-            at = block.prev_block_hash
-        if at != common:
+            if (checkpoint := getattr(block.event, "new_checkpoint", None)) is not None:
+                files[ObjectFile("checkpoints", checkpoint.physical_hash, checkpoint.size)] = None
+            blocks.append(block_hash)
+            block_hash = block.prev_block_hash
+        if block_hash != common:
             where = str(self.dataset.folder)
             raise Conflict("the dataset was set back meanwhile", where=where, hint="push again")
         return _Outgoing(head, blocks[::-1], list(files)[::-1])
 
     def _send_file(self, file: ObjectFile) -> None:
         if self.remote.holds(file.kind, file.hash, file.size):
-            self._told(file.size)
+            self._add_bytes(file.size)
         else:
             path = self.dataset.slice_path if file.kind == "data" else self.dataset.checkpoint_path
-            before = 0
+            reported = 0
 
-            def told(sent: int) -> None:
-                nonlocal before
-                self._told(sent - before)
-                before = sent
+            def report(sent: int) -> None:
+                nonlocal reported
+                self._add_bytes(sent - reported)
+                reported = sent
 
-            self.remote.upload(file, path(file.hash), told)
+            self.remote.upload(file, path(file.hash), report)
             with self.lock:
                 self.objects += 1
                 self.bytes += file.size
-        self._done()
+        self._add_file()
 
-    def _told(self, more: int) -> None:
+    def _add_bytes(self, size: int) -> None:
         with self.lock:
-            self.done_bytes += more
+            self.done_bytes += size
             self.reporter.set_amounts(bytes=self.done_bytes)
-        self._check()
+        self._raise_if_stopped()
 
     def _send_proof(self, head: Multihash) -> None:
-        """The proof of the head, if there is a right one here."""
+        """Upload the ownership proof of the head, if there is a valid one."""
         try:
-            found = proofs.read_proof(self.dataset.folder, head)
-            if found is None:
+            proof = proofs.read_proof(self.dataset.folder, head)
+            if proof is None:
                 return
-            proofs.verify_proof(found, self.id, head)
+            proofs.verify_proof(proof, self.id, head)
         except BadData as error:
             self.reporter.log(
                 f"the proof of block {head.abbreviated} was not sent: {error.message}", "warning"
             )
             return
-        data = bytes(found)
+        data = bytes(proof)
         if not self.remote.holds("proofs", head, len(data)):
             self.remote.write("proofs", head, data)
             self.objects += 1
@@ -226,29 +228,29 @@ class _Push:
             with self.lock:
                 self.blocks += 1
                 self.bytes += len(data)
-        self._done()
+        self._add_file()
 
-    def _done(self) -> None:
+    def _add_file(self) -> None:
         with self.lock:
             self.done_files += 1
             self.reporter.set_amounts(files=self.done_files)
 
-    def _each(self, items: Iterable[_T], work: Callable[[_T], None]) -> None:
-        """Calls ``work`` for each, in order, several at a time; the first failure ends it."""
+    def _upload_all(self, items: Iterable[_T], work: Callable[[_T], None]) -> None:
+        """Call ``work`` for each item, in order, in parallel; stop at the first failure."""
         upload_parallel(
             items,
             work,
             parallel=self.parallel,
             reporter=self.reporter,
-            check=self._check,
+            check=self._raise_if_stopped,
             stop=self.stopped.set,
         )
 
-    def _check(self) -> None:
+    def _raise_if_stopped(self) -> None:
         self.reporter.raise_if_cancelled()
         if self.stopped.is_set():
             raise Cancelled
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count_text(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

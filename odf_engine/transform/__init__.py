@@ -1,1 +1,1 @@
-"""Derivative datasets: planning and running transactions, query migration."""
+"""Derivative datasets: planning and running transactions, query migration, and the query engines."""

@@ -30,15 +30,15 @@ from odf_engine.workspace.workspace import Workspace
 
 _DATA_KINDS: Final = ("AddData", "ExecuteTransform")
 _MAX_SCHEMAS: Final = 1000
-_MAX_AT_ONCE: Final = 1000
+_MAX_BLOCKS: Final = 1000
 
 
 class Diverged(Conflict):
-    """An input's history is not the one that the dataset was made from."""
+    """An input's chain does not contain the blocks that the dataset was derived from."""
 
 
 class ChainPosition(msgspec.Struct, frozen=True):
-    """A place in an input's chain: a block, and what data there was up to it."""
+    """A position in an input's chain: a block, with the last offset and the watermark up to it."""
 
     block: Multihash
     sequence_number: int
@@ -49,7 +49,7 @@ class ChainPosition(msgspec.Struct, frozen=True):
 def last_consumed_position(
     dataset: Dataset, alias: str, last: ExecuteTransformInput | None
 ) -> ChainPosition | None:
-    """Where a transaction left an input."""
+    """Return the position in an input after its last transaction; None before the first."""
     if last is None:
         return None
     offset = last.prev_offset if last.new_offset is None else last.new_offset
@@ -59,10 +59,14 @@ def last_consumed_position(
 def position_of_block(
     dataset: Dataset, alias: str, block: Multihash | None, offset: int | None
 ) -> ChainPosition | None:
-    """A place in an input's chain that a block of the derivative names; None for none."""
+    """Return the position of an input block that a block of the derivative refers to; None without a block.
+
+    Raises:
+        Diverged: the input's chain does not contain the block.
+    """
     if block is None:
         return None
-    number = _number_of(dataset, block)
+    number = _sequence_number(dataset, block)
     if number is None:
         raise Diverged(
             f"the history of input '{alias}' is not the one that this dataset was made from",
@@ -70,37 +74,38 @@ def position_of_block(
             hint="the input was reset or replaced, or what is here is older; to make this dataset anew "
             "from what is here: odf pull NAME --reset-on-divergence",
         )
-    return ChainPosition(block, number, offset, _data_at(dataset, number)[1])
+    return ChainPosition(block, number, offset, _offset_and_watermark(dataset, number)[1])
 
 
-def check_offset(dataset: Dataset, alias: str, place: ChainPosition | None) -> None:
-    """Whether the offset of a place is the one that its block says.
+def check_offset(dataset: Dataset, alias: str, position: ChainPosition | None) -> None:
+    """Check that the offset of a position matches the chain.
 
     Raises:
-        BadData: it is another one.
+        BadData: the offset differs.
     """
-    if place is None:
+    if position is None:
         return
-    offset = _data_at(dataset, place.sequence_number)[0]
-    if offset != place.offset:
+    offset = _offset_and_watermark(dataset, position.sequence_number)[0]
+    if offset != position.offset:
         raise BadData(
-            f"input '{alias}' is said to end at offset {place.offset}, and ended at {offset} at that block",
-            where=f"block {place.block} of {alias}",
+            f"input '{alias}' is said to end at offset {position.offset}, and ended at {offset} at that "
+            "block",
+            where=f"block {position.block} of {alias}",
         )
 
 
-def _number_of(dataset: Dataset, block: Multihash) -> int | None:
-    """The number of a block of the chain; None when the chain does not have it."""
+def _sequence_number(dataset: Dataset, block: Multihash) -> int | None:
+    """Return the sequence number of a block of the chain; None if the chain does not contain it."""
     try:
         number = dataset.block(block).block.sequence_number
-        found = dataset.list_blocks(1, before=number + 1)
+        blocks = dataset.list_blocks(1, before=number + 1)
     except NotFound:
         return None
-    return number if found and found[0].hash == block else None
+    return number if blocks and blocks[0].hash == block else None
 
 
-def _data_at(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | None]:
-    """The last offset and the watermark after block ``number``."""
+def _offset_and_watermark(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | None]:
+    """Return the last offset and the watermark after block ``number``."""
     newest = dataset.list_blocks(1, before=number + 1, kinds=_DATA_KINDS)
     if not newest:
         return None, None
@@ -113,43 +118,43 @@ def _data_at(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | Non
 def end_of_transaction(
     dataset: Dataset, state: ChainState, begin: ChainPosition | None, max_rows: int
 ) -> ChainPosition:
-    """How far the transaction goes in this input."""
+    """Return the end of the transaction's interval in this input."""
     number = state.sequence_number
     first = 0 if begin is None or begin.offset is None else begin.offset + 1
     for row in dataset.slices(first, first):
-        number = min([number, *_before_schemas(dataset, row.sequence_number)])
-        number = min([number, *_filling(dataset, first + max_rows - 1)])
+        number = min([number, *_blocks_before_schemas(dataset, row.sequence_number)])
+        number = min([number, *_block_of_offset(dataset, first + max_rows - 1)])
     if begin is not None and number == begin.sequence_number:
         return begin
     block = dataset.list_blocks(1, before=number + 1)[0].hash
-    return ChainPosition(block, number, *_data_at(dataset, number))
+    return ChainPosition(block, number, *_offset_and_watermark(dataset, number))
 
 
-def _before_schemas(dataset: Dataset, number: int) -> list[int]:
-    """The numbers of the blocks before each change of the schema after block ``number``."""
+def _blocks_before_schemas(dataset: Dataset, number: int) -> list[int]:
+    """Return the numbers of the blocks before each schema change after block ``number``."""
     rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
     return [row.sequence_number - 1 for row in rows if row.sequence_number > number]
 
 
-def _filling(dataset: Dataset, offset: int) -> list[int]:
-    """The number of the block with this offset, where there is one."""
+def _block_of_offset(dataset: Dataset, offset: int) -> list[int]:
+    """Return the number of the block with this offset, as a list of at most one."""
     return [row.sequence_number for row in dataset.slices(offset, offset)]
 
 
 def schema_at(dataset: Dataset, number: int, alias: str) -> bytes:
-    """The schema that the input had after block ``number``."""
+    """Return the schema of the input after block ``number``, as Arrow schema in FlatBuffers."""
     rows = dataset.list_blocks(1, before=number + 1, kinds=("SetDataSchema",))
-    return _schema_of(dataset, rows[0].hash if rows else None, alias)
+    return _read_schema(dataset, rows[0].hash if rows else None, alias)
 
 
-def schema_at_time(dataset: Dataset, moment: Timestamp | None, alias: str) -> bytes:
-    """The schema that the input had at a moment; the newest where none is given."""
+def schema_at_time(dataset: Dataset, time: Timestamp | None, alias: str) -> bytes:
+    """Return the schema of the input at a system time; the latest without a time."""
     rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
-    found = [row.hash for row in rows if moment is None or row.system_time <= moment]
-    return _schema_of(dataset, found[0] if found else None, alias)
+    blocks = [row.hash for row in rows if time is None or row.system_time <= time]
+    return _read_schema(dataset, blocks[0] if blocks else None, alias)
 
 
-def _schema_of(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
+def _read_schema(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
     event = None if block is None else dataset.block(block).block.event
     if not isinstance(event, SetDataSchema) or event.schema is None:
         raise Unsupported(
@@ -160,44 +165,44 @@ def _schema_of(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
 
 
 def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: ChainPosition) -> list[Watermark]:
-    """Each new watermark between two places, oldest first."""
+    """Return each new watermark between two positions, oldest first."""
     before = None if begin is None else begin.watermark
     if end.watermark is None or end.watermark == before:
         return []
     after = -1 if begin is None else begin.sequence_number
-    found: list[Watermark] = []
+    watermarks: list[Watermark] = []
     number = end.sequence_number + 1
     while number - after > 1:
-        # No more than the blocks in between: a long chain before them costs nothing.
-        rows = dataset.list_blocks(min(_MAX_AT_ONCE, number - after - 1), before=number, kinds=_DATA_KINDS)
+        # Never more than the blocks in between: earlier blocks of a long chain are not read.
+        rows = dataset.list_blocks(min(_MAX_BLOCKS, number - after - 1), before=number, kinds=_DATA_KINDS)
         for row in rows:
             if row.sequence_number <= after:
                 break
             event = dataset.block(row.hash).block.event
             assert isinstance(event, AddData | ExecuteTransform)
             if event.new_watermark is not None:
-                found.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
+                watermarks.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
         number = rows[-1].sequence_number if rows else after
-    found.reverse()
-    marks = [before, *(mark.event_time for mark in found)]
-    return [mark for mark, last in zip(found, marks, strict=False) if mark.event_time != last]
+    watermarks.reverse()
+    previous = [before, *(mark.event_time for mark in watermarks)]
+    return [mark for mark, last in zip(watermarks, previous, strict=False) if mark.event_time != last]
 
 
 @dataclass(frozen=True)
 class InputPlan:
-    """What one input brings to a transaction.
+    """The part of an input in a transaction.
 
     Attributes:
-        entry: the dataset that is read.
-        alias: what the query calls it.
-        interval: blocks and offsets, as the chain will state them.
-        slices: those with the new rows, oldest first; none when there are no new rows.
-        watermark: up to when the input's event time is complete after the interval.
-        explicit: the watermarks that the interval's blocks brought, with the times of these blocks.
-        vocab: the input's column names.
-        schema: of the input at the end of the interval, as Arrow holds it.
-        before: up to when time was complete at the beginning of the interval: the watermark of the
-            input, or of the dataset where it is made from more than before and the input is new to it.
+        entry: the input dataset.
+        alias: its name in the query.
+        interval: interval of blocks and offsets, as stored in the chain.
+        slices: slices with the new rows, oldest first; empty without new rows.
+        watermark: watermark of the input after the interval.
+        explicit: watermarks of the blocks in the interval, with the system times of these blocks.
+        vocab: column names of the input.
+        schema: schema at the end of the interval, as Arrow schema in FlatBuffers.
+        before: watermark at the start of the interval. For an input that is new to an existing dataset, the
+            watermark of the dataset.
     """
 
     entry: DatasetEntry
@@ -212,23 +217,23 @@ class InputPlan:
 
     @property
     def offsets(self) -> OffsetInterval | None:
-        """Offsets of the new rows, both inclusive."""
+        """Offset interval of the new rows, both ends inclusive."""
         return OffsetInterval(self.slices[0].start, self.slices[-1].end) if self.slices else None
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """One step of a derivative dataset, ready to be run.
+    """A transaction of a derivative dataset that is ready to run.
 
     Attributes:
-        entry: the dataset that is made.
-        state: of its chain; the transaction follows its head.
+        entry: the derivative dataset.
+        state: state of its chain; the transaction follows its head.
         transform: the query.
         inputs: in the order of the query's inputs.
-        watermark: of the result: the least of the inputs', and never less than before.
-        kind: what the engine does: it executes the query on what inputs bring; or, at the boundary of
-            two queries where no input moves, it finishes the state of the old one, or rebuilds that
-            which the new one would have, from the inputs' start.
+        watermark: watermark of the result: the minimum of the inputs, and not below the previous one.
+        kind: ``execute`` runs the query over new input data. At a change of the query, without new input
+            data, ``finish`` flushes the state of the old query, and ``rebuild`` computes the state of the new
+            query from the start of the inputs.
     """
 
     entry: DatasetEntry
@@ -240,20 +245,20 @@ class Transaction:
 
 
 def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -> Transaction | None:
-    """The next transaction; None when there is nothing to do.
+    """Return the next transaction; None if the dataset is up to date.
 
-    Nothing is to be done while an input has never had data, and when no input has new rows or a new
-    watermark: other blocks of an input alone make no transaction.
+    No transaction is due while an input has never had data, or while no input has new rows or a new
+    watermark. Other blocks of an input cause no transaction.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: a derivative dataset.
-        max_rows: so many rows of an input at most, rounded up to a whole slice.
+        max_rows: maximum number of rows of each input, rounded up to a complete slice.
 
     Raises:
         NotFound: an input is not in the workspace.
-        Diverged: an input's chain does not hold the block where the last transaction ended.
-        Unsupported: the transform, or an input's schema, is of a newer specification.
+        Diverged: an input's chain does not contain the block at which the last transaction ended.
+        Unsupported: the transform or an input's schema is from a newer specification.
     """
     state = entry.dataset.state()
     transform = state.transform
@@ -273,7 +278,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
         inputs.append(planned)
     if not any(each.slices or each.explicit for each in inputs):
         return None
-    return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
+    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs))
 
 
 def boundary_transaction(
@@ -281,16 +286,16 @@ def boundary_transaction(
     entry: DatasetEntry,
     state: ChainState,
     kind: Literal["finish", "rebuild"],
-    moment: Timestamp,
+    system_time: Timestamp,
 ) -> Transaction:
-    """A transaction at the boundary of two queries: no input moves.
+    """Return a transaction at a change of the query, without new input data.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: the dataset.
-        state: of its chain before the transaction, with the query that is finished or rebuilt.
-        kind: which of both.
-        moment: the transaction's system time: the query to rebuild sees the schemas of then.
+        state: state of its chain before the transaction, with the query to finish or rebuild.
+        kind: the operation.
+        system_time: system time of the transaction: a rebuilt query reads the input schemas of that time.
 
     Raises:
         NotFound, Diverged, Unsupported: as for :func:`plan_transaction`.
@@ -299,42 +304,45 @@ def boundary_transaction(
     if transform is None:
         raise Unsupported("the transform is not known, or of a newer specification")
     before = {item.dataset_id: item for item in state.last_inputs or ()}
-    since_start = None if kind == "finish" else moment
-    inputs = [_standing(workspace, item, before, since_start, state.watermark) for item in transform.inputs]
-    return Transaction(entry, state, transform, inputs, _watermark(state, inputs), kind)
+    since_start = None if kind == "finish" else system_time
+    inputs = [
+        _plan_unchanged_input(workspace, item, before, since_start, state.watermark)
+        for item in transform.inputs
+    ]
+    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs), kind)
 
 
-def _standing(
+def _plan_unchanged_input(
     workspace: Workspace,
     item: TransformInput,
     before: dict[DatasetId, ExecuteTransformInput],
     since_start: Timestamp | None,
-    complete: Timestamp | None,
+    dataset_watermark: Timestamp | None,
 ) -> InputPlan:
-    """An input that does not move; with all that was read of it when the moment of its schema is given."""
+    """Plan an input without new data. With ``since_start`` it includes all data that was read before."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
-    entry = _input(workspace, dataset_id, alias)
-    dataset, place = entry.dataset, last_consumed_position(entry.dataset, alias, before.get(dataset_id))
-    rebuilt = place if since_start is not None else None
-    if since_start is not None or place is None:
+    entry = _resolve_input(workspace, dataset_id, alias)
+    dataset, position = entry.dataset, last_consumed_position(entry.dataset, alias, before.get(dataset_id))
+    rebuilt = position if since_start is not None else None
+    if since_start is not None or position is None:
         schema = schema_at_time(dataset, since_start, alias)
     else:
-        schema = schema_at(dataset, place.sequence_number, alias)
+        schema = schema_at(dataset, position.sequence_number, alias)
     return InputPlan(
         entry=entry,
         alias=alias,
         interval=ExecuteTransformInput(
             dataset_id=dataset_id,
-            prev_block_hash=None if place is None else place.block,
-            prev_offset=None if place is None else place.offset,
+            prev_block_hash=None if position is None else position.block,
+            prev_offset=None if position is None else position.offset,
         ),
         slices=dataset.slices(0, rebuilt.offset) if rebuilt and rebuilt.offset is not None else [],
-        watermark=None if place is None else place.watermark,
+        watermark=None if position is None else position.watermark,
         explicit=watermarks_between(dataset, None, rebuilt) if rebuilt else [],
         vocab=dataset.state().vocabulary,
         schema=schema,
-        before=complete if place is None and since_start is not None else None,
+        before=dataset_watermark if position is None and since_start is not None else None,
     )
 
 
@@ -345,20 +353,20 @@ def transaction_of_block(
     event: ExecuteTransform,
     system_time: Timestamp | None = None,
 ) -> Transaction:
-    """A transaction of the past, as its block says it was run.
+    """Return a past transaction as recorded in its block.
 
     Args:
-        workspace: where the inputs are.
-        entry: the dataset that was made.
-        state: of its chain before the block.
-        event: what the block says.
-        system_time: of the block.
+        workspace: the workspace of the inputs.
+        entry: the derivative dataset.
+        state: state of its chain before the block.
+        event: event of the block.
+        system_time: system time of the block.
 
     Raises:
         NotFound: an input is not in the workspace.
-        Diverged: an input's chain does not hold the blocks that the event names.
-        BadData: the offsets of the event are not those of the blocks that it names.
-        Unsupported: the transform, or an input's schema, is of a newer specification.
+        Diverged: an input's chain does not contain the blocks in the event.
+        BadData: the offsets in the event do not match the blocks.
+        Unsupported: the transform or an input's schema is from a newer specification.
     """
     transform = state.transform
     if transform is None:
@@ -368,23 +376,23 @@ def transaction_of_block(
     inputs: list[InputPlan] = []
     for item, recorded in zip(transform.inputs, event.query_inputs, strict=True):
         alias = item.alias or item.dataset_ref
-        source = _input(workspace, recorded.dataset_id, alias)
+        source = _resolve_input(workspace, recorded.dataset_id, alias)
         begin = position_of_block(source.dataset, alias, recorded.prev_block_hash, recorded.prev_offset)
         last = recorded.new_block_hash or recorded.prev_block_hash
         offset = recorded.prev_offset if recorded.new_offset is None else recorded.new_offset
         end = position_of_block(source.dataset, alias, last, offset)
         if end is None:
             raise BadData(f"input '{alias}' was read from no block to no block")
-        for place in (begin, end):
-            check_offset(source.dataset, alias, place)
-        inputs.append(_input_plan(source, alias, begin, end, state.watermark))
-    return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
+        for position in (begin, end):
+            check_offset(source.dataset, alias, position)
+        inputs.append(_plan_interval(source, alias, begin, end, state.watermark))
+    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs))
 
 
-def _watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
-    marks = [each.watermark for each in inputs]
-    known = [mark for mark in marks if mark is not None]
-    if len(known) < len(marks):
+def _combined_watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
+    watermarks = [each.watermark for each in inputs]
+    known = [mark for mark in watermarks if mark is not None]
+    if len(known) < len(watermarks):
         return state.watermark
     least = min(known)
     return least if state.watermark is None else max(least, state.watermark)
@@ -395,27 +403,29 @@ def _plan_input(
     item: TransformInput,
     before: dict[DatasetId, ExecuteTransformInput],
     max_rows: int,
-    complete: Timestamp | None,
+    dataset_watermark: Timestamp | None,
 ) -> InputPlan | None:
-    """What the input brings; None while it never had data."""
+    """Plan an input from the last consumed position; None if it has never had data."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
-    entry = _input(workspace, dataset_id, alias)
+    entry = _resolve_input(workspace, dataset_id, alias)
     dataset, state = entry.dataset, entry.dataset.state()
     begin = last_consumed_position(dataset, alias, before.get(dataset_id))
     if state.last_offset is None:
         return None
-    return _input_plan(entry, alias, begin, end_of_transaction(dataset, state, begin, max_rows), complete)
+    return _plan_interval(
+        entry, alias, begin, end_of_transaction(dataset, state, begin, max_rows), dataset_watermark
+    )
 
 
-def _input_plan(
+def _plan_interval(
     entry: DatasetEntry,
     alias: str,
     begin: ChainPosition | None,
     end: ChainPosition,
-    complete: Timestamp | None,
+    dataset_watermark: Timestamp | None,
 ) -> InputPlan:
-    """What the input brings between two places in its chain."""
+    """Plan an input between two positions in its chain."""
     dataset = entry.dataset
     begin_offset = None if begin is None else begin.offset
     new_rows = end.offset is not None and end.offset != begin_offset
@@ -435,11 +445,11 @@ def _input_plan(
         explicit=watermarks_between(dataset, begin, end),
         vocab=dataset.state().vocabulary,
         schema=schema_at(dataset, end.sequence_number, alias),
-        before=complete if begin is None else begin.watermark,
+        before=dataset_watermark if begin is None else begin.watermark,
     )
 
 
-def _input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEntry:
+def _resolve_input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEntry:
     try:
         return workspace.resolve(str(dataset_id))
     except NotFound:

@@ -1,4 +1,4 @@
-"""Migrates a derivative dataset to a new query, and previews the outcome."""
+"""Migration of a derivative dataset to a new query, with a preview of the outcome."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ StateOutcome = Literal["none", "kept", "lost", "flushed", "rebuilt"]
 
 
 class InputWithoutSchema(Unsupported):
-    """A query cannot be looked at yet: an input has no schema before it has data."""
+    """A query cannot be validated: an input without data has no schema."""
 
 
 @dataclass(frozen=True)
 class MigrationPreview:
-    """What a definition would change.
+    """The effect of a definition.
 
     Attributes:
-        columns: that the query gives, besides those that the engine fills in.
-        new: columns that the dataset does not have yet; none for one that has no schema.
-        state: what becomes of the state of its query: none, kept or lost.
+        columns: result columns of the query, without the system columns of the engine.
+        new: columns that the dataset does not have yet; empty if it has no schema.
+        state: outcome for the state of the current query: none, kept or lost.
     """
 
     columns: pa.Schema
@@ -65,11 +65,11 @@ class MigrationPreview:
 def preview_migration(
     workspace: Workspace, snapshot: DatasetSnapshot, engine: Engine
 ) -> MigrationPreview | None:
-    """Looks whether the query of a definition can be run; None when it has none, or a newer one.
+    """Validate the query of a definition; None without a query, or with one of a newer specification.
 
     Raises:
-        NotYet: an input has no schema.
-        OdfError: the definition or its query is wrong.
+        InputWithoutSchema: an input has no schema.
+        OdfError: the definition or its query is invalid.
     """
     (update,) = workspace.update([snapshot], dry_run=True)
     state = None if update.entry is None else update.entry.dataset.state()
@@ -77,20 +77,20 @@ def preview_migration(
     if transform is None:
         return None
     vocab = _vocabulary(update, state)
-    checked = checked_query(workspace, transform, engine, vocab)
+    checked = validate_transform(workspace, transform, engine, vocab)
     declared = schema_after(update, state)
     new = [] if declared is None else add_new_columns(declared, checked.schema, vocab).names[len(declared) :]
-    fate: StateOutcome = "none"
+    outcome: StateOutcome = "none"
     if state is not None and update.entry is not None and state.last_inputs is not None:
         before = state_before(workspace, update.entry, state, engine)
-        fate = state_outcome(state, before, transform, checked)
+        outcome = state_outcome(state, before, transform, checked)
     filled = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     columns = pa.schema([field for field in checked.schema if field.name not in filled])
-    return MigrationPreview(columns, new, fate)
+    return MigrationPreview(columns, new, outcome)
 
 
 def transform_after(update: Update, state: ChainState | None) -> SetTransform | None:
-    """The transform after an update."""
+    """Return the transform after an update."""
     found = [event for event in update.events if isinstance(event, SetTransform)]
     return found[-1] if found else None if state is None else state.transform
 
@@ -103,7 +103,7 @@ def _vocabulary(update: Update, state: ChainState | None) -> DatasetVocabulary:
 
 
 def schema_after(update: Update, state: ChainState | None) -> pa.Schema | None:
-    """The schema after an update."""
+    """Return the schema after an update."""
     for event in update.events:
         if isinstance(event, SetDataSchema) and event.schema is not None:
             return decode_schema(event.schema)
@@ -111,22 +111,24 @@ def schema_after(update: Update, state: ChainState | None) -> pa.Schema | None:
 
 
 def with_schema(update: Update, state: ChainState, schema: pa.Schema | None) -> Update:
-    """The update with this schema, where the dataset has another one."""
+    """Return the update with a change of the schema, if the dataset's schema differs."""
     declared = declared_schema(state)
     if schema is None or (declared is not None and schema.equals(declared, check_metadata=True)):
         return update
     event = SetDataSchema(schema=encode_schema(schema))
     before = None if state.schema is None else SetDataSchema(schema=state.schema)
     pairs = zip(update.events, update.changes, strict=True)
-    rest = [(other, said) for other, said in pairs if not isinstance(other, SetDataSchema)]
-    whole = [(event, describe_change(event, before, {})), *rest]
-    return replace(update, events=[each for each, _ in whole], changes=[said for _, said in whole])
+    rest = [(other, text) for other, text in pairs if not isinstance(other, SetDataSchema)]
+    all_changes = [(event, describe_change(event, before, {})), *rest]
+    return replace(
+        update, events=[each for each, _ in all_changes], changes=[text for _, text in all_changes]
+    )
 
 
-def checked_query(
+def validate_transform(
     workspace: Workspace, transform: SetTransform, engine: Engine, vocab: DatasetVocabulary
 ) -> ValidatedQuery:
-    """What the engine says of a query over its inputs as they are now."""
+    """Validate a query with the engine over the current schemas of its inputs."""
     inputs = [_query_input(workspace, item) for item in transform.inputs]
     with attach_query_excerpt(transform.transform.queries or []):
         return engine.validate(transform.transform, inputs, vocab, None)
@@ -146,7 +148,9 @@ def _query_input(workspace: Workspace, item: TransformInput) -> QueryInput:
 
 
 def state_before(workspace: Workspace, entry: DatasetEntry, state: ChainState, engine: Engine) -> str | None:
-    """What the state of a dataset's query depends on; None where it keeps none, or nobody knows."""
+    """Return the state fingerprint of a dataset's current query; None if it has no state, or is not
+    validated.
+    """
     if state.last_checkpoint is None or state.transform is None:
         return None
     old = boundary_transaction(workspace, entry, state, "finish", state.system_time)
@@ -160,40 +164,42 @@ def state_before(workspace: Workspace, entry: DatasetEntry, state: ChainState, e
 def state_outcome(
     state: ChainState, before: str | None, transform: SetTransform, checked: ValidatedQuery
 ) -> StateOutcome:
-    """What becomes of the state of the query that a dataset has.
+    """Return the outcome for the state of the current query.
 
     Args:
-        state: of the chain.
-        before: what the state depends on (:func:`state_before`).
+        state: state of the chain.
+        before: fingerprint of the current state (:func:`state_before`).
         transform: the new query.
-        checked: what the engine says of it.
+        checked: validation result of the new query.
     """
     if checked.state is None and state.last_checkpoint is None:
         return "none"
     if checked.state is None or state.last_checkpoint is None or state.transform is None:
         return "lost"
-    same = before == checked.state and _by_alias(state.transform.inputs) == _by_alias(transform.inputs)
+    same = before == checked.state and _inputs_by_alias(state.transform.inputs) == _inputs_by_alias(
+        transform.inputs
+    )
     return "kept" if same else "lost"
 
 
-def _by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:
+def _inputs_by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:
     return [(each.alias, each.dataset_ref) for each in inputs]
 
 
-def check_choice(fate: StateOutcome, choice: Choice, checked: ValidatedQuery) -> None:
-    """Lets pass what is clear.
+def check_choice(outcome: StateOutcome, choice: Choice, checked: ValidatedQuery) -> None:
+    """Check that the choice is valid and sufficient.
 
     Raises:
-        UsageError: somebody has to choose.
+        UsageError: a choice is required, or not possible.
     """
     flush = (
         "--flush lets come out now what the old query has still to give, such as windows that are open, "
         "and begins with what comes from now on"
     )
     rebuild = "--rebuild reads the inputs from their start, for the state that the new query would have"
-    if choice == "rebuild" and checked.state is None and fate == "lost":
+    if choice == "rebuild" and checked.state is None and outcome == "lost":
         raise UsageError("the new query goes row by row: there is no state to rebuild", hint=flush)
-    if fate == "lost" and not choice:
+    if outcome == "lost" and not choice:
         raise UsageError(
             "the new query cannot go on from the state of the old one: what is grouped by, the windows, "
             "the inputs or what is kept of them are not the same",
@@ -203,11 +209,11 @@ def check_choice(fate: StateOutcome, choice: Choice, checked: ValidatedQuery) ->
 
 @dataclass(frozen=True)
 class MigrationResult:
-    """What became of a dataset whose definition changed.
+    """The outcome of a changed definition.
 
     Attributes:
-        changes: what was appended, for people.
-        state: what became of the state of its query.
+        changes: descriptions of the appended events.
+        state: outcome for the state of the query.
     """
 
     changes: list[Change]
@@ -215,7 +221,7 @@ class MigrationResult:
 
 
 class _Boundary(NamedTuple):
-    """Where one query ends and another one begins."""
+    """The change from one query to another."""
 
     state: ChainState
     update: Update
@@ -236,23 +242,23 @@ def migrate_query(
     accept_columns: bool = False,
     origin: str | None = None,
 ) -> MigrationResult:
-    """Changes a derivative dataset to what a definition says; nothing is appended before all is found right.
+    """Migrate a derivative dataset to a definition. Everything is validated before the first commit.
 
     Args:
-        workspace: where the dataset and its inputs are.
+        workspace: the workspace of the dataset and its inputs.
         entry: the dataset.
         snapshot: the definition.
-        engine: what runs its queries.
-        reporter: hears of phases, amounts and commits, and is asked whether to stop.
-        choice: what becomes of a state that the new query cannot go on from.
-        accept_columns: whether new columns come into the schema where nothing else changes.
-        origin: where the definition came from, when somebody else wrote it.
+        engine: runs the queries.
+        reporter: receives phases, amounts and commits; checked for cancellation.
+        choice: what to do with a state that the new query cannot use.
+        accept_columns: add new columns to the schema even if the definition has not changed.
+        origin: origin of the definition if its author is a third party.
 
     Raises:
-        UsageError: the state cannot be kept, and nothing was chosen.
-        InvalidQuery: the new query is wrong, or lacks columns that the dataset has.
-        Conflict: somebody else committed meanwhile.
-        OdfError: the definition is wrong, or a transaction failed.
+        UsageError: the state cannot be kept, and no choice was made.
+        InvalidQuery: the new query is invalid, or lacks columns of the dataset.
+        Conflict: another process has committed meanwhile.
+        OdfError: the definition is invalid, or a transaction failed.
     """
     return _Migration(workspace, entry, snapshot, engine, reporter).run(choice, accept_columns, origin)
 
@@ -273,56 +279,56 @@ class _Migration:
         self._reporter = reporter
 
     def run(self, choice: Choice, accept: bool, origin: str | None) -> MigrationResult:
-        update, state = self._planned(), self._entry.dataset.state()
+        update, state = self._plan_update(), self._entry.dataset.state()
         transform = transform_after(update, state)
         changes_query = any(isinstance(event, SetTransform) for event in update.events)
         if transform is None or state.last_inputs is None or not (changes_query or accept):
             self._append(update, update.events, origin)
             return MigrationResult(update.changes, "none")
         self._reporter.phase("validate")
-        checked = self._checked(transform, state)
+        checked = self._validate(transform, state)
         self._next_schema(update, state, checked, accept)
         before = state_before(self._workspace, self._entry, state, self._engine)
         check_choice(state_outcome(state, before, transform, checked), choice, checked)
-        self._finish_what_lies_before()
+        self._run_pending_transactions()
 
-        update, state = self._planned(), self._entry.dataset.state()
+        update, state = self._plan_update(), self._entry.dataset.state()
         schema = self._next_schema(update, state, checked, accept)
         update = with_schema(update, state, schema)
         if not update.events:
             return MigrationResult([], "none")
-        fate = state_outcome(state, before, transform, checked)
-        check_choice(fate, choice, checked)
-        moment = max(Timestamp.now(), state.system_time)
-        update = replace(update, system_time=moment)
-        boundary = _Boundary(state, update, transform, checked, schema, moment)
+        outcome = state_outcome(state, before, transform, checked)
+        check_choice(outcome, choice, checked)
+        system_time = max(Timestamp.now(), state.system_time)
+        update = replace(update, system_time=system_time)
+        boundary = _Boundary(state, update, transform, checked, schema, system_time)
         if choice == "flush" and state.last_checkpoint is not None:
-            self._flush(boundary, origin)
-            fate = "flushed"
+            self._flush_state(boundary, origin)
+            outcome = "flushed"
         elif choice == "rebuild" and checked.state is not None:
-            self._rebuild(boundary, origin)
-            fate = "rebuilt"
+            self._rebuild_state(boundary, origin)
+            outcome = "rebuilt"
         else:
             self._append(boundary.update, boundary.update.events, origin)
-            fate = "kept" if fate == "kept" else "none"
-        self._reporter.log(_SAID[fate])
-        return MigrationResult(update.changes, fate)
+            outcome = "kept" if outcome == "kept" else "none"
+        self._reporter.log(_OUTCOME_MESSAGES[outcome])
+        return MigrationResult(update.changes, outcome)
 
     # --- What shall be ------------------------------------------------------------------------
 
-    def _checked(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
+    def _validate(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
         try:
-            return checked_query(self._workspace, transform, self._engine, state.vocabulary)
+            return validate_transform(self._workspace, transform, self._engine, state.vocabulary)
         except InputWithoutSchema:
             raise
         except Unsupported as error:
-            # Engines of others may know nothing of validation: what keeps no state can go on all the same.
+            # External engines may not implement validation. A query without state can continue without it.
             if transform.transform.engine.lower() == SPARK or state.last_checkpoint is not None:
                 raise
             self._reporter.log(f"the new query is taken as it is: {error}", "warning")
             return ValidatedQuery(declared_schema(state) or pa.schema([]), None)
 
-    def _planned(self) -> Update:
+    def _plan_update(self) -> Update:
         (update,) = self._workspace.update([self._snapshot], dry_run=True)
         return update
 
@@ -344,7 +350,7 @@ class _Migration:
             )
         return schema
 
-    def _finish_what_lies_before(self) -> None:
+    def _run_pending_transactions(self) -> None:
         try:
             transform(self._workspace, self._entry, self._engine, self._reporter)
         except (InvalidQuery, Unsupported, BadData) as error:
@@ -355,26 +361,30 @@ class _Migration:
 
     # --- The state at the boundary ------------------------------------------------------------
 
-    def _flush(self, at: _Boundary, origin: str | None) -> None:
+    def _flush_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("flush")
-        transaction = boundary_transaction(self._workspace, self._entry, at.state, "finish", at.system_time)
-        with self._performed(transaction, at.system_time) as (result, staged, _):
-            events: list[MetadataEvent] = [to_event(transaction, result), *at.update.events]
-            if result.written is not None and not at.state.has_schema:
-                events = _first_schema(events, result.schema, at)
-            self._append(at.update, events, origin, data=staged if result.written else None)
+        transaction = boundary_transaction(
+            self._workspace, self._entry, boundary.state, "finish", boundary.system_time
+        )
+        with self._run_transaction(transaction, boundary.system_time) as (result, staged, _):
+            events: list[MetadataEvent] = [to_event(transaction, result), *boundary.update.events]
+            if result.written is not None and not boundary.state.has_schema:
+                events = _with_first_schema(events, result.schema, boundary)
+            self._append(boundary.update, events, origin, data=staged if result.written else None)
 
-    def _rebuild(self, at: _Boundary, origin: str | None) -> None:
+    def _rebuild_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("rebuild")
-        schema = at.state.schema if at.schema is None else encode_schema(at.schema)
-        state = replace(at.state, transform=at.transform, schema=schema)
-        transaction = boundary_transaction(self._workspace, self._entry, state, "rebuild", at.system_time)
-        with self._performed(transaction, at.system_time) as (result, staged, checkpoint):
-            events: list[MetadataEvent] = [*at.update.events, to_event(transaction, result)]
-            if result.written is not None and at.schema is None:
+        schema = boundary.state.schema if boundary.schema is None else encode_schema(boundary.schema)
+        state = replace(boundary.state, transform=boundary.transform, schema=schema)
+        transaction = boundary_transaction(
+            self._workspace, self._entry, state, "rebuild", boundary.system_time
+        )
+        with self._run_transaction(transaction, boundary.system_time) as (result, staged, checkpoint):
+            events: list[MetadataEvent] = [*boundary.update.events, to_event(transaction, result)]
+            if result.written is not None and boundary.schema is None:
                 events.insert(-1, SetDataSchema(schema=encode_schema(result.schema)))
             self._append(
-                at.update,
+                boundary.update,
                 events,
                 origin,
                 data=staged if result.written else None,
@@ -382,10 +392,10 @@ class _Migration:
             )
 
     @contextmanager
-    def _performed(
+    def _run_transaction(
         self, transaction: Transaction, system_time: Timestamp
     ) -> Iterator[tuple[TransactionResult, Path, Path]]:
-        """The result of a transaction, with the files of its slice and of its checkpoint."""
+        """Run a transaction; yield its result with the paths of its slice and its checkpoint."""
         staged = self._entry.dataset.staging_path("data")
         with job_scratch_folder(self._workspace.odf / "cache", "transform") as folder:
             try:
@@ -417,7 +427,7 @@ class _Migration:
         self._reporter.committed(str(self._entry.id), str(head), kind_of(events[-1]), 0)
 
 
-_SAID = {
+_OUTCOME_MESSAGES = {
     "none": "the query changed; there is no state to go on from",
     "kept": "the query changed and goes on from the state of the old one",
     "flushed": "the old query's state has ended, and what was still to come is there",
@@ -425,15 +435,17 @@ _SAID = {
 }
 
 
-def _first_schema(events: Sequence[MetadataEvent], schema: pa.Schema, at: _Boundary) -> list[MetadataEvent]:
-    """The events of a flush whose rows are the first that the dataset has, with their schema.
+def _with_first_schema(
+    events: Sequence[MetadataEvent], schema: pa.Schema, boundary: _Boundary
+) -> list[MetadataEvent]:
+    """Return the events of a flush that produces the first rows of the dataset, with their schema.
 
     Raises:
-        InvalidQuery: the new query lacks columns that the old one gives.
+        InvalidQuery: the new query lacks columns of the old one.
     """
     rest = [event for event in events if not isinstance(event, SetDataSchema)]
     first = SetDataSchema(schema=encode_schema(schema))
-    whole = add_new_columns(schema, at.checked.schema, at.state.vocabulary)
-    if len(whole) == len(schema):
+    extended = add_new_columns(schema, boundary.checked.schema, boundary.state.vocabulary)
+    if len(extended) == len(schema):
         return [first, *rest]
-    return [first, rest[0], SetDataSchema(schema=encode_schema(whole)), *rest[1:]]
+    return [first, rest[0], SetDataSchema(schema=encode_schema(extended)), *rest[1:]]

@@ -43,17 +43,17 @@ CHECKPOINT: Final = "checkpoint"
 
 
 def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> ChainUpdate:
-    """Runs transactions until the dataset has taken in all of its inputs; each is one commit.
+    """Run transactions until the dataset is up to date with its inputs; each is one commit.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: a derivative dataset.
-        engine: what runs the query.
-        reporter: hears of phases, amounts and commits, and is asked whether to stop.
+        engine: runs the query.
+        reporter: receives phases, amounts and commits; checked for cancellation.
 
     Raises:
-        Cancelled: what was committed until then stays.
-        OdfError: a transaction failed; those before it stay, and the next pull goes on there.
+        Cancelled: earlier commits stay.
+        OdfError: a transaction failed; earlier ones stay, and the next pull continues from there.
     """
     before = entry.dataset.state()
     while True:
@@ -64,15 +64,15 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
         if SPARK not in map(str.lower, workspace.config.engines):
             _check_version(transaction)
         with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
-            _Step(workspace, transaction, engine, folder, reporter).run()
+            _TransactionRun(workspace, transaction, engine, folder, reporter).run()
     return ChainUpdate.from_states(before, entry.dataset.state())
 
 
 def _check_version(transaction: Transaction) -> None:
-    """Lets pass queries for the engine of this program.
+    """Check that a query is for the engine version of this program.
 
     Raises:
-        Unsupported: the chain says that its rows are made by another version.
+        Unsupported: the chain requires another version.
     """
     sql = transaction.transform.transform
     if sql.engine.lower() == SPARK and sql.version not in (None, SPARK_VERSION):
@@ -83,7 +83,7 @@ def _check_version(transaction: Transaction) -> None:
         )
 
 
-class _Step:
+class _TransactionRun:
     """Runs and commits one transaction."""
 
     def __init__(
@@ -104,17 +104,17 @@ class _Step:
         self._system_time = max(Timestamp.now(), self._state.system_time)
 
     def run(self) -> None:
-        begun = monotonic()
+        started = monotonic()
         staged = self._dataset.staging_path("data")
         try:
             for each in self._transaction.inputs:
-                self._reporter.log(_said(each))
+                self._reporter.log(_describe_input(each))
             self._reporter.phase("query")
             request = make_request(self._transaction, self._folder, staged, self._system_time)
             queried = monotonic()
             result = execute_transaction(self._engine, self._transaction, request, self._reporter)
-            self._reporter.log(_made(result, monotonic() - queried))
-            self._commit(result, staged, begun)
+            self._reporter.log(_describe_result(result, monotonic() - queried))
+            self._commit(result, staged, started)
         finally:
             staged.unlink(missing_ok=True)
 
@@ -142,16 +142,16 @@ class _Step:
 def execute_transaction(
     engine: Engine, transaction: Transaction, request: TransformRequest, reporter: Reporter
 ) -> TransactionResult:
-    """Has an engine do a transaction.
+    """Run a transaction with an engine.
 
     Args:
-        engine: what runs the query.
-        transaction: what is to be done.
-        request: made of it by :func:`make_request`.
-        reporter: hears of amounts, and is asked whether to stop.
+        engine: runs the query.
+        transaction: the transaction.
+        request: its request (:func:`make_request`).
+        reporter: receives amounts; checked for cancellation.
 
     Raises:
-        OdfError: as the methods of :class:`odf_engine.transform.engines.contract.Engine` say.
+        OdfError: see the methods of :class:`odf_engine.transform.engines.contract.Engine`.
     """
     work = {"execute": engine.execute, "finish": engine.finish, "rebuild": engine.rebuild}[transaction.kind]
     with attach_query_excerpt(request.transform.queries or []):
@@ -159,7 +159,7 @@ def execute_transaction(
 
 
 def to_event(transaction: Transaction, result: TransactionResult) -> ExecuteTransform:
-    """What the chain says of a transaction that was done."""
+    """Return the event of a completed transaction."""
     state, written = transaction.state, result.written
     before = state.last_checkpoint
     return ExecuteTransform(
@@ -182,13 +182,13 @@ def to_event(transaction: Transaction, result: TransactionResult) -> ExecuteTran
 def make_request(
     transaction: Transaction, folder: Path, staged: Path, system_time: Timestamp
 ) -> TransformRequest:
-    """What the engine is asked to do.
+    """Return the engine request of a transaction.
 
     Args:
-        transaction: what to run.
-        folder: for temporary files; it has to stay until the engine is done.
-        staged: where the engine writes the slice.
-        system_time: of the rows.
+        transaction: the transaction.
+        folder: folder for temporary files; must exist until the engine has finished.
+        staged: path of the slice to write.
+        system_time: system time of the rows.
     """
     state = transaction.state
     fresh = state.last_checkpoint is None or transaction.kind == "rebuild"
@@ -199,25 +199,25 @@ def make_request(
         vocab=state.vocabulary,
         transform=transaction.transform.transform,
         query_inputs=[
-            _request_input(each, folder / f"{at}.parquet", fresh=fresh)
-            for at, each in enumerate(transaction.inputs)
+            _request_input(each, folder / f"{index}.parquet", fresh=fresh)
+            for index, each in enumerate(transaction.inputs)
         ],
         next_offset=0 if state.last_offset is None else state.last_offset + 1,
-        prev_checkpoint_path=_path_of(transaction),
+        prev_checkpoint_path=_checkpoint_path(transaction),
         new_checkpoint_path=str(folder / CHECKPOINT),
         new_data_path=str(staged),
     )
 
 
-def _path_of(transaction: Transaction) -> str | None:
-    """The file of the checkpoint that the transaction goes on from."""
+def _checkpoint_path(transaction: Transaction) -> str | None:
+    """Return the path of the checkpoint from which the transaction continues."""
     last = transaction.state.last_checkpoint
     return None if last is None else str(transaction.entry.dataset.checkpoint_path(last.physical_hash))
 
 
 def _request_input(each: InputPlan, schema_file: Path, *, fresh: bool) -> TransformRequestInput:
-    """``fresh`` where no state says which watermark the input had before."""
-    # An empty file: the schema at the interval's end, which no slice may have had yet.
+    """Return the request of an input. ``fresh``: no state contains the previous watermark of the input."""
+    # An empty file with the schema at the interval's end, which no slice may have yet.
     pq.write_table(decode_schema(each.schema).empty_table(), schema_file)
     return TransformRequestInput(
         dataset_id=each.entry.id,
@@ -227,44 +227,44 @@ def _request_input(each: InputPlan, schema_file: Path, *, fresh: bool) -> Transf
         offset_interval=each.offsets,
         data_paths=[str(each.entry.dataset.slice_path(row)) for row in each.slices],
         schema_file=str(schema_file),
-        explicit_watermarks=[*(_known(each) if fresh else ()), *each.explicit],
+        explicit_watermarks=[*(_previous_watermark(each) if fresh else ()), *each.explicit],
     )
 
 
-def _known(each: InputPlan) -> Iterator[Watermark]:
-    """Up to when time was complete when the transaction began; rows from before that are late."""
+def _previous_watermark(each: InputPlan) -> Iterator[Watermark]:
+    """Yield the watermark before the transaction; rows up to it are late."""
     if each.before is None:
         return
     block = each.interval.prev_block_hash
-    moment = each.entry.dataset.block(block).block.system_time if block else Timestamp.from_ms(0)
-    yield Watermark(system_time=moment, event_time=each.before)
+    system_time = each.entry.dataset.block(block).block.system_time if block else Timestamp.from_ms(0)
+    yield Watermark(system_time=system_time, event_time=each.before)
 
 
-def _made(result: TransactionResult, seconds: float) -> str:
+def _describe_result(result: TransactionResult, seconds: float) -> str:
     written = result.written
     rows = f"{written.rows:,} rows, {written.size:,} bytes" if written is not None else "no rows"
     state = ", and keeps a state" if result.checkpoint is not None else ""
     return f"the query made {rows} in {seconds:.1f} s{state}"
 
 
-def _said(each: InputPlan) -> str:
+def _describe_input(each: InputPlan) -> str:
     rows = sum(row.end - row.start + 1 for row in each.slices)
-    mark = f", watermark {each.watermark}" if each.watermark is not None else ""
+    watermark = f", watermark {each.watermark}" if each.watermark is not None else ""
     slices = "slice" if len(each.slices) == 1 else "slices"
-    return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} {slices}{mark}"
+    return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} {slices}{watermark}"
 
 
 def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
-    """Gives a derivative dataset a new chain with its newest settings and without data.
+    """Restart the chain of a derivative dataset with its current settings and without data.
 
     Returns:
         The new head.
 
     Raises:
-        UsageError: a root dataset, whose rows could not be made again.
-        NotFound: an input is not here, so that the rows could not be made again.
-        Unsupported: a setting of a newer specification, which cannot be taken over.
-        Conflict: somebody else committed to the dataset meanwhile.
+        UsageError: a root dataset, whose rows cannot be recomputed.
+        NotFound: an input is not in the workspace, so the rows cannot be recomputed.
+        Unsupported: a setting is from a newer specification.
+        Conflict: another process has committed to the dataset meanwhile.
     """
     state = entry.dataset.state()
     if state.kind is not DatasetKind.Derivative:
@@ -287,7 +287,7 @@ def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
 
 
 def settings_events(state: ChainState) -> Iterator[MetadataEvent]:
-    """The settings that a chain amounts to, as the events that make them."""
+    """Yield the current settings of a chain as events."""
     if state.vocabulary != DEFAULT_VOCABULARY:
         yield SetVocab(**asdict(state.vocabulary))
     if state.schema is not None or state.odf_schema is not None:
@@ -295,7 +295,7 @@ def settings_events(state: ChainState) -> Iterator[MetadataEvent]:
     if state.transform is not None:
         yield with_engine_version(
             without_engine_version(state.transform)
-        )  # it runs again, and on the engine of now
+        )  # the query runs again, on the current engine version
     for event in (state.info, state.license):
         if event is not None:
             yield event
@@ -306,10 +306,10 @@ def settings_events(state: ChainState) -> Iterator[MetadataEvent]:
 def transform_or_reset(
     workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter
 ) -> ChainUpdate:
-    """As :func:`odf_engine.transform.run.transform`, but where an input diverged, the dataset begins anew.
+    """Run :func:`transform`; if an input has diverged, reset the dataset and run it again.
 
     Raises:
-        Cancelled: what was committed until then stays: a dataset that began anew does not go back.
+        Cancelled: earlier commits stay; a reset is not reverted.
         OdfError: as above.
     """
     old = entry.dataset.state().head
@@ -317,9 +317,9 @@ def transform_or_reset(
         return transform(workspace, entry, engine, reporter)
     except Diverged as diverged:
         reporter.log(f"{diverged}; the dataset begins anew", "warning")
-    before = entry.dataset.state().head  # transactions until the one that diverged may have been committed
+    before = entry.dataset.state().head  # transactions before the diverged one may have been committed
     reset_dataset(workspace, entry)
     reporter.log(f"refs/before-reset-{before.abbreviated} keeps what was there, to block {before}")
     result = transform(workspace, entry, engine, reporter)
-    blocks = entry.dataset.state().blocks - 1  # the first one stays
+    blocks = entry.dataset.state().blocks - 1  # the first block stays
     return replace(result, status="updated", old_head=old, blocks=blocks)

@@ -43,7 +43,7 @@ runtime.stop()
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     java = find_java()
-    if class_data_archive.find(java) is None:
+    if class_data_archive.find_archive(java) is None:
         print("recording the class-data archive …")
         archive_recorder.record(java)
     root = str(Path(__file__).resolve().parents[2])

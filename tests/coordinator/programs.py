@@ -42,7 +42,7 @@ class FakeSpark:
         return Memory(300_000_000, 1_000_000_000, 700_000_000)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return not self._end.exists()
 
     def train_archive_in_background(self, busy: object) -> None:

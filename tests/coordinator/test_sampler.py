@@ -12,7 +12,7 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.coordinator.spark_service import LoadSampler, rate_between
-from odf_engine.spark.runtime.session import Memory, resident
+from odf_engine.spark.runtime.session import Memory, read_resident_memory
 
 
 def test_rates_are_of_the_phase():
@@ -40,7 +40,7 @@ def test_samples_end_with_the_jobs():
     assert (told[0].heap, told[0].heap_max) == (5, 9)
     assert told[0].memory > 100
     assert told[2].rates["7"].rows > told[0].rates["7"].rows == 0
-    assert resident() > 1_000_000 and resident(999_999_999) == 0
+    assert read_resident_memory() > 1_000_000 and read_resident_memory(999_999_999) == 0
 
 
 async def test_who_comes_later_gets_what_was_before_and_nothing_comes_when_idle(home, follow):

@@ -59,8 +59,8 @@ def test_event_times(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str,
     assert sorted(row[1] for row in rows) == list(range(ROWS))
     assert {row[0] for row in rows if not time_of(row[1])} <= {modified}
 
-    monkeypatch.setattr(row_order, "_IN_MEMORY", 1 << 19)
-    monkeypatch.setattr(row_order, "_PARTITIONS", 4)
+    monkeypatch.setattr(row_order, "_MAX_MEMORY_BYTES", 1 << 19)
+    monkeypatch.setattr(row_order, "_SORT_PARTITIONS", 4)
     pulled.add(SOURCE.format(merge="{kind: Append}"), name="again")
     assert pulled.pull().records == ROWS
     assert pulled.table().drop_columns(["system_time"]).equals(table.drop_columns(["system_time"]))
@@ -88,8 +88,8 @@ def test_keys(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, merge: str) -> No
             .select(["offset", "op", "id"])
             .append_column("later", [[value > 1893456000000 for value in event_time.to_pylist()]])
         )
-        monkeypatch.setattr(row_order, "_IN_MEMORY", 1 << 19)
-        monkeypatch.setattr(row_order, "_PARTITIONS", 4)
+        monkeypatch.setattr(row_order, "_MAX_MEMORY_BYTES", 1 << 19)
+        monkeypatch.setattr(row_order, "_SORT_PARTITIONS", 4)
     assert tables[0].equals(tables[1])
 
 

@@ -19,7 +19,7 @@ from odf_engine.ingest.read.json_lines import (
 from odf_engine.ingest.read.read_step import reject_binary
 from odf_engine.progress import Reporter
 from odf_engine.spark import text_files
-from odf_engine.spark.text_files import bad_bytes, encoding_of
+from odf_engine.spark.text_files import detect_encoding, undecodable_error
 from tests.ingest.recorder import Recorder
 
 
@@ -68,7 +68,7 @@ def test_no_data_at_all(tmp_path: Path, data: bytes, message: str) -> None:
 def test_encodings(tmp_path: Path, data: bytes, declared: str | None, found: str | None) -> None:
     path = tmp_path / "a"
     path.write_bytes(data)
-    assert encoding_of(path, declared) == found
+    assert detect_encoding(path, declared) == found
     assert data.decode(found or "utf-8").lstrip("\ufeff") == data.decode(found or "utf-8")
 
 
@@ -76,22 +76,22 @@ def test_encodings(tmp_path: Path, data: bytes, declared: str | None, found: str
 def test_encodings_that_are_none(tmp_path: Path, name: str) -> None:
     (tmp_path / "a").write_bytes(b"")
     with pytest.raises(InvalidManifest, match="nobody knows the encoding"):
-        encoding_of(tmp_path / "a", name)
+        detect_encoding(tmp_path / "a", name)
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
 def test_bad_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(text_files, "_CHUNK", chunk)
+    monkeypatch.setattr(text_files, "_CHUNK_BYTES", chunk)
     path = tmp_path / "a"
     path.write_bytes(b"a,b\n1,\xc3\xa9\n2," + "größe".encode("latin-1") + b"\n")
-    assert str(bad_bytes(path, "a", "utf-8")) == "a: line 3: byte 0xf6 at 13 is not UTF-8 text"
+    assert str(undecodable_error(path, "a", "utf-8")) == "a: line 3: byte 0xf6 at 13 is not UTF-8 text"
     path.write_bytes(b"ab\xc3")
-    assert str(bad_bytes(path, "a", "utf-8")) == "a: line 1: byte 0xc3 at 2 is not UTF-8 text"
+    assert str(undecodable_error(path, "a", "utf-8")) == "a: line 1: byte 0xc3 at 2 is not UTF-8 text"
     for encoding in ("utf-16-le", "utf-16-be"):
         path.write_bytes("ab\nc\u0a0a\n\ud800\ud800".encode(encoding, "surrogatepass"))
-        assert str(bad_bytes(path, "a", encoding)).startswith("a: line 3: byte 0x")
+        assert str(undecodable_error(path, "a", encoding)).startswith("a: line 3: byte 0x")
     path.write_bytes("表\n示".encode("shift_jis") + b"\n\x81\xff")
-    assert str(bad_bytes(path, "a", "shift_jis")) == "a: line 3: byte 0x81 at 6 is not SHIFT_JIS text"
+    assert str(undecodable_error(path, "a", "shift_jis")) == "a: line 3: byte 0x81 at 6 is not SHIFT_JIS text"
 
 
 def lines(tmp_path: Path, text: str, sub_path: str | None = None) -> list[str]:

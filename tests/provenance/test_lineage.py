@@ -147,6 +147,6 @@ def test_what_is_not_followed_is_larger(
 def test_offsets_fold_into_runs() -> None:
     folding = OffsetSet()
     folding.add(pa.array([5, 3, 4, 9, 3], pa.int64()))
-    folding.add_runs([(10, 12), (0, 1)])
+    folding.add_ranges([(10, 12), (0, 1)])
     folding.add(pa.array([2], pa.int64()))
     assert folding.runs() == [(0, 5), (9, 12)] and not folding.scattered

@@ -149,7 +149,7 @@ def test_queries_of_somebody_else(
     def no_walls(sandbox: Sandbox, *_: object) -> None:
         shut_in.append("asked")
 
-    monkeypatch.setattr(Sandbox, "_program", no_walls)
+    monkeypatch.setattr(Sandbox, "_find_program", no_walls)
     tracer = Tracing(copied, runtime).tracer
     step = tracer.trace(made, [(3, 3)], depth=1)
     assert (step.exact, [each.runs for each in step.feeds], shut_in) == (True, [[(1, 2)]], ["asked"])

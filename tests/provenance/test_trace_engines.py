@@ -22,7 +22,7 @@ from odf_engine.transform.engines.grpc_messages import (
     Derivation,
     DerivedFrom,
     encode,
-    wrap,
+    encode_fields,
 )
 from odf_engine.transform.engines.grpc_server import EngineServer
 from odf_engine.transform.plan import plan_transaction
@@ -97,7 +97,7 @@ def test_an_engine_that_names_rows_that_it_was_not_given(deriving: Deriving, tmp
     asked = request_of(deriving, deriving.derivative("SELECT event_time, x FROM input"), tmp_path / "first")
     answer = encode(Derivation([DerivedFrom("input", [OffsetInterval(0, 1)])]))
     server = grpc.server(ThreadPoolExecutor(1))
-    method = grpc.unary_stream_rpc_method_handler(lambda _, __: iter([wrap(answer)]))
+    method = grpc.unary_stream_rpc_method_handler(lambda _, __: iter([encode_fields(answer)]))
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(OWN_SERVICE, {PROVENANCE: method}),)
     )

@@ -188,14 +188,14 @@ def test_a_partition_that_fails_only_in_company(
 ) -> None:
     from odf_engine.spark import arrow_batches as batches_module
 
-    made = batches_module._partition
+    made = batches_module._run_partition
 
     def unlucky(context: Any, partitions: Any, index: int) -> list[bytes]:
         if threading.current_thread() is not threading.main_thread() and index % 3 == 2:
             raise Py4JError("the connection was lost")
         return made(context, partitions, index)
 
-    monkeypatch.setattr(batches_module, "_partition", unlucky)
+    monkeypatch.setattr(batches_module, "_run_partition", unlucky)
     batches = arrow_batches(session.range(0, 10_000, 1, 10), Reporter())[1]
     ids = pa.concat_arrays(batch["id"] for batch in batches)
     assert ids.equals(pa.array(range(10_000), pa.int64()))
@@ -204,7 +204,7 @@ def test_a_partition_that_fails_only_in_company(
 def test_without_the_inner_door_of_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     from odf_engine.spark import arrow_batches as batches_module
 
-    monkeypatch.setattr(batches_module, "_partitions", lambda frame: None)
+    monkeypatch.setattr(batches_module, "_batch_partitions", lambda frame: None)
     schema, batches = arrow_batches(session.range(0, 1000, 1, 3), Reporter())
     table = pa.Table.from_batches(batches, schema)
     assert table["id"].to_pylist() == list(range(1000))

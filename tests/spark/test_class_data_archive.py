@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.spark.runtime import class_data_archive
-from odf_engine.spark.runtime.archive_recorder import _alone, record
+from odf_engine.spark.runtime.archive_recorder import _exclusive_lock, record
 from odf_engine.spark.runtime.class_data_archive import ArchiveTrainer
 from odf_engine.spark.runtime.jvm import Java, find_java
 
@@ -27,81 +27,79 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
 def made(folder: Path, java: Java, size: int = 100) -> Path:
     """An archive as a recording leaves it."""
     folder.mkdir(exist_ok=True)
-    file = folder / class_data_archive.path_for(java).name
+    file = folder / class_data_archive.archive_path(java).name
     file.write_bytes(b"x" * size)
     return file
 
 
 def test_none_at_first(java: Java) -> None:
-    assert class_data_archive.find(java) is None
-    assert class_data_archive.flags_to_use(java, None) == []
+    assert class_data_archive.find_archive(java) is None
+    assert class_data_archive.use_flags(java, None) == []
 
 
 def test_published_is_found(java: Java, tmp_path: Path) -> None:
-    class_data_archive.publish(java, made(tmp_path / "new", java))
-    found = class_data_archive.find(java)
-    assert found == class_data_archive.path_for(java)
-    assert f"-XX:SharedArchiveFile={found}" in class_data_archive.flags_to_use(java, found)
+    class_data_archive.publish_archive(java, made(tmp_path / "new", java))
+    found = class_data_archive.find_archive(java)
+    assert found == class_data_archive.archive_path(java)
+    assert f"-XX:SharedArchiveFile={found}" in class_data_archive.use_flags(java, found)
 
 
 def test_a_base_goes_with_it(java: Java, tmp_path: Path) -> None:
     file = made(tmp_path / "new", java)
     file.with_suffix(".base").write_bytes(b"base")
-    assert f"-XX:SharedArchiveFile={file.with_suffix('.base')}" in class_data_archive.flags_to_record(
-        java, file
-    )
-    class_data_archive.publish(java, file)
-    found = class_data_archive.find(java)
+    assert f"-XX:SharedArchiveFile={file.with_suffix('.base')}" in class_data_archive.record_flags(java, file)
+    class_data_archive.publish_archive(java, file)
+    found = class_data_archive.find_archive(java)
     assert found is not None
-    assert f"-XX:SharedArchiveFile={found.with_suffix('.base')}:{found}" in class_data_archive.flags_to_use(
+    assert f"-XX:SharedArchiveFile={found.with_suffix('.base')}:{found}" in class_data_archive.use_flags(
         java, found
     )
     found.with_suffix(".base").unlink()
-    assert class_data_archive.find(java) is None
+    assert class_data_archive.find_archive(java) is None
 
 
 def test_cut_off_or_discarded_is_not_used(java: Java, tmp_path: Path) -> None:
-    class_data_archive.publish(java, made(tmp_path / "new", java))
-    class_data_archive.path_for(java).write_bytes(b"x")
-    assert class_data_archive.find(java) is None
-    class_data_archive.publish(java, made(tmp_path / "new", java))
-    assert class_data_archive.find(java) is not None
-    class_data_archive.discard(java)
-    assert class_data_archive.find(java) is None
+    class_data_archive.publish_archive(java, made(tmp_path / "new", java))
+    class_data_archive.archive_path(java).write_bytes(b"x")
+    assert class_data_archive.find_archive(java) is None
+    class_data_archive.publish_archive(java, made(tmp_path / "new", java))
+    assert class_data_archive.find_archive(java) is not None
+    class_data_archive.discard_archive(java)
+    assert class_data_archive.find_archive(java) is None
 
 
 @pytest.mark.parametrize("note", ["", "{", "[]", "7", '{"other": 1}', '{"x": {}}'])
 def test_a_broken_note_is_no_archive(java: Java, tmp_path: Path, note: str) -> None:
-    class_data_archive.publish(java, made(tmp_path / "new", java))
-    class_data_archive.path_for(java).with_suffix(".json").write_text(note)
-    assert class_data_archive.find(java) is None
+    class_data_archive.publish_archive(java, made(tmp_path / "new", java))
+    class_data_archive.archive_path(java).with_suffix(".json").write_text(note)
+    assert class_data_archive.find_archive(java) is None
 
 
 def test_switched_off(java: Java, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class_data_archive.publish(java, made(tmp_path / "new", java))
+    class_data_archive.publish_archive(java, made(tmp_path / "new", java))
     monkeypatch.setenv("ODF_SPARK_ARCHIVE", "0")
-    assert class_data_archive.find(java) is None
+    assert class_data_archive.find_archive(java) is None
 
 
 def test_another_java_another_archive(java: Java) -> None:
     newer = Java(java.home, 21, "21.0.9", "setting")
-    assert class_data_archive.path_for(newer) != class_data_archive.path_for(java)
-    before = class_data_archive.path_for(java)
+    assert class_data_archive.archive_path(newer) != class_data_archive.archive_path(java)
+    before = class_data_archive.archive_path(java)
     java.executable.write_text("#!/bin/sh\n# patched\n")
-    assert class_data_archive.path_for(java) != before
+    assert class_data_archive.archive_path(java) != before
 
 
 def test_java_25_has_another_kind(java: Java) -> None:
     newest = Java(java.home, 25, "25.0.2", "setting")
-    file = class_data_archive.path_for(newest)
+    file = class_data_archive.archive_path(newest)
     assert file.suffix == ".aot"
-    assert f"-XX:AOTCache={file}" in class_data_archive.flags_to_use(newest, file)
-    assert f"-XX:AOTCacheOutput={file}" in class_data_archive.flags_to_record(newest, file)
+    assert f"-XX:AOTCache={file}" in class_data_archive.use_flags(newest, file)
+    assert f"-XX:AOTCacheOutput={file}" in class_data_archive.record_flags(newest, file)
 
 
 def test_only_one_process_records(java: Java) -> None:
-    lock = class_data_archive.path_for(java).with_suffix(".lock")
-    with _alone(lock) as alone:
+    lock = class_data_archive.archive_path(java).with_suffix(".lock")
+    with _exclusive_lock(lock) as alone:
         assert alone
         assert record(java) is None
 
@@ -121,7 +119,7 @@ def test_training_waits_while_there_is_work(java: Java) -> None:
 
 
 def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
-    class_data_archive.publish(java, made(tmp_path / "new", java))
+    class_data_archive.publish_archive(java, made(tmp_path / "new", java))
     warmed: list[int] = []
     thread = ArchiveTrainer(java, lambda: False, lambda: warmed.append(1))
     thread.start()
@@ -131,4 +129,4 @@ def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
 
 
 def test_real_java_has_a_key() -> None:
-    assert class_data_archive.path_for(find_java()).parent == class_data_archive.folder()
+    assert class_data_archive.archive_path(find_java()).parent == class_data_archive.folder()

@@ -11,7 +11,7 @@ import pytest
 
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.spark.errors import QueryError
-from odf_engine.spark.user_query import _ALLOWED, _nodes, _walker, check_analysed, check_confined, run_query
+from odf_engine.spark.user_query import _ALLOWED, _nodes, _walker, check_analyzed, check_confined, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -285,8 +285,8 @@ def test_queries_are_checked_at_the_same_time(session: SparkSession) -> None:
 def test_programs_in_an_analysed_plan_are_found(session: SparkSession) -> None:
     for query in (PROGRAMS[0], f"SELECT 1 WHERE 1 IN ({PROGRAMS[0]})"):
         with pytest.raises(QueryError, match="cannot run a program"):
-            check_analysed(session, session.sql(query))
-    check_analysed(session, session.sql(HARMLESS))
+            check_analyzed(session, session.sql(query))
+    check_analyzed(session, session.sql(HARMLESS))
 
 
 def test_a_program_in_a_named_window_does_not_run(session: SparkSession, tmp_path: Path) -> None:

@@ -7,7 +7,13 @@ import pytest
 from odf_engine.errors import BadData, Cancelled
 from odf_engine.progress import Reporter
 from odf_engine.spark import errors
-from odf_engine.spark.errors import JavaThrowable, QueryFragment, clean_message, explain, translate_errors
+from odf_engine.spark.errors import (
+    JavaThrowable,
+    QueryFragment,
+    clean_message,
+    to_user_error,
+    translate_errors,
+)
 from odf_engine.spark.runtime.jvm import SparkFailed
 
 
@@ -39,11 +45,11 @@ def test_clean(message: str, plain: str) -> None:
 
 def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: JavaThrowable) -> Exception:
     monkeypatch.setattr(errors, "throwable_chain", lambda error: list(causes))
-    return explain(EOFError())
+    return to_user_error(EOFError())
 
 
 def test_a_process_that_is_gone() -> None:
-    error = explain(EOFError())
+    error = to_user_error(EOFError())
     assert "process died" in str(error)
     assert "started afresh" in str(error.hint)
 

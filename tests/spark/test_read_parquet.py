@@ -134,8 +134,8 @@ def test_large_row_groups_are_divided(
     file = tmp_path / "x.parquet"
     ids = pa.array(range(20_000))
     pq.write_table(pa.table({"id": ids, "t": ids.cast(pa.timestamp("ns"))}), file)
-    monkeypatch.setattr(parquet_files, "_MAX_PIECE", 1 << 18)
-    monkeypatch.setattr(parquet_files, "_PIECE", 1 << 15)
+    monkeypatch.setattr(parquet_files, "_MAX_ROW_GROUP_BYTES", 1 << 18)
+    monkeypatch.setattr(parquet_files, "_PARTITION_BYTES", 1 << 15)
     monkeypatch.setattr(parquet_files, "_BATCH_ROWS", 2048)
     copy, _ = parquet_files.prepare_parquet_file(file, tmp_path, "x", Reporter())
     assert pq.read_metadata(copy).num_row_groups > 5

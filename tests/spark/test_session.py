@@ -51,7 +51,7 @@ try:  # one text that is larger than the heap: Spark's process ends
     list(arrow_batches(frame, Reporter())[1])
 except SparkFailed as error:
     said["lost"] = error.message
-while runtime.alive:
+while runtime.is_alive:
     time.sleep(0.01)
 try:
     runtime.session()
@@ -155,10 +155,10 @@ def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("ODF_SPARK_ARCHIVE", raising=False)
     java = find_java(str(breaks_with_archive(tmp_path)))
-    made = tmp_path / class_data_archive.path_for(java).name
+    made = tmp_path / class_data_archive.archive_path(java).name
     made.write_bytes(b"this is no archive")
     class_data_archive.folder().mkdir(parents=True)
-    class_data_archive.publish(java, made)
+    class_data_archive.publish_archive(java, made)
     folder = tmp_path / "odf"
     folder.mkdir()
     process = subprocess.Popen(
@@ -168,7 +168,7 @@ def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: py
     said: dict[str, Any] = json.loads(process.stdout.readline())
     java_process = int(said["pid"])
     assert "without class-data archive" in said["detail"]
-    assert class_data_archive.find(java) is None
+    assert class_data_archive.find_archive(java) is None
     assert (tmp_path / "starts").read_text() == "start\n" * 2
 
     process.send_signal(signal.SIGKILL)
@@ -189,12 +189,12 @@ def _runs(pid: int) -> bool:
 
 
 def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
-    from odf_engine.spark.runtime.session import _own_folder
+    from odf_engine.spark.runtime.session import _create_run_folder
 
     dead, mine = tmp_path / "run-999999999-x", tmp_path / f"run-{os.getpid()}-x"
     (dead / "local").mkdir(parents=True)
     mine.mkdir()
-    fresh = _own_folder(tmp_path)
+    fresh = _create_run_folder(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([mine, fresh])
 
 
@@ -258,12 +258,12 @@ def test_settings_are_in_force(runtime: SparkRuntime) -> None:
             assert session.conf.get(name) == value, name
     assert session.sparkContext.master == "local[2]"
     assert "Spark 4.3" in runtime.detail
-    assert runtime.alive
+    assert runtime.is_alive
 
 
 def test_warm_up_leaves_nothing(runtime: SparkRuntime) -> None:
     runtime.warm_up()
-    assert runtime.alive
+    assert runtime.is_alive
     assert runtime._folder is not None
     assert not list(runtime._folder.glob("warm-*"))
 

@@ -53,7 +53,7 @@ class Running:
 
     async def _run(self) -> None:
         front = RequestRouter(self.serving, self.lines.append, self.failures.append)
-        gate = ConnectionLimiter(front.answer, self.serving.limits, self._tls, logger=SILENT, access_log=None)
+        gate = ConnectionLimiter(front.handle, self.serving.limits, self._tls, logger=SILENT, access_log=None)
         gate.listen([self._socket])
         await self.serving.stopping.wait()
         gate.stop_listening()

@@ -49,7 +49,7 @@ async def test_what_fails_or_is_given_up_is_made_again(messages: MessageCache) -
 async def test_old_ones_go_and_those_in_use_stay(
     messages: MessageCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(service, "_MAX_CACHE_BYTES", 1000)
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     first = await messages.get(0, lambda: b"x" * 400)
     for key in range(1, 20):

@@ -77,7 +77,7 @@ def test_any_two_histories(
     common: list[str], ours: list[str], theirs: list[str], force: bool, whole: bool, small: bool
 ) -> None:
     few = (
-        mock.patch.multiple(chain_download, _MAX_KEPT=1),
+        mock.patch.multiple(chain_download, _MAX_BLOCKS=1),
         mock.patch.multiple(quarantine, _MAX_FOLDED=2, _BATCH=2),
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -130,9 +130,9 @@ def test_what_is_not_kept_in_memory_is_read_again(here: Workspace, there: Worksp
     source = builders.make_root(there, blocks=300)
     builders.add_files(source, 40, 10)
     with (
-        mock.patch.multiple(chain_download, _MAX_KEPT=8),
+        mock.patch.multiple(chain_download, _MAX_BLOCKS=8),
         mock.patch.multiple(quarantine, _MAX_FOLDED=8, _BATCH=50),
-        mock.patch.multiple(chain_download, _WAITING=2, _SETTLE_FILES=5),
+        mock.patch.multiple(chain_download, _QUEUE_SIZE=2, _SYNC_FILES=5),
     ):
         url = f"file://{source.dataset.folder}/"
         entry, _ = clone_dataset(

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
-from odf_engine.sync.server.request_router import _way
+from odf_engine.sync.server.request_router import _parse_path
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
@@ -189,7 +189,7 @@ class TestObjects:
 class TestRanges:
     @given(data=st.data())
     def test_any_range_is_that_part_of_the_file(self, data: st.DataObject) -> None:
-        from odf_engine.sync.server.object_handlers import _asked
+        from odf_engine.sync.server.object_handlers import _requested_range
 
         size = data.draw(st.integers(0, 50))
         numbers = st.none() | st.integers(0, 60)
@@ -198,7 +198,7 @@ class TestRanges:
         written = f"bytes={'' if first is None else first}-{'' if last is None else last}"
         request = SimpleNamespace(headers={"Range": written})
         content = bytes(range(size))
-        found = content[slice(*_asked(cast("Any", request), size, '"x"'))]
+        found = content[slice(*_requested_range(cast("Any", request), size, '"x"'))]
         if first is None:
             assert found == (content if last is None else content[max(0, size - last) :] if last else b"")
         elif last is not None and last < first:
@@ -282,7 +282,7 @@ class TestWhatIsPrivate:
     @given(st.text(max_size=60) | st.text("/.%2eEfF\\\0data:", max_size=60))
     def test_a_path_means_a_dataset_and_a_name_or_nothing(self, text: str) -> None:
         try:
-            way = _way("/" + text)
+            way = _parse_path("/" + text)
         except OdfError:
             return
         assert way.dataset.count("/") <= 1
@@ -292,7 +292,7 @@ class TestWhatIsPrivate:
     @pytest.mark.parametrize("text", ["\udcff", "caf\udce9/refs/head", "%ff", "\ud800"])
     def test_a_path_is_utf8(self, text: str) -> None:
         with pytest.raises(UsageError, match="the path is not UTF-8"):
-            _way("/" + text)
+            _parse_path("/" + text)
 
     def test_symbolic_links_and_folders_are_no_objects(self, server: Running, numbers: DatasetEntry) -> None:
         folder = numbers.dataset.folder / "data"
@@ -431,10 +431,10 @@ class TestProcess:
 
 class TestTls:
     def test_over_tls(self, there: Workspace, numbers: DatasetEntry, tmp_path: Path) -> None:
-        from odf_engine.sync.server.__main__ import _tls
+        from odf_engine.sync.server.__main__ import _load_tls
 
         both = make_certificate(tmp_path / "both.pem")
-        with served(there, tls=_tls(both, both)) as server:
+        with served(there, tls=_load_tls(both, both)) as server:
             context = ssl.create_default_context(cafile=str(both))
             connection = http.client.HTTPSConnection(
                 "localhost", server.address[1], context=context, timeout=10

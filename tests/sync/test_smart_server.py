@@ -414,7 +414,7 @@ def test_objects_that_did_not_come(here, there, server, token, era):
 
 
 def test_progress_is_asked_for(here, there, server, token, monkeypatch):
-    monkeypatch.setattr(receive_pack, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(receive_pack, "PROGRESS_SECONDS", 0.02)
     entry = make_root(here, NAME, slices=1)
 
     async def go():

@@ -12,7 +12,8 @@ from odf_engine.data.slices import slice_schema
 from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
 from odf_engine.progress import Reporter
-from odf_engine.spark.streaming.as_of_join import OLDEST, PLACE, TIME
+from odf_engine.spark.plan_rewrite import POSITION
+from odf_engine.spark.streaming.as_of_join import IS_OLDEST, TIME
 from odf_engine.transform.engines.as_of_transaction import retained_versions
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -160,11 +161,11 @@ def test_versions_that_are_still_needed(size: int) -> None:
         times = pa.array([row[1] * 1000 for row in rows]).cast(pa.timestamp("us", "UTC"))
         batch = pa.record_batch(
             [[row[0] for row in rows], times, [row[2] for row in rows], [False] * len(rows)],
-            names=["k0", TIME, PLACE, OLDEST],
+            names=["k0", TIME, POSITION, IS_OLDEST],
         )
         parts = [batch.slice(at, size) for at in range(0, len(rows), size)]
         found = pa.Table.from_batches(retained_versions(parts, ["k0"], until=3), batch.schema)
-        columns = [found["k0"], found[TIME].cast(pa.int64()), found[PLACE], found[OLDEST]]
+        columns = [found["k0"], found[TIME].cast(pa.int64()), found[POSITION], found[IS_OLDEST]]
         got = list(zip(*(column.to_pylist() for column in columns), strict=True))
         assert got == [(key, time * 1000, place, oldest) for key, time, place, oldest in expected]
 

@@ -33,8 +33,14 @@ from odf_engine.metadata.model import (
     TransformSuccess,
 )
 from odf_engine.spark.runtime.session import SparkRuntime
-from odf_engine.transform.engines.grpc_client import GrpcEngine, TookTooLong
-from odf_engine.transform.engines.grpc_messages import RAW_QUERY, SERVICE, TRANSFORM, unwrap, wrap
+from odf_engine.transform.engines.grpc_client import EngineTimeout, GrpcEngine
+from odf_engine.transform.engines.grpc_messages import (
+    RAW_QUERY,
+    SERVICE,
+    TRANSFORM,
+    decode_field,
+    encode_fields,
+)
 from odf_engine.transform.engines.grpc_server import EngineServer
 from tests.transform.deriving import Deriving
 
@@ -86,8 +92,8 @@ def test_raw_query(served: str, tmp_path: Path) -> None:
         )
         with grpc.insecure_channel(served.removeprefix("grpc://")) as channel:
             method = channel.unary_stream(f"/{SERVICE}/{RAW_QUERY}")
-            found = method(wrap(encode_table(request)))
-            answers = [decode_table(unwrap(each), RawQueryResponse) for each in found]
+            found = method(encode_fields(encode_table(request)))
+            answers = [decode_table(decode_field(each), RawQueryResponse) for each in found]
         assert all(isinstance(each, RawQueryProgress) for each in answers[:-1])
         return answers[-1]
 
@@ -108,9 +114,9 @@ def lying(
     """An engine that answers with whatever ``work`` says; it sees all files, or only a folder's."""
 
     def answers(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        answer = work(decode_table(unwrap(request), TransformRequest))
+        answer = work(decode_table(decode_field(request), TransformRequest))
         if answer is not None:
-            yield wrap(encode_table(answer))
+            yield encode_fields(encode_table(answer))
 
     handler = grpc.unary_stream_rpc_method_handler(answers)
     server = grpc.server(ThreadPoolExecutor(1))
@@ -203,20 +209,20 @@ def test_an_engine_that_takes_too_long(deriving: Deriving) -> None:
     made = deriving.derivative("SELECT event_time FROM input")
     with lying(lambda request: time.sleep(1), seconds=0.1) as engine:
         deriving.engine = engine
-        with pytest.raises(TookTooLong, match=r"ran longer than 0\.1 s"):
+        with pytest.raises(EngineTimeout, match=r"ran longer than 0\.1 s"):
             deriving.run(made)
 
 
 @given(st.binary(max_size=300))
 def test_messages_there_and_back(data: bytes) -> None:
-    assert unwrap(wrap(data)) == data
-    other = b"\x10\x01" + wrap(data) + b"\x1a\x01a"  # fields that this version does not know
-    assert unwrap(other) == data
+    assert decode_field(encode_fields(data)) == data
+    other = b"\x10\x01" + encode_fields(data) + b"\x1a\x01a"  # fields that this version does not know
+    assert decode_field(other) == data
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes(data: bytes) -> None:
     try:
-        unwrap(data)
+        decode_field(data)
     except ValueError:
         return

@@ -28,7 +28,7 @@ from odf_engine.transform.engines.namespaces import (
     Program,
     unavailable_reason,
 )
-from odf_engine.transform.engines.sandbox import Sandbox, Watch
+from odf_engine.transform.engines.sandbox import LimitWatch, Sandbox
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
@@ -160,7 +160,7 @@ def watched(tmp_path: Path, program: Program) -> Callable[[str], Ended]:
             process = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             config = SandboxConfig(disk="4m", processes=LIMITS.processes)
-            watch = Watch(process, [out], (log, 0), config)
+            watch = LimitWatch(process, [out], (log, 0), config)
             watch.start()
             watch.join(60)
             assert not watch.is_alive()
@@ -187,14 +187,14 @@ def test_processes_are_limited(watched: Callable[[str], Ended]) -> None:
 
 
 def test_output_is_limited(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_MAX_PRINTED", 50_000)
+    monkeypatch.setattr(sandbox, "_MAX_OUTPUT_BYTES", 50_000)
     assert "printed more" in str(watched(PRINTS).error)
 
 
 def test_a_disk_does_not_fill_up(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleted files that are still open are not seen, but the space that they leave."""
     free = iter([8 << 30, 2 << 30])
-    monkeypatch.setattr(sandbox, "_free", lambda folder: next(free, 1 << 20))
+    monkeypatch.setattr(sandbox, "_free_bytes", lambda folder: next(free, 1 << 20))
     assert "the disk is almost full" in str(watched(WAITS).error)
 
 

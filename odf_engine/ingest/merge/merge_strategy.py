@@ -36,7 +36,7 @@ from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import Append, Ledger, MergeStrategy, Snapshot, kind_of
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.spark.row_order import SortOrder, Step, by_all_columns, sorted_batches
+from odf_engine.spark.row_order import SortOrder, Step, sort_by_all_columns, sorted_batches
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame
@@ -414,7 +414,7 @@ def _append_unordered(inputs: MergeInputs, name: str | None) -> PreparedMerge:
 
 def _in_order(inputs: MergeInputs, name: str | None) -> DataFrame:
     """The new rows by event time and then by every other column."""
-    return by_all_columns(inputs.new, None if name is None else sort_time_sql(inputs, name))
+    return sort_by_all_columns(inputs.new, None if name is None else sort_time_sql(inputs, name))
 
 
 def _event_time_in(inputs: MergeInputs) -> str | None:

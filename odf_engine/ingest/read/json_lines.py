@@ -13,7 +13,7 @@ import msgspec
 
 from odf_engine.errors import BadData
 from odf_engine.progress import Reporter
-from odf_engine.spark.text_files import bad_bytes
+from odf_engine.spark.text_files import undecodable_error
 
 _CHUNK: Final = 1 << 20
 _LARGEST: Final = 1 << 28
@@ -45,7 +45,7 @@ class JsonSource(NamedTuple):
             with self.path.open(encoding=self.encoding, newline="") as file:
                 yield file
         except UnicodeError:
-            raise bad_bytes(self.path, self.name, self.encoding) from None
+            raise undecodable_error(self.path, self.name, self.encoding) from None
 
 
 def array_to_lines(source: JsonSource, sub_path: str | None, target: Path, reporter: Reporter) -> None:

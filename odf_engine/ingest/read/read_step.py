@@ -38,7 +38,7 @@ from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, Json, NdGeoJs
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_csv, read_json, read_parquet
-from odf_engine.spark.text_files import encoding_of
+from odf_engine.spark.text_files import detect_encoding
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
@@ -195,7 +195,7 @@ def csv_file(step: Csv, prepared: PreparedFile) -> TextFile:
     Raises:
         BadData: it is no text.
     """
-    encoding = encoding_of(prepared.path, step.encoding)
+    encoding = detect_encoding(prepared.path, step.encoding)
     reject_binary(prepared.path, prepared.name, encoding)
     quote = '"' if step.quote is None else step.quote
     return TextFile(
@@ -280,7 +280,7 @@ class _Lines:
 def _json_lines(
     step: NdJson | Json | GeoJson | NdGeoJson, prepared: PreparedFile, job: Path, reporter: Reporter
 ) -> _Lines:
-    encoding = encoding_of(prepared.path, getattr(step, "encoding", None)) or "utf-8"
+    encoding = detect_encoding(prepared.path, getattr(step, "encoding", None)) or "utf-8"
     reject_binary(prepared.path, prepared.name, encoding)
     if isinstance(step, NdJson):
         file = TextFile(prepared.path, prepared.name, encoding=encoding)

@@ -1,1 +1,1 @@
-"""The life of Spark's JVM: finding Java, launching, configuration, class-data archives."""
+"""Lifecycle of Spark's JVM: Java lookup, launch, configuration and class-data archives."""

@@ -1,4 +1,6 @@
-"""Process that records a class-data archive (``python -m``)."""
+"""Process that records a class-data archive (``python -m odf_engine.spark.runtime.archive_recorder
+HOME``).
+"""
 
 from __future__ import annotations
 
@@ -15,34 +17,36 @@ from typing import IO
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.class_data_archive import training_job
 from odf_engine.spark.runtime.jvm import Java, find_java
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 
 
 def record(java: Java) -> Path | None:
-    """Records the archive for this Java, unless it is there or another process is about it.
+    """Record the archive for a Java runtime, unless it exists or another process records it.
 
     Returns:
-        Where it is now, or None when somebody else records it.
+        Path of the archive, or None if another process records it.
 
     Raises:
-        SparkFailed: Spark did not start or wrote no archive.
+        SparkFailed: Spark did not start, or wrote no archive.
     """
-    target = class_data_archive.path_for(java)
+    target = class_data_archive.archive_path(java)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.with_suffix(".lock")) as alone:
-        if not alone:
+    with _exclusive_lock(target.with_suffix(".lock")) as locked:
+        if not locked:
             return None
-        if (there := class_data_archive.find(java)) is not None:
-            return there
+        if (existing := class_data_archive.find_archive(java)) is not None:
+            return existing
         with tempfile.TemporaryDirectory(prefix="recording-", dir=target.parent) as scratch:
-            made = Path(scratch) / target.name
-            class_data_archive.make_base(java, made)
-            _run_spark(java, made)
-            class_data_archive.publish(java, made)
+            archive = Path(scratch) / target.name
+            class_data_archive.create_base_archive(java, archive)
+            _run_spark(java, archive)
+            class_data_archive.publish_archive(java, archive)
     return target
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[bool]:
+def _exclusive_lock(path: Path) -> Iterator[bool]:
     file: IO[str]
     with path.open("w") as file:
         try:
@@ -53,27 +57,24 @@ def _alone(path: Path) -> Iterator[bool]:
         yield True
 
 
-def _run_spark(java: Java, made: Path) -> None:
-    from odf_engine.spark.runtime.session import SparkRuntime
-    from odf_engine.spark.runtime.spark_conf import SparkOptions
-
+def _run_spark(java: Java, archive: Path) -> None:
     options = SparkOptions(master="local[2]", driver_memory="512m", java=str(java.home))
     runtime = SparkRuntime(
         options,
-        made.parent / "spark.log",
-        made.parent,
-        java_flags=class_data_archive.flags_to_record(java, made),
+        archive.parent / "spark.log",
+        archive.parent,
+        java_flags=class_data_archive.record_flags(java, archive),
     )
     runtime.start()
     try:
-        training_job(runtime.session(), made.parent)
-        runtime.let_end()
+        training_job(runtime.session(), archive.parent)
+        runtime.wait_until_exited()
     finally:
         runtime.stop()
 
 
 def main() -> None:
-    """Runs within the process that :class:`Training` starts."""
+    """Run the process that :class:`ArchiveTrainer` starts."""
     os.nice(19)
     if hasattr(os, "sched_setscheduler"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

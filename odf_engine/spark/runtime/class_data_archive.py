@@ -1,4 +1,4 @@
-"""Class-data archives (AppCDS): use, recording in the background, warm-up jobs."""
+"""Class-data archives (AppCDS): use, background recording, warm-up jobs."""
 
 from __future__ import annotations
 
@@ -22,79 +22,82 @@ if TYPE_CHECKING:
 
 
 _REVISION: Final = 2
-"""Counts up when flags or the recorded job change, so that old archives are not used."""
+"""Increment when the flags or the recorded job change, so that older archives are not used."""
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _QUIET_AHEAD_OF_TIME: Final = ("-Xlog:aot*=off", "-Xlog:cds*=off")
 _BASE_SECONDS: Final = 120.0
 
 
-def enabled() -> bool:
-    """Whether archives are wanted: ``ODF_SPARK_ARCHIVE=0`` switches them off."""
+def is_enabled() -> bool:
+    """Return whether archives are enabled; ``ODF_SPARK_ARCHIVE=0`` disables them."""
     return os.environ.get("ODF_SPARK_ARCHIVE", "1") != "0"
 
 
 def folder() -> Path:
-    """Where archives lie, shared by all workspaces of a user."""
+    """Return the folder of the archives, shared by all workspaces of a user."""
+    # Deferred, as Arrow and PySpark below: they are slow to import.
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("odf-workstation")) / "spark"
 
 
-def path_for(java: Java) -> Path:
-    """Where the archive for this Java and this pyspark is, or would be."""
+def archive_path(java: Java) -> Path:
+    """Return the path of the archive for this Java runtime and the installed PySpark, whether it exists or
+    not.
+    """
     program = java.executable.resolve()
     parts = [str(_REVISION), java.full_version]
     for file in (program, *map(Path, class_path())):
         status = file.stat()
         parts += [str(file), str(status.st_size), str(status.st_mtime_ns)]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    return folder() / f"{key}{'.aot' if _ahead_of_time(java) else '.jsa'}"
+    return folder() / f"{key}{'.aot' if _uses_aot_cache(java) else '.jsa'}"
 
 
-def find(java: Java) -> Path | None:
-    """The archive to start with, when there is a whole one."""
-    if not enabled():
+def find_archive(java: Java) -> Path | None:
+    """Return the archive to start with; None if there is no complete one."""
+    if not is_enabled():
         return None
-    path = path_for(java)
+    path = archive_path(java)
     try:
-        sizes = json.loads(_note(path).read_text(encoding="utf-8"))
-        whole = all((path.parent / name).stat().st_size == size for name, size in sizes.items())
+        sizes = json.loads(_note_path(path).read_text(encoding="utf-8"))
+        is_complete = all((path.parent / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, AttributeError):
         return None
-    return path if whole and path.name in sizes else None
+    return path if is_complete and path.name in sizes else None
 
 
-def discard(java: Java) -> None:
-    """Forgets the archive: it did not work."""
-    _note(path_for(java)).unlink(missing_ok=True)
+def discard_archive(java: Java) -> None:
+    """Invalidate the archive after a failed start."""
+    _note_path(archive_path(java)).unlink(missing_ok=True)
 
 
-def flags_to_use(java: Java, archive: Path | None) -> list[str]:
-    """Flags of Java to start with an archive; none without."""
+def use_flags(java: Java, archive: Path | None) -> list[str]:
+    """Return the JVM flags that use an archive; empty without one."""
     if archive is None:
         return []
-    if _ahead_of_time(java):
+    if _uses_aot_cache(java):
         return [f"-XX:AOTCache={archive}", *_QUIET_AHEAD_OF_TIME]
-    base = _base(archive)
+    base = _base_path(archive)
     parts = [str(base), str(archive)] if base.exists() else [str(archive)]
     return [f"-XX:SharedArchiveFile={os.pathsep.join(parts)}", *_QUIET]
 
 
-def flags_to_record(java: Java, archive: Path) -> list[str]:
-    """Flags of Java to write an archive when it ends; see :func:`make_base`."""
-    if _ahead_of_time(java):
+def record_flags(java: Java, archive: Path) -> list[str]:
+    """Return the JVM flags that write an archive at exit; see :func:`create_base_archive`."""
+    if _uses_aot_cache(java):
         return [f"-XX:AOTCacheOutput={archive}", *_QUIET_AHEAD_OF_TIME]
-    base = _base(archive)
+    base = _base_path(archive)
     shared = [f"-XX:SharedArchiveFile={base}"] if base.exists() else []
     return [*shared, f"-XX:ArchiveClassesAtExit={archive}", *_QUIET]
 
 
-def make_base(java: Java, archive: Path) -> None:
-    """Makes the archive of Java's own classes, for a Java that came without one."""
-    if _ahead_of_time(java) or any((java.home / "lib" / "server").glob("classes*.jsa")):
+def create_base_archive(java: Java, archive: Path) -> None:
+    """Create the base archive of Java's own classes, for a Java runtime without one."""
+    if _uses_aot_cache(java) or any((java.home / "lib" / "server").glob("classes*.jsa")):
         return
     subprocess.run(
-        [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={_base(archive)}"],
+        [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={_base_path(archive)}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         check=True,
@@ -102,35 +105,35 @@ def make_base(java: Java, archive: Path) -> None:
     )
 
 
-def publish(java: Java, made: Path) -> None:
-    """Puts a freshly made archive in its place, and last a note that says it is whole."""
-    target = path_for(java)
-    files = {target: made}
-    if _base(made).exists():
-        files[_base(target)] = _base(made)
-    discard(java)
+def publish_archive(java: Java, archive: Path) -> None:
+    """Move a new archive to its final path, then write the note that marks it complete."""
+    target = archive_path(java)
+    files = {target: archive}
+    if _base_path(archive).exists():
+        files[_base_path(target)] = _base_path(archive)
+    discard_archive(java)
     sizes = {final.name: file.stat().st_size for final, file in files.items()}
     for final, file in files.items():
         file.replace(final)
-    fresh = made.with_suffix(".json")
-    fresh.write_text(json.dumps(sizes), encoding="utf-8")
-    fresh.replace(_note(target))
+    note = archive.with_suffix(".json")
+    note.write_text(json.dumps(sizes), encoding="utf-8")
+    note.replace(_note_path(target))
 
 
-def _ahead_of_time(java: Java) -> bool:
+def _uses_aot_cache(java: Java) -> bool:
     return java.version >= 25
 
 
-def _base(archive: Path) -> Path:
+def _base_path(archive: Path) -> Path:
     return archive.with_suffix(".base")
 
 
-def _note(archive: Path) -> Path:
+def _note_path(archive: Path) -> Path:
     return archive.with_suffix(".json")
 
 
-_CALM_SECONDS: Final = 5.0
-_STEP_SECONDS: Final = 0.5
+_IDLE_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.5
 _ROWS: Final = 2000
 _QUERIES: Final = (
     "SELECT id, CAST(at AS TIMESTAMP) AS at, upper(name) AS name, price * 2 AS p FROM input WHERE id > 9",
@@ -140,12 +143,12 @@ _QUERIES: Final = (
 
 
 class ArchiveTrainer(threading.Thread):
-    """Warms Spark up, then waits for a calm moment and has the archive recorded by another process.
+    """Warms up Spark, then starts the recording process once no job has run for some seconds.
 
     Args:
-        java: which Java the archive is for.
-        busy: whether somebody waits for work to be done; asked twice a second.
-        warm_up: does a small job.
+        java: the Java runtime of the archive.
+        busy: whether a job is waiting or running; called twice a second.
+        warm_up: runs a small job.
     """
 
     def __init__(self, java: Java, busy: Callable[[], bool], warm_up: Callable[[], None]) -> None:
@@ -153,21 +156,21 @@ class ArchiveTrainer(threading.Thread):
         self._java = java
         self._busy = busy
         self._warm_up = warm_up
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """The thread itself."""
+        """Warm up, wait for an idle period, and record the archive."""
         if not self._busy():
             self._warm_up()
-        if not enabled() or find(self._java) is not None or not self._calm():
+        if not is_enabled() or find_archive(self._java) is not None or not self._wait_until_idle():
             return
         with self._lock:
-            if self._over.is_set():
+            if self._stopped.is_set():
                 return
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "odf_engine.spark.runtime.class_data_archive", str(self._java.home)],
+                [sys.executable, "-m", "odf_engine.spark.runtime.archive_recorder", str(self._java.home)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -176,8 +179,8 @@ class ArchiveTrainer(threading.Thread):
         self._process.wait()
 
     def stop(self) -> None:
-        """Gives up; whatever was running ends at once and leaves nothing."""
-        self._over.set()
+        """Stop; a recording in progress ends at once and leaves no files."""
+        self._stopped.set()
         with self._lock:
             process = self._process
         if process is not None and process.poll() is None:
@@ -186,17 +189,17 @@ class ArchiveTrainer(threading.Thread):
         if self.is_alive():
             self.join()
 
-    def _calm(self) -> bool:
-        calm = 0.0
-        while calm < _CALM_SECONDS:
-            if self._over.wait(_STEP_SECONDS):
+    def _wait_until_idle(self) -> bool:
+        idle = 0.0
+        while idle < _IDLE_SECONDS:
+            if self._stopped.wait(_POLL_SECONDS):
                 return False
-            calm = 0.0 if self._busy() else calm + _STEP_SECONDS
+            idle = 0.0 if self._busy() else idle + _POLL_SECONDS
         return True
 
 
 def training_job(session: SparkSession, scratch: Path) -> None:
-    """What people do: read text and Parquet, query it, take the rows out as Arrow batches."""
+    """Run typical work: read text and Parquet, query it, fetch the rows as Arrow batches."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -204,25 +207,25 @@ def training_job(session: SparkSession, scratch: Path) -> None:
     from odf_engine.spark.readers import read_csv, read_json, read_parquet
     from odf_engine.spark.user_query import run_query
 
-    made = _rows(_ROWS)
+    rows = _rows(_ROWS)
     schema = _schema()
     lines, objects, parquet = (scratch / f"rows.{suffix}" for suffix in ("csv", "json", "parquet"))
-    lines.write_text(_as_csv(made))
-    objects.write_text("".join(json.dumps(row) + "\n" for row in made))
-    pq.write_table(pa.Table.from_pylist(made), parquet)
+    lines.write_text(_as_csv(rows))
+    objects.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), parquet)
     frames = [
         read_csv(session, lines, Csv(), schema, scratch=scratch),
         read_json(session, objects, NdJson(), schema, scratch=scratch),
         read_parquet(session, parquet, None, scratch=scratch),
     ]
     for frame in frames:
-        _take(frame)
+        _fetch_all(frame)
         for query in _QUERIES:
-            _take(run_query(session, {"input": frame}, [SqlQueryStep(query=query)]))
+            _fetch_all(run_query(session, {"input": frame}, [SqlQueryStep(query=query)]))
 
 
 def warm_up_job(session: SparkSession, scratch: Path) -> None:
-    """A few rows of CSV through a query: enough for Java to have seen what the next job needs."""
+    """Run a query over a few rows of CSV, so that the JVM has loaded what the next job needs."""
     from odf_engine.metadata.model import Csv, SqlQueryStep
     from odf_engine.spark.readers import read_csv
     from odf_engine.spark.user_query import run_query
@@ -230,7 +233,7 @@ def warm_up_job(session: SparkSession, scratch: Path) -> None:
     lines = scratch / "rows.csv"
     lines.write_text(_as_csv(_rows(50)))
     frame = read_csv(session, lines, Csv(), _schema(), scratch=scratch)
-    _take(run_query(session, {"input": frame}, [SqlQueryStep(query=_QUERIES[0])]))
+    _fetch_all(run_query(session, {"input": frame}, [SqlQueryStep(query=_QUERIES[0])]))
 
 
 def _rows(count: int) -> list[dict[str, Any]]:
@@ -249,16 +252,16 @@ def _rows(count: int) -> list[dict[str, Any]]:
 def _schema() -> pa.Schema:
     import pyarrow as pa
 
-    moment, price = pa.timestamp("ms", "UTC"), pa.decimal128(12, 2)
-    kinds = {"id": pa.int64(), "at": moment, "day": pa.date32(), "price": price, "name": pa.string()}
-    return pa.schema(list(kinds.items()))
+    timestamp, price = pa.timestamp("ms", "UTC"), pa.decimal128(12, 2)
+    types = {"id": pa.int64(), "at": timestamp, "day": pa.date32(), "price": price, "name": pa.string()}
+    return pa.schema(list(types.items()))
 
 
 def _as_csv(rows: list[dict[str, Any]]) -> str:
     return "".join(",".join(map(str, row.values())) + "\n" for row in rows)
 
 
-def _take(frame: DataFrame) -> None:
+def _fetch_all(frame: DataFrame) -> None:
     from odf_engine.spark.arrow_batches import arrow_batches
 
     for _ in arrow_batches(frame, Reporter())[1]:

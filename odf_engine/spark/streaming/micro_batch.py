@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.progress import Reporter
@@ -20,24 +21,23 @@ from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import identifier, spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-_FILE: Final = re.compile(r"(\d+)\.(delta|snapshot)")
+_STATE_FILE: Final = re.compile(r"(\d+)\.(delta|snapshot)")
 
 
-def compact(session: SparkSession, root: Path, run: str, version: int) -> None:
-    """Has every store written as a whole, and no longer held in memory.
+def compact_state(session: SparkSession, root: Path, run: str, version: int) -> None:
+    """Write every state store as a snapshot and unload it from memory.
 
-    On a cluster the state is in the memory of executors. Those of most operators write it when their task
-    ends (``unloadOnCommit``); what joins keep is read here from the files, store by store.
+    On a cluster the state is in the memory of executors. Most operators write it when their task ends
+    (``unloadOnCommit``). The state of joins is read here from the files, store by store.
 
     Args:
-        session: of the query, with its settings.
-        root: the folder of the state, which has one folder an operator.
+        session: session of the query, with its settings.
+        root: folder of the state, with one folder per operator.
         run: id of the query's run.
-        version: of the state after the batch.
+        version: version of the state after the batch.
 
     Raises:
         PySparkException, Py4JError: Spark cannot read or write the state.
@@ -46,78 +46,78 @@ def compact(session: SparkSession, root: Path, run: str, version: int) -> None:
     package = java.org.apache.spark.sql.execution.streaming.state
     stores = getattr(getattr(package, "StateStore$"), "MODULE$")
     run_id = java.java.util.UUID.fromString(run)
-    for operator, partition, name in _stores(root):
-        first, here = (
-            package.StateStoreProviderId(package.StateStoreId(f"file:{root}", operator, at, name), run_id)
-            for at in (0, partition)
+    for operator, partition, name in _list_stores(root):
+        first, store = (
+            package.StateStoreProviderId(package.StateStoreId(f"file:{root}", operator, index, name), run_id)
+            for index in (0, partition)
         )
-        loaded = stores.isLoaded(here)
-        if not loaded and _is_long(_folder(root, operator, partition, name)):
-            _load(session, stores, first, here, version)
+        loaded = stores.isLoaded(store)
+        if not loaded and _has_several_files(_store_folder(root, operator, partition, name)):
+            _load_store(session, stores, first, store, version)
             loaded = True
         if loaded:
-            stores.doMaintenanceAndUnload(here)
+            stores.doMaintenanceAndUnload(store)
 
 
-def prune(root: Path) -> None:
-    """Removes files that the newest version of each store does not need."""
+def prune_state(root: Path) -> None:
+    """Remove files that the latest version of each store does not need."""
     for folder in {path.parent for path in root.rglob("*.delta")}:
         versions = _versions(folder)
-        whole = _newest_whole(versions)
+        snapshot = _latest_snapshot(versions)
         for path, (number, kind) in versions.items():
-            if number < whole or (number == whole and kind == "delta"):
+            if number < snapshot or (number == snapshot and kind == "delta"):
                 path.unlink(missing_ok=True)
 
 
-def _load(session: SparkSession, stores: Any, first: Any, store: Any, version: int) -> None:
-    """Reads a store into the memory of this process; ``first`` is its first partition, with the schema."""
+def _load_store(session: SparkSession, stores: Any, first: Any, store: Any, version: int) -> None:
+    """Load a store into this process; ``first`` is its first partition, which has the schema."""
     java: Any = session._jvm
     package = java.org.apache.spark.sql.execution.streaming.state
     state: Any = session._jsparkSession
     hadoop = state.sessionState().newHadoopConf()
     checker = package.StateSchemaCompatibilityChecker
     files = getattr(checker, "$lessinit$greater$default$3")()
-    nothing = java.scala.Option.empty()
-    schema = checker(first, hadoop, files, nothing, False).readSchemaFile().head()
+    none = java.scala.Option.empty()
+    schema = checker(first, hadoop, files, none, False).readSchemaFile().head()
     keys = package.NoPrefixKeyStateEncoderSpec(schema.keySchema())
     settings = package.StateStoreConf.apply(state.sessionState().conf())
     stores.getReadOnly(
-        store, schema.keySchema(), schema.valueSchema(), keys, version, nothing, nothing, False, settings,
+        store, schema.keySchema(), schema.valueSchema(), keys, version, none, none, False, settings,
         hadoop, False,
     ).abort()  # fmt: skip
 
 
-def _stores(root: Path) -> Iterator[tuple[int, int, str]]:
-    """Operator, partition and name of each store of a state."""
+def _list_stores(root: Path) -> Iterator[tuple[int, int, str]]:
+    """Yield operator, partition and name of each store of a state."""
     for partition in sorted(root.glob("[0-9]*/[0-9]*")):
         names = [each.name for each in partition.iterdir() if each.is_dir() and each.name != "_metadata"]
         for name in sorted(names) or ["default"]:
             yield int(partition.parent.name), int(partition.name), name
 
 
-def _folder(root: Path, operator: int, partition: int, name: str) -> Path:
+def _store_folder(root: Path, operator: int, partition: int, name: str) -> Path:
     folder = root / str(operator) / str(partition)
     return folder if name == "default" else folder / name
 
 
-def _is_long(folder: Path) -> bool:
-    """Whether there is more to read than one file."""
+def _has_several_files(folder: Path) -> bool:
+    """Return whether the latest version consists of more than one file."""
     versions = _versions(folder)
-    whole = _newest_whole(versions)
-    return sum(number > whole or kind == "snapshot" for number, kind in versions.values()) > 1
+    snapshot = _latest_snapshot(versions)
+    return sum(number > snapshot or kind == "snapshot" for number, kind in versions.values()) > 1
 
 
 def _versions(folder: Path) -> dict[Path, tuple[int, str]]:
-    found = {path: _FILE.fullmatch(path.name) for path in folder.iterdir()}
+    found = {path: _STATE_FILE.fullmatch(path.name) for path in folder.iterdir()}
     return {path: (int(match[1]), match[2]) for path, match in found.items() if match}
 
 
-def _newest_whole(versions: dict[Path, tuple[int, str]]) -> int:
+def _latest_snapshot(versions: dict[Path, tuple[int, str]]) -> int:
     return max((number for number, kind in versions.values() if kind == "snapshot"), default=0)
 
 
 SETTINGS: Final[Mapping[str, str]] = {
-    # Files are written in place: the folder is this job's alone.
+    # Files are written in place: this job alone uses the folder.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -129,7 +129,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.pollingDelay": "1ms",
     "spark.sql.streaming.unsupportedOperationCheck": "true",
 }
-_KEPT: Final = (
+_STATE_SETTINGS: Final = (
     "spark.sql.dropDuplicates.deterministicKeyOrder.enabled",
     "spark.sql.function.protobufExtensions.enabled",
     "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan",
@@ -148,7 +148,7 @@ _KEPT: Final = (
     "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled",
     "spark.sql.streaming.statefulOperator.useStrictDistribution",
 )
-"""Settings that belong to the state: each batch uses those of the first."""
+"""Settings that belong to the state: each batch uses those of the first batch."""
 _NO_QUERY: Final = "00000000-0000-4000-8000-000000000000"
 _VERSION: Final = "v1"
 _POLL_MILLISECONDS: Final = 100
@@ -159,9 +159,9 @@ class MicroBatchQuery:
     """The streaming query of one transaction.
 
     Args:
-        session: the job's own; it gets the settings that streams need.
-        state: a folder for the state, which a batch goes on from.
-        folder: for what Spark wants beside it; both are plain (:func:`is_safe_path`).
+        session: session of the job; its streaming settings are changed.
+        state: folder of the state, updated by each batch.
+        folder: folder for Spark's other files. Both paths must satisfy :func:`is_safe_path`.
     """
 
     def __init__(self, session: SparkSession, state: Path, folder: Path) -> None:
@@ -173,18 +173,18 @@ class MicroBatchQuery:
                 session.conf.set(name, value)
 
     def view(self, number: int, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
-        """Input ``number`` as a stream.
+        """Return input ``number`` as a stream.
 
         Args:
-            number: which one.
-            schema: of its files, with the types that slices have for Spark.
-            vocab: the input's column names.
+            number: index of the input.
+            schema: schema of its files, with Spark's types of slices.
+            vocab: column names of the input.
         """
         empty = self._folder / f"input-{number}"
         empty.mkdir(exist_ok=True)
         time = vocab.event_time_column
         with translate_errors():
-            # Nothing is found in this folder: what a batch reads is written down, with its place.
+            # The folder is empty: the files of a batch are written to the source log.
             frame = self._session.readStream.schema(spark_schema(schema)).parquet(f"{_uri(empty)}/*")
             if pa.types.is_date(schema.field(time).type):
                 frame = frame.withColumn(time, frame[identifier(time)].cast("timestamp"))
@@ -196,51 +196,51 @@ class MicroBatchQuery:
         mode: str,
         files: Sequence[Sequence[Path]],
         watermark: int,
-        take: Callable[[DataFrame], None],
+        process_rows: Callable[[DataFrame], None],
         reporter: Reporter,
     ) -> int:
-        """Runs one batch.
+        """Run one batch.
 
         Args:
             frame: the query.
             mode: ``append`` or ``update``.
-            files: what is read, by number of the input; their paths are plain.
-            watermark: time in milliseconds up to which no more rows come after this batch.
-            take: gets the rows of the result; it has to read all of them, once.
-            reporter: is asked whether to stop.
+            files: the files to read, by input; their paths are safe.
+            watermark: watermark after this batch, in milliseconds.
+            process_rows: receives the rows of the result; it must read all of them exactly once.
+            reporter: checked for cancellation.
 
         Returns:
-            How many rows were dropped because they came late.
+            The number of late rows that were dropped.
 
         Raises:
-            BadData, InvalidQuery, Cancelled, SparkFailed: as the batch ends; the state is of no use then.
+            BadData, InvalidQuery, Cancelled, SparkFailed: the batch failed; the state is unusable then.
         """
         reporter.raise_if_cancelled()
         with translate_errors(reporter):
-            number = self._write_down(frame, files, watermark)
-            handover = _Handover(self._session)
-            query = self._started(frame, mode, handover)
+            number = self._write_batch_log(frame, files, watermark)
+            handover = _BatchHandover(self._session)
+            query = self._start_query(frame, mode, handover)
         try:
             with reporter.on_cancel(query.stop), translate_errors(reporter):
                 if (rows := handover.receive(query)) is not None:
-                    take(rows)
+                    process_rows(rows)
                     handover.finish()
                 query.awaitTermination()
             reporter.raise_if_cancelled()
             if not (self._state / "commits" / str(number)).exists():
                 raise SparkFailed("the stream was stopped before its end", hint="try again")
             with translate_errors(reporter):
-                compact(self._session, self._state / "state", str(query.runId), number + 1)
+                compact_state(self._session, self._state / "state", str(query.runId), number + 1)
                 progress = query.recentProgress
         finally:
             with translate_errors(reporter):
                 query.stop()
-        self._prune(number)
+        self._prune_files(number)
         return sum(
             int(each["numRowsDroppedByWatermark"]) for batch in progress for each in batch["stateOperators"]
         )
 
-    def _started(self, frame: DataFrame, mode: str, handover: _Handover) -> StreamingQuery:
+    def _start_query(self, frame: DataFrame, mode: str, handover: _BatchHandover) -> StreamingQuery:
         writer = frame.writeStream.outputMode(mode)
         java: Any = writer._jwrite
         java.foreachBatch(handover.function)
@@ -248,29 +248,33 @@ class MicroBatchQuery:
 
     # --- What Spark writes down ---------------------------------------------------------------
 
-    def _write_down(self, frame: DataFrame, files: Sequence[Sequence[Path]], watermark: int) -> int:
-        """The entry of the next batch, as if it had begun already."""
-        before = _newest(self._state / "offsets")
-        number = 0 if before is None else before + 1
+    def _write_batch_log(self, frame: DataFrame, files: Sequence[Sequence[Path]], watermark: int) -> int:
+        """Write the log entry of the next batch, as Spark does at its start."""
+        previous = _latest_batch(self._state / "offsets")
+        number = 0 if previous is None else previous + 1
         leaves = [each for each in _leaves(analyzed_plan(frame)) if name_of(each) == "StreamingRelation"]
         shutil.rmtree(self._state / "sources", ignore_errors=True)
-        for place, at in enumerate(_inputs_of(leaves)):
-            entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in files[at]]
-            _write(self._state / "sources" / str(place) / f"{number}.compact", entries)
-        # Spark stops a query when another one of the same id begins, wherever that is.
+        for source, index in enumerate(_input_indexes(leaves)):
+            entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in files[index]]
+            _write_log(self._state / "sources" / str(source) / f"{number}.compact", entries)
+        # Spark stops a query when another one with the same id starts, anywhere.
         _write_text(self._state / "metadata", json.dumps({"id": str(uuid.uuid4())}))
-        if before is None:
-            settings = {name: self._session.conf.get(name) for name in _KEPT}
+        if previous is None:
+            settings = {name: self._session.conf.get(name) for name in _STATE_SETTINGS}
         else:
-            settings = json.loads((self._state / "offsets" / str(before)).read_text().split("\n")[1])["conf"]
-        head = {"batchWatermarkMs": watermark, "batchTimestampMs": 0, "conf": settings}
-        _write(self._state / "offsets" / str(number), [head, *({"logOffset": number} for _ in leaves)])
+            settings = json.loads((self._state / "offsets" / str(previous)).read_text().split("\n")[1])[
+                "conf"
+            ]
+        metadata = {"batchWatermarkMs": watermark, "batchTimestampMs": 0, "conf": settings}
+        _write_log(
+            self._state / "offsets" / str(number), [metadata, *({"logOffset": number} for _ in leaves)]
+        )
         return number
 
     # --- State --------------------------------------------------------------------------------
 
-    def _prune(self, number: int) -> None:
-        """Leaves what the next batch needs, and no more: the same for the same state."""
+    def _prune_files(self, number: int) -> None:
+        """Remove everything that the next batch does not need: equal states have equal files."""
         shutil.rmtree(self._state / "sources", ignore_errors=True)
         _write_text(self._state / "metadata", json.dumps({"id": _NO_QUERY}))
         # Spark may be cleaning up at the same time.
@@ -278,16 +282,16 @@ class MicroBatchQuery:
             for file in (self._state / folder).iterdir():
                 if file.name != str(number):
                     file.unlink(missing_ok=True)
-        prune(self._state / "state")
+        prune_state(self._state / "state")
 
 
-class _Handover:
+class _BatchHandover:
     """Passes the rows of one batch from the thread of Spark's query to the Python thread that runs the batch.
 
-    A Python function for ``foreachBatch`` is called over a connection that Java opens for the thread of
-    the query. Neither side ever closes it: each batch would leave a socket in both processes and a
-    thread in Python. The function made here consists of Java calls only. It puts the rows into a queue,
-    and waits until Python has read them.
+    A Python function for ``foreachBatch`` is called over a connection that Java opens for the thread of the
+    query. Neither side closes it: each batch would leave a socket in both processes and a thread in Python.
+    The function built here consists of Java calls only. It puts the rows into a queue, and waits until Python
+    has read them.
 
     Args:
         session: any session of the Spark that runs the query.
@@ -300,37 +304,35 @@ class _Handover:
         self._frames = java.java.util.concurrent.ArrayBlockingQueue(1)
         self._finished = java.java.util.concurrent.CountDownLatch(1)
         invoke, class_of = java.java.lang.invoke, java.java.lang.Class.forName
-        nothing, anything = java.java.lang.Void.TYPE, class_of("java.lang.Object")
+        void, object_class = java.java.lang.Void.TYPE, class_of("java.lang.Object")
         handles, method_type = invoke.MethodHandles, invoke.MethodType.methodType
         lookup = handles.publicLookup()
-        put = lookup.findVirtual(self._frames.getClass(), "put", method_type(nothing, anything))
-        wait = lookup.findVirtual(self._finished.getClass(), "await", method_type(nothing))
-        both = handles.foldArguments(
-            handles.dropArguments(wait.bindTo(self._finished), 0, [anything]), put.bindTo(self._frames)
+        put = lookup.findVirtual(self._frames.getClass(), "put", method_type(void, object_class))
+        wait = lookup.findVirtual(self._finished.getClass(), "await", method_type(void))
+        put_and_wait = handles.foldArguments(
+            handles.dropArguments(wait.bindTo(self._finished), 0, [object_class]), put.bindTo(self._frames)
         )
         self.function: Any = invoke.MethodHandleProxies.asInterfaceInstance(
             class_of("org.apache.spark.api.java.function.VoidFunction2"),
-            handles.dropArguments(both, 1, [anything]),  # the number of the batch
+            handles.dropArguments(put_and_wait, 1, [object_class]),  # the batch number
         )
 
     def receive(self, query: StreamingQuery) -> DataFrame | None:
-        """Waits for the rows; None when the query has ended without any."""
-        from pyspark.sql import DataFrame, SparkSession
-
+        """Wait for the rows; None if the query has ended without any."""
         while (frame := self._frames.poll(_POLL_MILLISECONDS, self._milliseconds)) is None:
             if not query.isActive and self._frames.isEmpty():
                 return None
         return DataFrame(frame, SparkSession(self._context, frame.sparkSession()))
 
     def finish(self) -> None:
-        """Lets the query go on: its rows were read."""
+        """Let the query continue after its rows were read."""
         self._finished.countDown()
 
 
-def _inputs_of(leaves: Sequence[Any]) -> list[int]:
-    """The numbers of the inputs that Spark reads, in the order in which it finds them in a plan.
+def _input_indexes(leaves: Sequence[Any]) -> list[int]:
+    """Return the indexes of the inputs that Spark reads, in the order in which they occur in a plan.
 
-    An input that a query names twice is read once, or twice when its columns were given new ids.
+    An input that a query names twice is read once, or twice if its columns have new ids.
     """
     different: list[Any] = []
     for leaf in leaves:
@@ -348,12 +350,12 @@ def _leaves(plan: Any) -> Iterator[Any]:
         yield from _leaves(child)
 
 
-def _newest(folder: Path) -> int | None:
+def _latest_batch(folder: Path) -> int | None:
     return max((int(path.name) for path in folder.glob("[0-9]*")), default=None)
 
 
-def _write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    # Compared as text with what Spark itself would write: without spaces.
+def _write_log(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    # Compared as text with Spark's own output, which has no spaces.
     lines = [json.dumps(entry, separators=(",", ":")) for entry in entries]
     _write_text(path, "\n".join([_VERSION, *lines]))
 
@@ -364,7 +366,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def is_safe_path(path: Path) -> bool:
-    """Whether Spark takes the path as it is, wherever it stands: no pattern, and nothing to be escaped."""
+    """Return whether Spark interprets no character of the path, and escapes none."""
     return _PLAIN_PATH.fullmatch(str(path)) is not None
 
 

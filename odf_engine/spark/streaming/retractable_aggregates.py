@@ -11,29 +11,29 @@ from odf_engine.spark.plan_rewrite import PlanBuilder, items, name_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ANY_ORDER: Final = frozenset({
+_ORDER_INSENSITIVE: Final = frozenset({
     "Count", "CountIf", "Min", "Max", "CollectSet", "CollectList", "BoolAnd", "BoolOr", "BitAndAgg",
     "BitOrAgg", "BitXorAgg", "BoolAndAgg", "BoolOrAgg",
 })  # fmt: skip
-_UNDONE: Final = ("Count", "CountIf", "Sum", "Average")
+_RETRACTABLE: Final = ("Count", "CountIf", "Sum", "Average")
 
 
 class RetractableAggregates:
-    """The columns of an aggregation.
+    """The columns of an aggregation over a changelog.
 
     Args:
-        make: makes expressions.
-        columns: as Spark has analysed them.
-        origin: the columns that say where a row comes from; none when its inputs were aggregated before.
-        changed: the name of a column that says when a group has changed, and so needs no undoing when
-            it is the latest event time.
+        make: builds expressions.
+        columns: as analyzed by Spark.
+        origin: origin columns of the rows; empty if the inputs were aggregated before.
+        changed: name of the result's event time column. A maximum of the event time under this name needs no
+            retraction.
 
     Attributes:
-        not_undone: the text of an aggregate that cannot take rows back; None when all can.
-        order_matters: whether the result depends on the order of rows, in its last bits at least.
+        unsupported: SQL text of an aggregate that does not support retractions; None if all do.
+        order_matters: whether the result depends on the row order, at least in its last bits.
 
     Raises:
-        InvalidQuery: DISTINCT in an aggregate that no stream can have.
+        InvalidQuery: an aggregate with DISTINCT that is not supported on streams.
     """
 
     def __init__(
@@ -44,35 +44,40 @@ class RetractableAggregates:
         self._origin = list(origin)
         self._changed = changed
         found = [each for column in columns for each in _aggregates(column)]
-        kept = [each for column in columns if not self._is_change(column) for each in _aggregates(column)]
-        self.not_undone = next((each.sql() for each in kept if not _is_undone(each)), None)
+        retracted = [
+            each for column in columns if not self._is_change(column) for each in _aggregates(column)
+        ]
+        self.unsupported = next((each.sql() for each in retracted if not _is_retractable(each)), None)
         self.order_matters = any(_order_matters(each.aggregateFunction()) for each in found)
 
-    def made(self, plan: Any, child: Any, *, signed: bool, name: str) -> tuple[Any, Any]:
-        """The aggregation over other rows, with a column that says how many rows a group has.
+    def aggregate(self, plan: Any, child: Any, *, signed: bool, name: str) -> tuple[Any, Any]:
+        """Return the aggregation over other rows, with a column that counts the rows of each group.
 
         Args:
-            plan: the aggregation as it was.
+            plan: the original aggregation.
             child: its rows.
-            signed: whether rows can be taken back; else every group has one row.
-            name: of the added column.
+            signed: whether rows can be retracted; otherwise the count of every group is 1.
+            name: name of the added column.
 
         Returns:
-            The plan, and the column.
+            The plan, and the added column.
         """
-        make = self._make
-        minus = self._minus() if signed else None
+        builder = self._make
+        minus = self._is_retraction() if signed else None
         columns = [
-            column if self._is_change(column) else self._replaced(column, minus) for column in self._columns
+            column if self._is_change(column) else self._replace_aggregates(column, minus)
+            for column in self._columns
         ]
-        rows = make.alias(make.long(1) if minus is None else self._counted([], minus, make.none()), name)
-        made = make.catalyst.plans.logical.Aggregate(
-            plan.groupingExpressions(), make.seq([*columns, rows]), child, plan.hint()
+        rows = builder.alias(
+            builder.long_literal(1) if minus is None else self._count_rows([], minus, builder.none()), name
         )
-        return made, rows.toAttribute()
+        aggregation = builder.catalyst.plans.logical.Aggregate(
+            plan.groupingExpressions(), builder.seq([*columns, rows]), child, plan.hint()
+        )
+        return aggregation, rows.toAttribute()
 
     def _is_change(self, column: Any) -> bool:
-        """Whether it is the latest event time of a group, under the name of the result's event time."""
+        """Return whether a column is the maximum event time of a group, named as the result's event time."""
         if self._changed is None or column.name() != self._changed or name_of(column) != "Alias":
             return False
         inner = column.child()
@@ -81,48 +86,50 @@ class RetractableAggregates:
         argument = items(inner.aggregateFunction().children())[0]
         return name_of(argument) == "AttributeReference" and argument.name() == self._changed
 
-    def _minus(self) -> Any:
+    def _is_retraction(self) -> Any:
         expressions, make = self._make.expressions, self._make
         operation = self._origin[1]
         retracted = expressions.EqualTo(operation, make.literal(int(Op.RETRACT)))
         corrected = expressions.EqualTo(operation, make.literal(int(Op.CORRECT_FROM)))
         return expressions.Or(retracted, corrected)
 
-    def _replaced(self, expression: Any, minus: Any) -> Any:
-        """The expression with its aggregates as they are computed."""
+    def _replace_aggregates(self, expression: Any, minus: Any) -> Any:
+        """Return the expression with its aggregates replaced."""
         if name_of(expression) == "AggregateExpression":
             return self._aggregate(expression, minus) or expression
         children = items(expression.children())
-        made = [self._replaced(child, minus) for child in children]
-        if all(new is old for new, old in zip(made, children, strict=True)):
+        rewritten = [self._replace_aggregates(child, minus) for child in children]
+        if all(new is old for new, old in zip(rewritten, children, strict=True)):
             return expression
-        return self._make.rebuilt(expression, made)
+        return self._make.with_children(expression, rewritten)
 
-    def _aggregate(self, each: Any, minus: Any) -> Any:
-        """An aggregate as it is computed; None to leave it as it is."""
-        function, only = each.aggregateFunction(), each.filter()
-        if each.isDistinct():
-            return self._distinct(function, only)
+    def _aggregate(self, aggregate: Any, minus: Any) -> Any:
+        """Return the retractable form of an aggregate; None if it needs no change."""
+        function, condition = aggregate.aggregateFunction(), aggregate.filter()
+        if aggregate.isDistinct():
+            return self._distinct(function, condition)
         if minus is None:
             return None
         name, arguments = name_of(function), items(function.children())
         if name == "CountIf":
-            return self._counted([self._when(arguments[0])], minus, only)
+            return self._count_rows([self._one_if(arguments[0])], minus, condition)
         if name == "Count":
-            return self._counted([each for each in arguments if each.nullable()], minus, only)
+            return self._count_rows(
+                [aggregate for aggregate in arguments if aggregate.nullable()], minus, condition
+            )
         if name == "Sum":
-            return self._sum(function, arguments[0], minus, only)
-        return self._average(function, arguments[0], minus, only)
+            return self._sum(function, arguments[0], minus, condition)
+        return self._average(function, arguments[0], minus, condition)
 
-    def _when(self, condition: Any) -> Any:
-        """Something that is null where a condition is not met."""
+    def _one_if(self, condition: Any) -> Any:
+        """Return an expression that is null where a condition is not met."""
         make = self._make
         return make.expressions.If(
             condition, make.literal(1), make.expressions.Literal(None, make.types.IntegerType)
         )
 
-    def _distinct(self, function: Any, only: Any) -> Any:
-        """`count(DISTINCT x)`: how many elements the set of all values has."""
+    def _distinct(self, function: Any, condition: Any) -> Any:
+        """Return ``count(DISTINCT x)`` as the size of the set of all values."""
         make, expressions = self._make, self._make.expressions
         if name_of(function) != "Count":
             raise InvalidQuery(
@@ -133,42 +140,42 @@ class RetractableAggregates:
         values = items(function.children())
         value = values[0]
         if len(values) > 1:
-            named = [part for at, each in enumerate(values) for part in (make.literal(f"c{at}"), each)]
+            named = [part for index, each in enumerate(values) for part in (make.literal(f"c{index}"), each)]
             value = expressions.CreateNamedStruct(make.seq(named))
             missing = expressions.IsNull(values[0])
             for each in values[1:]:
                 missing = expressions.Or(missing, expressions.IsNull(each))
             value = expressions.If(missing, expressions.Literal(None, value.dataType()), value)
-        collected = expressions.aggregate.CollectSet(value).toAggregateExpression(False, only)
+        collected = expressions.aggregate.CollectSet(value).toAggregateExpression(False, condition)
         return make.cast(expressions.Size(collected, False), make.types.LongType)
 
-    def _counted(self, values: Sequence[Any], minus: Any, only: Any) -> Any:
-        """How many rows there are in which none of the values is null."""
+    def _count_rows(self, values: Sequence[Any], minus: Any, condition: Any) -> Any:
+        """Return the number of rows in which none of the values is null."""
         make, expressions = self._make, self._make.expressions
-        one = expressions.If(minus, make.long(-1), make.long(1))
+        one = expressions.If(minus, make.long_literal(-1), make.long_literal(1))
         for value in values:
-            one = expressions.If(expressions.IsNull(value), make.long(0), one)
-        total = expressions.aggregate.Sum(one).toAggregateExpression(False, only)
-        return expressions.Coalesce(make.seq([total, make.long(0)]))
+            one = expressions.If(expressions.IsNull(value), make.long_literal(0), one)
+        total = expressions.aggregate.Sum(one).toAggregateExpression(False, condition)
+        return expressions.Coalesce(make.seq([total, make.long_literal(0)]))
 
-    def _sum(self, function: Any, value: Any, minus: Any, only: Any) -> Any:
+    def _sum(self, function: Any, value: Any, minus: Any, condition: Any) -> Any:
         signed = self._make.expressions.If(minus, self._make.expressions.UnaryMinus(value, True), value)
-        return self._make.rebuilt(function, [signed]).toAggregateExpression(False, only)
+        return self._make.with_children(function, [signed]).toAggregateExpression(False, condition)
 
-    def _average(self, function: Any, value: Any, minus: Any, only: Any) -> Any:
+    def _average(self, function: Any, value: Any, minus: Any, condition: Any) -> Any:
         make, expressions = self._make, self._make.expressions
-        kind = function.dataType()
-        decimal = kind.typeName().startswith("decimal")
+        data_type = function.dataType()
+        decimal = data_type.typeName().startswith("decimal")
         value = value if decimal else make.cast(value, make.types.DoubleType)
-        total = self._sum(expressions.aggregate.Sum(value), value, minus, only)
-        count = self._counted([value], minus, only)
+        total = self._sum(expressions.aggregate.Sum(value), value, minus, condition)
+        count = self._count_rows([value], minus, condition)
         if decimal:
             divisor = make.cast(count, make.java.org.apache.spark.sql.types.DecimalType(20, 0))
-            divided = expressions.DecimalDivideWithOverflowCheck(total, divisor, kind, None, False)
+            divided = expressions.DecimalDivideWithOverflowCheck(total, divisor, data_type, None, False)
         else:
             divided = expressions.Divide(total, make.cast(count, make.types.DoubleType))
-        none = expressions.Literal(None, kind)
-        return expressions.If(expressions.EqualTo(count, make.long(0)), none, divided)
+        none = expressions.Literal(None, data_type)
+        return expressions.If(expressions.EqualTo(count, make.long_literal(0)), none, divided)
 
 
 def _aggregates(expression: Any) -> list[Any]:
@@ -177,17 +184,17 @@ def _aggregates(expression: Any) -> list[Any]:
     return [found for child in items(expression.children()) for found in _aggregates(child)]
 
 
-def _is_undone(each: Any) -> bool:
-    function = each.aggregateFunction()
+def _is_retractable(aggregate: Any) -> bool:
+    function = aggregate.aggregateFunction()
     name = name_of(function)
-    if each.isDistinct() or name not in _UNDONE:
+    if aggregate.isDistinct() or name not in _RETRACTABLE:
         return False
     return name != "Average" or "interval" not in function.dataType().typeName()
 
 
 def _order_matters(function: Any) -> bool:
     name = name_of(function)
-    if name in _ANY_ORDER:
+    if name in _ORDER_INSENSITIVE:
         return False
     if name == "Sum":
         return function.dataType().typeName() in ("double", "float")

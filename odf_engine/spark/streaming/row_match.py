@@ -14,7 +14,7 @@ from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, items
 from odf_engine.spark.sql_types import identifier
-from odf_engine.spark.streaming.row_lineage import BATCH, KEY, ORIGINS_COLUMN
+from odf_engine.spark.streaming.row_lineage import BATCH, KEY_PREFIX, ORIGINS_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 OFFSET: Final = "odf_offset"
 SIGN: Final = "odf_sign"
-FOUND: Final = "odf_found"
-"""How many rows like it were made; null where none was."""
-THERE: Final = "odf_there"
-"""How many rows like it the slice has."""
-_WANTED: Final = "odf_wanted"
+MATCH_COUNT: Final = "odf_found"
+"""Number of equal recomputed rows; null if there is none."""
+SLICE_COUNT: Final = "odf_there"
+"""Number of equal rows in the slice."""
+_IS_TARGET: Final = "odf_wanted"
 _RANK: Final = "odf_rank"
 _MAX_LITERALS: Final = 12
 _MAX_BROADCAST: Final = 100_000
@@ -34,228 +34,247 @@ _MAX_BROADCAST: Final = 100_000
 
 @dataclass(frozen=True)
 class TargetRows:
-    """Rows of a slice that are looked for.
+    """Rows of a slice to match.
 
     Attributes:
         rows: the rows of the slice.
-        runs: their offsets.
-        vocab: the column names of the slice.
-        signed: whether a row and its retraction are told apart; else the query says itself what its
-            rows are.
-        close: whether numbers with a fraction are the same when they nearly are: their last bits may
-            depend on the order of addition.
-        ranked: whether rows that are the same come in the order of their identity; else each may be any
-            of those that are made.
+        ranges: offset ranges of the rows to match.
+        vocab: column names of the slice.
+        signed: whether a row and its retraction are distinguished; otherwise the query itself computes the
+            operation.
+        approximate: whether floating-point numbers match approximately: their last bits may depend on the
+            order of additions.
+        ranked: whether equal rows match in the order of their identity; otherwise each matches all equal
+            recomputed rows.
     """
 
     rows: DataFrame
-    runs: Sequence[tuple[int, int]]
+    ranges: Sequence[tuple[int, int]]
     vocab: DatasetVocabulary
     signed: bool
-    close: bool = False
+    approximate: bool = False
     ranked: bool = True
 
 
 def match_rows(
-    made: DataFrame, names: Sequence[str], operation: str | None, identity: Sequence[str], wanted: TargetRows
+    recomputed: DataFrame,
+    names: Sequence[str],
+    operation: str | None,
+    identity: Sequence[str],
+    targets: TargetRows,
 ) -> DataFrame:
-    """The wanted rows, each with the identity of the row that it is.
+    """Return the target rows, each with the identity of the matching recomputed row.
 
     Args:
-        made: what the query makes.
-        names: the query's own columns in it.
-        operation: the column with the operation of a row, where it tells rows apart.
-        identity: columns of ``made`` that say where a row came from; rows of the slice that are the
-            same are taken in their order.
-        wanted: what is looked for.
+        recomputed: the recomputed rows.
+        names: columns of the query in them.
+        operation: operation column, if it distinguishes rows.
+        identity: columns of ``recomputed`` with the origin of a row. Equal rows of the slice match in their
+            order.
+        targets: the target rows.
 
     Returns:
-        ``odf_offset``, ``odf_op`` (of the row in the slice), ``odf_there``, ``odf_found``, and the
-        identity. Where the slice has another number of rows like one than are made, or rows that are the
-        same come in any order, every row that is made goes with each.
+        ``odf_offset``, ``odf_op`` (of the row in the slice), ``odf_there``, ``odf_found``, and the identity.
+            If
+        the numbers of equal rows differ, or equal rows are unordered, each row matches every equal recomputed
+        row.
     """
-    session = made.sparkSession
+    session = recomputed.sparkSession
     with translate_errors():
-        pairs = _pairs(made, names, wanted)
-        ours = _compared(made, [(name, kind) for name, _, kind in pairs], wanted, operation, identity)
-        vocab = wanted.vocab
-        asked = in_ranges(identifier(vocab.offset_column), wanted.runs)
-        theirs = _compared(
-            wanted.rows.selectExpr("*", f"{asked} AS {_WANTED}"),
+        pairs = _column_pairs(recomputed, names, targets)
+        recomputed_columns = _comparison_columns(
+            recomputed, [(name, kind) for name, _, kind in pairs], targets, operation, identity
+        )
+        vocab = targets.vocab
+        is_target = in_ranges(identifier(vocab.offset_column), targets.ranges)
+        slice_columns = _comparison_columns(
+            targets.rows.selectExpr("*", f"{is_target} AS {_IS_TARGET}"),
             [(name, kind) for _, name, kind in pairs],
-            wanted,
+            targets,
             vocab.operation_type_column,
             [f"{identifier(vocab.offset_column)} AS {OFFSET}",
-             f"{identifier(vocab.operation_type_column)} AS odf_op", _WANTED],
+             f"{identifier(vocab.operation_type_column)} AS odf_op", _IS_TARGET],
         )  # fmt: skip
-        columns = [*(f"c{at}" for at in range(len(pairs))), SIGN]
-        ours, theirs = prefilter(session, ours, theirs, columns)
-        ranks = f"(a.{_RANK} = b.{_RANK} OR a.{THERE} <> b.{FOUND})" if wanted.ranked else "true"
-        return _joined(session, ours, theirs, columns, [_bare(each) for each in identity], ranks)
+        columns = [*(f"c{index}" for index in range(len(pairs))), SIGN]
+        recomputed_columns, slice_columns = prefilter(session, recomputed_columns, slice_columns, columns)
+        ranks = f"(a.{_RANK} = b.{_RANK} OR a.{SLICE_COUNT} <> b.{MATCH_COUNT})" if targets.ranked else "true"
+        return _join_matches(
+            session, recomputed_columns, slice_columns, columns, [_alias_of(each) for each in identity], ranks
+        )
 
 
-def _bare(text: str) -> str:
+def _alias_of(text: str) -> str:
     return text.rpartition(" AS ")[2]
 
 
-def _pairs(made: DataFrame, names: Sequence[str], wanted: TargetRows) -> list[tuple[str, str, st.DataType]]:
-    """The columns that are compared: their name in the result and in the slice, and their type there."""
-    kinds = {field.name: field.dataType for field in wanted.rows.schema}
-    places = match_columns(list(kinds), list(names))
+def _column_pairs(
+    recomputed: DataFrame, names: Sequence[str], targets: TargetRows
+) -> list[tuple[str, str, st.DataType]]:
+    """Return the compared columns: name in the result, name in the slice, and type in the slice."""
+    types = {field.name: field.dataType for field in targets.rows.schema}
+    positions = match_columns(list(types), list(names))
     found: list[tuple[str, str, st.DataType]] = []
-    for name, place in zip(names, places, strict=True):
-        if place is not None:
-            there = list(kinds)[place]
-            if _comparable(kinds[there]) and _comparable(made.schema[name].dataType):
-                found.append((name, there, kinds[there]))
+    for name, position in zip(names, positions, strict=True):
+        if position is not None:
+            slice_name = list(types)[position]
+            if _is_comparable(types[slice_name]) and _is_comparable(recomputed.schema[name].dataType):
+                found.append((name, slice_name, types[slice_name]))
     return found
 
 
-def _comparable(kind: st.DataType) -> bool:
-    """Whether rows can be told apart by it; times within others are kept in another unit."""
-    if isinstance(kind, st.ArrayType):
-        return _inner(kind.elementType)
-    if isinstance(kind, st.StructType):
-        return all(_inner(field.dataType) for field in kind)
-    return not isinstance(kind, st.MapType | st.VariantType | st.NullType)
+def _is_comparable(data_type: st.DataType) -> bool:
+    """Return whether a type is comparable. Nested timestamps are stored in another unit."""
+    if isinstance(data_type, st.ArrayType):
+        return _is_comparable_nested(data_type.elementType)
+    if isinstance(data_type, st.StructType):
+        return all(_is_comparable_nested(field.dataType) for field in data_type)
+    return not isinstance(data_type, st.MapType | st.VariantType | st.NullType)
 
 
-def _inner(kind: st.DataType) -> bool:
-    return _comparable(kind) and not isinstance(kind, st.TimestampType | st.TimestampNTZType)
+def _is_comparable_nested(data_type: st.DataType) -> bool:
+    return _is_comparable(data_type) and not isinstance(data_type, st.TimestampType | st.TimestampNTZType)
 
 
-def _compared(
+def _comparison_columns(
     frame: DataFrame,
     columns: Sequence[tuple[str, st.DataType]],
-    wanted: TargetRows,
+    targets: TargetRows,
     operation: str | None,
-    more: Sequence[str],
+    added: Sequence[str],
 ) -> DataFrame:
-    """The compared columns as ``c0``, …, in the types of the slice, with their sign, and more."""
+    """Return the compared columns as ``c0``, … in the types of the slice, with their sign and further
+    columns.
+    """
     exprs: list[str] = []
-    for at, (name, kind) in enumerate(columns):
-        exprs.append(f"{as_stored(identifier(name), kind, close=wanted.close)} AS c{at}")
+    for index, (name, data_type) in enumerate(columns):
+        exprs.append(
+            f"{stored_form(identifier(name), data_type, approximate=targets.approximate)} AS c{index}"
+        )
     sign = "1"
-    if wanted.signed and operation is not None:
-        gone = f"{Op.RETRACT:d}, {Op.CORRECT_FROM:d}"
-        sign = f"IF({identifier(operation)} IN ({gone}), -1, 1)"
-    return frame.selectExpr(*exprs, f"{sign} AS {SIGN}", *more)
+    if targets.signed and operation is not None:
+        retractions = f"{Op.RETRACT:d}, {Op.CORRECT_FROM:d}"
+        sign = f"IF({identifier(operation)} IN ({retractions}), -1, 1)"
+    return frame.selectExpr(*exprs, f"{sign} AS {SIGN}", *added)
 
 
-def as_stored(text: str, kind: st.DataType, *, close: bool = False) -> str:
-    """A value as SQL, in the form in which a slice keeps it."""
-    if isinstance(kind, st.TimestampType):
-        return f"unix_millis({text})"  # as slices keep it
-    if close and isinstance(kind, st.DoubleType | st.FloatType):
-        # Eleven digits: what sums in another order agree in, mostly; else no row is found, and that is said.
+def stored_form(text: str, data_type: st.DataType, *, approximate: bool = False) -> str:
+    """Return an SQL expression of a value in the form in which a slice stores it."""
+    if isinstance(data_type, st.TimestampType):
+        return f"unix_millis({text})"  # slices store milliseconds
+    if approximate and isinstance(data_type, st.DoubleType | st.FloatType):
+        # Eleven digits: sums in another order mostly agree in them. A mismatch is reported as unmatched.
         return f"IF(isnan({text}), 'NaN', format_string('%.10e', CAST({text} AS DOUBLE)))"
-    if isinstance(kind, st.StructType | st.ArrayType):
+    if isinstance(data_type, st.StructType | st.ArrayType):
         return text
-    return f"CAST({text} AS {kind.simpleString()})"
+    return f"CAST({text} AS {data_type.simpleString()})"
 
 
 def prefilter(
-    session: SparkSession, ours: DataFrame, theirs: DataFrame, columns: Sequence[str]
+    session: SparkSession, recomputed: DataFrame, slice_rows: DataFrame, columns: Sequence[str]
 ) -> tuple[DataFrame, DataFrame]:
-    """Both sides without rows that are like none of those that are wanted (``odf_wanted`` of the latter)."""
-    asked = theirs.where(_WANTED).select(*columns)
-    few = few_rows(asked)
-    if few is not None:
-        make = PlanBuilder(session)
-        kind = analyzed_plan(asked).schema()
+    """Remove rows from both sides that equal none of the target rows (``odf_wanted`` of ``slice_rows``)."""
+    targets = slice_rows.where(_IS_TARGET).select(*columns)
+    rows = take_few_rows(targets)
+    if rows is not None:
+        builder = PlanBuilder(session)
+        row_type = analyzed_plan(targets).schema()
         return (
-            _like(make, ours, few, kind, len(columns)),
-            _like(make, theirs, few, kind, len(columns)),
+            _filter_equal(builder, recomputed, rows, row_type, len(columns)),
+            _filter_equal(builder, slice_rows, rows, row_type, len(columns)),
         )
-    hint = broadcast(asked)
-    asked.distinct().createOrReplaceTempView("odf_asked")
-    same = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
+    hint = broadcast_hint(targets)
+    targets.distinct().createOrReplaceTempView("odf_asked")
+    condition = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
     found: list[DataFrame] = []
-    for name, frame in (("odf_ours", ours), ("odf_theirs", theirs)):
+    for name, frame in (("odf_ours", recomputed), ("odf_theirs", slice_rows)):
         frame.createOrReplaceTempView(name)
-        found.append(session.sql(f"SELECT {hint} a.* FROM {name} a LEFT SEMI JOIN odf_asked b ON {same}"))
+        found.append(
+            session.sql(f"SELECT {hint} a.* FROM {name} a LEFT SEMI JOIN odf_asked b ON {condition}")
+        )
     return found[0], found[1]
 
 
-def few_rows(frame: DataFrame) -> list[Any] | None:
-    """The rows as Java has them inside of Spark, where they are few enough for constants in a plan."""
+def take_few_rows(frame: DataFrame) -> list[Any] | None:
+    """Return the rows as Java objects if they are few enough for constants in a plan; else None."""
     java: Any = frame._jdf
     rows = list(java.queryExecution().executedPlan().executeTake(_MAX_LITERALS + 1))
     return rows if len(rows) <= _MAX_LITERALS else None
 
 
-def broadcast(frame: DataFrame) -> str:
-    """A hint for joins with a frame, under the name ``b``, that is not too large for that."""
-    few = frame.limit(_MAX_BROADCAST + 1).count() <= _MAX_BROADCAST
-    return "/*+ BROADCAST(b) */" if few else ""
+def broadcast_hint(frame: DataFrame) -> str:
+    """Return a broadcast hint for a join with a frame named ``b``, if it is small enough."""
+    is_small = frame.limit(_MAX_BROADCAST + 1).count() <= _MAX_BROADCAST
+    return "/*+ BROADCAST(b) */" if is_small else ""
 
 
-def _like(
-    make: PlanBuilder,
+def _filter_equal(
+    builder: PlanBuilder,
     frame: DataFrame,
     rows: Sequence[Any],
-    kind: Any,
+    row_type: Any,
     width: int,
 ) -> DataFrame:
-    """The rows of a frame whose first columns are those of some rows."""
+    """Return the rows of a frame whose first columns equal those of any given row."""
     plan = analyzed_plan(frame)
     output = items(plan.output())[:width]
-    any_of = make.literal(False)
-    # Of each column by itself as well: what rows are grouped by is so looked for before they are.
-    of_column = [make.literal(False) for _ in output]
+    any_of = builder.literal(False)
+    # Also compares each column alone, so that Spark can push the condition on grouping columns below the
+    # aggregation.
+    of_column = [builder.literal(False) for _ in output]
     for row in rows:
-        whole = make.expressions.Literal(row, kind)
-        all_of = make.literal(True)
-        for at, column in enumerate(output):
-            value = make.expressions.GetStructField(whole, at, make.none())
-            same = make.expressions.EqualNullSafe(column, value)
-            all_of = make.expressions.And(all_of, same)
-            of_column[at] = make.expressions.Or(of_column[at], same)
-        any_of = make.expressions.Or(any_of, all_of)
+        struct = builder.expressions.Literal(row, row_type)
+        all_of = builder.literal(True)
+        for index, column in enumerate(output):
+            value = builder.expressions.GetStructField(struct, index, builder.none())
+            is_equal = builder.expressions.EqualNullSafe(column, value)
+            all_of = builder.expressions.And(all_of, is_equal)
+            of_column[index] = builder.expressions.Or(of_column[index], is_equal)
+        any_of = builder.expressions.Or(any_of, all_of)
     if len(rows) > 1:
         for each in of_column:
-            any_of = make.expressions.And(any_of, each)
-    return make.frame(make.filter(any_of, plan))
+            any_of = builder.expressions.And(any_of, each)
+    return builder.to_frame(builder.filter(any_of, plan))
 
 
-def _joined(
+def _join_matches(
     session: SparkSession,
-    ours: DataFrame,
-    theirs: DataFrame,
+    recomputed: DataFrame,
+    slice_rows: DataFrame,
     columns: Sequence[str],
     identity: Sequence[str],
-    ranks: str,
+    rank_condition: str,
 ) -> DataFrame:
     by = ", ".join(columns)
-    ours.createOrReplaceTempView("odf_made")
-    theirs.createOrReplaceTempView("odf_slice")
-    same = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
+    recomputed.createOrReplaceTempView("odf_made")
+    slice_rows.createOrReplaceTempView("odf_slice")
+    condition = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
     order = ", ".join(identity)
     return session.sql(
         f"""
-        SELECT a.{OFFSET}, a.odf_op, a.{THERE}, b.{FOUND}, {", ".join(f"b.{name}" for name in identity)}
+        SELECT a.{OFFSET}, a.odf_op, a.{SLICE_COUNT}, b.{MATCH_COUNT},
+            {", ".join(f"b.{name}" for name in identity)}
         FROM (
             SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {OFFSET}) AS {_RANK},
-                count(*) OVER (PARTITION BY {by}) AS {THERE}
+                count(*) OVER (PARTITION BY {by}) AS {SLICE_COUNT}
             FROM odf_slice
         ) AS a LEFT JOIN (
             SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {order}) AS {_RANK},
-                count(*) OVER (PARTITION BY {by}) AS {FOUND}
+                count(*) OVER (PARTITION BY {by}) AS {MATCH_COUNT}
             FROM odf_made
-        ) AS b ON {same} AND {ranks}
-        WHERE a.{_WANTED}
+        ) AS b ON {condition} AND {rank_condition}
+        WHERE a.{_IS_TARGET}
         """
     )
 
 
-def in_ranges(column: str, runs: Sequence[tuple[int, int]]) -> str:
-    """Whether a number lies in one of some runs, looked for by halves."""
-    if len(runs) == 1:
-        first, last = runs[0]
+def in_ranges(column: str, ranges: Sequence[tuple[int, int]]) -> str:
+    """Return an SQL condition that a number is in one of the ranges, as binary search."""
+    if len(ranges) == 1:
+        first, last = ranges[0]
         return f"({column} BETWEEN {first} AND {last})"
-    middle = len(runs) // 2
-    left, right = in_ranges(column, runs[:middle]), in_ranges(column, runs[middle:])
-    return f"IF({column} < {runs[middle][0]}, {left}, {right})"
+    middle = len(ranges) // 2
+    left, right = in_ranges(column, ranges[:middle]), in_ranges(column, ranges[middle:])
+    return f"IF({column} < {ranges[middle][0]}, {left}, {right})"
 
 
 LAST_BATCH: Final = "odf_cut"
@@ -263,69 +282,75 @@ LAST_BATCH: Final = "odf_cut"
 
 
 def origins_by_key(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> DataFrame:
-    """The places of the rows of some groups: ``at`` and ``offset``, in any order, perhaps more than once.
+    """Return the origins of the rows of some groups: ``at`` and ``offset``, unordered, with duplicates.
 
     Args:
         rows: ``odf_key_0``, …, ``odf_places``, ``odf_batch``.
-        keys: the same keys; rows of batches after its ``odf_cut`` are left out, where it has such a column.
-        sessions: of each key, whether it is a session, to which the sessions of single rows belong.
+        keys: the same keys. If it has a column ``odf_cut``, rows of later batches are excluded.
+        sessions: for each key, whether it is a session that contains the sessions of single rows.
     """
     with translate_errors():
-        few = few_rows(keys)
-        found = _by_join(rows, keys, sessions) if few is None else _by_literals(rows, keys, sessions, few)
-        exploded = found.selectExpr(f"explode({ORIGINS_COLUMN}) AS place")
+        key_rows = take_few_rows(keys)
+        matches = (
+            _filter_by_join(rows, keys, sessions)
+            if key_rows is None
+            else _filter_by_literals(rows, keys, sessions, key_rows)
+        )
+        exploded = matches.selectExpr(f"explode({ORIGINS_COLUMN}) AS place")
         return exploded.selectExpr("place.at AS at", "place.offset AS offset")
 
 
-def _by_literals(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool], few: Sequence[Any]) -> DataFrame:
-    make = PlanBuilder(rows.sparkSession)
-    plan, kind = analyzed_plan(rows), analyzed_plan(keys).schema()
+def _filter_by_literals(
+    rows: DataFrame, keys: DataFrame, sessions: Sequence[bool], few: Sequence[Any]
+) -> DataFrame:
+    builder = PlanBuilder(rows.sparkSession)
+    plan, row_type = analyzed_plan(rows), analyzed_plan(keys).schema()
     named = {column.name(): column for column in items(plan.output())}
-    expressions = make.expressions
-    any_of = make.literal(False)
+    expressions = builder.expressions
+    any_of = builder.literal(False)
     for row in few:
-        whole = expressions.Literal(row, kind)
-        all_of = make.literal(True)
-        for at, name in enumerate(keys.columns):
-            value = expressions.GetStructField(whole, at, make.none())
+        struct = expressions.Literal(row, row_type)
+        all_of = builder.literal(True)
+        for index, name in enumerate(keys.columns):
+            value = expressions.GetStructField(struct, index, builder.none())
             if name == LAST_BATCH:
-                like = expressions.LessThanOrEqual(named[BATCH], value)
-            elif sessions[at]:
-                like = _within(make, named[name], value)
+                matches = expressions.LessThanOrEqual(named[BATCH], value)
+            elif sessions[index]:
+                matches = _is_within_session(builder, named[name], value)
             else:
-                like = expressions.EqualNullSafe(named[name], value)
-            all_of = expressions.And(all_of, like)
+                matches = expressions.EqualNullSafe(named[name], value)
+            all_of = expressions.And(all_of, matches)
         any_of = expressions.Or(any_of, all_of)
-    return make.frame(make.filter(any_of, plan))
+    return builder.to_frame(builder.filter(any_of, plan))
 
 
-def _within(make: PlanBuilder, column: Any, session: Any) -> Any:
+def _is_within_session(builder: PlanBuilder, column: Any, session: Any) -> Any:
     def part(of: Any, at: int) -> Any:
-        return make.expressions.GetStructField(of, at, make.none())
+        return builder.expressions.GetStructField(of, at, builder.none())
 
-    after = make.expressions.GreaterThanOrEqual(part(column, 0), part(session, 0))
-    before = make.expressions.LessThanOrEqual(part(column, 1), part(session, 1))
-    return make.expressions.And(after, before)
+    after = builder.expressions.GreaterThanOrEqual(part(column, 0), part(session, 0))
+    before = builder.expressions.LessThanOrEqual(part(column, 1), part(session, 1))
+    return builder.expressions.And(after, before)
 
 
-def _by_join(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> DataFrame:
+def _filter_by_join(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> DataFrame:
     conditions: list[str] = []
-    for at, name in enumerate(keys.columns):
+    for index, name in enumerate(keys.columns):
         if name == LAST_BATCH:
             conditions.append(f"a.{BATCH} <= b.{LAST_BATCH}")
-        elif sessions[at]:
+        elif sessions[index]:
             conditions.append(f"a.{name}.start >= b.{name}.start AND a.{name}.end <= b.{name}.end")
         else:
             conditions.append(f"a.{name} <=> b.{name}")
     rows.createOrReplaceTempView("odf_under")
     keys.createOrReplaceTempView("odf_keys")
-    hint = broadcast(keys)
+    hint = broadcast_hint(keys)
     return rows.sparkSession.sql(
         f"SELECT {hint} a.{ORIGINS_COLUMN} FROM odf_under a LEFT SEMI JOIN odf_keys b "
         f"ON {' AND '.join(conditions) or 'true'}"
     )
 
 
-def keys_in(names: Sequence[str]) -> list[str]:
-    """Of the names of columns those of keys."""
-    return [name for name in names if name.startswith(KEY)]
+def key_columns(names: Sequence[str]) -> list[str]:
+    """Return the names of key columns."""
+    return [name for name in names if name.startswith(KEY_PREFIX)]

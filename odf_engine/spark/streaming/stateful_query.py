@@ -1,4 +1,4 @@
-"""Plans stateful queries as streams that Spark can run, and fingerprints their state."""
+"""Plans stateful queries as Spark streams, and computes fingerprints of their state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from odf_engine.data.changelog import Op
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
-from odf_engine.spark.errors import explain, translate_errors
+from odf_engine.spark.errors import to_user_error, translate_errors
 from odf_engine.spark.plan_rewrite import (
     OPERATION,
     PASS_THROUGH_NODES,
@@ -27,53 +27,57 @@ from odf_engine.spark.plan_rewrite import (
     name_of,
     references,
 )
-from odf_engine.spark.row_order import ORDER, strip_order_by
+from odf_engine.spark.row_order import ORDER_PREFIX, strip_order_by
 from odf_engine.spark.streaming.retractable_aggregates import RetractableAggregates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_KEEPING: Final = ("Aggregate", "Join", "Distinct", "Deduplicate", "Window")
-_ID: Final = re.compile(r"#\d+")
-_PLACE: Final = re.compile(r"StreamingRelation .*?/(input-\d+)/\*.*")
-_NODE: Final = re.compile(r"(?<=EventTimeWatermark )[0-9a-f-]{36}, ")
-_LIMIT: Final = (1 << 31) - 1
+_STATEFUL_NODES: Final = ("Aggregate", "Join", "Distinct", "Deduplicate", "Window")
+_EXPRESSION_ID: Final = re.compile(r"#\d+")
+_RELATION_PATH: Final = re.compile(r"StreamingRelation .*?/(input-\d+)/\*.*")
+_WATERMARK_NODE_ID: Final = re.compile(r"(?<=EventTimeWatermark )[0-9a-f-]{36}, ")
+_MAX_FIELDS: Final = (1 << 31) - 1
 
 
 def state_fingerprint(session: SparkSession, frame: DataFrame, *, whole: bool) -> str:
-    """The text for the result of a query over streaming views.
+    """Return a text that identifies the state of a query over streaming views.
 
     Args:
-        session: in which the query was made.
-        frame: its result.
-        whole: whether every column of the result counts, since its rows are kept.
+        session: the session of the query.
+        frame: the result of the query.
+        whole: whether every column of the result counts, because its rows are stored.
     """
     java_session: Any = session._jsparkSession
     plan = java_session.sessionState().optimizer().execute(analyzed_plan(frame))
-    parts = [_text(plan)] if whole else [part for node in _topmost(plan) for part in _kept(node)]
+    parts = (
+        [_plan_text(plan)]
+        if whole
+        else [part for node in _topmost_stateful(plan) for part in _describe_state(node)]
+    )
     ids: dict[str, str] = {}
-    return _ID.sub(lambda found: ids.setdefault(found[0], f"#{len(ids)}"), "\n".join(parts))
+    return _EXPRESSION_ID.sub(lambda found: ids.setdefault(found[0], f"#{len(ids)}"), "\n".join(parts))
 
 
-def _topmost(plan: Any) -> Iterator[Any]:
-    """The nodes that keep something, with none of their kind above them."""
-    if name_of(plan) in _KEEPING and plan.isStreaming():
+def _topmost_stateful(plan: Any) -> Iterator[Any]:
+    """Yield the topmost stateful nodes of a plan."""
+    if name_of(plan) in _STATEFUL_NODES and plan.isStreaming():
         yield plan
         return
     for child in items(plan.children()):
-        yield from _topmost(child)
+        yield from _topmost_stateful(child)
 
 
-def _kept(node: Any) -> Iterator[str]:
+def _describe_state(node: Any) -> Iterator[str]:
     if name_of(node) != "Aggregate":
-        yield _text(node)
+        yield _plan_text(node)
         return
     yield f"by {', '.join(each.toString() for each in items(node.groupingExpressions()))}"
     yield from dict.fromkeys(
         text for column in items(node.aggregateExpressions()) for text in _aggregates(column)
     )
-    yield _text(node.child())
+    yield _plan_text(node.child())
 
 
 def _aggregates(expression: Any) -> Iterator[str]:
@@ -84,21 +88,21 @@ def _aggregates(expression: Any) -> Iterator[str]:
         yield from _aggregates(each)
 
 
-def _text(plan: Any) -> str:
-    text = plan.treeString(True, False, _LIMIT, False, False)
-    return _NODE.sub("", _PLACE.sub(r"\1", text))
+def _plan_text(plan: Any) -> str:
+    text = plan.treeString(True, False, _MAX_FIELDS, False, False)
+    return _WATERMARK_NODE_ID.sub("", _RELATION_PATH.sub(r"\1", text))
 
 
 _WATERMARK: Final = "spark.watermarkDelayMs"
 
 
 def has_watermark(column: Any) -> bool:
-    """Whether Spark knows up to when a column's time is complete."""
+    """Return whether a column has a watermark."""
     return name_of(column) == "AttributeReference" and column.metadata().contains(_WATERMARK)
 
 
 def first_row_window(plan: Any) -> Any:
-    """The window function under a filter for the first row of each key; None for other filters."""
+    """Return the window node under a filter for the first row of each key; None for other filters."""
     condition, node = plan.condition(), plan.child()
     while name_of(node) in ("SubqueryAlias", "Project"):
         node = node.child()
@@ -113,11 +117,11 @@ def first_row_window(plan: Any) -> Any:
 
 
 def deduplication_keys(window: Any, below: TrackedPlan) -> list[Any]:
-    """The columns by which rows are the same.
+    """Return the key columns of a deduplication.
 
     Raises:
-        InvalidQuery: keys had to be kept for ever.
-        Unsupported: another order than that of arrival.
+        InvalidQuery: the keys would have to be stored without limit.
+        Unsupported: an order other than the offset.
     """
     keys, orders = items(window.partitionSpec()), items(window.orderSpec())
     plain = len(orders) == 1 and name_of(orders[0].child()) == "AttributeReference" and below.origin
@@ -136,82 +140,86 @@ def deduplication_keys(window: Any, below: TrackedPlan) -> list[Any]:
     return keys
 
 
-def first_rows(make: PlanBuilder, plan: Any, window: Any, keys: list[Any], rows: Any) -> Any:
-    """The first rows, as the filter would give them.
+def first_rows(builder: PlanBuilder, plan: Any, window: Any, keys: list[Any], rows: Any) -> Any:
+    """Return the plan of a deduplication: the first row of each key.
 
     Args:
-        make: makes nodes.
+        builder: builds plan nodes.
         plan: the filter.
-        window: the window function under it.
-        keys: the columns by which rows are the same.
-        rows: in their order.
+        window: the window node under the filter.
+        keys: the key columns.
+        rows: the rows in order.
     """
-    # Spark takes one time for the whole stream: that of the keys.
+    # Spark supports one watermark column per stream: that of the keys.
     key_ids = {id_of(key) for key in keys}
     columns = items(window.child().output())
-    empty = make.java.scala.Some(make.companion("Metadata", make.java.org.apache.spark.sql.types).empty())
+    empty = builder.java.scala.Some(
+        builder.companion("Metadata", builder.java.org.apache.spark.sql.types).empty()
+    )
     plain: list[Any] = []
     for column in columns:
         if has_watermark(column) and id_of(column) not in key_ids:
-            new_id = make.expressions.NamedExpression.newExprId()
-            nothing = make.seq([])
-            plain.append(make.expressions.Alias(column, column.name(), new_id, nothing, empty, make.seq([])))
+            new_id = builder.expressions.NamedExpression.newExprId()
+            empty_seq = builder.seq([])
+            plain.append(
+                builder.expressions.Alias(column, column.name(), new_id, empty_seq, empty, builder.seq([]))
+            )
         else:
             plain.append(column)
-    deduplicated = make.catalyst.plans.logical.Deduplicate(
-        make.seq(keys), make.project(plain, rows), make.none()
+    deduplicated = builder.catalyst.plans.logical.Deduplicate(
+        builder.seq(keys), builder.project(plain, rows), builder.none()
     )
-    again = [
-        new if new is old else make.renamed(new.toAttribute(), old)
+    restored = [
+        new if new is old else builder.replace_column(new.toAttribute(), old)
         for new, old in zip(plain, columns, strict=True)
     ]
-    number = make.renamed(make.literal(1), items(window.windowExpressions())[0])
-    made = make.project([*again, number], deduplicated)
-    node, between = plan.child(), []
+    number = builder.replace_column(builder.literal(1), items(window.windowExpressions())[0])
+    rewritten = builder.project([*restored, number], deduplicated)
+    node, projects = plan.child(), []
     while name_of(node) != "Window":
-        between += [node] if name_of(node) == "Project" else []
+        projects += [node] if name_of(node) == "Project" else []
         node = node.child()
-    for project in reversed(between):
-        made = make.project(items(project.projectList()), made)
-    return made
+    for project in reversed(projects):
+        rewritten = builder.project(items(project.projectList()), rewritten)
+    return rewritten
 
 
-_FAR: Final = 10**15
+_TEST_WATERMARK: Final = 10**15
 
 
-def check_join(make: PlanBuilder, join: Any, conditions: Sequence[Any]) -> None:
-    """Lets pass joins by something that is equal, whose rows need not be kept for ever.
+def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> None:
+    """Check that a join of streams has an equality and a time bound.
 
     Args:
-        make: makes nodes.
-        join: of two streams.
-        conditions: all of what has to hold for a pair of rows.
+        builder: builds plan nodes.
+        join: the join.
+        conditions: the conditions on a pair of rows, combined by AND.
 
     Raises:
-        InvalidQuery: another join; the hint says how to write it.
+        InvalidQuery: it does not; the hint shows the syntax.
     """
-    whole = None
+    condition = None
     for each in conditions:
-        whole = each if whole is None else make.expressions.And(whole, each)
+        condition = each if condition is None else builder.expressions.And(condition, each)
     sides = [{id_of(column) for column in items(side.output())} for side in (join.left(), join.right())]
-    if not any(_is_equality(each, *sides) for each in _parts(conditions)):
+    if not any(_is_equality(each, *sides) for each in conjuncts(conditions)):
         raise InvalidQuery(
             "a join of inputs says nothing that is equal on both sides, so every row had to be compared "
             "with every other",
             where="query",
             hint="say what belongs together: ON a.key = b.key AND b.event_time BETWEEN …",
         )
-    option = make.java.scala.Option
-    helper = make.companion("StreamingJoinHelper", make.catalyst.analysis)
-    asked = make.catalyst.plans.logical.Join(
-        join.left(), join.right(), join.joinType(), option.apply(whole), join.hint()
+    option = builder.java.scala.Option
+    helper = builder.companion("StreamingJoinHelper", builder.catalyst.analysis)
+    checked = builder.catalyst.plans.logical.Join(
+        join.left(), join.right(), join.joinType(), option.apply(condition), join.hint()
     )
-    if helper.isWatermarkInJoinKeys(asked):
+    if helper.isWatermarkInJoinKeys(checked):
         return
-    left, right, mark = join.left().outputSet(), join.right().outputSet(), option.apply(_FAR)
+    left, right, watermark = join.left().outputSet(), join.right().outputSet(), option.apply(_TEST_WATERMARK)
     bounds = (
-        helper.getStateValueWatermark(left, right, option.apply(whole), mark),
-        helper.getStateValueWatermark(right, left, option.apply(whole), mark),
+        helper.getStateValueWatermark(left, right, option.apply(condition), watermark),
+        helper.getStateValueWatermark(right, left, option.apply(condition), watermark),
     )
     if not all(bound.isDefined() for bound in bounds):
         raise InvalidQuery(
@@ -222,14 +230,14 @@ def check_join(make: PlanBuilder, join: Any, conditions: Sequence[Any]) -> None:
         )
 
 
-def _parts(conditions: Sequence[Any]) -> list[Any]:
-    """The conditions that all have to hold, each by itself."""
+def conjuncts(conditions: Sequence[Any]) -> list[Any]:
+    """Return the conjuncts of conditions, from left to right."""
     parts: list[Any] = []
-    waiting = list(conditions)
-    while waiting:
-        each = waiting.pop()
+    pending = list(conditions)[::-1]
+    while pending:
+        each = pending.pop()
         if name_of(each) == "And":
-            waiting += [each.left(), each.right()]
+            pending += [each.right(), each.left()]
         else:
             parts.append(each)
     return parts
@@ -238,33 +246,35 @@ def _parts(conditions: Sequence[Any]) -> list[Any]:
 def _is_equality(condition: Any, left: set[int], right: set[int]) -> bool:
     if name_of(condition) not in ("EqualTo", "EqualNullSafe"):
         return False
-    ours, theirs = references(condition.left()), references(condition.right())
-    return bool(ours and theirs) and (
-        (ours <= left and theirs <= right) or (ours <= right and theirs <= left)
+    left_ids, right_ids = references(condition.left()), references(condition.right())
+    return bool(left_ids and right_ids) and (
+        (left_ids <= left and right_ids <= right) or (left_ids <= right and right_ids <= left)
     )
 
 
-KINDS: Final = "what can be had: GROUP BY, window(…), joins in a bound of time, DISTINCT, UNION ALL"
+SUPPORTED_HINT: Final = "what can be had: GROUP BY, window(…), joins in a bound of time, DISTINCT, UNION ALL"
 
 
-def check_streaming(make: PlanBuilder, plan: Any, *, update: bool) -> None:
-    """Lets Spark say what it cannot do.
+def check_streaming(builder: PlanBuilder, plan: Any, *, update: bool) -> None:
+    """Check a streaming plan with Spark's own checker.
 
     Args:
-        make: makes nodes.
-        plan: of a streaming query, analysed.
-        update: whether groups come out whenever they change.
+        builder: builds plan nodes.
+        plan: analyzed plan of a streaming query.
+        update: whether the output mode is ``update``.
 
     Raises:
-        Unsupported: in Spark's words.
+        Unsupported: with Spark's message.
     """
-    modes = make.java.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
-    checker = make.companion("UnsupportedOperationChecker", make.catalyst.analysis)
+    modes = builder.java.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
+    checker = builder.companion("UnsupportedOperationChecker", builder.catalyst.analysis)
     try:
-        checker.checkForStreaming(plan, make.companion("Update" if update else "Append", modes))
+        checker.checkForStreaming(plan, builder.companion("Update" if update else "Append", modes))
     except PySparkException as error:
         raise Unsupported(
-            f"Spark cannot run the query on a stream: {explain(error).message}", where="query", hint=KINDS
+            f"Spark cannot run the query on a stream: {to_user_error(error).message}",
+            where="query",
+            hint=SUPPORTED_HINT,
         ) from error
 
 
@@ -273,35 +283,35 @@ ROWS: Final = "odf_rows"
 
 @dataclass(frozen=True)
 class StreamingPlan:
-    """A query that is ready to be run as a stream.
+    """A query that can run as a stream.
 
     Attributes:
-        frame: the query's own columns, and with ``update`` a BIGINT ``odf_rows``: how many rows the
-            group has, 0 when it is not part of the result any more.
-        mode: ``append``: every row is final; ``update``: the newest row of each group that changed.
-        keys: with ``update``, the columns that tell groups apart.
-        plain: inputs whose retractions and corrections the query cannot take, and what in it cannot.
-        exact: whether rows whose time is exactly the watermark may still come.
-        by_commit: whether rows come out as what they are made of comes in, and not in the order in which
-            time is complete: to come out in the same order always, each commit is taken by itself.
-        order: what a final ORDER BY says, over hidden columns of the frame: columns, each with ASC or
-            DESC and where its nulls stand. It holds for the rows of one transaction: rows that are final
-            by then stay before those that come later, so that what a reader has seen never moves. The
-            rows are the same however the inputs are taken in, and their order is where the event time
-            comes first.
+        frame: columns of the query. In mode ``update`` also the BIGINT ``odf_rows``: the number of rows of
+            the group, 0 if it is no longer part of the result.
+        mode: ``append``: every row is final; ``update``: the latest row of each changed group.
+        keys: in mode ``update``, the columns that identify groups.
+        unsupported_changes: inputs whose retractions and corrections are not supported, with the operation
+            that prevents it.
+        exact: whether rows with a time equal to the watermark may still arrive.
+        by_commit: whether rows are emitted in the order of the inputs' commits instead of the event time.
+            Each commit must be a batch of its own then, for a deterministic row order.
+        order: sort terms of a final ORDER BY over hidden columns of the frame: column, direction and null
+            order. The order applies within one transaction. Rows of later transactions always follow, so that
+            no row moves. The rows are independent of the batches; their order is too if the event time is the
+            first sort term.
     """
 
     frame: DataFrame
     mode: Literal["append", "update"]
     keys: tuple[str, ...]
-    plain: Mapping[str, str]
+    unsupported_changes: Mapping[str, str]
     exact: bool
     by_commit: bool
     order: tuple[str, ...] = ()
 
-    def own(self, names: Sequence[str]) -> list[str]:
-        """Of the frame's columns those that are the query's."""
-        return [name for name in names if name != ROWS and not name.startswith(ORDER)]
+    def query_columns(self, names: Sequence[str]) -> list[str]:
+        """Return the columns of the query among the frame's columns."""
+        return [name for name in names if name != ROWS and not name.startswith(ORDER_PREFIX)]
 
 
 def plan_stream(
@@ -312,32 +322,32 @@ def plan_stream(
     changing: Collection[str],
     system: Mapping[int, str] | None = None,
 ) -> StreamingPlan:
-    """The stream of a query over streaming views.
+    """Return the stream of a query over streaming views.
 
     Args:
-        session: in which the query was made.
-        frame: its result.
-        inputs: the views that are inputs, with their column names.
-        event_time: what the result calls its event time.
-        changing: inputs that bring retractions or corrections this time; the signs of other rows are
-            not computed.
+        session: the session of the query.
+        frame: the result of the query.
+        inputs: vocabulary of each input by the name of its view.
+        event_time: event time column of the result.
+        changing: inputs with retractions or corrections in this transaction. For the others, signs are not
+            computed.
         system: as for :class:`odf_engine.spark.plan_rewrite.OriginTracker`.
 
     Raises:
-        InvalidQuery, Unsupported: the query is of no kind that can be run; the hint says how to write it.
+        InvalidQuery, Unsupported: the query cannot run as a stream; the hint shows the syntax.
     """
     with translate_errors():
-        made = StreamPlanner(session, inputs, event_time, changing, system)
-        found = made.stream(frame)
-        if not made.ordering:
-            return found
-        # Checked by Spark as it is; rows are put in order for sums only afterwards.
+        planner = StreamPlanner(session, inputs, event_time, changing, system)
+        plan = planner.stream(frame)
+        if not planner.needs_sort:
+            return plan
+        # Spark has checked the plan without the sort; it is sorted for the sake of sums only afterwards.
         session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-        return StreamPlanner(session, inputs, event_time, changing, system, in_order=True).stream(frame)
+        return StreamPlanner(session, inputs, event_time, changing, system, sorts=True).stream(frame)
 
 
 class StreamPlanner(OriginTracker):
-    """Converts an analysed plan into a streaming plan. Row lineage adds columns to it."""
+    """Converts an analyzed plan into a streaming plan. Row lineage adds columns to it."""
 
     def __init__(
         self,
@@ -347,39 +357,45 @@ class StreamPlanner(OriginTracker):
         changing: Collection[str],
         system: Mapping[int, str] | None,
         *,
-        in_order: bool = False,
+        sorts: bool = False,
     ) -> None:
         super().__init__(session, inputs, system)
         self._names = {name.lower(): name for name in inputs}
         self._event_time = event_time
         self._changing = changing
-        self._in_order = in_order
-        self.ordering = False
+        self._sorts = sorts
+        self.needs_sort = False
         self._operations = {place: name for place, name in self.system.items() if name}
-        self._mentioned: set[str] = set()
-        self._plain: dict[str, str] = {}
+        self._read_operations: set[str] = set()
+        self._unsupported: dict[str, str] = {}
         self._exact = False
         self._by_commit = False
         self._running: list[int] | None = None
         self._grouping: list[str] = []
 
     def stream(self, frame: DataFrame) -> StreamingPlan:
-        plan, order = strip_order_by(self, self.opened(frame))
+        plan, order = strip_order_by(self, self.inlined_plan(frame))
         try:
-            part = self.follow(plan)
+            tracked = self.track(plan)
         except StatefulQueryError as reason:
             raise Unsupported(
                 f"the query has {reason}, which a transformation cannot have",
                 where="query",
-                hint=KINDS,
+                hint=SUPPORTED_HINT,
             ) from None
-        hidden = part.passed | {id_of(column) for column in part.origin}
-        kept = [column for column in items(part.plan.output()) if id_of(column) not in hidden]
-        keys = self._keys(kept)
-        whole = self.project([*kept, *(part.origin if self._running is not None else ())], part.plan)
-        if not self._in_order:
-            check_streaming(self, whole, update=self._running is not None)
-        plain = {name: why for name, why in self._plain.items() if name not in self._mentioned}
+        hidden = tracked.passed | {id_of(column) for column in tracked.origin}
+        shown = [column for column in items(tracked.plan.output()) if id_of(column) not in hidden]
+        keys = self._key_columns(shown)
+        projected = self.project(
+            [*shown, *(tracked.origin if self._running is not None else ())], tracked.plan
+        )
+        if not self._sorts:
+            check_streaming(self, projected, update=self._running is not None)
+        unsupported = {
+            name: reason_text
+            for name, reason_text in self._unsupported.items()
+            if name not in self._read_operations
+        }
         mode = "append" if self._running is None else "update"
         if order and mode == "update":
             raise Unsupported(
@@ -387,10 +403,12 @@ class StreamPlanner(OriginTracker):
                 where="query",
                 hint="leave it out: changes come in the order of their event time",
             )
-        return StreamingPlan(self.frame(whole), mode, keys, plain, self._exact, self._by_commit, order)
+        return StreamingPlan(
+            self.to_frame(projected), mode, keys, unsupported, self._exact, self._by_commit, order
+        )
 
-    def _keys(self, kept: list[Any]) -> tuple[str, ...]:
-        names = {id_of(column): column.name() for column in kept}
+    def _key_columns(self, shown: list[Any]) -> tuple[str, ...]:
+        names = {id_of(column): column.name() for column in shown}
         for place, text in zip(self._running or (), self._grouping, strict=True):
             if place not in names:
                 raise InvalidQuery(
@@ -400,25 +418,25 @@ class StreamPlanner(OriginTracker):
                 )
         return tuple(dict.fromkeys(names[place] for place in self._running or ()))
 
-    def opened(self, frame: DataFrame) -> Any:
-        # Queries within expressions are none: Spark has refused them over streams.
-        return self.in_place(analyzed_plan(frame))
+    def inlined_plan(self, frame: DataFrame) -> Any:
+        # No check of subqueries: Spark rejects them over streams.
+        return self.inline_ctes(analyzed_plan(frame))
 
     # --- Nodes --------------------------------------------------------------------------------
 
-    def follow(self, plan: Any) -> TrackedPlan:
+    def track(self, plan: Any) -> TrackedPlan:
         name = name_of(plan)
         if name == "Aggregate":
-            return self._aggregate(plan)
+            return self._track_aggregate(plan)
         if name == "Distinct":
-            return self._distinct(plan)
+            return self._track_distinct(plan)
         if name == "Expand":
-            return self._expand(plan)
+            return self._track_expand(plan)
         if name == "Filter":
-            return self._filter(plan)
+            return self._track_filter(plan)
         if name in PASS_THROUGH_NODES:
-            part = super().follow(plan)
-            self._mention(items(plan.expressions()))
+            part = super().track(plan)
+            self._record_operations(items(plan.expressions()))
             return part
         if name in ("GlobalLimit", "LocalLimit", "Sort", "Offset"):
             raise Unsupported(
@@ -433,10 +451,10 @@ class StreamPlanner(OriginTracker):
                 hint="group by window(event_time, '1 day'); for the first row of each key write "
                 "row_number() OVER (PARTITION BY key, window(event_time, '1 day') ORDER BY offset) = 1",
             )
-        return super().follow(plan)
+        return super().track(plan)
 
-    def input(self, view: Any, at: int, vocab: DatasetVocabulary) -> TrackedPlan:
-        part = super().input(view, at, vocab)
+    def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
+        part = super().track_input(view, index, vocab)
         name = self._names[view.desc().identifier().table().lower()]
         if name not in self._changing:
             appended = self.alias(self.literal(int(Op.APPEND)), OPERATION)
@@ -447,9 +465,9 @@ class StreamPlanner(OriginTracker):
                 self._operations[id_of(column)] = name
         return part
 
-    def projected(self, plan: Any, below: TrackedPlan, keep: Any = ()) -> TrackedPlan:
+    def track_projection(self, plan: Any, below: TrackedPlan, keep: Any = ()) -> TrackedPlan:
         columns = items(plan.projectList())
-        self._mention([column for column in columns if name_of(column) != "AttributeReference"])
+        self._record_operations([column for column in columns if name_of(column) != "AttributeReference"])
         if self._running is not None:
             renamed: dict[int, int] = {}
             for column in columns:
@@ -458,70 +476,72 @@ class StreamPlanner(OriginTracker):
                 elif name_of(column) == "Alias" and name_of(column.child()) == "AttributeReference":
                     renamed.setdefault(id_of(column.child()), id_of(column))
             self._running = [renamed.get(place, -1) for place in self._running]
-        return super().projected(plan, below, keep)
+        return super().track_projection(plan, below, keep)
 
-    def union(self, plan: Any) -> TrackedPlan:
-        parts = [self.follow(child) for child in items(plan.children())]
-        self._only_last(plan)
+    def track_union(self, plan: Any) -> TrackedPlan:
+        parts = [self.track(child) for child in items(plan.children())]
+        self._require_last_step(plan)
         if all(part.origin for part in parts):
-            return super().union(plan)
-        self._settle(plan, "UNION with rows that were grouped or joined")
+            return super().track_union(plan)
+        self._record_unsupported(plan, "UNION with rows that were grouped or joined")
         self._by_commit = True
-        rows = list(map(self._bare, parts, items(plan.children())))
-        return TrackedPlan(self.rebuilt(plan, rows), [], frozenset())
+        rows = list(map(self._without_origin, parts, items(plan.children())))
+        return TrackedPlan(self.with_children(plan, rows), [], frozenset())
 
-    def join(self, plan: Any, condition: Any = None) -> TrackedPlan:
+    def track_join(self, plan: Any, condition: Any = None) -> TrackedPlan:
         if not (plan.left().isStreaming() and plan.right().isStreaming()):
             if plan.condition().isDefined():
-                self._mention([plan.condition().get()])
-            part = super().join(plan)
-            self._only_last(plan)
+                self._record_operations([plan.condition().get()])
+            part = super().track_join(plan)
+            self._require_last_step(plan)
             return part
-        left, right = self.follow(plan.left()), self.follow(plan.right())
-        self._only_last(plan)
+        left, right = self.track(plan.left()), self.track(plan.right())
+        self._require_last_step(plan)
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
-        self._mention(conditions)
-        self._settle(plan, "a join of inputs")
+        self._record_operations(conditions)
+        self._record_unsupported(plan, "a join of inputs")
         self._exact = self._by_commit = True
-        made = self.rebuilt(plan, [self._bare(left, plan.left()), self._bare(right, plan.right())])
-        check_join(self, made, [*conditions, *([condition] if condition is not None else [])])
-        return TrackedPlan(made, [], left.passed | right.passed)
+        rewritten = self.with_children(
+            plan, [self._without_origin(left, plan.left()), self._without_origin(right, plan.right())]
+        )
+        check_join(self, rewritten, [*conditions, *([condition] if condition is not None else [])])
+        return TrackedPlan(rewritten, [], left.passed | right.passed)
 
-    def _filter(self, plan: Any) -> TrackedPlan:
+    def _track_filter(self, plan: Any) -> TrackedPlan:
         condition = plan.condition()
         if (window := first_row_window(plan)) is not None:
-            return self._firsts(plan, window)
+            return self._track_first_rows(plan, window)
         child = plan.child()
         if name_of(child) == "Join" and child.left().isStreaming() and child.right().isStreaming():
             inner = child.joinType().sql() in ("INNER", "CROSS")
-            below = self.join(child, condition if inner else None)
+            below = self.track_join(child, condition if inner else None)
         else:
-            below = self.follow(child)
-        self._mention([condition])
+            below = self.track(child)
+        self._record_operations([condition])
         if self._running is None:
             return below._replace(plan=self.filter(condition, below.plan))
-        # A group that does not pass any more has to be taken back: it is said to have no rows.
+        # A group that no longer passes is retracted: its row count is set to 0.
         (rows,) = below.origin
-        yes = self.expressions.Coalesce(self.seq([condition, self.literal(False)]))
-        counted = self.alias(self.expressions.If(yes, rows, self.long(0)), ROWS)
+        passes = self.expressions.Coalesce(self.seq([condition, self.literal(False)]))
+        counted = self.alias(self.expressions.If(passes, rows, self.long_literal(0)), ROWS)
         columns = [column for column in items(below.plan.output()) if id_of(column) != id_of(rows)]
-        made = self.project([*columns, counted], below.plan)
-        return below._replace(plan=made, origin=[counted.toAttribute()])
+        projected = self.project([*columns, counted], below.plan)
+        return below._replace(plan=projected, origin=[counted.toAttribute()])
 
-    def _expand(self, plan: Any) -> TrackedPlan:
-        """Rows that belong to several windows or groupings at once."""
-        below = self.follow(plan.child())
+    def _track_expand(self, plan: Any) -> TrackedPlan:
+        """Track rows that belong to several windows or groupings at once."""
+        below = self.track(plan.child())
         for row in items(plan.projections()):
-            self._mention([each for each in items(row) if name_of(each) != "AttributeReference"])
+            self._record_operations([each for each in items(row) if name_of(each) != "AttributeReference"])
         rows = [self.seq([*items(row), *below.origin]) for row in items(plan.projections())]
         output = self.seq([*items(plan.output()), *below.origin])
-        made = self.catalyst.plans.logical.Expand(self.seq(rows), output, below.plan)
-        return below._replace(plan=made)
+        expanded = self.catalyst.plans.logical.Expand(self.seq(rows), output, below.plan)
+        return below._replace(plan=expanded)
 
-    def _distinct(self, plan: Any) -> TrackedPlan:
-        below = self.follow(plan.child())
-        self._only_last(plan)
-        self._settle(plan, "DISTINCT")
+    def _track_distinct(self, plan: Any) -> TrackedPlan:
+        below = self.track(plan.child())
+        self._require_last_step(plan)
+        self._record_unsupported(plan, "DISTINCT")
         self._by_commit = True
         columns = [each for each in items(plan.output()) if id_of(each) not in below.passed]
         if not any(has_watermark(column) for column in columns):
@@ -530,33 +550,33 @@ class StreamPlanner(OriginTracker):
                 where="query",
                 hint="select the event time as well, as it is; or group by the columns instead",
             )
-        self._note_time(columns)
-        made = self.catalyst.plans.logical.Deduplicate(
+        self._record_exact_time(columns)
+        deduplicated = self.catalyst.plans.logical.Deduplicate(
             self.seq(columns), self.project(columns, below.plan), self.none()
         )
-        return TrackedPlan(made, [], frozenset())
+        return TrackedPlan(deduplicated, [], frozenset())
 
-    def _firsts(self, plan: Any, window: Any) -> TrackedPlan:
-        """The first row of each key."""
-        below = self.follow(window.child())
-        self._only_last(plan)
+    def _track_first_rows(self, plan: Any, window: Any) -> TrackedPlan:
+        """Track the first row of each key."""
+        below = self.track(window.child())
+        self._require_last_step(plan)
         keys = deduplication_keys(window, below)
-        self._settle(plan, "row_number()")
+        self._record_unsupported(plan, "row_number()")
         self._by_commit = True
-        self._note_time(keys)
-        made = first_rows(self, plan, window, keys, self._ordered(below, always=True))
-        return TrackedPlan(made, [], below.passed)
+        self._record_exact_time(keys)
+        rewritten = first_rows(self, plan, window, keys, self._sort_if_needed(below, always=True))
+        return TrackedPlan(rewritten, [], below.passed)
 
     # --- Aggregations -------------------------------------------------------------------------
 
-    def _aggregate(self, plan: Any) -> TrackedPlan:
-        below = self.follow(plan.child())
-        self._only_last(plan)
+    def _track_aggregate(self, plan: Any) -> TrackedPlan:
+        below = self.track(plan.child())
+        self._require_last_step(plan)
         grouping, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
-        self._mention([*grouping, *columns])
+        self._record_operations([*grouping, *columns])
         windowed = any(has_watermark(each) for each in grouping)
-        self._note_time(grouping)
-        # Sessions of any length end at any time; of other windows those that begin first end first.
+        self._record_exact_time(grouping)
+        # Session windows of any length can end at any time; other windows end in the order of their start.
         self._by_commit = any("session_window" in each.sql() for each in grouping)
         if not windowed and not below.origin:
             raise InvalidQuery(
@@ -565,65 +585,67 @@ class StreamPlanner(OriginTracker):
                 hint="select window AS w in the step before and group by window(w, '7 days'), or make it a "
                 "dataset of its own",
             )
-        reads = self._reads(plan.child())
-        mentioned = bool(reads & self._mentioned) or not below.origin
-        work = RetractableAggregates(self, columns, below.origin, None if windowed else self._event_time)
-        if work.order_matters:
-            self.ordering = True
-        child = self._ordered(below) if work.order_matters else below.plan
-        if not mentioned and work.not_undone is not None:
-            self._settle(plan.child(), work.not_undone)
-        signed = not mentioned and work.not_undone is None
-        made, rows = work.made(plan, child, signed=signed, name=ROWS)
+        reads = self._unaggregated_inputs(plan.child())
+        mentioned = bool(reads & self._read_operations) or not below.origin
+        aggregates = RetractableAggregates(
+            self, columns, below.origin, None if windowed else self._event_time
+        )
+        if aggregates.order_matters:
+            self.needs_sort = True
+        child = self._sort_if_needed(below) if aggregates.order_matters else below.plan
+        if not mentioned and aggregates.unsupported is not None:
+            self._record_unsupported(plan.child(), aggregates.unsupported)
+        signed = not mentioned and aggregates.unsupported is None
+        aggregated, rows = aggregates.aggregate(plan, child, signed=signed, name=ROWS)
         if windowed:
             if signed:
-                made = self.filter(self.expressions.GreaterThan(rows, self.long(0)), made)
-                made = self.project([column.toAttribute() for column in columns], made)
-            return TrackedPlan(made, [], frozenset())
-        self._running = [place_of(each, columns) for each in grouping]
+                aggregated = self.filter(self.expressions.GreaterThan(rows, self.long_literal(0)), aggregated)
+                aggregated = self.project([column.toAttribute() for column in columns], aggregated)
+            return TrackedPlan(aggregated, [], frozenset())
+        self._running = [grouping_column_id(each, columns) for each in grouping]
         self._grouping = [each.sql() for each in grouping]
-        return TrackedPlan(made, [rows], frozenset())
+        return TrackedPlan(aggregated, [rows], frozenset())
 
-    def _ordered(self, below: TrackedPlan, *, always: bool = False) -> Any:
-        """The rows in an order that does not depend on how they are spread, where that is wanted."""
+    def _sort_if_needed(self, below: TrackedPlan, *, always: bool = False) -> Any:
+        """Return the rows in an order independent of the partitioning, if required."""
         if always:
-            self.ordering = True
-        if not self._in_order:
+            self.needs_sort = True
+        if not self._sorts:
             return below.plan
         keys = below.origin[:1] or [each for each in items(below.plan.output()) if is_orderable(each)]
-        whole = self.catalyst.plans.logical.Repartition(1, False, below.plan)
-        return self.sorted([self.ascending(each) for each in keys], whole, everywhere=False)
+        single_partition = self.catalyst.plans.logical.Repartition(1, False, below.plan)
+        return self.sort([self.ascending(each) for each in keys], single_partition, everywhere=False)
 
     # --- What is known of inputs --------------------------------------------------------------
 
-    def _mention(self, expressions: list[Any]) -> None:
-        """Notes the inputs whose operation the query looks at by itself."""
+    def _record_operations(self, expressions: list[Any]) -> None:
+        """Record the inputs whose operation column the query itself reads."""
         for each in expressions:
             for place in references(each) & self._operations.keys():
-                self._mentioned.add(self._operations[place])
+                self._read_operations.add(self._operations[place])
 
-    def _note_time(self, keys: list[Any]) -> None:
-        """Notes that rows belong together by their very time, and not by a window that ends after it."""
+    def _record_exact_time(self, keys: list[Any]) -> None:
+        """Record that rows are grouped by their exact time, not by a window that ends later."""
         self._exact = self._exact or any(
             has_watermark(key) and key.dataType().typeName() == "timestamp" for key in keys
         )
 
-    def _settle(self, plan: Any, why: str) -> None:
-        """Notes that retractions of the inputs under a node cannot be undone by it."""
-        for name in self._reads(plan):
-            self._plain.setdefault(name, why)
+    def _record_unsupported(self, plan: Any, operation: str) -> None:
+        """Record that a node does not support retractions of the inputs below it."""
+        for name in self._unaggregated_inputs(plan):
+            self._unsupported.setdefault(name, operation)
 
-    def _reads(self, plan: Any) -> set[str]:
-        """The inputs whose rows come through to a node as they are."""
+    def _unaggregated_inputs(self, plan: Any) -> set[str]:
+        """Return the inputs whose rows reach a node without aggregation."""
         if name_of(plan) == "View":
             found = self._names.get(plan.desc().identifier().table().lower())
             if found is not None:
                 return {found}
         if name_of(plan) == "Aggregate":
             return set()
-        return {name for child in items(plan.children()) for name in self._reads(child)}
+        return {name for child in items(plan.children()) for name in self._unaggregated_inputs(child)}
 
-    def _only_last(self, plan: Any) -> None:
+    def _require_last_step(self, plan: Any) -> None:
         if self._running is not None:
             raise Unsupported(
                 "a grouping without a window has to be the last step of a query",
@@ -631,13 +653,13 @@ class StreamPlanner(OriginTracker):
                 hint="group by a window of time, or make what comes after it a dataset of its own",
             )
 
-    def _bare(self, part: TrackedPlan, child: Any) -> Any:
-        """A branch without the origin of its rows."""
+    def _without_origin(self, part: TrackedPlan, child: Any) -> Any:
+        """Return a branch without the origin columns."""
         return self.project(items(child.output()), part.plan) if part.origin else part.plan
 
 
-def place_of(grouping: Any, columns: list[Any]) -> int:
-    """The id of the column that gives what rows are grouped by; -1 when there is none."""
+def grouping_column_id(grouping: Any, columns: list[Any]) -> int:
+    """Return the id of the column for a grouping expression; -1 if there is none."""
     for column in columns:
         inner = column.child() if name_of(column) == "Alias" else column
         if inner.semanticEquals(grouping):

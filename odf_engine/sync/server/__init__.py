@@ -1,1 +1,1 @@
-"""``odf serve``: serves the datasets of a workspace by the simple and the smart transfer protocol."""
+"""``odf serve``: serves the datasets of a workspace over the simple and the smart transfer protocol."""

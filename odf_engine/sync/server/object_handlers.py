@@ -33,16 +33,16 @@ from odf_engine.sync.server.service import (
 )
 from odf_engine.workspace.dataset_summary import DatasetEntry
 
-_SMALL: Final = 1 << 16
-_PIECE: Final = 1 << 18  # has to go within the time that a client may be idle
+_MAX_IN_MEMORY: Final = 1 << 16
+_CHUNK_BYTES: Final = 1 << 18  # must be sent within the idle timeout of a client
 _RANGE: Final = re.compile(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", re.ASCII)
-_FOREVER: Final = "public, max-age=31536000, immutable"
+_IMMUTABLE: Final = "public, max-age=31536000, immutable"
 _TYPES: Final = {"proofs": "application/json; charset=utf-8"}
 
 
 @dataclass(frozen=True)
-class _Opened:
-    """An object: its size, and all of its bytes when it is small, else its file."""
+class _OpenedObject:
+    """An opened object: its size, and its bytes if it is small, else its file."""
 
     size: int
     data: bytes | None
@@ -50,7 +50,11 @@ class _Opened:
 
 
 async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) -> web.StreamResponse:
-    """``refs/head``; there is no other reference. NotFound when there is none."""
+    """Send ``refs/head``, the only reference.
+
+    Raises:
+        NotFound: another reference, or the dataset is empty.
+    """
     if name != "head":
         raise NotFound("there is no such reference")
     try:
@@ -60,7 +64,7 @@ async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) 
     if head is None:
         raise NotFound("the dataset is empty")
     headers = {"ETag": f'"{head}"', "Cache-Control": "no-cache"}
-    if _matches(request.headers.get("If-None-Match"), headers["ETag"]):
+    if _matches_etag(request.headers.get("If-None-Match"), headers["ETag"]):
         return web.Response(status=304, headers=headers)
     return web.Response(text=str(head), headers=headers)
 
@@ -68,28 +72,28 @@ async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) 
 async def send_object(
     served: ServedDataset, kind: str, name: str, request: web.BaseRequest
 ) -> web.StreamResponse:
-    """An object, or the range of it that is asked for.
+    """Send an object, or the requested range of it.
 
     Raises:
-        InvalidIdentity: the name is no hash.
-        NotFound: there is no such object.
+        InvalidIdentity: the name is not a hash.
+        NotFound: the object does not exist.
     """
     wanted = parse_hash(name)
-    opened = await served.serving.run(_open, served.entry.dataset.folder / kind, wanted, name)
+    opened = await served.serving.run(_open_object, served.entry.dataset.folder / kind, wanted, name)
     if opened is None:
         raise NotFound(f"there is no such object in {kind}")
     try:
         tag = f'"{wanted}"'
         headers = {
             "ETag": tag,
-            "Cache-Control": _FOREVER,
+            "Cache-Control": _IMMUTABLE,
             "Accept-Ranges": "bytes",
             **COMMON_HEADERS,
             "Content-Type": _TYPES.get(kind, "application/octet-stream"),
         }
-        if _matches(request.headers.get("If-None-Match"), tag):
+        if _matches_etag(request.headers.get("If-None-Match"), tag):
             return web.Response(status=304, headers=headers)
-        first, end = _asked(request, opened.size, tag)
+        first, end = _requested_range(request, opened.size, tag)
         if first >= end and (first or opened.size):
             headers["Content-Range"] = f"bytes */{opened.size}"
             return web.Response(status=416, headers=headers)
@@ -99,7 +103,7 @@ async def send_object(
         if opened.data is not None:
             return web.Response(status=status, body=opened.data[first:end], headers=headers)
         assert opened.file is not None
-        return await _send(
+        return await _send_file(
             request, opened.file, first, end, status, headers, served.serving.limits.idle_seconds
         )
     finally:
@@ -107,30 +111,30 @@ async def send_object(
             opened.file.close()
 
 
-def _open(folder: Path, wanted: Multihash, written: str) -> _Opened | None:
+def _open_object(folder: Path, wanted: Multihash, written: str) -> _OpenedObject | None:
     for name in candidate_names(wanted, written):
         try:
-            # A pipe or device of this name must not keep the thread.
+            # A pipe or device with this name must not block the thread.
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             continue
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             continue
         file = FileIO(descriptor, "rb")
-        if found.st_size > _SMALL:
-            return _Opened(found.st_size, None, file)
+        if status.st_size > _MAX_IN_MEMORY:
+            return _OpenedObject(status.st_size, None, file)
         with file:
             data = file.readall()
-        return _Opened(len(data), data, None)
+        return _OpenedObject(len(data), data, None)
     return None
 
 
-def _asked(request: web.BaseRequest, size: int, tag: str) -> tuple[int, int]:
-    """The first byte, and the one after the last; equal or beyond when nothing of it is there.
+def _requested_range(request: web.BaseRequest, size: int, tag: str) -> tuple[int, int]:
+    """Return the first requested byte, and the one after the last; equal if the range is unsatisfiable.
 
-    What is no single range of bytes is passed over, as RFC 9110 has it, and so is a range of another version.
+    Anything but a single byte range is ignored, as in RFC 9110, and so is a range of another version.
     """
     match = _RANGE.fullmatch(request.headers.get("Range", ""))
     if match is None or match[0].rstrip().endswith("=-") or request.headers.get("If-Range", tag) != tag:
@@ -143,12 +147,12 @@ def _asked(request: web.BaseRequest, size: int, tag: str) -> tuple[int, int]:
     return min(int(first), size), min(int(last) + 1, size) if last else size
 
 
-def _matches(header: str | None, tag: str) -> bool:
+def _matches_etag(header: str | None, tag: str) -> bool:
     tags = [each.strip().removeprefix("W/") for each in (header or "").split(",")]
     return tag in tags or tags == ["*"]
 
 
-async def _send(
+async def _send_file(
     request: web.BaseRequest,
     file: FileIO,
     first: int,
@@ -170,8 +174,8 @@ async def _send(
             if transport is None or transport.is_closing():
                 raise ConnectionResetError("the client has gone")
             async with asyncio.timeout(idle):
-                sent = await loop.sendfile(transport, file, first, min(_PIECE, end - first))
-            if not sent:  # somebody cut the file: what was promised cannot be kept
+                sent = await loop.sendfile(transport, file, first, min(_CHUNK_BYTES, end - first))
+            if not sent:  # the file was truncated: the announced length cannot be sent
                 raise ConnectionResetError("the file ended early")
             first += sent
     except BaseException:
@@ -187,21 +191,21 @@ _HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
 
 
 class LengthRequired(OdfError):
-    """A body whose length is not said before it (411)."""
+    """A request body without Content-Length (411)."""
 
 
 async def receive_object(
     serving: DatasetService, dataset: str, kind: str, name: str, request: web.BaseRequest
 ) -> None:
-    """Stores what a client brings by ``PUT``, if it is what it should be.
+    """Receive an object by ``PUT`` and store it after verification.
 
     Raises:
-        Unauthorized, Forbidden: the client may not push to this dataset, or did not announce the object.
-        InvalidIdentity: the name is no hash.
-        Conflict: it is on its way already.
-        BadData: other bytes than those of its hash, or another number of them; nothing of it is kept.
+        Unauthorized, Forbidden: the client may not push to this dataset, or has not announced the object.
+        InvalidIdentity: the name is not a hash.
+        Conflict: it is already being uploaded.
+        BadData: the bytes do not match the hash or the announced size; nothing is stored.
     """
-    target = await serving.run(serving.target, dataset, request)
+    target = await serving.run(serving.authorize_push, dataset, request)
     wanted = parse_hash(name)
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise BadData("objects are sent as they are, without Content-Encoding")
@@ -209,9 +213,9 @@ async def receive_object(
     if length is None:
         raise LengthRequired("Content-Length is needed")
     if kind == "proofs":
-        await _take_proof(target, wanted, length, request)
+        await _receive_proof(target, wanted, length, request)
         return
-    session = serving.push_of(target.alias, target.token)
+    session = serving.find_push(target.alias, target.token)
     if session is None or session.folder is None or (kind, wanted) not in session.announced:
         raise Forbidden("no push that is on has announced this object")
     if length != (size := session.announced[kind, wanted]):
@@ -222,28 +226,28 @@ async def receive_object(
         raise Conflict("the object is on its way already")
     session.uploading.add((kind, wanted))
     try:
-        await _take_object(session, session.folder, kind, wanted, size, request)
+        await _receive_upload(session, session.folder, kind, wanted, size, request)
     finally:
         session.uploading.discard((kind, wanted))
 
 
-async def _take_object(
+async def _receive_upload(
     session: PushSession, folder: Path, kind: str, wanted: Multihash, size: int, request: web.BaseRequest
 ) -> None:
     serving = session.target.serving
-    staged = await serving.run(_Staged, LocalObjectStore(folder / kind), wanted)
+    staged = await serving.run(_StagedObject, LocalObjectStore(folder / kind), wanted)
     try:
-        await _go_on(request)
-        async for data in _body(request, size, serving.limits.idle_seconds):
+        await _send_continue(request)
+        async for data in _read_body(request, size, serving.limits.idle_seconds):
             await serving.run(staged.write, data)
-        await serving.run(staged.keep)
+        await serving.run(staged.commit)
     finally:
         await asyncio.shield(serving.run(staged.close))
     session.arrived += 1
 
 
-class _Staged:
-    """An object in the making. Methods raise OdfError when the disk does not take it."""
+class _StagedObject:
+    """An incomplete object. Methods raise `OdfError` if the file cannot be written."""
 
     def __init__(self, objects: LocalObjectStore, wanted: Multihash) -> None:
         self._objects = objects
@@ -260,16 +264,16 @@ class _Staged:
         self._hasher.update(data)
         self._size += len(data)
 
-    def keep(self) -> None:
-        """Moves the file to its name.
+    def commit(self) -> None:
+        """Move the file to its final name.
 
         Raises:
-            BadData: it has other bytes than its hash says.
+            BadData: the bytes do not match the hash.
         """
         if self._hasher.digest() != self._wanted.digest:
             raise BadData("the bytes are not those of the hash")
         with translate_commit_errors(self._objects.folder):
-            # Every write was complete: a file of this size has the bytes that were hashed.
+            # Every write was complete: a file of this size has the hashed bytes.
             if os.fstat(self._file.fileno()).st_size != self._size:
                 raise OSError(errno.EIO, "not all bytes were stored", str(self._path))
             os.fsync(self._file.fileno())
@@ -280,18 +284,18 @@ class _Staged:
         self._path.unlink(missing_ok=True)
 
 
-async def _take_proof(target: PushTarget, head: Multihash, length: int, request: web.BaseRequest) -> None:
+async def _receive_proof(target: PushTarget, head: Multihash, length: int, request: web.BaseRequest) -> None:
     if length > MAX_PROOF_BYTES:
         raise BadData(f"a proof has at most {MAX_PROOF_BYTES:,} bytes")
     if target.entry is None:
         raise NotFound("there is no such dataset")
-    await _go_on(request)
+    await _send_continue(request)
     serving = target.serving
-    data = b"".join([each async for each in _body(request, length, serving.limits.idle_seconds)])
-    await serving.run(_keep_proof, target.entry, head, data)
+    data = b"".join([each async for each in _read_body(request, length, serving.limits.idle_seconds)])
+    await serving.run(_store_proof, target.entry, head, data)
 
 
-def _keep_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
+def _store_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
     proof = OwnershipProof.from_bytes(data)
     if not entry.dataset.contains_block(head):
         raise NotFound("the dataset has no such block")
@@ -300,26 +304,30 @@ def _keep_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
         store_proof(entry.dataset.folder, proof)
 
 
-async def _go_on(request: web.BaseRequest) -> None:
-    """Tells a client that waits for it to send the body."""
+async def _send_continue(request: web.BaseRequest) -> None:
+    """Send ``100 Continue`` to a client that waits for it."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # of the answer, nothing is sent yet
+        request.writer.output_size = 0  # nothing of the response is sent yet
 
 
-async def _body(request: web.BaseRequest, size: int, idle: float) -> AsyncIterator[bytes]:
-    """The body in pieces of about a megabyte; BadData when it ends early."""
-    pieces, waiting, left = bytearray(), True, size
-    while waiting:
+async def _read_body(request: web.BaseRequest, size: int, idle: float) -> AsyncIterator[bytes]:
+    """Yield the body in chunks of about a megabyte.
+
+    Raises:
+        BadData: it is shorter or longer than announced.
+    """
+    buffer, has_more, remaining = bytearray(), True, size
+    while has_more:
         async with asyncio.timeout(idle):
             data = await request.content.readany()
-        waiting = bool(data)
-        pieces += data
-        left -= len(data)
-        if left < 0:
+        has_more = bool(data)
+        buffer += data
+        remaining -= len(data)
+        if remaining < 0:
             raise BadData("more bytes than were announced")
-        if len(pieces) >= _BUFFER or not waiting:
-            yield bytes(pieces)
-            pieces.clear()
-    if left:
+        if len(buffer) >= _BUFFER or not has_more:
+            yield bytes(buffer)
+            buffer.clear()
+    if remaining:
         raise BadData("fewer bytes than were announced")

@@ -47,14 +47,14 @@ from odf_engine.sync.smart.websocket import MessageChannel, ReceiveTimeout
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE, incoming_folder
 from odf_engine.workspace.definition import record_origin
 
-_KEEP: Final = "before-push-"
+_OLD_HEAD_PREFIX: Final = "before-push-"
 
 
 class ReceivePack:
-    """One push into the workspace; not for several threads at once.
+    """One push into the workspace; not thread-safe.
 
     Attributes:
-        files: what the new blocks speak of.
+        files: objects that the new blocks refer to.
     """
 
     def __init__(self, session: PushSession) -> None:
@@ -64,97 +64,104 @@ class ReceivePack:
         self._entry = session.target.entry
         self._open = ExitStack()
         self._dataset: Dataset | None = None if self._entry is None else self._entry.dataset
-        self._before: Multihash | None = None
-        self._adoption: Quarantine | None = None
+        self._old_head: Multihash | None = None
+        self._quarantine: Quarantine | None = None
         self._folder: Path | None = None
         self._common: Multihash | None = None
-        self._older: set[ObjectFile] = set()
-        self._asked: set[ObjectFile] = set()
-        self._forking = False
-        self._leaves = False
+        self._common_objects: set[ObjectFile] = set()
+        self._requested: set[ObjectFile] = set()
+        self._is_forking = False
+        self._discards_blocks = False
 
     def check_head(self, request: m.PushRequest) -> None:
-        """Looks whether the client knows the head that is here.
+        """Check that the client has the current head.
 
         Raises:
-            Refusal: it does not, and does not want to replace what is here.
+            SessionRefused: it has not, and does not force the push.
         """
-        self._before = None if self._dataset is None else self._dataset.head()
-        if request.current_head != self._before and not request.force_update_if_diverged:
-            # The names are swapped, as the reference has them.
-            raise SessionRefused("InvalidHead", actual_head=request.current_head, expected_head=self._before)
+        self._old_head = None if self._dataset is None else self._dataset.head()
+        if request.current_head != self._old_head and not request.force_update_if_diverged:
+            # The names are swapped, as in the reference implementation.
+            raise SessionRefused(
+                "InvalidHead", actual_head=request.current_head, expected_head=self._old_head
+            )
 
-    def blocks(self, batch: m.ObjectsBatch, force: bool) -> None:
-        """Takes the blocks, which are seen by nobody before :meth:`commit`.
+    def store_blocks(self, batch: m.ObjectsBatch, force: bool) -> None:
+        """Store the blocks; they are not visible before :meth:`commit`.
 
         Raises:
-            Refusal: it is another dataset, or the client may not push this one.
-            BadData, ChainRuleViolated, Conflict: they cannot follow what is here.
+            SessionRefused: it is another dataset, or the client may not push this one.
+            BadData, ChainRuleViolated, Conflict: the blocks cannot follow the current chain.
         """
         limits = self._target.serving.limits
         if not 0 < batch.num_blocks <= limits.most_push_blocks:
             raise BadData(f"a push may bring 1 to {limits.most_push_blocks:,} blocks")
         last: Multihash | None = None
         for block_hash, data in read_archive(m.archive_of(batch, CLIENT), batch.num_blocks, CLIENT):
-            self._session.count(len(data))
-            walked = verify_block(block_hash, data, CLIENT)
-            if self._adoption is None:
-                self._begin(walked, force)
-            elif walked.block.prev_block_hash != last:
+            self._session.add_bytes(len(data))
+            block = verify_block(block_hash, data, CLIENT)
+            if self._quarantine is None:
+                self._open_push(block, force)
+            elif block.block.prev_block_hash != last:
                 raise BadData(f"block {block_hash} does not follow the one before it")
             last = block_hash
-            if self._forking:
+            if self._is_forking:
                 if self._target_dataset.contains_block(block_hash):
                     self._common = block_hash
-                    self._older.update(referenced_objects(walked))
+                    self._common_objects.update(referenced_objects(block))
                     continue
                 self._fork()
-            self._adopting.store(block_hash, data)
-            self._adopting.append(walked.stored)
-            self.files.update(dict.fromkeys(referenced_objects(walked)))
-        if self._forking:
-            self._fork()  # all that came is here: what is newer goes
+            self._open_quarantine.store(block_hash, data)
+            self._open_quarantine.append(block.stored)
+            self.files.update(dict.fromkeys(referenced_objects(block)))
+        if self._is_forking:
+            self._fork()  # all blocks are stored already: newer ones are discarded
 
-    def missing(self, asked: m.PushObjects) -> list[ObjectFile | None]:
-        """What has to be uploaded of the objects that the client asks about; None for what is here.
+    def find_missing(self, request: m.PushObjects) -> list[ObjectFile | None]:
+        """Return the objects that must be uploaded; None for those that are stored.
 
         Raises:
-            BadData: an object that no block speaks of.
-            Forbidden: more than one push may bring.
+            BadData: an object that no block refers to.
+            Forbidden: more than one push may upload.
         """
-        found: list[ObjectFile | None] = []
-        for reference in asked.object_files:
+        missing: list[ObjectFile | None] = []
+        for reference in request.object_files:
             file = reference.file
-            if file not in self.files and file not in self._older:
+            if file not in self.files and file not in self._common_objects:
                 raise BadData(f"no block speaks of {file.kind}/{file.hash} with {file.size:,} bytes")
-            self._asked.add(file)
-            found.append(None if self._is_whole(file) else file)
-        self._session.folder = self._adopting.folder
-        self._session.announce(file for file in found if file is not None)
-        return found
+            self._requested.add(file)
+            missing.append(None if self._is_stored(file) else file)
+        self._session.folder = self._open_quarantine.folder
+        self._session.announce(file for file in missing if file is not None)
+        return missing
 
     def commit(self) -> None:
-        """Moves the head, once everything is here.
+        """Move the head after all objects have arrived.
 
         Raises:
-            NotFound: an object did not come.
-            Conflict: somebody else committed meanwhile, or took the name.
-            NotSynced: the head has moved, or the dataset was added; a power failure may undo it.
+            NotFound: an object is missing.
+            Conflict: another process has committed meanwhile, or has taken the name.
+            NotSynced: the head has moved, or the dataset was added, but a power failure may revert it.
         """
-        adoption, dataset = self._adopting, self._target_dataset
+        quarantine, dataset = self._open_quarantine, self._target_dataset
         for file in self.files:
-            # What was asked about has been looked at, and uploads are: only its being there matters now.
-            here = self._has_arrived(file) or find_object(dataset, file) is not None
-            if not (here if file in self._asked else self._is_whole(file)):
+            # Requested objects were checked before, and uploads are verified: only their presence matters
+            # now.
+            is_present = self._has_arrived(file) or find_object(dataset, file) is not None
+            if not (is_present if file in self._requested else self._is_stored(file)):
                 raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes did not come")
         with translate_commit_errors(dataset.folder):
-            self._place(dataset)
-        before = self._before
-        keep = f"{_KEEP}{before.abbreviated}" if before is not None and self._leaves else None
+            self._move_objects(dataset)
+        old_head = self._old_head
+        old_head_ref = (
+            f"{_OLD_HEAD_PREFIX}{old_head.abbreviated}"
+            if old_head is not None and self._discards_blocks
+            else None
+        )
         try:
-            adoption.commit(before, backup_ref=keep, before_move=self._note_origin)
+            quarantine.commit(old_head, backup_ref=old_head_ref, before_move=self._record_origin)
         except NotSynced as error:
-            if self._entry is None:  # nobody sees the dataset yet
+            if self._entry is None:  # the dataset is not visible yet
                 raise error.as_failure() from error
             raise
         if self._entry is None:
@@ -169,20 +176,20 @@ class ReceivePack:
                 ) from error
 
     def discard(self) -> None:
-        """Removes what has come, which nobody is going to go on with."""
-        if self._adoption is not None:
-            self._adoption.discard()
+        """Remove the received blocks, which cannot be resumed."""
+        if self._quarantine is not None:
+            self._quarantine.discard()
 
     def close(self) -> None:
-        """Lets go of locks; what has come whole is kept for another try."""
+        """Release locks; complete objects are stored for another attempt."""
         self._open.close()
 
     # --- Blocks ---
 
-    def _begin(self, first: RemoteBlock, force: bool) -> None:
-        """Opens the adoption with the first block that came."""
+    def _open_push(self, first: RemoteBlock, force: bool) -> None:
+        """Open the quarantine with the first received block."""
         seed = first.block.event
-        if self._entry is not None and self._before is not None:
+        if self._entry is not None and self._old_head is not None:
             if isinstance(seed, Seed) and first.hash != self._entry.dataset.block(0).hash:
                 raise SessionRefused("SeedBlockOverwriteRestricted")
             self._check_seed(self._entry.id)
@@ -195,25 +202,25 @@ class ReceivePack:
                 self._dataset = Dataset(self._folder, workspace.index)
         else:
             raise BadData("there is no dataset of this name here, and the blocks do not begin with a Seed")
-        dataset, before = self._target_dataset, self._before
-        self._forking = force and before is not None
-        if self._forking and not isinstance(seed, Seed):
+        dataset, before = self._target_dataset, self._old_head
+        self._is_forking = force and before is not None
+        if self._is_forking and not isinstance(seed, Seed):
             raise BadData("a forced push has to bring all blocks, from the first on")
-        if not self._forking and first.block.prev_block_hash != before:
+        if not self._is_forking and first.block.prev_block_hash != before:
             problem = "the first block does not follow the head that is here"
             raise Conflict(problem, hint="pull first, then push again")
-        self._adoption = self._open.enter_context(Quarantine(dataset))
+        self._quarantine = self._open.enter_context(Quarantine(dataset))
         if self._folder is not None and dataset.head() is not None:
-            # An earlier push had come to all but the name; its blocks come again.
+            # An earlier push failed only at the name; its blocks are sent again.
             (self._folder / "refs" / "head").unlink()
-        if not self._forking:
-            self._adoption.set_parent(before)
+        if not self._is_forking:
+            self._quarantine.set_parent(before)
 
     def _fork(self) -> None:
-        """The blocks that are here end: what comes follows the last of them."""
-        self._forking = False
-        self._leaves = self._common != self._before
-        self._adopting.set_parent(self._common)
+        """Set the parent of the new blocks: the last common block."""
+        self._is_forking = False
+        self._discards_blocks = self._common != self._old_head
+        self._open_quarantine.set_parent(self._common)
 
     def _check_seed(self, dataset_id: DatasetId) -> None:
         try:
@@ -225,8 +232,10 @@ class ReceivePack:
 
     # --- Objects ---
 
-    def _is_whole(self, file: ObjectFile) -> bool:
-        """Whether an object is here with the right bytes; what an interrupted transfer left is looked at."""
+    def _is_stored(self, file: ObjectFile) -> bool:
+        """Return whether an object is stored with the right bytes; objects of interrupted transfers are
+        verified.
+        """
         if find_object(self._target_dataset, file) is not None:
             return True
         path = self._arriving_path(file)
@@ -246,8 +255,8 @@ class ReceivePack:
         except FileNotFoundError:
             return False
 
-    def _place(self, dataset: Dataset) -> None:
-        """Moves what has arrived to its place; it is durable, and means nothing before the head moves."""
+    def _move_objects(self, dataset: Dataset) -> None:
+        """Move received objects to their final place. They are synced, and unused before the head moves."""
         kinds = {file.kind for file in self.files}
         for kind in kinds:
             make_folder(dataset.folder / kind)
@@ -258,14 +267,14 @@ class ReceivePack:
             fsync_folder(dataset.folder / kind)
 
     def _arriving_path(self, file: ObjectFile) -> Path:
-        return self._adopting.folder / file.kind / str(file.hash)
+        return self._open_quarantine.folder / file.kind / str(file.hash)
 
     # --- Inside ---
 
     @property
-    def _adopting(self) -> Quarantine:
-        assert self._adoption is not None, "blocks come first"
-        return self._adoption
+    def _open_quarantine(self) -> Quarantine:
+        assert self._quarantine is not None, "blocks come first"
+        return self._quarantine
 
     @property
     def _target_dataset(self) -> Dataset:
@@ -276,36 +285,36 @@ class ReceivePack:
     def _origin(self) -> str:
         return f"pushed with the token '{self._target.token.name}'"
 
-    def _note_origin(self) -> None:
+    def _record_origin(self) -> None:
         entry = self._entry
         if entry is not None and not (entry.dataset.folder / ORIGIN_FILE).exists():
             record_origin(entry, self._origin)
 
 
-T = TypeVar("T")
-ASK_SECONDS: Final = 10.0
-"""How often a client is asked how far its uploads are."""
+ResultT = TypeVar("ResultT")
+PROGRESS_SECONDS: Final = 10.0
+"""Interval in seconds at which a client reports the progress of its uploads."""
 
 
 async def serve_push(request: web.BaseRequest, target: PushTarget) -> web.StreamResponse:
-    """Holds the session of a push.
+    """Serve the session of a push.
 
     Args:
-        request: what wants to become the session.
-        target: what is pushed to, by somebody who may do so.
+        request: the HTTP request to upgrade.
+        target: target of the push, already authorized.
 
     Raises:
-        Conflict: another push of the dataset is on.
-        SourceUnavailable: too many pushes are on.
+        Conflict: another push of the dataset is in progress.
+        SourceUnavailable: too many pushes are in progress.
     """
     with target.serving.push_session(target) as session:
         return await run_session(
-            request, target.serving, lambda channel, newer: _Push(session, channel, newer).run()
+            request, target.serving, lambda channel, newer: _PushSession(session, channel, newer).run()
         )
 
 
-class _Push:
-    """One session."""
+class _PushSession:
+    """The session of a push."""
 
     def __init__(self, session: PushSession, channel: MessageChannel, newer: bool) -> None:
         self._session = session
@@ -313,48 +322,50 @@ class _Push:
         self._serving = session.target.serving
         self._channel = channel
         self._newer = newer
-        self._receiving = ReceivePack(session)
+        self._pack = ReceivePack(session)
 
     async def run(self) -> None:
-        """The conversation; nothing of what came is seen unless it comes to its end."""
-        receiving = self._receiving
+        """Run the protocol; nothing is visible unless it completes."""
+        pack = self._pack
         try:
-            await self._talk()
+            await self._run_protocol()
         except (BadData, ChainRuleViolated, Conflict, Forbidden, SessionRefused):
-            await asyncio.shield(self._serving.run(receiving.discard))
+            await asyncio.shield(self._serving.run(pack.discard))
             raise
         finally:
-            self._session.folder = None  # no uploads any more
-            await asyncio.shield(self._serving.run(receiving.close))
+            self._session.folder = None  # no further uploads
+            await asyncio.shield(self._serving.run(pack.close))
 
-    async def _talk(self) -> None:
-        channel, receiving = self._channel, self._receiving
+    async def _run_protocol(self) -> None:
+        channel, pack = self._channel, self._pack
         request = m.read_message(await channel.receive(), m.PushRequest, CLIENT)
-        await self._do("InitialRequest", True, receiving.check_head, request)
+        await self._run_step("InitialRequest", True, pack.check_head, request)
         force = request.force_update_if_diverged
         await channel.send(m.answer_text(m.Empty()))
         text = await channel.receive(expected=4 * request.transfer_plan.bytes_in_raw_blocks)
         async with self._serving.heavy:
             batch = m.read_message(text, m.PushBlocks, CLIENT).new_blocks
             del text
-            await self._do("MetadataRequest", self._newer, receiving.blocks, batch, force)
+            await self._run_step("MetadataRequest", self._newer, pack.store_blocks, batch, force)
         await channel.send(m.answer_text(m.Empty(), self._newer))
         more = True
         while more:
-            more = await self._round()
+            more = await self._exchange_objects()
         m.read_message(await channel.receive(), m.Empty, CLIENT)
-        await asyncio.shield(self._do("CompleteRequest", False, receiving.commit))
+        await asyncio.shield(self._run_step("CompleteRequest", False, pack.commit))
         await channel.send(m.encode_message(m.Empty()))
         await until_closed(channel)
 
-    async def _round(self) -> bool:
-        """Says where objects go, and waits until they came; whether the client asks about more."""
-        asked = m.read_message(await self._channel.receive(), m.PushObjects, CLIENT)
-        missing = await self._do("ObjectsRequest", self._newer, self._receiving.missing, asked)
-        told = [self._strategy(each, file) for each, file in zip(asked.object_files, missing, strict=True)]
-        await self._channel.send(m.answer_text(m.PushStrategies(told), self._newer))
-        await self._uploaded()
-        return asked.is_truncated
+    async def _exchange_objects(self) -> bool:
+        """Send upload locations and wait for the uploads; return whether the client requests more."""
+        request = m.read_message(await self._channel.receive(), m.PushObjects, CLIENT)
+        missing = await self._run_step("ObjectsRequest", self._newer, self._pack.find_missing, request)
+        strategies = [
+            self._strategy(each, file) for each, file in zip(request.object_files, missing, strict=True)
+        ]
+        await self._channel.send(m.answer_text(m.PushStrategies(strategies), self._newer))
+        await self._wait_for_uploads()
+        return request.is_truncated
 
     def _strategy(self, reference: m.ObjectReference, file: ObjectFile | None) -> m.PushStrategy:
         if file is None:
@@ -365,26 +376,28 @@ class _Push:
         url = m.TransferUrl(f"{self._target.url}{file.kind}/{file.hash}", headers)
         return m.PushStrategy(reference, "HttpUpload", url)
 
-    async def _uploaded(self) -> None:
-        """Waits until the client says that it is done, for as long as something moves."""
+    async def _wait_for_uploads(self) -> None:
+        """Wait until the client reports completion, as long as there is progress."""
         loop = asyncio.get_running_loop()
         idle = self._serving.limits.idle_seconds
-        moved, arrived = loop.time(), self._session.arrived
+        last_progress, arrived = loop.time(), self._session.arrived
         while True:
             if self._session.uploading or self._session.arrived != arrived:
-                moved, arrived = loop.time(), self._session.arrived
+                last_progress, arrived = loop.time(), self._session.arrived
             try:
-                text = await self._channel.receive(patience=min(ASK_SECONDS, idle))
+                text = await self._channel.receive(patience=min(PROGRESS_SECONDS, idle))
             except ReceiveTimeout:
-                if loop.time() - moved > idle:
+                if loop.time() - last_progress > idle:
                     raise SourceUnavailable("nothing has been uploaded for too long") from None
                 await self._channel.send(m.encode_message(m.Empty()))
                 continue
             if m.read_message(text, m.PushProgress, CLIENT).details == "Complete":
                 return
 
-    async def _do(self, step: str, as_answer: bool, work: Callable[..., T], *args: object) -> T:
-        """Does a step beside the event loop; what goes wrong is told as of this step."""
+    async def _run_step(
+        self, step: str, as_answer: bool, work: Callable[..., ResultT], *args: object
+    ) -> ResultT:
+        """Run a step in a thread; translate its errors to this step."""
         try:
             return await self._serving.run(work, *args)
         except SessionRefused as error:

@@ -28,6 +28,7 @@ from odf_engine.errors import (
 )
 from odf_engine.identity.did import DatasetId
 from odf_engine.sync.server.object_handlers import LengthRequired, receive_object, send_head, send_object
+from odf_engine.sync.server.receive_pack import serve_push
 from odf_engine.sync.server.service import (
     COMMON_HEADERS,
     DatasetService,
@@ -35,6 +36,7 @@ from odf_engine.sync.server.service import (
     ServedDataset,
     Unauthorized,
 )
+from odf_engine.sync.server.upload_pack import serve_pull
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 
 _MAX_SHOWN: Final = 1000
@@ -50,9 +52,9 @@ POLICY: Final = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     f"style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'"
 )
-"""The Content-Security-Policy of the page."""
+"""Content-Security-Policy of the HTML pages."""
 
-# Control characters, and what turns the direction of text, so that it reads otherwise than it is.
+# Control characters, and characters that change the text direction.
 _REMOVED: Final = {
     **dict.fromkeys((*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), *range(0x7F, 0xA0)), "\ufffd"),
     **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
@@ -60,8 +62,10 @@ _REMOVED: Final = {
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset as it is listed; ``size`` in bytes of data, ``watermark`` RFC 3339, ``damaged`` when it
-    cannot be read, and the numbers say nothing."""
+    """A dataset in the listing; ``size`` in bytes of data, ``watermark`` in RFC 3339.
+
+    The numbers are invalid if it is ``damaged``.
+    """
 
     name: str
     id: str
@@ -77,26 +81,26 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetListing:
-    """The datasets that are served, looked at again once a second at most; from one thread at a time."""
+    """The served datasets, cached for one second; not thread-safe."""
 
     def __init__(self, serving: DatasetService) -> None:
         self._serving = serving
         self._rows: list[Row] = []
-        self._until = 0.0
-        self._known: dict[DatasetId, tuple[Summary, Row]] = {}
+        self._valid_until = 0.0
+        self._row_cache: dict[DatasetId, tuple[Summary, Row]] = {}
 
     def rows(self) -> list[Row]:
-        """All of them, by name."""
-        if time.monotonic() >= self._until:
+        """Return all rows by name."""
+        if time.monotonic() >= self._valid_until:
             entries = self._serving.datasets()
             summaries = self._serving.workspace.summaries(entries)
-            known, self._known = self._known, {}
+            cached, self._row_cache = self._row_cache, {}
             for entry, summary in zip(entries, summaries, strict=True):
-                old = known.get(entry.id)
-                fresh = old if old is not None and old[0] == summary else (summary, self._row(summary))
-                self._known[entry.id] = fresh
-            self._rows = [row for _, row in self._known.values()]
-            self._until = time.monotonic() + _FRESH_SECONDS
+                old = cached.get(entry.id)
+                current = old if old is not None and old[0] == summary else (summary, self._row(summary))
+                self._row_cache[entry.id] = current
+            self._rows = [row for _, row in self._row_cache.values()]
+            self._valid_until = time.monotonic() + _FRESH_SECONDS
         return self._rows
 
     def _row(self, summary: Summary) -> Row:
@@ -124,28 +128,28 @@ class DatasetListing:
 
 
 def render_json(rows: Sequence[Row]) -> bytes:
-    """The list for programs."""
+    """Return the listing as JSON."""
     return msgspec.json.encode({"datasets": rows})
 
 
-def render_html(rows: Sequence[Row], base: str, single: bool = False) -> str:
-    """The page for people.
+def render_html(rows: Sequence[Row], base: str, is_single: bool = False) -> str:
+    """Return the HTML page of the listing.
 
     Args:
-        rows: what is on it.
-        base: the address of the server, with a slash at its end.
-        single: whether it is the page of one dataset.
+        rows: the datasets.
+        base: URL of the server, with a trailing slash.
+        is_single: whether it is the page of one dataset.
     """
-    title = _text(rows[0].name) if single else "Datasets"
+    title = _escape_text(rows[0].name) if is_single else "Datasets"
     parts = [
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>',
         f"{title} – Open Data Fabric</title>",
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<style>{_STYLE}</style></head><body><header><h1>",
-        f'<a href="{_text(base)}">Datasets</a> / {title}' if single else title,
+        f'<a href="{_escape_text(base)}">Datasets</a> / {title}' if is_single else title,
         "</h1></header><main>",
     ]
-    if not single:
+    if not is_single:
         number = len(rows)
         parts.append(f"<p>{number:,} dataset{'' if number == 1 else 's'} of Open Data Fabric</p>")
     parts += [_article(row, base) for row in rows[:_MAX_SHOWN]]
@@ -156,35 +160,37 @@ def render_html(rows: Sequence[Row], base: str, single: bool = False) -> str:
 
 
 def _article(row: Row, base: str) -> str:
-    place = f"{base}{quote(row.name)}/"
+    url = f"{base}{quote(row.name)}/"
     facts = [
         ("kind", row.kind.lower(), ""),
         ("rows", f"{row.records:,}", ""),
-        ("size", _size(row.size), ""),
+        ("size", _format_size(row.size), ""),
         ("blocks", f"{row.blocks:,}", ""),
         ("watermark", row.watermark or "none", ""),
         ("keywords", ", ".join(row.keywords), ""),
         ("head", row.head or "none yet", "hash"),
         ("id", row.id, "hash"),
     ]
-    told = "".join(
-        f"<dt>{name}</dt><dd{f' class={mark}' if mark else ''}><bdi>{_text(value)}</bdi></dd>"
-        for name, value, mark in facts
+    details = "".join(
+        f"<dt>{name}</dt><dd{f' class={css_class}' if css_class else ''}>"
+        f"<bdi>{_escape_text(value)}</bdi></dd>"
+        for name, value, css_class in facts
         if value
     )
     damaged = "<p><strong>This dataset is damaged.</strong></p>" if row.damaged else ""
-    about = f'<p dir="auto">{_text(row.description)}</p>' if row.description else ""
+    description = f'<p dir="auto">{_escape_text(row.description)}</p>' if row.description else ""
     return (
-        f'<article><h2><a href="{_text(place)}">{_text(row.name)}</a></h2>{about}{damaged}<dl>{told}</dl>'
-        f"<p>To have it: <code>odf pull odf+{_text(place)}</code></p></article>"
+        f'<article><h2><a href="{_escape_text(url)}">{_escape_text(row.name)}</a></h2>'
+        f"{description}{damaged}<dl>{details}</dl>"
+        f"<p>To have it: <code>odf pull odf+{_escape_text(url)}</code></p></article>"
     )
 
 
-def _text(value: str) -> str:
+def _escape_text(value: str) -> str:
     return escape(value.translate(_REMOVED))
 
 
-def _size(number: int) -> str:
+def _format_size(number: int) -> str:
     value = float(number)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 999.95:
@@ -194,8 +200,8 @@ def _size(number: int) -> str:
 
 
 _KINDS: Final = frozenset({"refs", "blocks", "data", "checkpoints", "proofs"})
-_SMART: Final = frozenset({"pull", "push"})
-_UPLOADS: Final = frozenset({"data", "checkpoints", "proofs"})
+_SMART_KINDS: Final = frozenset({"pull", "push"})
+_UPLOAD_KINDS: Final = frozenset({"data", "checkpoints", "proofs"})
 _MAX_PATH: Final = 1024
 _FRESH_SECONDS: Final = 1.0
 _STATUS: Final = (
@@ -215,7 +221,9 @@ SILENT.disabled = True
 
 
 class _Route(NamedTuple):
-    """What a path means: a dataset (empty: all of them), and what of it; the rest is empty for its page."""
+    """A parsed path: dataset (empty for the listing), kind of object (empty for the dataset's page), and
+    name.
+    """
 
     dataset: str
     kind: str
@@ -223,33 +231,33 @@ class _Route(NamedTuple):
 
 
 class RequestRouter:
-    """Answers requests; ``told`` hears a line for each of them, and ``failed`` of what should not happen."""
+    """Handles requests; ``on_request`` receives a log line each, and ``on_failure`` unexpected errors."""
 
     def __init__(
         self,
         serving: DatasetService,
-        told: Callable[[str], None] | None = None,
-        failed: Callable[[str], None] = lambda text: None,
+        on_request: Callable[[str], None] | None = None,
+        on_failure: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.serving = serving
-        self._told = told
-        self._failed = failed
+        self._on_request = on_request
+        self._on_failure = on_failure
         self._listing = DatasetListing(serving)
         self._listing_lock = asyncio.Lock()
-        self._found: dict[str, tuple[float, DatasetEntry]] = {}
-        self._busy = 0
+        self._dataset_cache: dict[str, tuple[float, DatasetEntry]] = {}
+        self._request_count = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The handler of every request."""
-        began = time.monotonic()
-        self._busy += 1
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Handle a request."""
+        started = time.monotonic()
+        self._request_count += 1
         self._idle.clear()
         status, length = 0, 0
         try:
             async with asyncio.timeout(self.serving.limits.session_minutes * 60):
-                response = await self._answer(request)
+                response = await self._handle_errors(request)
                 await self._send(request, response)
             status, length = response.status, response.content_length or 0
             return response
@@ -258,18 +266,20 @@ class RequestRouter:
                 request.transport.abort()
             raise ConnectionResetError("the client took too long") from None
         finally:
-            self._busy -= 1
-            if not self._busy:
+            self._request_count -= 1
+            if not self._request_count:
                 self._idle.set()
-            if self._told is not None:
-                # Without the query, which may be secret.
+            if self._on_request is not None:
+                # without the query, which may contain secrets
                 path = quote(request.rel_url.raw_path[:200], safe="/:%", errors="replace")
-                took = f"{(time.monotonic() - began) * 1000:.0f} ms"
+                duration = f"{(time.monotonic() - started) * 1000:.0f} ms"
                 outcome = str(status) if status else "broken off"
-                self._told(f"{request.remote} {request.method} {path} {outcome} {length} bytes {took}")
+                self._on_request(
+                    f"{request.remote} {request.method} {path} {outcome} {length} bytes {duration}"
+                )
 
     async def drain(self, seconds: float) -> bool:
-        """Waits until nothing is being answered, at most so long; whether it came to that."""
+        """Wait until no request is in progress; return False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -286,97 +296,95 @@ class RequestRouter:
             await response.prepare(request)
             await response.write_eof()
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle_errors(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._route(request)
         except OdfError as error:
-            return _refusal(error)
+            return _error_response(error)
         except (ConnectionError, TimeoutError, asyncio.CancelledError, web.HTTPException):
             raise
-        except web.RequestPayloadError:  # its body ended before its end
+        except web.RequestPayloadError:  # the body ended early
             raise ConnectionResetError("the client has gone") from None
         except Exception as error:
-            self._failed(f"error: {type(error).__name__}: {error}\n{traceback.format_exc()}")
-            return _refusal(OdfError("the server failed"))
+            self._on_failure(f"error: {type(error).__name__}: {error}\n{traceback.format_exc()}")
+            return _error_response(OdfError("the server failed"))
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.version < (1, 0):
             raise UsageError("not HTTP as it is spoken today")
-        way = _way(request.rel_url.raw_path)
-        if request.method == "PUT" and way.kind in _UPLOADS:
-            await receive_object(self.serving, way.dataset, way.kind, way.name, request)
+        route = _parse_path(request.rel_url.raw_path)
+        if request.method == "PUT" and route.kind in _UPLOAD_KINDS:
+            await receive_object(self.serving, route.dataset, route.kind, route.name, request)
             return web.Response(text="")
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, text="not allowed\n", headers={"Allow": "GET, HEAD"})
-        if way.kind in _SMART:
-            return await self._smart(way, request)
-        if not way.dataset:
-            return await self._list(request, None)
-        if not way.kind:
-            return await self._list(request, await self._find(way.dataset))
-        served = ServedDataset(self.serving, await self._find(way.dataset), "")
-        if way.kind == "refs":
-            return await send_head(served, way.name, request)
-        return await send_object(served, way.kind, way.name, request)
+        if route.kind in _SMART_KINDS:
+            return await self._open_session(route, request)
+        if not route.dataset:
+            return await self._send_listing(request, None)
+        if not route.kind:
+            return await self._send_listing(request, await self._find(route.dataset))
+        served = ServedDataset(self.serving, await self._find(route.dataset), "")
+        if route.kind == "refs":
+            return await send_head(served, route.name, request)
+        return await send_object(served, route.kind, route.name, request)
 
-    async def _smart(self, way: _Route, request: web.BaseRequest) -> web.StreamResponse:
-        if way.kind == "push":
-            from odf_engine.sync.server.receive_pack import serve_push
-
-            target = await self.serving.run(self.serving.target, way.dataset, request)
+    async def _open_session(self, route: _Route, request: web.BaseRequest) -> web.StreamResponse:
+        if route.kind == "push":
+            target = await self.serving.run(self.serving.authorize_push, route.dataset, request)
             return await serve_push(request, target)
-        from odf_engine.sync.server.upload_pack import serve_pull
-
-        url = f"{self.serving.base_url(request)}{way.dataset}/"
-        served = ServedDataset(self.serving, await self._find(way.dataset), url)
-        with self.serving.pull_session(self.serving.address_of(request)):
+        url = f"{self.serving.base_url(request)}{route.dataset}/"
+        served = ServedDataset(self.serving, await self._find(route.dataset), url)
+        with self.serving.pull_session(self.serving.client_address(request)):
             return await serve_pull(request, served)
 
     async def _find(self, text: str) -> DatasetEntry:
-        """The dataset of this name; names are looked up again once a second at most."""
-        known = self._found.get(text)
+        """Return the dataset with this name; results are cached for one second."""
+        known = self._dataset_cache.get(text)
         if known is not None and known[0] > time.monotonic():
             return known[1]
         entry = await self.serving.run(self.serving.find, text)
-        if len(self._found) > 1000:
-            self._found.clear()
-        self._found[text] = (time.monotonic() + _FRESH_SECONDS, entry)
+        if len(self._dataset_cache) > 1000:
+            self._dataset_cache.clear()
+        self._dataset_cache[text] = (time.monotonic() + _FRESH_SECONDS, entry)
         return entry
 
-    async def _list(self, request: web.BaseRequest, only: DatasetEntry | None) -> web.StreamResponse:
+    async def _send_listing(
+        self, request: web.BaseRequest, dataset: DatasetEntry | None
+    ) -> web.StreamResponse:
         base = self.serving.base_url(request)
         async with self._listing_lock:
             rows = await self.serving.run(self._listing.rows)
-        if only is not None:
-            rows = [row for row in rows if row.id == str(only.id)]
+        if dataset is not None:
+            rows = [row for row in rows if row.id == str(dataset.id)]
             if not rows:
                 raise NotFound("there is no such dataset")
         headers = {"Cache-Control": "no-cache", "Vary": "Accept"}
-        if _wants_json(request.headers.get("Accept", "")):
+        if _prefers_json(request.headers.get("Accept", "")):
             body = await self.serving.run(render_json, rows)
             return web.Response(body=body, content_type="application/json", headers=headers)
         headers |= {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
-        page = await self.serving.run(render_html, rows, base, only is not None)
+        page = await self.serving.run(render_html, rows, base, dataset is not None)
         return web.Response(text=page, content_type="text/html", headers=headers)
 
 
-def _way(raw: str) -> _Route:
-    """What a path means.
+def _parse_path(raw: str) -> _Route:
+    """Parse a path.
 
     Raises:
-        UsageError: it cannot be a path of this server.
-        NotFound: it means nothing here.
+        UsageError: it is invalid on this server.
+        NotFound: it does not exist.
     """
     if len(raw) > _MAX_PATH or not raw.startswith("/"):
         raise UsageError("not a path of this server")
     try:
         parts = [unquote_to_bytes(part).decode("utf-8") for part in raw[1:].split("/")]
-    except UnicodeError:  # one of the two parsers of aiohttp gives bytes as surrogates
+    except UnicodeError:  # one of the two parsers of aiohttp returns bytes as surrogates
         raise UsageError("the path is not UTF-8") from None
     if any(part in (".", "..") or "/" in part or not part.isprintable() for part in parts):
         raise UsageError("not a path of this server")
     kind, name = "", ""
-    if parts[-1] in _SMART and len(parts) > 1:
+    if parts[-1] in _SMART_KINDS and len(parts) > 1:
         kind = parts.pop()
     elif len(parts) > 2 and parts[-2] in _KINDS and parts[-1]:
         name, kind = parts.pop(), parts.pop()
@@ -387,13 +395,13 @@ def _way(raw: str) -> _Route:
     return _Route("/".join(parts), kind, name)
 
 
-def _wants_json(accept: str) -> bool:
-    """Whether a client asks for JSON rather than for a page; a client that takes anything gets the page."""
+def _prefers_json(accept: str) -> bool:
+    """Return whether a client prefers JSON; a client that accepts anything gets the HTML page."""
     return "application/json" in accept.lower() and "text/html" not in accept.lower()
 
 
-def _refusal(error: OdfError) -> web.Response:
-    """An error as an answer: its message alone, because the rest speaks of files here."""
+def _error_response(error: OdfError) -> web.Response:
+    """Return the response for an error: only its message, since the rest contains local paths."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     response = web.Response(status=status, text=f"{error.message}\n")
     if status == 401:

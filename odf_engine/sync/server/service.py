@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 
-_MAX_KEPT: Final = 32
-_MAX_BYTES: Final = 256 << 20
+_MAX_MESSAGES: Final = 32
+_MAX_CACHE_BYTES: Final = 256 << 20
 
 
 class MessageFile:
-    """A message in a file, which is gone with the last who uses it.
+    """A message in an unnamed file, which is deleted after its last use.
 
     Attributes:
-        size: in bytes.
+        size: size in bytes.
     """
 
     def __init__(self, text: bytes, folder: Path) -> None:
@@ -51,17 +51,17 @@ class MessageFile:
         self.size = len(text)
 
     def read(self, start: int, count: int) -> bytes:
-        """So many bytes from byte ``start`` on; fewer at the end."""
+        """Return ``count`` bytes from offset ``start`` on; fewer at the end."""
         return os.pread(self._file.fileno(), count, start)
 
 
 class MessageCache:
-    """The newest of them, by what they say; of the event loop's thread alone.
+    """A cache of recent messages by their content key; for use in the event loop's thread only.
 
     Args:
-        folder: where the files are.
-        run: does work beside the event loop.
-        heavy: is held while a message is in memory.
+        folder: folder of the files.
+        run: runs a function in a thread.
+        heavy: held while a message is in memory.
     """
 
     def __init__(
@@ -73,46 +73,46 @@ class MessageCache:
         self._folder = folder
         self._run = run
         self._heavy = heavy
-        self._kept: OrderedDict[Hashable, MessageFile] = OrderedDict()
+        self._messages: OrderedDict[Hashable, MessageFile] = OrderedDict()
         self._making: dict[Hashable, asyncio.Task[MessageFile]] = {}
 
-    async def get(self, key: Hashable, make: Callable[[], bytes]) -> MessageFile:
-        """The message of this key, made by ``make`` (beside the event loop) where it is not kept."""
-        found = self._kept.get(key)
+    async def get(self, key: Hashable, create: Callable[[], bytes]) -> MessageFile:
+        """Return the message of this key; if it is not cached, ``create`` returns it in a thread."""
+        found = self._messages.get(key)
         if found is not None:
-            self._kept.move_to_end(key)
+            self._messages.move_to_end(key)
             return found
         task = self._making.get(key)
         if task is None:
-            task = self._making[key] = asyncio.create_task(self._make(key, make))
+            task = self._making[key] = asyncio.create_task(self._make(key, create))
             task.add_done_callback(lambda _: self._making.pop(key))
-        return await asyncio.shield(task)  # others may wait for it too
+        return await asyncio.shield(task)  # other tasks may wait for it too
 
-    async def _make(self, key: Hashable, make: Callable[[], bytes]) -> MessageFile:
+    async def _make(self, key: Hashable, create: Callable[[], bytes]) -> MessageFile:
         async with self._heavy:
-            made = await self._run(lambda: MessageFile(make(), self._folder))
-        self._kept[key] = made
-        while len(self._kept) > _MAX_KEPT or (
-            len(self._kept) > 1 and sum(each.size for each in self._kept.values()) > _MAX_BYTES
+            message = await self._run(lambda: MessageFile(create(), self._folder))
+        self._messages[key] = message
+        while len(self._messages) > _MAX_MESSAGES or (
+            len(self._messages) > 1 and sum(each.size for each in self._messages.values()) > _MAX_CACHE_BYTES
         ):
-            self._kept.popitem(last=False)
-        return made
+            self._messages.popitem(last=False)
+        return message
 
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 COMMON_HEADERS: Final = {"Server": "odf", "X-Content-Type-Options": "nosniff"}
-"""Headers of every answer."""
-_THREADS: Final = 8
-_HEAVY: Final = 4
+"""Headers of every response."""
+_MAX_THREADS: Final = 8
+_MAX_LARGE_MESSAGES: Final = 4
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
 
 
 class Forbidden(OdfError):
-    """The client may not do that (403)."""
+    """The client may not do this (403)."""
 
 
 class Unauthorized(OdfError):
-    """The client did not say who it is, or nobody knows that token (401)."""
+    """The request has no valid token (401)."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class ServedDataset:
     """A dataset that a client reads.
 
     Attributes:
-        serving: the server.
+        serving: the service.
         entry: the dataset.
-        url: its address as the client sees it, with a slash at its end.
+        url: its URL for the client, with a trailing slash.
     """
 
     serving: DatasetService
@@ -132,15 +132,15 @@ class ServedDataset:
 
 @dataclass(frozen=True)
 class PushTarget:
-    """A dataset that a client, who may do so, wants to push to.
+    """The target of an authorized push.
 
     Attributes:
-        serving: the server.
-        alias: its name.
-        entry: the dataset; None when there is none of this name yet.
-        url: its address as the client sees it, with a slash at its end.
-        token: by which it is pushed; ``token.name`` says where the dataset came from.
-        authorization: what the client sent in ``Authorization``; its uploads need the same.
+        serving: the service.
+        alias: name of the dataset.
+        entry: the dataset; None if it does not exist yet.
+        url: its URL for the client, with a trailing slash.
+        token: token of the push; ``token.name`` is recorded as origin.
+        authorization: the client's ``Authorization`` header, which its uploads need too.
     """
 
     serving: DatasetService
@@ -151,11 +151,11 @@ class PushTarget:
     authorization: str
 
     def check_seed(self, dataset_id: DatasetId) -> None:
-        """Whether the chain that comes may be that of the target; call it before anything is stored.
+        """Check that a pushed chain may be that of the target; to be called before anything is stored.
 
         Raises:
-            Conflict: the target is another dataset, or the dataset is here under another name.
-            Forbidden: its key is here, so it is only changed here; the token does not cover it.
+            Conflict: the target is another dataset, or the dataset is in the workspace under another name.
+            Forbidden: the dataset's key is in this workspace; or the token does not cover it.
         """
         if self.entry is not None and self.entry.id != dataset_id:
             raise Conflict(f"{self.alias} is another dataset here: {self.entry.id}")
@@ -168,17 +168,17 @@ class PushTarget:
 
 @dataclass
 class PushSession:
-    """A push that is on: which objects it announced, and where they go.
+    """A push in progress: its announced objects, and their folder.
 
-    Uploads are taken for announced objects alone, of the announced size.
+    Only announced objects are accepted, with the announced size.
 
     Attributes:
-        target: what is pushed to.
-        folder: of the dataset, in repository layout: its own, or the one in which it is being made; set it
-            before objects are announced.
+        target: target of the push.
+        folder: folder of the dataset, or of a new one, in repository layout; must be set before objects are
+            announced.
         announced: objects that may be uploaded, with their sizes.
-        arrived: how many of them came by upload.
-        bytes: of blocks and objects announced so far.
+        arrived: number of uploaded objects.
+        bytes: size of the blocks and objects announced so far.
     """
 
     target: PushTarget
@@ -189,10 +189,10 @@ class PushSession:
     uploading: set[tuple[str, Multihash]] = field(default_factory=set)
 
     def announce(self, files: Iterable[ObjectFile]) -> None:
-        """Lets these objects be uploaded.
+        """Allow the upload of these objects.
 
         Raises:
-            Forbidden: more, or more bytes, than one push may bring.
+            Forbidden: more objects or bytes than one push may upload.
         """
         limits = self.target.serving.limits
         for file in files:
@@ -200,14 +200,14 @@ class PushSession:
                 continue
             if len(self.announced) >= limits.most_push_objects:
                 raise Forbidden(f"a push may bring {limits.most_push_objects:,} objects")
-            self.count(file.size)
+            self.add_bytes(file.size)
             self.announced[key] = file.size
 
-    def count(self, size: int) -> None:
-        """Counts bytes that come, of blocks or objects.
+    def add_bytes(self, size: int) -> None:
+        """Count received bytes of blocks or objects.
 
         Raises:
-            Forbidden: it is more than one push may bring.
+            Forbidden: more than one push may upload.
         """
         limits = self.target.serving.limits
         if size < 0 or self.bytes + size > limits.most_push_bytes:
@@ -219,12 +219,12 @@ class DatasetService:
     """A workspace that is being served.
 
     Attributes:
-        workspace, limits, tokens: what they are called.
-        allow_push: whether anything may be pushed.
-        heavy: hold it (``async with``) while a message of megabytes is in memory, and never while waiting
-            for a client: so few of them are in memory at once.
-        messages: long messages that were made already.
-        stopping: set when the server is told to stop.
+        workspace, limits, tokens: of the service.
+        allow_push: whether pushes are allowed.
+        heavy: semaphore that limits the number of large messages in memory. It must not be held while waiting
+            for a client.
+        messages: cache of large messages.
+        stopping: set when the server stops.
     """
 
     def __init__(
@@ -236,62 +236,66 @@ class DatasetService:
         patterns: Sequence[str] = (),
         tls: bool = False,
     ) -> None:
-        """``patterns`` says which datasets are served; none: all. InvalidIdentity when one is malformed."""
+        """``patterns`` selects the served datasets; empty for all.
+
+        Raises:
+            InvalidIdentity: a pattern is malformed.
+        """
         self.workspace = workspace
         self.limits = limits or workspace.config.serve
         self.allow_push = allow_push
         self.tokens = Tokens(workspace.odf)
-        self.heavy = asyncio.Semaphore(_HEAVY)
+        self.heavy = asyncio.Semaphore(_MAX_LARGE_MESSAGES)
         self.messages = MessageCache(workspace.odf / "cache", self.run, self.heavy)
         self.stopping = asyncio.Event()
         self._scheme = "https" if tls else "http"
         self._patterns = [DatasetPattern.parse(text) for text in patterns]
         self._pushes: dict[DatasetAlias, PushSession] = {}
         self._pulls: Counter[str] = Counter()
-        self._threads = ThreadPoolExecutor(_THREADS, "serve")
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, "serve")
 
-    async def run(self, work: Callable[..., T], *args: Any) -> T:
-        """Does what waits for files or takes long beside the event loop, a few at a time."""
+    async def run(self, work: Callable[..., ResultT], *args: Any) -> ResultT:
+        """Run a blocking function in a thread of the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     def close(self) -> None:
-        """Lets go of the threads."""
+        """Shut down the thread pool."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- Which datasets; these read files ---
 
     def datasets(self) -> list[DatasetEntry]:
-        """Those that are served, by name."""
-        return [each for each in self.workspace.datasets() if self.serves(each.alias, each.id)]
+        """Return the served datasets by name."""
+        return [each for each in self.workspace.datasets() if self.is_served(each.alias, each.id)]
 
-    def serves(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
-        """Whether this dataset is one of those that are served."""
+    def is_served(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
+        """Return whether a dataset is served."""
         return not self._patterns or any(each.matches(alias, dataset_id) for each in self._patterns)
 
     def find(self, text: str) -> DatasetEntry:
-        """The served dataset of this alias or id.
+        """Return the served dataset with this alias or id.
 
         Raises:
-            UsageError: neither of them.
-            NotFound: there is none, or it is not served.
+            UsageError: neither an alias nor an id.
+            NotFound: it does not exist, or is not served.
         """
         try:
             entry = self.workspace.resolve(text)
         except InvalidIdentity:
             raise UsageError("this can be the name of no dataset") from None
         except NotFound:
-            entry = None  # its words name folders
-        if entry is None or not self.serves(entry.alias, entry.id):
+            entry = None  # the message contains local paths
+        if entry is None or not self.is_served(entry.alias, entry.id):
             raise NotFound("there is no such dataset")
         return entry
 
     # --- Who may do what ---
 
-    def token_of(self, request: web.BaseRequest) -> Token:
-        """The token that a request brings.
+    def authenticate(self, request: web.BaseRequest) -> Token:
+        """Return the token of a request.
 
         Raises:
-            Unauthorized: none, or one that is not good (any more).
+            Unauthorized: it is missing, unknown, revoked or expired.
         """
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not text.strip():
@@ -303,10 +307,10 @@ class DatasetService:
         return token
 
     def check_push(self, token: Token, alias: DatasetAlias, dataset_id: DatasetId | None) -> None:
-        """Whether a dataset may be pushed to; without its id as far as that can be said.
+        """Check that a dataset may be pushed to; without its id, as far as possible.
 
         Raises:
-            Forbidden: it may not; the message says why.
+            Forbidden: the push is not allowed; the message gives the reason.
         """
         if not self.allow_push:
             raise Forbidden("this server is read-only")
@@ -314,20 +318,20 @@ class DatasetService:
             raise Forbidden(f"the token '{token.name}' is not for {alias}")
         if dataset_id is not None and self.workspace.keys.has_key(dataset_id):
             raise Forbidden(f"{alias} is made here: its key is here, and only here it is changed")
-        if dataset_id is not None and not self.serves(alias, dataset_id):
+        if dataset_id is not None and not self.is_served(alias, dataset_id):
             raise Forbidden(f"{alias} is not one of the datasets that are served")
 
-    def target(self, text: str, request: web.BaseRequest) -> PushTarget:
-        """What a client wants to push to; reads files.
+    def authorize_push(self, text: str, request: web.BaseRequest) -> PushTarget:
+        """Return the target of a push; reads files.
 
         Raises:
-            Unauthorized, Forbidden: it may not.
+            Unauthorized, Forbidden: the push is not allowed.
             UsageError: neither an alias nor an id.
-            NotFound: an id that is not here.
+            NotFound: an unknown id.
         """
         if not self.allow_push:
             raise Forbidden("this server is read-only")
-        token = self.token_of(request)
+        token = self.authenticate(request)
         try:
             entry = self.find(text)
         except NotFound:
@@ -343,11 +347,11 @@ class DatasetService:
 
     @contextmanager
     def push_session(self, target: PushTarget) -> Iterator[PushSession]:
-        """A push, for as long as it is on; one at a time for each dataset.
+        """Register a push for the duration of the block; one at a time for each dataset.
 
         Raises:
-            Conflict: another push of the dataset is on.
-            SourceUnavailable: too many pushes are on.
+            Conflict: another push of the dataset is in progress.
+            SourceUnavailable: too many pushes are in progress.
         """
         if target.alias in self._pushes:
             raise Conflict(f"{target.alias} is being pushed by somebody else", hint="try again later")
@@ -359,17 +363,17 @@ class DatasetService:
         finally:
             del self._pushes[target.alias]
 
-    def push_of(self, alias: DatasetAlias, token: Token) -> PushSession | None:
-        """The push of a dataset that is on, by the same token."""
+    def find_push(self, alias: DatasetAlias, token: Token) -> PushSession | None:
+        """Return the push of a dataset in progress with the same token."""
         session = self._pushes.get(alias)
         return session if session is not None and session.target.token.hash == token.hash else None
 
     @contextmanager
     def pull_session(self, address: str) -> Iterator[None]:
-        """A smart pull, for as long as it is on.
+        """Register a smart pull for the duration of the block.
 
         Raises:
-            SourceUnavailable: too many are on, in all or from this address.
+            SourceUnavailable: too many pulls are in progress, in total or from this address.
         """
         if self._pulls.total() >= self.limits.sessions or self._pulls[address] >= self.limits.sessions_each:
             raise SourceUnavailable("too many transfers at once", hint="try again later")
@@ -378,30 +382,30 @@ class DatasetService:
             yield
         finally:
             self._pulls[address] -= 1
-            self._pulls += Counter()  # forgets addresses that are done
+            self._pulls += Counter()  # removes addresses without pulls
 
     # --- Addresses ---
 
-    def address_of(self, request: web.BaseRequest) -> str:
-        """From which address a request comes; behind a proxy as that says."""
-        told = _last(request.headers.get("X-Forwarded-For")) if self.limits.behind_proxy else ""
-        return told[:64] or request.remote or ""
+    def client_address(self, request: web.BaseRequest) -> str:
+        """Return the client address of a request, from the proxy's headers behind a proxy."""
+        forwarded = _last_value(request.headers.get("X-Forwarded-For")) if self.limits.behind_proxy else ""
+        return forwarded[:64] or request.remote or ""
 
     def base_url(self, request: web.BaseRequest) -> str:
-        """The server's address as this client sees it, with a slash at its end.
+        """Return the server's URL for this client, with a trailing slash.
 
-        What ``Forwarded`` and ``X-Forwarded-…`` say counts only where a proxy is known to set them.
+        ``Forwarded`` and ``X-Forwarded-…`` headers apply only behind a configured proxy.
 
         Raises:
-            UsageError: the client names no host, or something that is none.
+            UsageError: the request has no valid host.
         """
         headers = request.headers
         scheme, host, prefix = self._scheme, headers.get("Host", ""), ""
         if self.limits.behind_proxy:
-            told = _forwarded(headers.get("Forwarded", ""))
-            scheme = _last(headers.get("X-Forwarded-Proto")) or told.get("proto") or scheme
-            host = _last(headers.get("X-Forwarded-Host")) or told.get("host") or host
-            prefix = (_last(headers.get("X-Forwarded-Prefix")) or "").strip("/")
+            forwarded = _parse_forwarded(headers.get("Forwarded", ""))
+            scheme = _last_value(headers.get("X-Forwarded-Proto")) or forwarded.get("proto") or scheme
+            host = _last_value(headers.get("X-Forwarded-Host")) or forwarded.get("host") or host
+            prefix = (_last_value(headers.get("X-Forwarded-Prefix")) or "").strip("/")
         if scheme not in ("http", "https") or not _HOST.fullmatch(host):
             raise UsageError("the request names no host that can be one")
         if prefix and not re.fullmatch(r"[A-Za-z0-9._~/-]{1,200}", prefix, re.ASCII):
@@ -409,18 +413,22 @@ class DatasetService:
         return f"{scheme}://{host}/" + (f"{prefix}/" if prefix else "")
 
 
-def _last(value: str | None) -> str:
-    # The proxy next to us has written the last of them; what is before it, anybody may have.
+def _last_value(value: str | None) -> str:
+    # The adjacent proxy has added the last value; earlier ones are not trustworthy.
     return (value or "").rpartition(",")[2].strip()
 
 
-def _forwarded(value: str) -> dict[str, str]:
-    pairs = (pair.partition("=") for pair in _last(value).split(";"))
+def _parse_forwarded(value: str) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in _last_value(value).split(";"))
     return {name.strip().lower(): text.strip().strip('"') for name, _, text in pairs}
 
 
 def parse_hash(text: str) -> Multihash:
-    """The hash in a path, in any encoding; InvalidIdentity when it is none."""
+    """Parse the hash in a path, in any encoding.
+
+    Raises:
+        InvalidIdentity: it is not a hash.
+    """
     if not text.isascii() or len(text) > 256:
         raise InvalidIdentity("not a hash")
     return Multihash.parse(text)

@@ -27,11 +27,12 @@ _JSON: Final = "application/json"
 
 
 class SessionRefused(OdfError):
-    """What is told to the client: ``{"Err": {kind: details}}``, and then the session ends.
+    """An error that ends the session, sent to the client as ``{"Err": {kind: details}}``.
 
     Attributes:
-        as_answer: whether it is the answer to what the client waits for; else only the close frame says it.
-        text: the JSON.
+        as_answer: whether it is the response to the client's last message; otherwise only the close frame
+            contains it.
+        text: the JSON text.
     """
 
     def __init__(self, kind: str, *, as_answer: bool = True, **details: object) -> None:
@@ -43,12 +44,12 @@ class SessionRefused(OdfError):
 def internal_error(
     error: OdfError, phase: tuple[str, str], *, newer: bool, as_answer: bool = True
 ) -> SessionRefused:
-    """An error as a client is told of it: its message alone, because the rest speaks of files here.
+    """Return the error for a client: only its message, since the rest contains local paths.
 
     Args:
-        error: what went wrong.
+        error: the error.
         phase: ``Pull`` or ``Push``, and the name of the step.
-        newer: the client's era.
+        newer: whether the client uses the newer protocol version.
         as_answer: as in :class:`SessionRefused`.
     """
     where: dict[str, object] = {"phase": {phase[0]: phase[1]}} if newer else {}
@@ -58,24 +59,26 @@ def internal_error(
 async def run_session(
     request: web.BaseRequest,
     serving: DatasetService,
-    flow: Callable[[MessageChannel, bool], Awaitable[None]],
+    protocol: Callable[[MessageChannel, bool], Awaitable[None]],
     *,
-    most_bytes: int | None = None,
+    max_bytes: int | None = None,
 ) -> web.StreamResponse:
-    """Opens the session and holds the conversation.
+    """Upgrade a request to a WebSocket and run a protocol.
 
     Args:
-        request: what wants to become a session.
-        serving: limits.
-        flow: what is said; gets the channel, and whether the client is of the newer era.
-        most_bytes: of a message of the client, where that is less than what any may have.
+        request: the HTTP request.
+        serving: provides the limits.
+        protocol: the protocol; receives the channel, and whether the client uses the newer protocol version.
+        max_bytes: maximum size of a client message, if below the general limit.
     """
     version = request.headers.get(VERSION_HEADER)
     if version not in (None, VERSION):
         return web.Response(status=400, text='{"message":"Incompatible client version"}', content_type=_JSON)
-    most = serving.limits.most_message_bytes
+    max_message_bytes = serving.limits.most_message_bytes
     socket = web.WebSocketResponse(
-        max_msg_size=min(most_bytes or most, most), compress=False, timeout=_CLOSE_SECONDS
+        max_msg_size=min(max_bytes or max_message_bytes, max_message_bytes),
+        compress=False,
+        timeout=_CLOSE_SECONDS,
     )
     if not socket.can_prepare(request).ok:
         headers = {"Upgrade": "websocket"}
@@ -85,20 +88,22 @@ async def run_session(
     if transport is None:
         return socket
     assert isinstance(transport, asyncio.Transport)
-    channel = MessageChannel(socket, transport, CLIENT, patience=serving.limits.idle_seconds, most_bytes=most)
-    await _hold(channel, flow(channel, version is not None))
+    channel = MessageChannel(
+        socket, transport, CLIENT, patience=serving.limits.idle_seconds, most_bytes=max_message_bytes
+    )
+    await _run_and_close(channel, protocol(channel, version is not None))
     return socket
 
 
-async def _hold(channel: MessageChannel, flow: Awaitable[None]) -> None:
-    """Holds the conversation, and closes the session however that ends."""
+async def _run_and_close(channel: MessageChannel, protocol: Awaitable[None]) -> None:
+    """Run the protocol, and close the session in any case."""
     try:
-        await flow
+        await protocol
         await channel.close()
     except ConnectionClosed:
         pass
     except SessionRefused as refusal:
-        await _refuse(channel, refusal)
+        await _send_refusal(channel, refusal)
     except OdfError as error:
         await channel.close(WSCloseCode.INTERNAL_ERROR, error_text("Internal", error_message=error.message))
     except BaseException:
@@ -107,27 +112,27 @@ async def _hold(channel: MessageChannel, flow: Awaitable[None]) -> None:
 
 
 async def until_closed(channel: MessageChannel) -> None:
-    """Gives the client a moment to close the session."""
+    """Wait briefly for the client to close the session."""
     with suppress(OdfError):
         await channel.receive(patience=_CLOSE_SECONDS)
 
 
-async def _refuse(channel: MessageChannel, refusal: SessionRefused) -> None:
+async def _send_refusal(channel: MessageChannel, refusal: SessionRefused) -> None:
     with suppress(OdfError):
         if refusal.as_answer:
             await channel.send(refusal.text)
     await channel.close(WSCloseCode.INTERNAL_ERROR, refusal.text)
 
 
-_SLOWEST: Final = 64 << 10  # bytes a second, of objects
+_MIN_BYTES_PER_SECOND: Final = 64 << 10  # bytes per second, of objects
 _MAX_OBJECTS: Final = 50_000
 _ASKED_LEAST, _ASKED_EACH = 1 << 16, 256
-_MAX_RAW: Final = 40
-"""Blocks of so many times the size of a message are not even packed."""
+_MAX_RAW_RATIO: Final = 40
+"""Blocks larger than this many times the message limit are not even compressed."""
 
 
 class _Interval(NamedTuple):
-    """The blocks that a client asks for: those after ``after`` (None: from the first) up to ``stop``."""
+    """The requested blocks: those after ``after`` (None: from the first) up to ``stop``."""
 
     after: Multihash | None
     stop: Multihash
@@ -135,27 +140,27 @@ class _Interval(NamedTuple):
 
 
 async def serve_pull(request: web.BaseRequest, dataset: ServedDataset) -> web.StreamResponse:
-    """Holds the session of a pull.
+    """Serve the session of a pull.
 
     Args:
-        request: what wants to become the session.
-        dataset: what is pulled.
+        request: the HTTP request to upgrade.
+        dataset: the dataset.
     """
     ending = asyncio.create_task(dataset.serving.stopping.wait())
     try:
-        most = await dataset.serving.run(_most_asked, dataset.entry.dataset)
+        most = await dataset.serving.run(_max_request_bytes, dataset.entry.dataset)
         return await run_session(
             request,
             dataset.serving,
-            lambda channel, newer: _Pull(dataset, channel, newer).run(ending),
-            most_bytes=most,
+            lambda channel, newer: _PullSession(dataset, channel, newer).run(ending),
+            max_bytes=most,
         )
     finally:
         ending.cancel()
 
 
-class _Pull:
-    """One session."""
+class _PullSession:
+    """The session of a pull."""
 
     def __init__(self, served: ServedDataset, channel: MessageChannel, newer: bool) -> None:
         self._dataset = served.entry.dataset
@@ -165,19 +170,19 @@ class _Pull:
         self._newer = newer
 
     async def run(self, stopping: asyncio.Task[bool]) -> None:
-        """The conversation; a server that stops ends it."""
-        talk = asyncio.create_task(self._talk())
+        """Run the protocol until it ends or the server stops."""
+        protocol = asyncio.create_task(self._run_protocol())
         try:
-            await asyncio.wait({talk, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if talk.done():
-                await talk
+            await asyncio.wait({protocol, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if protocol.done():
+                await protocol
         finally:
-            if not talk.done():
-                talk.cancel()
-                await asyncio.gather(talk, return_exceptions=True)
+            if not protocol.done():
+                protocol.cancel()
+                await asyncio.gather(protocol, return_exceptions=True)
                 await self._channel.close(WSCloseCode.GOING_AWAY, "the server stops")
 
-    async def _talk(self) -> None:
+    async def _run_protocol(self) -> None:
         channel, serving = self._channel, self._serving
         request = m.read_message(await channel.receive(), m.PullRequest, CLIENT)
         try:
@@ -189,24 +194,24 @@ class _Pull:
         await channel.send(m.answer_text(m.PullAccepted(interval.plan)))
         m.read_message(await channel.receive(), m.Empty, CLIENT)
         try:
-            # Who asks for the same blocks is sent the same message.
+            # Requests for the same blocks share one message.
             key = self._dataset.folder, interval.after, interval.stop
-            message = await serving.messages.get(key, partial(self._blocks, interval))
+            message = await serving.messages.get(key, partial(self._pack_blocks, interval))
         except OdfError as error:
             phase = ("Pull", "MetadataRequest")
             raise internal_error(error, phase, newer=self._newer, as_answer=False) from None
         await channel.send_pieces(message.size, message.read)
         patience = serving.limits.idle_seconds
         while True:
-            asked = m.read_message(await channel.receive(patience=patience), m.PullObjects, CLIENT)
+            object_request = m.read_message(await channel.receive(patience=patience), m.PullObjects, CLIENT)
             try:
-                answer, size = await serving.run(self._strategies, asked)
+                response, size = await serving.run(self._strategies, object_request)
             except OdfError as error:
                 phase = ("Pull", "ObjectsRequest")
                 raise internal_error(error, phase, newer=self._newer, as_answer=False) from None
-            await channel.send(answer)
-            # Older clients keep the session until they have fetched everything.
-            patience = serving.limits.idle_seconds + size / _SLOWEST
+            await channel.send(response)
+            # Older clients keep the session open until they have downloaded everything.
+            patience = serving.limits.idle_seconds + size / _MIN_BYTES_PER_SECOND
 
     # --- In threads ---
 
@@ -216,32 +221,32 @@ class _Pull:
         if head is None:
             raise NotFound("the dataset is empty")
         stop = request.stop_at or head
-        found = dataset.query_index(lambda index, at: (_found(index, at, after, stop),))[0]
+        found = dataset.query_index(lambda index, at: (_find_interval(index, at, after, stop),))[0]
         if found is None:
             raise SessionRefused("InvalidInterval", head=stop, tail=after or stop)
-        if found.plan.bytes_in_raw_blocks > _MAX_RAW * self._serving.limits.most_message_bytes:
+        if found.plan.bytes_in_raw_blocks > _MAX_RAW_RATIO * self._serving.limits.most_message_bytes:
             raise Unsupported("there are too many blocks for one message; read them one by one")
         return found
 
-    def _blocks(self, interval: _Interval) -> bytes:
-        def ask(index: BlockIndex, at: BlockPosition) -> list[Multihash]:
-            between = _between(index, at, interval.after, interval.stop)
+    def _pack_blocks(self, interval: _Interval) -> bytes:
+        def read_hashes(index: BlockIndex, position: BlockPosition) -> list[Multihash]:
+            between = _sequence_range(index, position, interval.after, interval.stop)
             if between is None:
                 raise NotFound("the dataset was replaced meanwhile")
             rows = index.query_rows(f"SELECT hash FROM blocks WHERE {_WITHIN} ORDER BY sequence", *between)
             return [Multihash.from_bytes(row[0]) for row in rows]
 
-        hashes = self._dataset.query_index(ask)
-        most = int((self._serving.limits.most_message_bytes - 1024) / MAX_PACKED_SHARE)
-        archive = write_archive(_read(self._dataset, hashes), most)
+        hashes = self._dataset.query_index(read_hashes)
+        max_bytes = int((self._serving.limits.most_message_bytes - 1024) / MAX_PACKED_SHARE)
+        archive = write_archive(_read_blocks(self._dataset, hashes), max_bytes)
         return m.encode_message(m.PullBlocks(m.batch_of(len(hashes), archive)))
 
-    def _strategies(self, asked: m.PullObjects) -> tuple[bytes, int]:
-        if len(asked.object_files) > _MAX_OBJECTS:
+    def _strategies(self, request: m.PullObjects) -> tuple[bytes, int]:
+        if len(request.object_files) > _MAX_OBJECTS:
             raise Unsupported(f"at most {_MAX_OBJECTS:,} objects can be asked for at once")
-        told = [self._strategy(reference) for reference in asked.object_files]
-        size = sum(reference.size for reference in asked.object_files)
-        return m.encode_message(m.PullStrategies(told)), size
+        strategies = [self._strategy(reference) for reference in request.object_files]
+        size = sum(reference.size for reference in request.object_files)
+        return m.encode_message(m.PullStrategies(strategies)), size
 
     def _strategy(self, reference: m.ObjectReference) -> m.PullStrategy:
         file = reference.file
@@ -250,33 +255,35 @@ class _Pull:
         return m.PullStrategy(reference, "HttpDownload", m.TransferUrl(f"{self._url}{file.kind}/{name}", []))
 
 
-def _most_asked(dataset: Dataset) -> int:
-    """How long a message of a client can be that asks for all objects of a dataset."""
+def _max_request_bytes(dataset: Dataset) -> int:
+    """Return the maximum size of a message that requests all objects of a dataset."""
     try:
         slices = dataset.state().slices
     except OdfError:
-        slices = 0  # the client is told of it in the session
+        slices = 0  # the client gets this error in the session
     return _ASKED_LEAST + _ASKED_EACH * min(2 * slices, _MAX_OBJECTS)
 
 
 def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
-    """The name under which a dataset has an object of this size."""
+    """Return the name under which a dataset stores an object with this size; None if it does not."""
     objects = LocalObjectStore(dataset.folder / file.kind)
     name = find_object_name(objects, file.hash)
     try:
         return name if name is not None and objects.size(name) == file.size else None
     except NotFound:
-        return None  # it is gone since
+        return None  # removed meanwhile
 
 
 _WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"
 
 
-def _found(
-    index: BlockIndex, at: BlockPosition, after: Multihash | None, stop: Multihash
+def _find_interval(
+    index: BlockIndex, position: BlockPosition, after: Multihash | None, stop: Multihash
 ) -> _Interval | None:
-    """The blocks after ``after`` up to ``stop``; None where one of them is no part of the chain so."""
-    between = _between(index, at, after, stop)
+    """Return the blocks after ``after`` up to ``stop``; None if one of them is not in the chain in this
+    order.
+    """
+    between = _sequence_range(index, position, after, stop)
     if between is None:
         return None
     ((blocks, raw),) = index.query_rows(
@@ -287,28 +294,32 @@ def _found(
         f" WHERE {_WITHIN}",
         *between,
     )
-    # Checkpoints are not counted: the plan is for progress bars.
+    # Checkpoints are not counted: the plan serves progress bars only.
     return _Interval(after, stop, m.TransferPlan(blocks, slices, max(0, records), raw, max(0, size)))
 
 
-def _between(
-    index: BlockIndex, at: BlockPosition, after: Multihash | None, stop: Multihash
+def _sequence_range(
+    index: BlockIndex, position: BlockPosition, after: Multihash | None, stop: Multihash
 ) -> tuple[int, int, int] | None:
-    """The chain, and the numbers between which the blocks are: the first of them exclusive."""
-    last = _number(index, at, stop)
-    first = -1 if after is None else _number(index, at, after)
+    """Return the chain and the sequence numbers of the interval; the first is exclusive."""
+    last = _sequence_number(index, position, stop)
+    first = -1 if after is None else _sequence_number(index, position, after)
     if last is None or first is None or first > last:
         return None
-    return at.chain, first, last
+    return position.chain, first, last
 
 
-def _number(index: BlockIndex, at: BlockPosition, block: Multihash) -> int | None:
-    found = index.position(block)
-    if found is None or found.chain != at.chain or found.sequence > at.sequence:
+def _sequence_number(index: BlockIndex, position: BlockPosition, block: Multihash) -> int | None:
+    block_position = index.position(block)
+    if (
+        block_position is None
+        or block_position.chain != position.chain
+        or block_position.sequence > position.sequence
+    ):
         return None
-    return found.sequence
+    return block_position.sequence
 
 
-def _read(dataset: Dataset, hashes: list[Multihash]) -> Iterator[tuple[Multihash, bytes]]:
+def _read_blocks(dataset: Dataset, hashes: list[Multihash]) -> Iterator[tuple[Multihash, bytes]]:
     for block_hash in hashes:
         yield block_hash, dataset.block_bytes(block_hash)

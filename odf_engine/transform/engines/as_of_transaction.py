@@ -27,12 +27,12 @@ from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.row_order import SortOrder, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.streaming.as_of_join import (
-    ALIVE,
     DUE,
+    IS_ACTIVE,
+    IS_OLDEST,
+    IS_VERSION_LOST,
     JOINED_VOCABULARY,
-    OLDEST,
     TIME,
-    UNKNOWN,
     AsOfJoin,
     AsOfQuery,
     add_due_time,
@@ -61,12 +61,12 @@ if TYPE_CHECKING:
 
 
 class PreparedAsOfQuery(NamedTuple):
-    """A query that was cut at its joins.
+    """A query that is split at its as-of joins.
 
     Attributes:
         as_of: its parts.
-        query: what comes after the joins; of a query that goes row by row only the columns.
-        by_row: whether what comes after the joins goes row by row.
+        query: the part after the joins; only its columns are valid if it is stateless.
+        by_row: whether the part after the joins is stateless.
     """
 
     as_of: AsOfQuery
@@ -82,39 +82,41 @@ def prepare_as_of_query(
     event_time: str,
     changing: set[str],
 ) -> PreparedAsOfQuery:
-    """The query over streams without rows.
+    """Prepare a query with as-of joins over streams without rows.
 
     Args:
-        session: the job's own, which ``streams`` belongs to.
-        streams: makes the streams.
+        session: session of the job, which owns ``streams``.
+        streams: creates the streams.
         transform: the query.
-        inputs: what it reads, in the order of declaration.
-        event_time: what the result calls its event time.
-        changing: inputs that bring retractions or corrections this time.
+        inputs: its inputs, in the order of declaration.
+        event_time: event time column of the result.
+        changing: inputs with retractions or corrections in this transaction.
 
     Raises:
-        InvalidQuery, Unsupported: the query cannot be run.
+        InvalidQuery, Unsupported: the query cannot run.
     """
     schemas = {each.alias: query_schema(each.schema, each.vocab) for each in inputs}
     vocabs = {each.alias: each.vocab for each in inputs}
     columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
     tables = temporal_tables(transform.temporal_tables or [], columns)
-    nothing = {each.alias: input_frame(session, [], each) for each in inputs}
+    empty = {each.alias: input_frame(session, [], each) for each in inputs}
     for table in tables.values():
-        nothing[table.name].createOrReplaceTempView(identifier(table.view))
-    views = {each.alias: streams.view(at, schemas[each.alias], each.vocab) for at, each in enumerate(inputs)}
+        empty[table.name].createOrReplaceTempView(identifier(table.view))
+    views = {
+        each.alias: streams.view(index, schemas[each.alias], each.vocab) for index, each in enumerate(inputs)
+    }
     frame = run_query(session, views, transform.queries or [], tables)
     check_repeatable(frame, "query")
     as_of = AsOfQuery(session, frame, vocabs, tables)
     try:
-        rows = as_of.follow_rest(nothing).frame.drop(POSITION, OPERATION)
+        rows = as_of.track_rest(empty).frame.drop(POSITION, OPERATION)
         return PreparedAsOfQuery(
             as_of, StreamingPlan(rows, "append", (), {}, exact=False, by_commit=False), by_row=True
         )
     except StatefulQueryError:
         joined = {
-            join.view: streams.view(at, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
-            for at, join in enumerate(as_of.joins, len(inputs))
+            join.view: streams.view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+            for index, join in enumerate(as_of.joins, len(inputs))
         }
     rest = as_of.query_after_joins(joined)
     query = plan_stream(session, rest, as_of.inputs, event_time, {*changing, *joined}, as_of.system)
@@ -122,7 +124,7 @@ def prepare_as_of_query(
 
 
 def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput) -> DataFrame:
-    """Rows of an input, with the types that they have as a stream."""
+    """Return the rows of an input, with the types of a stream."""
     frame = slices_frame(session, paths, input.schema, input.vocab)
     time = input.vocab.event_time_column
     if types.is_date(input.schema.field(time).type):
@@ -130,26 +132,27 @@ def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput)
     return frame
 
 
-def fingerprint_as_of(
+def as_of_fingerprint(
     session: SparkSession, streams: MicroBatchQuery, query: PreparedAsOfQuery, inputs: Sequence[QueryInput]
 ) -> str:
-    """What the state of such a query depends on, as text: the joins and what comes before them, and what
-    keeps something after them.
+    """Return a text that identifies the state of a query with as-of joins.
+
+    It covers the joins, the rows before them, and the stateful operators after them.
 
     Args:
         session, streams, inputs: as for :func:`prepare_as_of_query`.
-        query: what that gave.
+        query: the prepared query.
     """
     as_of = query.as_of
     joined = {
-        join.view: streams.view(at, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
-        for at, join in enumerate(as_of.joins, len(inputs))
+        join.view: streams.view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+        for index, join in enumerate(as_of.joins, len(inputs))
     }
     parts = [f"rows {query.by_row}"]
     with translate_errors():
-        for at, join in enumerate(as_of.joins):
+        for index, join in enumerate(as_of.joins):
             parts += as_of.join_fingerprint(join)
-            parts.append(state_fingerprint(session, as_of.rows(at, joined), whole=True))
+            parts.append(state_fingerprint(session, as_of.rows(index, joined), whole=True))
         if not query.by_row:
             parts.append(
                 state_fingerprint(
@@ -159,31 +162,31 @@ def fingerprint_as_of(
     return "\n".join(parts)
 
 
-def nullable(frame: DataFrame) -> pa.Schema:
-    """The columns of rows that are written together with others of the same columns."""
+def nullable_schema(frame: DataFrame) -> pa.Schema:
+    """Return the schema of a frame with all columns nullable, to append rows of other frames to a file."""
     return pa.schema([field.with_nullable(True) for field in arrow_schema(frame.schema)])
 
 
 class PendingRows:
-    """The rows of a join that are not due: they go into a file.
+    """The left rows of a join that are not due yet; they are written to a file.
 
     Args:
-        path: of the file.
-        schema: of the rows.
-        until: the watermark in milliseconds; None while there is none.
-        outer: whether rows without a version come out.
+        path: path of the file.
+        schema: schema of the rows.
+        until: watermark in milliseconds; None without a watermark.
+        outer: whether rows without a version are emitted.
 
     Attributes:
-        least: the least event time among them, in milliseconds.
-        unknown: how many of the other rows have not the version at their time.
+        min_time: minimum event time of the pending rows, in milliseconds.
+        lost_versions: number of emitted rows whose version has been dropped.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, until: int | None, *, outer: bool) -> None:
         self._writer = pq.ParquetWriter(path, schema)
-        self._until = None if until is None else _moment(until, schema.field(DUE).type)
+        self._until = None if until is None else _time_scalar(until, schema.field(DUE).type)
         self._outer = outer
-        self.least: int | None = None
-        self.unknown = 0
+        self.min_time: int | None = None
+        self.lost_versions = 0
 
     def __enter__(self) -> None:
         pass
@@ -191,8 +194,8 @@ class PendingRows:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def due(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Passes on rows that come out, of rows in the order in which they are due."""
+    def take_due(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the due rows. The rows must be in the order of their due time."""
         schema = self._writer.schema
         for batch in batches:
             count = 0
@@ -200,93 +203,95 @@ class PendingRows:
                 count = pc.sum(pc.less_equal(batch.column(DUE), self._until)).as_py() or 0
             rest = batch.slice(count)
             if rest.num_rows:
-                least = pc.min(pc.cast(rest.column(TIME), pa.int64())).as_py() // 1000
-                self.least = least if self.least is None else min(least, self.least)
+                min_time = pc.min(pc.cast(rest.column(TIME), pa.int64())).as_py() // 1000
+                self.min_time = min_time if self.min_time is None else min(min_time, self.min_time)
                 self._writer.write_batch(pa.record_batch(rest.select(schema.names).columns, schema=schema))
-            now = batch.slice(0, count)
+            due = batch.slice(0, count)
             if not self._outer:
-                now = now.filter(now.column(ALIVE))
-            if now.num_rows:
-                self.unknown += pc.sum(now.column(UNKNOWN)).as_py() or 0
-                yield now
+                due = due.filter(due.column(IS_ACTIVE))
+            if due.num_rows:
+                self.lost_versions += pc.sum(due.column(IS_VERSION_LOST)).as_py() or 0
+                yield due
 
 
 def retained_versions(
     batches: Iterable[pa.RecordBatch], keys: Sequence[str], until: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """The versions that rows may still ask for: the newest of each key at a time, and all later ones.
+    """Yield the versions that rows may still need: the latest of each key at a time, and all later ones.
 
     Args:
-        batches: versions by key, then by event time and place.
-        keys: the columns of the key.
-        until: that time in milliseconds; None when every version is needed.
+        batches: versions sorted by key, event time and position.
+        keys: the key columns.
+        until: that time in milliseconds; None if every version is needed.
     """
     if until is None:
         yield from batches
         return
-    held: pa.RecordBatch | None = None
+    carried: pa.RecordBatch | None = None
     for batch in batches:
-        rows = batch if held is None else pa.concat_batches([held, batch])
-        # Whether the last row is needed, is said by the one after it; its own predecessor is not.
-        yield from _needed(rows, keys, until, end=False)
-        held = _carried(rows, keys)
-    if held is not None:
-        yield from _needed(held, keys, until, end=True)
+        rows = batch if carried is None else pa.concat_batches([carried, batch])
+        # Whether the last row is needed depends on the row after it.
+        yield from _filter_needed(rows, keys, until, end=False)
+        carried = _last_version(rows, keys)
+    if carried is not None:
+        yield from _filter_needed(carried, keys, until, end=True)
 
 
-def _carried(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
-    """The last row, which knows whether there were others of its key before it."""
+def _last_version(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+    """Return the last row, marked if there were other versions of its key before it."""
     last = rows.slice(rows.num_rows - 1)
     if rows.num_rows < 2 or not _same_key(rows.slice(rows.num_rows - 2), keys)[0].as_py():
         return last
-    at = last.schema.get_field_index(OLDEST)
-    # Read only where the row lies before the time: then so do all before it.
-    return last.set_column(at, last.schema.field(at), pa.array([True], pa.bool_()))
+    index = last.schema.get_field_index(IS_OLDEST)
+    # Read only if the row is before the time: then all earlier ones are too.
+    return last.set_column(index, last.schema.field(index), pa.array([True], pa.bool_()))
 
 
-def _needed(rows: pa.RecordBatch, keys: Sequence[str], until: int, *, end: bool) -> Iterator[pa.RecordBatch]:
-    """Those of the rows, without the last one unless it is the ``end``."""
-    past = pc.less_equal(rows.column(TIME), _moment(until, rows.column(TIME).type))
+def _filter_needed(
+    rows: pa.RecordBatch, keys: Sequence[str], until: int, *, end: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the needed rows, without the last one unless it is the ``end``."""
+    past = pc.less_equal(rows.column(TIME), _time_scalar(until, rows.column(TIME).type))
     same = _same_key(rows, keys)
-    no = pa.array([False])
-    replaced = pa.concat_arrays([pc.and_(same, past[1:]), no])
-    follows = pa.concat_arrays([no, same])
-    oldest = pc.and_(past, pc.or_(rows.column(OLDEST), follows))
-    at = rows.schema.get_field_index(OLDEST)
-    made = rows.set_column(at, rows.schema.field(at), oldest)
-    kept = pc.or_(pc.invert(past), pc.invert(replaced))
+    false = pa.array([False])
+    replaced = pa.concat_arrays([pc.and_(same, past[1:]), false])
+    follows = pa.concat_arrays([false, same])
+    oldest = pc.and_(past, pc.or_(rows.column(IS_OLDEST), follows))
+    index = rows.schema.get_field_index(IS_OLDEST)
+    marked = rows.set_column(index, rows.schema.field(index), oldest)
+    needed = pc.or_(pc.invert(past), pc.invert(replaced))
     count = rows.num_rows if end else rows.num_rows - 1
-    found = made.slice(0, count).filter(kept[:count])
+    found = marked.slice(0, count).filter(needed[:count])
     if found.num_rows:
         yield found
 
 
 def _same_key(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.Array:
-    """Of each row but the last, whether the next has the same key."""
+    """Return for each row but the last whether the next one has the same key."""
     count = rows.num_rows - 1
     equal = [pc.equal(rows.column(key).slice(0, count), rows.column(key).slice(1, count)) for key in keys]
     return reduce(pc.and_, equal)
 
 
-def _moment(milliseconds: int, kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(milliseconds * 1000).cast(kind)
+def _time_scalar(milliseconds: int, data_type: pa.DataType) -> pa.Scalar:
+    return pa.scalar(milliseconds * 1000).cast(data_type)
 
 
 _ROWS: Final = "rows.parquet"
 _VERSIONS: Final = "versions.parquet"
 
 
-class AsOfStreaming(StatefulTransaction):
-    """One transaction of a query with as-of joins."""
+class AsOfTransaction(StatefulTransaction):
+    """A transaction of a query with as-of joins."""
 
     _as_of: AsOfQuery
     _by_row: bool
     _inputs: list[QueryInput]
-    _last: list[tuple[int, int]]
+    _last_positions: list[tuple[int, int]]
 
     # --- The query ----------------------------------------------------------------------------
 
-    def _query(self, changing: set[str]) -> StreamingPlan:
+    def _plan_query(self, changing: set[str]) -> StreamingPlan:
         request = self._request
         self._inputs = [
             QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
@@ -300,42 +305,42 @@ class AsOfStreaming(StatefulTransaction):
             request.vocab.event_time_column,
             changing,
         )
-        self._last = [(-1, 0)] * len(self._as_of.joins)
+        self._last_positions = [(-1, 0)] * len(self._as_of.joins)
         return query
 
-    def _plain(self, query: StreamingPlan) -> Mapping[str, str]:
-        plain = dict(query.plain)
+    def _unsupported_changes(self, query: StreamingPlan) -> Mapping[str, str]:
+        unsupported = dict(query.unsupported_changes)
         for join in self._as_of.joins:
-            if (why := plain.pop(join.view, None)) is not None:
-                plain |= dict.fromkeys(self._as_of.reads(join), why)
-        return plain
+            if (operation := unsupported.pop(join.view, None)) is not None:
+                unsupported |= dict.fromkeys(self._as_of.inputs_before_join(join), operation)
+        return unsupported
 
-    def _streamed(self, query: StreamingPlan) -> set[str]:
+    def _streamed_inputs(self, query: StreamingPlan) -> set[str]:
         if self._by_row:
             return set()
-        return super()._streamed(query) - {join.table.name for join in self._as_of.joins}
+        return super()._streamed_inputs(query) - {join.table.name for join in self._as_of.joins}
 
     # --- Batches ------------------------------------------------------------------------------
 
-    def _batches(self, ready: PreparedQuery, marks: Watermarks) -> list[Batch]:
+    def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
         each = ready.emitted is not None or ready.query.by_commit
-        return list(batches_by_watermark(ready.slices, self._request.query_inputs, marks, each=each))
+        return list(batches_by_watermark(ready.slices, self._request.query_inputs, watermarks, each=each))
 
-    def _results(self, ready: PreparedQuery, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
+    def _run_batches(self, ready: PreparedQuery, batches: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
         if not self._by_row:
-            return super()._results(ready, todo)
+            return super()._run_batches(ready, batches)
         files: list[list[Path]] = [[] for _ in self._as_of.joins]
-        for number, batch in enumerate(todo):
-            for known, new in zip(files, self._joined(batch, number), strict=True):
+        for number, batch in enumerate(batches):
+            for known, new in zip(files, self._run_joins(batch, number), strict=True):
                 known.append(new)
-        slices = [each for batch in todo for each in batch.slices]
-        views = self._views(slices, self._as_of.read_after())
+        slices = [each for batch in batches for each in batch.slices]
+        views = self._input_frames(slices, self._as_of.inputs_after_joins())
         for join, paths in zip(self._as_of.joins, files, strict=True):
             views[join.view] = self._read(paths, joined_schema(join))
-        return [self._row_by_row(self._as_of.follow_rest(views), ready.contract)]
+        return [self._stateless_rows(self._as_of.track_rest(views), ready.contract)]
 
-    def _row_by_row(self, found: TrackedResult, contract: OutputContract) -> Iterator[pa.RecordBatch]:
-        """What comes after the joins, with the operation of each row."""
+    def _stateless_rows(self, found: TrackedResult, contract: OutputContract) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a stateless part after the joins, with their operations."""
         if found.ordered:
             rows = sorted_batches(
                 lambda _: (found.frame, contract.require_event_time), SortOrder(), self._reporter
@@ -349,87 +354,87 @@ class AsOfStreaming(StatefulTransaction):
         )
         return repair_correction_pairs(rows, POSITION, OPERATION)
 
-    def _files(self, batch: Batch, number: int) -> list[list[Path]]:
-        return [*super()._files(batch, number), *([path] for path in self._joined(batch, number))]
+    def _batch_files(self, batch: Batch, number: int) -> list[list[Path]]:
+        return [*super()._batch_files(batch, number), *([path] for path in self._run_joins(batch, number))]
 
-    def _joined(self, batch: Batch, number: int) -> list[Path]:
-        """Runs the joins of a batch: the rows that came out of each, in files."""
-        views = self._views(batch.slices, self._as_of.joined())
-        changing = {self._inputs[each.at].alias for each in batch.slices if each.changes}
+    def _run_joins(self, batch: Batch, number: int) -> list[Path]:
+        """Run the joins of a batch; return the files of the joined rows."""
+        views = self._input_frames(batch.slices, self._as_of.joined_inputs())
+        changing = {self._inputs[each.input_index].alias for each in batch.slices if each.changes}
         files: list[Path] = []
-        for at, join in enumerate(self._as_of.joins):
-            path = self._scratch / f"joined-{number}-{at}.parquet"
-            self._join(at, join, views, changing, batch.watermark, path)
+        for index, join in enumerate(self._as_of.joins):
+            path = self._scratch / f"joined-{number}-{index}.parquet"
+            self._run_join(index, join, views, changing, batch.watermark, path)
             views[join.view] = self._read([path], joined_schema(join))
             files.append(path)
         return files
 
-    def _join(
+    def _run_join(
         self,
-        at: int,
+        index: int,
         join: AsOfJoin,
         views: Mapping[str, DataFrame],
         changing: set[str],
         until: int | None,
         path: Path,
     ) -> None:
-        """Runs one join: writes the rows that come out, and its state."""
+        """Run one join: write the joined rows and the new state."""
         keys = [f"k{number}" for number in range(len(join.keys))]
-        folder = self._kept / f"as-of-{at}"
+        folder = self._checkpoint_folder / f"as-of-{index}"
         folder.mkdir(parents=True, exist_ok=True)
-        # What comes out of a join before may have corrections that came earlier.
-        pairs = self._by_row and (at > 0 or bool(changing & self._as_of.reads(join)))
-        rows = add_due_time(self._as_of.rows(at, views), pairs=pairs)
-        rows = self._with_kept(rows, folder / _ROWS, f"rows-{at}")
-        new = self._as_of.versions(at, views[join.table.name])
+        # The joined rows of an earlier join may contain corrections from earlier batches.
+        pairs = self._by_row and (index > 0 or bool(changing & self._as_of.inputs_before_join(join)))
+        rows = add_due_time(self._as_of.rows(index, views), pairs=pairs)
+        rows = self._add_stored_rows(rows, folder / _ROWS, f"rows-{index}")
+        new = self._as_of.versions(index, views[join.table.name])
         new = to_versions(new, keys, changes=join.table.name in changing)
-        versions = self._with_kept(new, folder / _VERSIONS, f"versions-{at}")
-        found = self._as_of.matches_condition(at, lookup_versions(rows, versions, keys))
-        waiting = PendingRows(folder / _ROWS, nullable(rows), until, outer=join.outer)
-        with pq.ParquetWriter(path, arrow_schema(joined_schema(join))) as writer, waiting:
-            due = waiting.due(self._sorted(select_version_columns(found), (DUE, POSITION)))
+        versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
+        found = self._as_of.matches_condition(index, lookup_versions(rows, versions, keys))
+        pending = PendingRows(folder / _ROWS, nullable_schema(rows), until, outer=join.outer)
+        with pq.ParquetWriter(path, arrow_schema(joined_schema(join))) as writer, pending:
+            due = pending.take_due(self._sorted(select_version_columns(found), (DUE, POSITION)))
             for batch in repair_correction_pairs(due, POSITION, OPERATION):
-                writer.write_batch(self._numbered(at, batch, writer.schema))
-        if waiting.unknown:
+                writer.write_batch(self._number_rows(index, batch, writer.schema))
+        if pending.lost_versions:
             self._reporter.log(
-                f"{waiting.unknown:,} rows came so late that the version of '{join.table.name}' at their "
-                "time is no longer known: they have the oldest that is",
+                f"{pending.lost_versions:,} rows came so late that the version of '{join.table.name}' at "
+                "their time is no longer known: they have the oldest that is",
                 "warning",
             )
-        # What waits will ask for versions at its own time.
-        needed = until if waiting.least is None or until is None else min(until, waiting.least)
+        # Pending rows will need versions at their own times.
+        needed = until if pending.min_time is None or until is None else min(until, pending.min_time)
         known = self._sorted(versions, (*keys, TIME, POSITION))
-        with pq.ParquetWriter(folder / _VERSIONS, nullable(versions)) as writer:
+        with pq.ParquetWriter(folder / _VERSIONS, nullable_schema(versions)) as writer:
             for batch in retained_versions(known, keys, needed):
                 writer.write_batch(pa.record_batch(batch.columns, schema=writer.schema))
 
-    def _save(self, ready: PreparedQuery, marks: Watermarks) -> Checkpoint:
-        mark = marks.combined([each.alias for each in self._inputs])
-        for at, join in enumerate(self._as_of.joins):
-            kept = self._kept / f"as-of-{at}" / _ROWS
-            if kept.exists() and (count := pq.read_metadata(kept).num_rows):
-                reached = "not at all" if mark is None else f"up to {Timestamp.from_ms(mark)}"
+    def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
+        watermark = watermarks.combined([each.alias for each in self._inputs])
+        for index, join in enumerate(self._as_of.joins):
+            pending_file = self._checkpoint_folder / f"as-of-{index}" / _ROWS
+            if pending_file.exists() and (count := pq.read_metadata(pending_file).num_rows):
+                reached = "not at all" if watermark is None else f"up to {Timestamp.from_ms(watermark)}"
                 self._reporter.log(
                     f"{count:,} rows wait to be joined to '{join.table.name}' until all inputs are complete "
                     f"up to their time (now: {reached}); for one that rarely changes: odf pull NAME "
                     "--set-watermark TIME"
                 )
-        return super()._save(ready, marks)
+        return super()._write_checkpoint(ready, watermarks)
 
-    def _with_kept(self, new: DataFrame, kept: Path, name: str) -> DataFrame:
-        """New rows together with those of the state, which is about to be written anew."""
-        if not kept.exists():
+    def _add_stored_rows(self, new: DataFrame, stored: Path, name: str) -> DataFrame:
+        """Return new rows together with those of the state, whose file is then rewritten."""
+        if not stored.exists():
             return new
-        before = kept.rename(self._scratch / f"{name}-{len(list(self._scratch.iterdir()))}.parquet")
-        return self._read([before], new.schema).unionAll(new)
+        moved = stored.rename(self._scratch / f"{name}-{len(list(self._scratch.iterdir()))}.parquet")
+        return self._read([moved], new.schema).unionAll(new)
 
-    def _numbered(self, at: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """Rows that come out of a join, with their place in the order in which they do."""
-        places = batch.column(POSITION)
-        before = pa.concat_arrays([pa.array([self._last[at][0]], pa.int64()), places[:-1]])
-        steps = pc.cast(pc.not_equal(places, before), pa.int64())
-        numbers = pc.add(pc.cumulative_sum(steps), self._last[at][1])
-        self._last[at] = (places[-1].as_py(), numbers[-1].as_py())
+    def _number_rows(self, index: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Return joined rows with their position in the order of emission."""
+        positions = batch.column(POSITION)
+        before = pa.concat_arrays([pa.array([self._last_positions[index][0]], pa.int64()), positions[:-1]])
+        steps = pc.cast(pc.not_equal(positions, before), pa.int64())
+        numbers = pc.add(pc.cumulative_sum(steps), self._last_positions[index][1])
+        self._last_positions[index] = (positions[-1].as_py(), numbers[-1].as_py())
         width = len(schema) - 3
         left = [name for name in batch.schema.names if name[0] == "l"]
         right = [name for name in batch.schema.names if name[0] == "r"]
@@ -440,11 +445,13 @@ class AsOfStreaming(StatefulTransaction):
 
     # --- Rows as frames -----------------------------------------------------------------------
 
-    def _views(self, slices: Sequence[Slice], names: set[str]) -> dict[str, DataFrame]:
-        """Some inputs with the rows of some slices."""
+    def _input_frames(self, slices: Sequence[Slice], names: set[str]) -> dict[str, DataFrame]:
+        """Return inputs as frames, with the rows of some slices."""
         return {
-            each.alias: input_frame(self._session, [one.path for one in slices if one.at == at], each)
-            for at, each in enumerate(self._inputs)
+            each.alias: input_frame(
+                self._session, [one.path for one in slices if one.input_index == index], each
+            )
+            for index, each in enumerate(self._inputs)
             if each.alias in names
         }
 
@@ -454,7 +461,7 @@ class AsOfStreaming(StatefulTransaction):
         return self._session.read.schema(schema).parquet(*map(spark_path, paths))
 
     def _sorted(self, frame: DataFrame, first: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Rows by some columns and then by all that can be compared."""
+        """Return the rows sorted by some columns and then by all comparable ones."""
         flat = [field.name for field in arrow_schema(frame.schema) if not types.is_nested(field.type)]
         keys = [*first, *(name for name in flat if name not in first)]
         ordered = frame.sort(*keys)

@@ -19,28 +19,28 @@ from odf_engine.metadata.model import Checkpoint
 
 FORMAT: Final = 1
 ENGINE: Final = SPARK_VERSION
-"""The engine that writes state."""
-_ABOUT: Final = "checkpoint.json"
+"""The engine version that writes the state."""
+_METADATA_FILE: Final = "checkpoint.json"
 
-# Limits of what others may have written.
+# Limits for checkpoints written by third parties.
 _ALLOWED_BYTES: Final = 64 << 20
 _ALLOWED_RATIO: Final = 250
-"""A checkpoint may unpack to 64 MiB, or to this many times its size."""
-_MAX_ABOUT_BYTES: Final = 1 << 20
+"""Maximum decompressed size of a checkpoint: 64 MiB, or this many times its compressed size."""
+_MAX_METADATA_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 1 << 16
 _MAX_ENTRIES: Final = 100_000
 
 
 class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a checkpoint says about itself.
+    """The metadata of a checkpoint.
 
     Attributes:
-        format: of the file.
-        engine: that wrote it.
-        query: a hash of the query and its inputs, whose state it is.
-        state: what the state depends on: another query of the same may go on from it.
-        watermarks: of each input in milliseconds, by the alias in the query.
-        watermark: the least of them, when all inputs have one.
+        format: version of the file format.
+        engine: engine that wrote it.
+        query: hash of the query and its inputs.
+        state: fingerprint of the state; another query with the same fingerprint can continue from it.
+        watermarks: watermark of each input in milliseconds, by the alias in the query.
+        watermark: minimum of the watermarks if all inputs have one.
     """
 
     format: int
@@ -51,18 +51,18 @@ class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
     state: str | None = None
 
 
-class _Head(msgspec.Struct):
+class _FormatHeader(msgspec.Struct):
     format: int
     engine: str
 
 
-def write_checkpoint(path: Path, about: CheckpointMetadata, folder: Path) -> Checkpoint:
-    """Writes a checkpoint.
+def write_checkpoint(path: Path, metadata: CheckpointMetadata, folder: Path) -> Checkpoint:
+    """Write a checkpoint.
 
     Args:
-        path: the new file.
-        about: what it says about itself.
-        folder: everything in it becomes part of the checkpoint.
+        path: path of the new file.
+        metadata: its metadata.
+        folder: folder with the content.
 
     Returns:
         Its hash and size.
@@ -71,28 +71,28 @@ def write_checkpoint(path: Path, about: CheckpointMetadata, folder: Path) -> Che
         pa.output_stream(str(path), compression="zstd") as output,
         tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as tar,  # pyright: ignore[reportArgumentType]
     ):
-        text = msgspec.json.encode(about, order="sorted")
-        tar.addfile(_entry(_ABOUT, len(text)), io.BytesIO(text))
+        text = msgspec.json.encode(metadata, order="sorted")
+        tar.addfile(_entry(_METADATA_FILE, len(text)), io.BytesIO(text))
         for file in sorted(each for each in folder.rglob("*") if each.is_file()):
             with file.open("rb") as content:
                 entry = _entry(file.relative_to(folder).as_posix(), file.stat().st_size)
                 tar.addfile(entry, content)
-    found, size = physical_hash(path)
-    return Checkpoint(physical_hash=found, size=size)
+    digest, size = physical_hash(path)
+    return Checkpoint(physical_hash=digest, size=size)
 
 
 def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
-    """Unpacks a checkpoint.
+    """Extract a checkpoint.
 
     Args:
-        path: the file.
-        folder: where its parts go.
+        path: path of the file.
+        folder: folder for the content.
 
     Raises:
-        BadData: it is missing, damaged or no checkpoint, or it unpacks to more than is allowed.
-        Unsupported: it was written by a version that this one does not understand.
+        BadData: missing, damaged, not a checkpoint, or larger than allowed.
+        Unsupported: written by an incompatible version.
     """
-    with _opened(path) as (about, tar):
+    with _open_checkpoint(path) as (metadata, tar):
         count = 0
         while (entry := tar.next()) is not None:
             count += 1
@@ -101,71 +101,71 @@ def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
             if entry.sparse is not None:
                 raise tarfile.ReadError(f"{entry.name!r} is sparse")
             tar.extract(entry, folder, filter="data")
-        return about
+        return metadata
 
 
 def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
-    """What a checkpoint says about itself.
+    """Read the metadata of a checkpoint.
 
     Raises:
         BadData, Unsupported: as in :func:`read_checkpoint`.
     """
-    with _opened(path) as (about, _):
-        return about
+    with _open_checkpoint(path) as (metadata, _):
+        return metadata
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[CheckpointMetadata, tarfile.TarFile]]:
-    """What a checkpoint says about itself, and its other parts."""
+def _open_checkpoint(path: Path) -> Iterator[tuple[CheckpointMetadata, tarfile.TarFile]]:
+    """Open a checkpoint; yield its metadata, and the archive after it."""
     try:
         with (
             pa.input_stream(str(path), compression="zstd") as input,
             tarfile.open(
-                fileobj=cast("BinaryIO", _Unpacked(input, path.stat().st_size)),
+                fileobj=cast("BinaryIO", _BoundedStream(input, path.stat().st_size)),
                 mode="r|",
                 tarinfo=_Entry,
             ) as tar,
         ):
             first = tar.next()
-            content = tar.extractfile(first) if first is not None and first.name == _ABOUT else None
-            if first is None or content is None or first.size > _MAX_ABOUT_BYTES:
-                raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_AGAIN)
-            yield _about(content.read(), path), tar
+            content = tar.extractfile(first) if first is not None and first.name == _METADATA_FILE else None
+            if first is None or content is None or first.size > _MAX_METADATA_BYTES:
+                raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_HINT)
+            yield _parse_metadata(content.read(), path), tar
     except FileNotFoundError:
-        raise BadData("the checkpoint is missing", where=str(path), hint=_AGAIN) from None
+        raise BadData("the checkpoint is missing", where=str(path), hint=_HINT) from None
     except (OSError, tarfile.TarError, pa.ArrowException, EOFError, ValueError, RecursionError) as error:
-        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_HINT) from error
 
 
-class _Unpacked:
-    """The decompressed bytes of a checkpoint, as long as they are not many more than the compressed ones."""
+class _BoundedStream:
+    """The decompressed bytes of a checkpoint, up to a limit relative to the compressed size."""
 
     def __init__(self, stream: pa.NativeFile, packed_bytes: int) -> None:
         self._stream = stream
-        self._allowed = self._left = max(_ALLOWED_BYTES, _ALLOWED_RATIO * packed_bytes)
+        self._allowed = self._remaining = max(_ALLOWED_BYTES, _ALLOWED_RATIO * packed_bytes)
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, ``size`` of them except at the end.
 
         Raises:
-            tarfile.ReadError: there were more than are allowed.
+            tarfile.ReadError: the limit is exceeded.
         """
         data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
+        self._remaining -= len(data)
+        if self._remaining < 0:
             raise tarfile.ReadError(f"it unpacks to more than {self._allowed:,} bytes")
         return data
 
 
 class _Entry(tarfile.TarInfo):
-    """An entry of a checkpoint: a file, or the attributes of the file after it, such as a long name."""
+    """An entry of a checkpoint: a file, or the extended attributes of the next file, such as a long name."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Read a header.
 
         Raises:
-            tarfile.ReadError: the entry is of another kind, or has too many attributes to hold in memory.
+            tarfile.ReadError: an entry of another type, or attributes that exceed the memory limit.
         """
         entry = super().frombuf(buf, encoding, errors)
         if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.XHDTYPE):
@@ -175,22 +175,22 @@ class _Entry(tarfile.TarInfo):
         return entry
 
 
-_AGAIN: Final = "see `odf verify`; bring the dataset from where it is whole, or make it anew"
+_HINT: Final = "see `odf verify`; bring the dataset from where it is whole, or make it anew"
 
 
-def _about(text: bytes, path: Path) -> CheckpointMetadata:
+def _parse_metadata(text: bytes, path: Path) -> CheckpointMetadata:
     try:
-        head = msgspec.json.decode(text, type=_Head)
-        if head.format != FORMAT or head.engine != ENGINE:
+        header = msgspec.json.decode(text, type=_FormatHeader)
+        if header.format != FORMAT or header.engine != ENGINE:
             raise Unsupported(
-                f"the checkpoint was written by the engine {head.engine} in format {head.format}, "
+                f"the checkpoint was written by the engine {header.engine} in format {header.format}, "
                 f"and this is {ENGINE} with format {FORMAT}",
                 where=str(path),
                 hint="go on with that version, or make the dataset anew with this one",
             )
         return msgspec.json.decode(text, type=CheckpointMetadata)
     except msgspec.MsgspecError as error:
-        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_HINT) from error
 
 
 def _entry(name: str, size: int) -> tarfile.TarInfo:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TransactionResult:
-    """What a transaction gave.
+    """The result of a transaction.
 
     Attributes:
-        written: the slice with the new rows; None when there are none.
-        schema: of that slice.
-        checkpoint: the state after it, at the path that the request says; None when the query keeps
-            none, or what it keeps has not changed.
+        written: slice with the new rows; None without new rows.
+        schema: schema of that slice.
+        checkpoint: state after the transaction, at the path in the request. None if the query is stateless,
+            or its state has not changed.
     """
 
     written: WrittenSlice | None
@@ -35,11 +35,11 @@ class TransactionResult:
 
 @dataclass(frozen=True)
 class QueryInput:
-    """An input as a query sees it, without any rows.
+    """An input of a query, without rows.
 
     Attributes:
-        alias: what the query calls it.
-        schema: of its slices, system columns included.
+        alias: its name in the query.
+        schema: schema of its slices, with system columns.
         vocab: its column names.
     """
 
@@ -50,12 +50,12 @@ class QueryInput:
 
 @dataclass(frozen=True)
 class ValidatedQuery:
-    """A query that can be run.
+    """A query that can run.
 
     Attributes:
-        schema: of the slices that it makes.
-        state: what the state that it keeps depends on, as a fingerprint: a query of the same one may
-            go on from the same checkpoint. None when it keeps no state.
+        schema: schema of the slices of its result.
+        state: fingerprint of its state: a query with the same fingerprint can continue from the same
+            checkpoint. None for a stateless query.
     """
 
     schema: pa.Schema
@@ -64,11 +64,11 @@ class ValidatedQuery:
 
 @dataclass(frozen=True)
 class RowProvenance:
-    """Rows of inputs that made rows of a transaction.
+    """The input rows from which rows of a transaction were derived.
 
     Attributes:
-        feeds: by what the query calls each input, their offsets in ascending order.
-        exact: whether these rows and no others made them; else they are all that could have.
+        feeds: offsets in ascending order for each input, by its alias in the query.
+        exact: whether exactly these rows contributed; otherwise they are all candidates.
         reason: why they are not exact.
     """
 
@@ -78,13 +78,13 @@ class RowProvenance:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedResult:
     """The outcome of a query over tables.
 
     Attributes:
         outcome: columns, number, hash and order of the rows.
-        read: the names of the tables that the query reads.
-        spark: the version of Spark that computed it.
+        read: names of the tables that the query reads.
+        spark: version of Spark.
     """
 
     outcome: ResultSummary
@@ -93,7 +93,7 @@ class Computed:
 
 
 class Engine(Protocol):
-    """Runs queries of derivative datasets; several threads may ask at a time."""
+    """Runs queries of derivative datasets; calls from several threads are allowed."""
 
     def validate(
         self,
@@ -102,99 +102,98 @@ class Engine(Protocol):
         vocab: DatasetVocabulary,
         declared: pa.Schema | None,
     ) -> ValidatedQuery:
-        """Looks whether a query can be run, without any data (specification: Validate Query).
+        """Check that a query can run, without any data (specification: Validate Query).
 
         Args:
             transform: the query.
-            inputs: what it reads, in the order of declaration.
-            vocab: the column names of the dataset that is made.
-            declared: the schema which the result has to have; None where it may be any.
+            inputs: its inputs, in the order of declaration.
+            vocab: column names of the derivative dataset.
+            declared: required schema of the result; None if it may be any.
 
         Raises:
-            InvalidQuery: the query is wrong, or its result breaks the output contract.
-            Unsupported: the query needs what this engine cannot do, or the engine cannot look.
+            InvalidQuery: the query is invalid, or its result violates the output contract.
+            Unsupported: the engine does not support the query, or cannot validate it.
         """
         ...
 
     def finish(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
-        """Ends the state of a query that another one takes the place of (specification: Migrate Query).
+        """Flush the state of a query that is replaced (specification: Migrate Query).
 
-        The result has the rows that were still to come, such as those of windows that are open. There
-        is no state afterwards.
+        The result has the remaining rows, such as those of open windows. No state remains.
 
         Args:
-            request: the old query with the state to end; its inputs bring nothing.
+            request: the old query with the state to flush, without new input data.
             declared: as for :meth:`execute`.
             reporter: as for :meth:`execute`.
 
         Raises:
-            OdfError: as for :meth:`execute`; Unsupported when the engine cannot do it.
+            OdfError: as for :meth:`execute`; Unsupported if the engine cannot do it.
         """
         ...
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
-        """Makes the state that a query would have, had it been there from the start (Migrate Query).
+        """Compute the state of a query as if it had run from the start (specification: Migrate Query).
 
-        Rows that the query would have given until then are dropped. A grouping without a window gives
-        what turns the rows of the old query, whose state the request names, into its own.
+        The rows of past transactions are dropped. For a grouping without a window the result has the changes
+        that turn the rows of the old query, whose state is in the request, into the rows of the new one.
 
         Args:
-            request: the new query, with everything that its inputs have up to now, and the state of
-                the old query.
+            request: the new query, with all input data so far, and the state of the old query.
             declared: as for :meth:`execute`.
             reporter: as for :meth:`execute`.
 
         Raises:
-            OdfError: as for :meth:`execute`; Unsupported when the engine cannot do it.
+            OdfError: as for :meth:`execute`; Unsupported if the engine cannot do it.
         """
         ...
 
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
-        """Runs one transaction.
+        """Run one transaction (specification: Execute Query).
 
         Args:
-            request: the query, its inputs and where to write.
-            declared: the schema of the dataset, which the result has to have; None before the first.
-            reporter: hears of amounts, and is asked whether to stop.
+            request: the query, its inputs, and the output paths.
+            declared: required schema of the result: that of the dataset; None before the first rows.
+            reporter: receives amounts; checked for cancellation.
 
         Raises:
-            InvalidQuery: the query is wrong, or its result breaks the output contract.
-            BadData: a value that cannot be computed or stored.
-            Unsupported: the query needs what this engine cannot do.
-            Cancelled: nothing is left.
+            InvalidQuery: the query is invalid, or its result violates the output contract.
+            BadData: a value cannot be computed or stored.
+            Unsupported: the engine does not support the query.
+            Cancelled: no output files remain.
         """
         ...
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
-        """Finds the rows of inputs that made rows of a transaction (specification: Derive Provenance).
+        """Find the input rows from which rows of a transaction were derived (specification: Derive
+        Provenance).
 
         Args:
-            request: that of the transaction; nothing is written.
-            rows: offsets of rows that the transaction made.
+            request: request of the transaction; nothing is written.
+            rows: offsets of result rows.
             reporter: as for :meth:`execute`.
 
         Raises:
-            OdfError: as for :meth:`execute`; Unsupported when this cannot be told of the query.
+            OdfError: as for :meth:`execute`; Unsupported if the query does not allow it.
         """
         ...
 
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
-        """Runs a query over tables, and hashes its rows; no file is written.
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
+        """Run a query over tables and hash its rows; no file is written.
 
         Args:
-            sql: the query, as a proof has it.
-            tables: all that it can read.
+            sql: the query of a proof.
+            tables: all tables that it can read.
             reporter: as for :meth:`execute`.
 
         Raises:
-            OdfError: as for :meth:`execute`; Unsupported when the engine cannot do it.
+            OdfError: as for :meth:`execute`; Unsupported if the engine cannot do it.
         """
         ...

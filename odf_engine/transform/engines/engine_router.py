@@ -1,4 +1,4 @@
-"""Chooses the engine for a query: Spark, a configured service, the sandbox."""
+"""Selects the engine for a query: Spark, a configured service, or the sandbox."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odf_engine.progress import Reporter
 from odf_engine.query.execution import TableFiles
 from odf_engine.settings import Config
 from odf_engine.transform.engines.contract import (
-    Computed,
+    ComputedResult,
     Engine,
     QueryInput,
     RowProvenance,
@@ -32,44 +32,44 @@ if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
 SPARK: Final = "spark"
-"""The engine that is always here; the configuration may put another one in its place."""
+"""The engine that is always available; the configuration can replace it."""
 
 
 class EngineMissing(InvalidQuery):
-    """The query is for an engine that is not here."""
+    """The query requires an engine that is not available."""
 
 
 class EngineRouter:
-    """All engines of a workspace, asked as if they were one: each query goes to the engine that it is for.
+    """All engines of a workspace behind the engine contract; each query runs on the engine it names.
 
     Args:
-        config: names engines elsewhere, and their addresses (``engines``).
+        config: names and addresses of external engines (``engines``).
         spark: runs queries for ``spark``.
     """
 
     def __init__(self, config: Config, spark: Engine) -> None:
         self._addresses = {name.lower(): address for name, address in config.engines.items()}
-        self._known: dict[str, Engine] = {} if SPARK in self._addresses else {SPARK: spark}
+        self._engines: dict[str, Engine] = {} if SPARK in self._addresses else {SPARK: spark}
 
     def get_engine(self, name: str) -> Engine:
-        """The engine of this name, whatever its case.
+        """Return the engine with this name, ignoring case.
 
         Raises:
             EngineMissing: there is none.
-            InvalidManifest: its address in the configuration is none.
+            InvalidManifest: its configured address is invalid.
         """
         key = name.lower()
-        if key not in self._known:
+        if key not in self._engines:
             if key not in self._addresses:
-                here = ", ".join(sorted({SPARK, *self._addresses}))
+                available = ", ".join(sorted({SPARK, *self._addresses}))
                 raise EngineMissing(
                     f"the query is for the engine '{name}', which is not here",
                     where="transform",
-                    hint=f"engines: {here}; tell where another one is: "
+                    hint=f"engines: {available}; tell where another one is: "
                     f"odf config set engines.{key} grpc://HOST:PORT",
                 )
-            self._known[key] = GrpcEngine(self._addresses[key])
-        return self._known[key]
+            self._engines[key] = GrpcEngine(self._addresses[key])
+        return self._engines[key]
 
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
@@ -105,20 +105,20 @@ class EngineRouter:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         return self.get_engine(request.transform.engine).provenance(request, rows, reporter)
 
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         return self.get_engine(SPARK).compute_outcome(sql, tables, reporter)
 
 
 @contextmanager
 def engines_for(workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime) -> Iterator[EngineRouter]:
-    """The engines for the queries of a dataset, for as long as one job needs them.
+    """Return the engines for the queries of a dataset, for the duration of one job.
 
-    Spark runs queries of somebody else, which nobody here trusts, in a sandbox. The engines elsewhere are
-    what their owners made of them.
+    Spark runs queries of untrusted datasets in a sandbox. External engines are responsible for their own
+    isolation.
 
     Args:
-        workspace: says in its configuration which engines there are.
+        workspace: its configuration lists the engines.
         entry: a derivative dataset.
         runtime: the Spark of this process.
     """

@@ -1,4 +1,4 @@
-"""Engine client over gRPC; checks what an external engine wrote."""
+"""Engine client over gRPC; checks the output of an external engine."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ from odf_engine.metadata.model import (
 from odf_engine.progress import Reporter
 from odf_engine.query.execution import TableFiles
 from odf_engine.transform.engines.contract import (
-    Computed,
+    ComputedResult,
     QueryInput,
     RowProvenance,
     TransactionResult,
     ValidatedQuery,
 )
 from odf_engine.transform.engines.grpc_messages import (
-    FURTHER,
-    MAX_MESSAGE,
+    EXTENSION,
+    MAX_MESSAGE_BYTES,
     MIGRATE,
     OUTCOME,
     OWN_SERVICE,
@@ -85,33 +85,33 @@ from odf_engine.transform.engines.grpc_messages import (
     ValidateQuery,
     Wire,
     decode,
+    decode_field,
     encode,
+    encode_fields,
     strip_control_characters,
     to_exception,
-    unwrap,
-    wrap,
 )
 
 
 def check_engine_output(
     request: TransformRequest, interval: OffsetInterval | None, declared: pa.Schema | None
 ) -> TransactionResult:
-    """What the engine wrote, read once and found to be right.
+    """Check the output of an engine in one pass.
 
     Args:
-        request: says where the files are, and what they have to be.
-        interval: the offsets that the engine says it wrote; None for no rows.
-        declared: the schema of the dataset; None before it has one.
+        request: has the paths and the requirements.
+        interval: offset interval reported by the engine; None for no rows.
+        declared: schema of the dataset; None before it has one.
 
     Raises:
-        BadData: what it wrote is not what the contract asks for, in one sentence.
+        BadData: the output violates the contract; the message is one sentence.
     """
     path = Path(request.new_data_path)
     if interval is None:
         if path.exists() and pq.read_metadata(path).num_rows:
             raise BadData("it wrote rows, and says that there are none")
         schema = declared if declared is not None else pa.schema([])
-        return TransactionResult(None, schema, _checkpoint(request))
+        return TransactionResult(None, schema, _read_output_checkpoint(request))
     if path.is_symlink() or not path.is_file():
         raise BadData("it says that there are rows, and wrote no file")
     schema = read_parquet_schema(path).remove_metadata()
@@ -123,19 +123,21 @@ def check_engine_output(
     written = WrittenSlice(
         path, found.logical_hash, found.physical_hash, found.size, found.rows, interval, None, None
     )
-    return TransactionResult(written, schema if declared is None else declared, _checkpoint(request))
+    return TransactionResult(
+        written, schema if declared is None else declared, _read_output_checkpoint(request)
+    )
 
 
 def _check_schema(schema: pa.Schema, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
     checks: dict[str, Callable[[pa.DataType], bool]] = {
         vocab.offset_column: types.is_integer,
         vocab.operation_type_column: types.is_integer,
-        vocab.system_time_column: _is_moment,
-        vocab.event_time_column: lambda kind: types.is_date(kind) or _is_moment(kind),
+        vocab.system_time_column: _is_utc_timestamp,
+        vocab.event_time_column: lambda data_type: types.is_date(data_type) or _is_utc_timestamp(data_type),
     }
     if schema.names[: len(checks)] != list(checks):
-        there, wanted = ", ".join(schema.names[: len(checks)]), ", ".join(checks)
-        raise BadData(f"its columns begin with {there}, not {wanted}")
+        actual, expected = ", ".join(schema.names[: len(checks)]), ", ".join(checks)
+        raise BadData(f"its columns begin with {actual}, not {expected}")
     for name, check in checks.items():
         if not check(schema.field(name).type):
             raise BadData(f"its column '{name}' is of the type {schema.field(name).type}")
@@ -145,18 +147,18 @@ def _check_schema(schema: pa.Schema, vocab: DatasetVocabulary, declared: pa.Sche
         raise BadData(f"its columns are not those of the dataset: {', '.join(schema.names)}")
 
 
-def _is_moment(kind: pa.DataType) -> bool:
-    return types.is_timestamp(kind) and kind.unit == "ms" and kind.tz in ("UTC", "+00:00")
+def _is_utc_timestamp(data_type: pa.DataType) -> bool:
+    return types.is_timestamp(data_type) and data_type.unit == "ms" and data_type.tz in ("UTC", "+00:00")
 
 
 def _check_rows(path: Path, schema: pa.Schema, request: TransformRequest) -> int:
-    """Looks at the system columns of each row; the last offset."""
+    """Check the system columns of each row; return the last offset."""
     expected, before = request.next_offset, int(Op.APPEND)
     latest = request.system_time.ms
     for batch in read_batches(path, schema.names[:4]):
         offsets, operations, system_times, event_times = batch.columns
-        wanted = pa.array(range(expected, expected + batch.num_rows), pa.int64())
-        if offsets.null_count or not pc.all(pc.equal(offsets.cast(pa.int64()), wanted)).as_py():
+        expected_offsets = pa.array(range(expected, expected + batch.num_rows), pa.int64())
+        if offsets.null_count or not pc.all(pc.equal(offsets.cast(pa.int64()), expected_offsets)).as_py():
             raise BadData("its offsets do not go on from those of the dataset")
         if event_times.null_count:
             raise BadData("it wrote rows without an event time")
@@ -170,7 +172,7 @@ def _check_rows(path: Path, schema: pa.Schema, request: TransformRequest) -> int
 
 
 def _check_operations(operations: pa.Array, before: int) -> int:
-    """Corrections are pairs, the new row directly after the old one; the last operation."""
+    """Check that corrections are adjacent pairs of old and new row; return the last operation."""
     codes = operations.cast(pa.int64())
     known = pa.array([int(each) for each in Op], pa.int64())
     if codes.null_count or not pc.all(pc.is_in(codes, value_set=known)).as_py():
@@ -182,44 +184,44 @@ def _check_operations(operations: pa.Array, before: int) -> int:
     return codes[-1].as_py()
 
 
-def _checkpoint(request: TransformRequest) -> Checkpoint | None:
-    """What the engine left of its state, if anything."""
+def _read_output_checkpoint(request: TransformRequest) -> Checkpoint | None:
+    """Return the checkpoint of the engine, if it wrote one."""
     path = Path(request.new_checkpoint_path)
     if not path.exists() and not path.is_symlink():
         return None
     if path.is_symlink() or not path.is_file():
         raise BadData("its checkpoint is no file")
-    found, size = physical_hash(path)
-    return Checkpoint(physical_hash=found, size=size)
+    digest, size = physical_hash(path)
+    return Checkpoint(physical_hash=digest, size=size)
 
 
 _CHUNK = 1 << 20
 
 
 class FileExchange:
-    """Folders for the files of a transaction: read by the engine, written by it, and for its own use.
+    """Folders of a transaction: input files, output files, and scratch space of the engine.
 
     Args:
-        folder: here; ``in``, ``out`` and ``scratch`` are made within.
-        seen_as: what the engine calls it; by default the same.
+        folder: local path; ``in``, ``out`` and ``scratch`` are created in it.
+        engine_folder: path of the folder in the engine; the same by default.
     """
 
-    def __init__(self, folder: Path, seen_as: PurePath | None = None) -> None:
+    def __init__(self, folder: Path, engine_folder: PurePath | None = None) -> None:
         self.folder = folder
-        self._seen_as = folder if seen_as is None else seen_as
+        self._engine_folder = folder if engine_folder is None else engine_folder
         self.inputs, self.outputs, self.scratch = (folder / name for name in ("in", "out", "scratch"))
         for each in (self.inputs, self.outputs, self.scratch):
             each.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def staged_request(self, request: TransformRequest) -> Iterator[TransformRequest]:
-        """The request with the paths that the engine knows; the files are there within the block.
+        """Return the request with the engine's paths; the files exist during the block.
 
         Raises:
             OSError: the folder cannot be written.
         """
-        clear(self.inputs)
-        clear(self.outputs)
+        clear_folder(self.inputs)
+        clear_folder(self.outputs)
         try:
             yield replace(
                 request,
@@ -227,66 +229,66 @@ class FileExchange:
                     replace(
                         each,
                         data_paths=[
-                            self._hand(path, f"{at}-{number}.parquet")
+                            self._stage(path, f"{index}-{number}.parquet")
                             for number, path in enumerate(each.data_paths)
                         ],
-                        schema_file=self._hand(each.schema_file, f"{at}-schema.parquet"),
+                        schema_file=self._stage(each.schema_file, f"{index}-schema.parquet"),
                     )
-                    for at, each in enumerate(request.query_inputs)
+                    for index, each in enumerate(request.query_inputs)
                 ],
                 prev_checkpoint_path=None
                 if request.prev_checkpoint_path is None
-                else self._hand(request.prev_checkpoint_path, "checkpoint"),
-                new_checkpoint_path=str(self._seen_as / "out" / "checkpoint"),
-                new_data_path=str(self._seen_as / "out" / "data"),
+                else self._stage(request.prev_checkpoint_path, "checkpoint"),
+                new_checkpoint_path=str(self._engine_folder / "out" / "checkpoint"),
+                new_data_path=str(self._engine_folder / "out" / "data"),
             )
         finally:
-            clear(self.inputs)
-            clear(self.outputs)
+            clear_folder(self.inputs)
+            clear_folder(self.outputs)
 
     @contextmanager
-    def lend(self, tables: Sequence[TableFiles]) -> Iterator[list[TableFiles]]:
-        """The tables with the paths that the engine knows; the files are there within the block.
+    def staged_tables(self, tables: Sequence[TableFiles]) -> Iterator[list[TableFiles]]:
+        """Return the tables with the engine's paths; the files exist during the block.
 
         Raises:
             OSError: the folder cannot be written.
         """
-        clear(self.inputs)
+        clear_folder(self.inputs)
         try:
             yield [
                 dataclasses.replace(
                     each,
                     paths=[
-                        Path(self._hand(str(path), f"{at}-{number}.parquet"))
+                        Path(self._stage(str(path), f"{index}-{number}.parquet"))
                         for number, path in enumerate(each.paths)
                     ],
                 )
-                for at, each in enumerate(tables)
+                for index, each in enumerate(tables)
             ]
         finally:
-            clear(self.inputs)
+            clear_folder(self.inputs)
 
-    def fetch(self, request: TransformRequest) -> None:
-        """Copies what the engine wrote to where the request wants it: afterwards the engine cannot change it.
+    def copy_output(self, request: TransformRequest) -> None:
+        """Copy the output to the requested paths, where the engine cannot change it any more.
 
         Raises:
-            BadData: there is something else than a file in its place.
+            BadData: an output is not a regular file.
         """
         for name, wanted in (("data", request.new_data_path), ("checkpoint", request.new_checkpoint_path)):
-            _copy(self.outputs / name, Path(wanted))
+            _copy_regular_file(self.outputs / name, Path(wanted))
 
-    def _hand(self, path: str, name: str) -> str:
-        place = self.inputs / name
+    def _stage(self, path: str, name: str) -> str:
+        link = self.inputs / name
         try:
-            # Another name for the same file, which is never changed: nothing is copied.
-            place.hardlink_to(Path(path).resolve())
+            # Slices are immutable, so a hard link replaces a copy.
+            link.hardlink_to(Path(path).resolve())
         except OSError:
-            shutil.copyfile(path, place)
-        return str(self._seen_as / "in" / name)
+            shutil.copyfile(path, link)
+        return str(self._engine_folder / "in" / name)
 
 
-def clear(folder: Path) -> None:
-    """Empties a folder."""
+def clear_folder(folder: Path) -> None:
+    """Remove the content of a folder."""
     for each in folder.iterdir():
         if each.is_dir() and not each.is_symlink():
             shutil.rmtree(each, ignore_errors=True)
@@ -294,8 +296,8 @@ def clear(folder: Path) -> None:
             each.unlink(missing_ok=True)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copies a file, and nothing else: a link could lead anywhere, a pipe would never end."""
+def _copy_regular_file(source: Path, target: Path) -> None:
+    """Copy a regular file. A link could point anywhere, and a pipe would never end."""
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -311,32 +313,32 @@ def _copy(source: Path, target: Path) -> None:
 
 
 _OPTIONS: Final = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE),
-    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 ]
 _CONNECT_SECONDS: Final = 30
 _AMOUNTS: Final = frozenset(("rows", "bytes", "files", "total_rows", "total_bytes", "total_files"))
-T = TypeVar("T")
-Rows = OffsetInterval | None
+ResultT = TypeVar("ResultT")
+OptionalInterval = OffsetInterval | None
 
 
-class TookTooLong(OdfError):
-    """The engine did not answer within the time that it has."""
+class EngineTimeout(OdfError):
+    """The engine did not respond within the time limit."""
 
 
 class GrpcEngine:
     """An engine at an address.
 
     Args:
-        address: such as ``grpc://127.0.0.1:2884`` or ``unix:/run/engine.sock``. The engine sees the same
-            files under the same paths. One that sees only a folder has it after a question mark, and what
-            it calls it: ``grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine``.
-        name: what errors call it; by default its address.
-        seconds: how long a request may take; by default as long as it takes.
-        exchange: the folder that it sees, in place of the one of the address.
+        address: such as ``grpc://127.0.0.1:2884`` or ``unix:/run/engine.sock``. The engine reads the same
+            files under the same paths. For an engine with access to one folder only, that folder and its path
+            in the engine follow: ``grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine``.
+        name: name in errors; the address by default.
+        seconds: time limit of a request; none by default.
+        exchange: the shared folder, instead of the one in the address.
 
     Raises:
-        InvalidManifest: this is no such address.
+        InvalidManifest: the address is invalid.
     """
 
     def __init__(
@@ -348,11 +350,11 @@ class GrpcEngine:
         exchange: FileExchange | None = None,
     ) -> None:
         self._address = name or address.partition("?")[0]
-        self._target, given = _target(address)
+        self._target, given = _parse_address(address)
         self._seconds = seconds
         self._exchange = exchange or given
-        # One request at a time goes through a folder.
-        self._turn: Any = nullcontext() if self._exchange is None else Lock()
+        # The folder serves one request at a time.
+        self._exchange_lock: Any = nullcontext() if self._exchange is None else Lock()
 
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
@@ -360,26 +362,28 @@ class GrpcEngine:
         """See :class:`odf_engine.transform.engines.contract.Engine`.
 
         Raises:
-            SourceUnavailable: the engine cannot be reached, or broke off.
-            BadData: what it wrote is not what the contract asks for.
+            SourceUnavailable: the engine is unreachable, or ended the connection.
+            BadData: its output violates the contract.
         """
 
-        def ask(inner: TransformRequest) -> Rows:
-            message = wrap(encode_table(inner), encode(RequestExtension(_schema(declared))))
-            return self._ask(f"/{SERVICE}/{TRANSFORM}", message, self._transformed, reporter)[0]
+        def call(inner: TransformRequest) -> OptionalInterval:
+            message = encode_fields(
+                encode_table(inner), encode(RequestExtension(_encode_optional_schema(declared)))
+            )
+            return self._call(f"/{SERVICE}/{TRANSFORM}", message, self._parse_transform_response, reporter)[0]
 
-        return self._run(request, declared, ask)
+        return self._run_transaction(request, declared, call)
 
     def finish(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
-        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`execute`."""
         return self._migrate("finish", request, declared, reporter)
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
-        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`execute`."""
         return self._migrate("rebuild", request, declared, reporter)
 
     def validate(
@@ -392,85 +396,97 @@ class GrpcEngine:
         """See :class:`odf_engine.transform.engines.contract.Engine`.
 
         Raises:
-            SourceUnavailable: the engine cannot be reached, or broke off.
+            SourceUnavailable: the engine is unreachable, or ended the connection.
         """
-        shown = [InputSchema(each.alias, encode_schema(each.schema), each.vocab) for each in inputs]
-        query = ValidateQuery(transform, shown, vocab, _schema(declared))
-        valid = self._ask_own(VALIDATE, query, Valid, Reporter())
+        input_schemas = [InputSchema(each.alias, encode_schema(each.schema), each.vocab) for each in inputs]
+        query = ValidateQuery(transform, input_schemas, vocab, _encode_optional_schema(declared))
+        valid = self._call_own_service(VALIDATE, query, Valid, Reporter())
         return ValidatedQuery(decode_schema(valid.schema), valid.state)
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
-        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`execute`."""
         exchange = self._exchange
         with (
-            self._turn,
+            self._exchange_lock,
             nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
         ):
             query = DeriveProvenance(encode_table(inner), list(rows))
-            found = self._ask_own(PROVENANCE, query, Derivation, reporter)
+            found = self._call_own_service(PROVENANCE, query, Derivation, reporter)
         read = {each.query_alias: each.offset_interval for each in request.query_inputs}
         for feed in found.feeds:
             known = read.get(feed.alias)
             inside = (known and known.start <= each.start <= each.end <= known.end for each in feed.rows)
             if not all(inside):
-                raise self._broken(
+                raise self._contract_violation(
                     f"it names rows of '{strip_control_characters(feed.alias)}' that it was not given"
                 )
         reason = None if found.reason is None else strip_control_characters(found.reason)
         return RowProvenance([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
 
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
-        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
+        """See the engine contract. Also raises the errors of :meth:`execute`."""
         exchange = self._exchange
-        with self._turn, nullcontext(tables) if exchange is None else exchange.lend(tables) as inner:
-            shown = [
+        with (
+            self._exchange_lock,
+            nullcontext(tables) if exchange is None else exchange.staged_tables(tables) as inner,
+        ):
+            query_tables = [
                 QueryTable(each.name, list(map(str, each.paths)), encode_schema(each.schema), each.vocab)
                 for each in inner
             ]
-            found = self._ask_own(OUTCOME, ComputeOutcome(sql, shown), ComputedOutcome, reporter)
-        return Computed(found.outcome, found.read, found.spark)
+            found = self._call_own_service(
+                OUTCOME, ComputeOutcome(sql, query_tables), ComputedOutcome, reporter
+            )
+        return ComputedResult(found.outcome, found.read, found.spark)
 
     # --- Transactions ---------------------------------------------------------------------------
 
     def _migrate(
         self,
-        how: Literal["finish", "rebuild"],
+        operation: Literal["finish", "rebuild"],
         request: TransformRequest,
         declared: pa.Schema | None,
         reporter: Reporter,
     ) -> TransactionResult:
-        def ask(inner: TransformRequest) -> Rows:
-            query = MigrateQuery(how, encode_table(inner), _schema(declared))
-            return self._ask_own(MIGRATE, query, Migrated, reporter).new_offset_interval
+        def call(inner: TransformRequest) -> OptionalInterval:
+            query = MigrateQuery(operation, encode_table(inner), _encode_optional_schema(declared))
+            return self._call_own_service(MIGRATE, query, Migrated, reporter).new_offset_interval
 
-        return self._run(request, declared, ask)
+        return self._run_transaction(request, declared, call)
 
-    def _run(
-        self, request: TransformRequest, declared: pa.Schema | None, ask: Callable[[TransformRequest], Rows]
+    def _run_transaction(
+        self,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        call: Callable[[TransformRequest], OptionalInterval],
     ) -> TransactionResult:
         exchange = self._exchange
         with (
-            self._turn,
+            self._exchange_lock,
             nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
         ):
-            interval = ask(inner)
+            interval = call(inner)
             try:
                 if exchange is not None:
-                    exchange.fetch(request)
+                    exchange.copy_output(request)
                 return check_engine_output(request, interval, declared)
             except (BadData, InvalidSchema) as error:
-                raise self._broken(error.message) from None
+                raise self._contract_violation(error.message) from None
             except UNREADABLE as error:
-                raise self._broken(f"its data cannot be read: {error}") from None
+                raise self._contract_violation(f"its data cannot be read: {error}") from None
 
     # --- Messages -------------------------------------------------------------------------------
 
-    def _ask(
-        self, method: str, message: bytes, answer: Callable[[bytes, Reporter], T | None], reporter: Reporter
-    ) -> T:
-        """Sends a request and listens until ``answer`` makes something of a message."""
+    def _call(
+        self,
+        method: str,
+        message: bytes,
+        parse: Callable[[bytes, Reporter], ResultT | None],
+        reporter: Reporter,
+    ) -> ResultT:
+        """Send a request and read messages until ``parse`` returns a result."""
         with grpc.insecure_channel(self._target, options=_OPTIONS) as channel:
             stream: Any = channel.unary_stream(method)
             try:
@@ -478,7 +494,7 @@ class GrpcEngine:
                 call = stream(message, timeout=self._seconds)
                 with reporter.on_cancel(call.cancel):
                     for each in call:
-                        if (found := answer(each, reporter)) is not None:
+                        if (found := parse(each, reporter)) is not None:
                             return found
             except grpc.FutureTimeoutError:
                 raise SourceUnavailable(
@@ -487,38 +503,40 @@ class GrpcEngine:
             except grpc.RpcError as error:
                 raise self._failure(error, reporter) from None
             except (ValueError, msgspec.MsgspecError) as error:
-                raise self._broken(f"its answer cannot be read: {error}") from None
+                raise self._contract_violation(f"its answer cannot be read: {error}") from None
         reporter.raise_if_cancelled()
-        raise self._broken("it ended without an answer")
+        raise self._contract_violation("it ended without an answer")
 
-    def _ask_own(self, method: str, query: Wire, kind: type[T], reporter: Reporter) -> T:
-        """Asks our own service, which other engines do not have."""
+    def _call_own_service(
+        self, method: str, query: Wire, result_type: type[ResultT], reporter: Reporter
+    ) -> ResultT:
+        """Call this program's own service, which other engines do not have."""
 
-        def answer(message: bytes, reporter: Reporter) -> T | None:
-            found = decode(unwrap(message), Answer)
+        def parse(message: bytes, reporter: Reporter) -> ResultT | None:
+            found = decode(decode_field(message), Answer)
             if isinstance(found, ProgressMessage):
-                return _tell(found, reporter)
+                return _report_progress(found, reporter)
             if isinstance(found, ErrorMessage):
                 raise to_exception(found)
             if isinstance(found, UnimplementedMessage):
                 raise Unsupported(found.message, where=self._address)
-            if not isinstance(found, kind):
-                raise self._broken(f"it answered with {type(found).__name__}")
+            if not isinstance(found, result_type):
+                raise self._contract_violation(f"it answered with {type(found).__name__}")
             return found
 
-        return self._ask(f"/{OWN_SERVICE}/{method}", wrap(encode(query)), answer, reporter)
+        return self._call(f"/{OWN_SERVICE}/{method}", encode_fields(encode(query)), parse, reporter)
 
-    def _transformed(self, message: bytes, reporter: Reporter) -> tuple[Rows] | None:
-        """What a message of ExecuteTransform says; the interval within a tuple, since it may be None."""
-        response = decode_table(unwrap(message), TransformResponse)
-        further = unwrap(message, FURTHER)
+    def _parse_transform_response(self, message: bytes, reporter: Reporter) -> tuple[OptionalInterval] | None:
+        """Parse a message of ExecuteTransform. The interval is in a tuple, since it may be None."""
+        response = decode_table(decode_field(message), TransformResponse)
+        extension = decode_field(message, EXTENSION)
         match response:
             case TransformSuccess():
                 return (response.new_offset_interval,)
             case TransformProgress():
-                return _tell(decode(further, ProgressMessage), reporter) if further else None
-            case TransformInvalidQuery() | TransformInternalError() if further:
-                raise to_exception(decode(further, ErrorMessage))
+                return _report_progress(decode(extension, ProgressMessage), reporter) if extension else None
+            case TransformInvalidQuery() | TransformInternalError() if extension:
+                raise to_exception(decode(extension, ErrorMessage))
             case TransformInvalidQuery():
                 raise InvalidQuery(response.message, where="query")
             case TransformInternalError():
@@ -532,47 +550,47 @@ class GrpcEngine:
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return Unsupported("the engine cannot do this: it can only run queries", where=self._address)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return TookTooLong(f"the query ran longer than {self._seconds:,g} s", where=self._address)
+            return EngineTimeout(f"the query ran longer than {self._seconds:,g} s", where=self._address)
         details = error.details() if isinstance(error, grpc.Call) else str(error)
         return SourceUnavailable(f"the engine broke off: {details}", where=self._address)
 
-    def _broken(self, what: str) -> BadData:
-        return BadData(f"the engine does not keep the contract: {what}", where=self._address)
+    def _contract_violation(self, problem: str) -> BadData:
+        return BadData(f"the engine does not keep the contract: {problem}", where=self._address)
 
 
-def _target(address: str) -> tuple[str, FileExchange | None]:
-    """What gRPC calls the address, and the folder that it names."""
+def _parse_address(address: str) -> tuple[str, FileExchange | None]:
+    """Return the gRPC target of an address, and its shared folder."""
     if address.startswith("unix:"):
         return address, None
     parts = urlsplit(address)
     try:
-        whole = parts.scheme == "grpc" and parts.hostname and parts.port
-        named = {
+        valid = parts.scheme == "grpc" and parts.hostname and parts.port
+        options = {
             name: values[-1]
             for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()
         }
     except ValueError:
-        whole, named = False, {}
-    if not whole or not named.keys() <= {"folder", "as"} or ("as" in named and "folder" not in named):
+        valid, options = False, {}
+    if not valid or not options.keys() <= {"folder", "as"} or ("as" in options and "folder" not in options):
         raise InvalidManifest(
             f"'{address}' is no address of an engine",
             where="engines",
             hint="such as grpc://127.0.0.1:2884, or grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine",
         )
-    if "folder" not in named:
+    if "folder" not in options:
         return parts.netloc, None
-    folder = Path(named["folder"])
-    return parts.netloc, FileExchange(folder, PurePosixPath(named.get("as", folder)))
+    folder = Path(options["folder"])
+    return parts.netloc, FileExchange(folder, PurePosixPath(options.get("as", folder)))
 
 
-def _tell(told: ProgressMessage, reporter: Reporter) -> None:
-    if told.phase is not None:
-        reporter.phase(strip_control_characters(told.phase))
-    if amounts := {name: value for name, value in told.amounts.items() if name in _AMOUNTS}:
+def _report_progress(message: ProgressMessage, reporter: Reporter) -> None:
+    if message.phase is not None:
+        reporter.phase(strip_control_characters(message.phase))
+    if amounts := {name: value for name, value in message.amounts.items() if name in _AMOUNTS}:
         reporter.set_amounts(**amounts)
-    for line in told.lines:
+    for line in message.lines:
         reporter.log(strip_control_characters(line.text), line.level)
 
 
-def _schema(schema: pa.Schema | None) -> bytes | None:
+def _encode_optional_schema(schema: pa.Schema | None) -> bytes | None:
     return None if schema is None else encode_schema(schema)

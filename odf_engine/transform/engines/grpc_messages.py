@@ -13,24 +13,24 @@ from odf_engine.query.query_proof import ResultSummary
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A JSON document; bytes are base64, and members that are not known are passed over."""
+    """A JSON document; bytes are base64, and unknown members are ignored."""
 
 
 class RequestExtension(Wire, frozen=True):
-    """What a request says besides its FlatBuffer: the dataset's schema, as an Arrow schema table."""
+    """Extension of a request's FlatBuffer: the schema of the dataset, as Arrow schema in FlatBuffers."""
 
     declared: bytes | None = None
 
 
 class Line(Wire, frozen=True):
-    """A line for the job's log."""
+    """A line for the job log."""
 
     text: str
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class ProgressMessage(Wire, frozen=True, tag="told"):
-    """Progress: the phase, its amounts so far, and the lines since the message before."""
+    """Progress: the phase, its amounts so far, and the log lines since the previous message."""
 
     phase: str | None = None
     amounts: dict[str, int] = {}
@@ -38,7 +38,9 @@ class ProgressMessage(Wire, frozen=True, tag="told"):
 
 
 class ErrorMessage(Wire, frozen=True, tag="failed"):
-    """An error as people read it; ``kind`` is that of :mod:`odf_engine.errors`, where it is one of those."""
+    """An error; ``kind`` is the class name if it is one of the transferable classes of
+    :mod:`odf_engine.errors`.
+    """
 
     message: str
     kind: str = "OdfError"
@@ -48,7 +50,7 @@ class ErrorMessage(Wire, frozen=True, tag="failed"):
 
 
 class InputSchema(Wire, frozen=True):
-    """An input of a query: its alias, the schema of its slices as an Arrow schema table, its column names."""
+    """An input of a query: alias, schema of its slices as Arrow schema in FlatBuffers, and column names."""
 
     alias: str
     schema: bytes
@@ -56,7 +58,7 @@ class InputSchema(Wire, frozen=True):
 
 
 class ValidateQuery(Wire, frozen=True):
-    """Whether a query can be run over such inputs; ``declared`` is the schema that the dataset has."""
+    """Request to validate a query over these inputs; ``declared`` is the schema of the dataset."""
 
     transform: Sql
     inputs: list[InputSchema]
@@ -65,16 +67,16 @@ class ValidateQuery(Wire, frozen=True):
 
 
 class Valid(Wire, frozen=True, tag="valid"):
-    """It can: the schema of the result, and the fingerprint of the state that it keeps, if any."""
+    """The query is valid: the schema of its result, and the fingerprint of its state, if any."""
 
     schema: bytes
     state: str | None = None
 
 
 class MigrateQuery(Wire, frozen=True):
-    """Ends the state of an old query (``finish``) or makes that of a new one (``rebuild``).
+    """Request to flush the state of an old query (``finish``) or compute that of a new one (``rebuild``).
 
-    ``request`` is a TransformRequest as FlatBuffer, ``declared`` the dataset's schema.
+    ``request`` is a TransformRequest as FlatBuffer; ``declared`` is the schema of the dataset.
     """
 
     how: Literal["finish", "rebuild"]
@@ -83,15 +85,15 @@ class MigrateQuery(Wire, frozen=True):
 
 
 class Migrated(Wire, frozen=True, tag="migrated"):
-    """It is done; files are where the request said. No interval: there are no rows."""
+    """The migration has succeeded; the files are at the requested paths. No interval means no rows."""
 
     new_offset_interval: OffsetInterval | None = None
 
 
 class DeriveProvenance(Wire, frozen=True):
-    """Which rows of the inputs made the rows of a transaction at these offsets.
+    """Request for the input rows of the rows of a transaction at these offsets.
 
-    ``request`` is that of the transaction, a TransformRequest as FlatBuffer; nothing is written.
+    ``request`` is the request of the transaction, a TransformRequest as FlatBuffer; nothing is written.
     """
 
     request: bytes
@@ -99,14 +101,14 @@ class DeriveProvenance(Wire, frozen=True):
 
 
 class DerivedFrom(Wire, frozen=True):
-    """Rows of an input, by what the query calls it, in ascending order."""
+    """Rows of an input by its alias in the query, in ascending order."""
 
     alias: str
     rows: list[OffsetInterval]
 
 
 class Derivation(Wire, frozen=True, tag="derivation"):
-    """Those are the rows; where they are not ``exact``, all that could be, and the reason."""
+    """The input rows; if not ``exact``, all candidates and the reason."""
 
     feeds: list[DerivedFrom]
     exact: bool = True
@@ -114,7 +116,7 @@ class Derivation(Wire, frozen=True, tag="derivation"):
 
 
 class QueryTable(Wire, frozen=True):
-    """A table of a query: its name, Parquet files, schema as an Arrow schema table, and column names."""
+    """A table of a query: name, Parquet files, Arrow schema in FlatBuffers, and column names."""
 
     name: str
     paths: list[str]
@@ -123,7 +125,7 @@ class QueryTable(Wire, frozen=True):
 
 
 class ComputeOutcome(Wire, frozen=True):
-    """What a proof would state of the result of a query that can read these tables."""
+    """Request for the outcome of a query that can read these tables, as stated in a proof."""
 
     query: str
     tables: list[QueryTable]
@@ -138,7 +140,7 @@ class ComputedOutcome(Wire, frozen=True, tag="outcome"):
 
 
 class UnimplementedMessage(Wire, frozen=True, tag="notYet"):
-    """A version of the engine that cannot answer."""
+    """The engine version does not implement the request."""
 
     message: str
 
@@ -146,35 +148,35 @@ class UnimplementedMessage(Wire, frozen=True, tag="notYet"):
 Answer = (
     ProgressMessage | ErrorMessage | Valid | Migrated | Derivation | ComputedOutcome | UnimplementedMessage
 )
-"""A streamed response: any number of :class:`ProgressMessage`, then one of the others."""
+"""A streamed response: any number of :class:`ProgressMessage`, then one other message."""
 
 
 def encode(document: Wire) -> bytes:
-    """A document as JSON."""
+    """Encode a document as JSON."""
     return msgspec.json.encode(document, enc_hook=encode_hook)
 
 
-def decode(data: bytes, kind: Any) -> Any:
-    """Reads a document.
+def decode(data: bytes, document_type: Any) -> Any:
+    """Decode a document.
 
     Raises:
-        ValueError: it is not of this kind.
+        ValueError: it is not of this type.
     """
-    return msgspec.json.decode(data, type=kind, dec_hook=decode_hook)
+    return msgspec.json.decode(data, type=document_type, dec_hook=decode_hook)
 
 
 _KINDS: Final = {each.__name__: each for each in (BadData, InvalidQuery, NotFound, Unsupported)}
 
 
-def failed(error: OdfError) -> ErrorMessage:
-    """An error to be sent."""
+def to_error_message(error: OdfError) -> ErrorMessage:
+    """Return the message of an error."""
     kinds = [name for name, each in _KINDS.items() if isinstance(error, each)]
     kind = kinds[0] if kinds else "OdfError"
     return ErrorMessage(error.message, kind, error.where, error.hint, list(error.excerpt))
 
 
 def to_exception(answer: ErrorMessage) -> OdfError:
-    """An error that was sent; a terminal obeys nothing in it."""
+    """Return the error of a message, without control characters."""
     kind = _KINDS.get(answer.kind, OdfError)
     error = kind(
         strip_control_characters(answer.message),
@@ -186,7 +188,7 @@ def to_exception(answer: ErrorMessage) -> OdfError:
 
 
 def strip_control_characters(text: str) -> str:
-    """Text from elsewhere, without characters that a terminal would obey."""
+    """Replace control characters in text of third parties, which a terminal would interpret."""
     return "".join(
         char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text
     )
@@ -200,30 +202,32 @@ VALIDATE: Final = "ValidateQuery"
 MIGRATE: Final = "MigrateQuery"
 PROVENANCE: Final = "DeriveProvenance"
 OUTCOME: Final = "ComputeOutcome"
-MAX_MESSAGE: Final = 256 << 20
-"""A request names every slice of an increment, so it may well be larger than gRPC's usual 4 MB."""
+MAX_MESSAGE_BYTES: Final = 256 << 20
+"""Maximum size of a message in bytes. A request lists every slice of an increment, which can exceed gRPC's
+default of 4 MB.
+"""
 CONTENT: Final = 1
-FURTHER: Final = 2
-"""Numbers of the fields of a message."""
+EXTENSION: Final = 2
+"""Field numbers of a message."""
 _LENGTH_DELIMITED: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 
 
-def wrap(data: bytes, further: bytes = b"") -> bytes:
-    """A message of these fields; an empty one is left out, as protobuf leaves out defaults."""
-    return _field(CONTENT, data) + _field(FURTHER, further)
+def encode_fields(data: bytes, extension: bytes = b"") -> bytes:
+    """Return a message with these fields; empty fields are omitted, as defaults are in protobuf."""
+    return _field(CONTENT, data) + _field(EXTENSION, extension)
 
 
-def unwrap(message: bytes, field: int = CONTENT) -> bytes:
-    """The bytes that a field of a message holds; none when it is not there. Other fields are passed over.
+def decode_field(message: bytes, field: int = CONTENT) -> bytes:
+    """Return the bytes of a field of a message; empty if it is missing. Other fields are ignored.
 
     Raises:
-        ValueError: this is no protobuf message.
+        ValueError: not a protobuf message.
     """
-    found = b""
+    value = b""
     for tag, data in _fields(message):
-        found = data if tag == field << 3 | _LENGTH_DELIMITED else found
-    return found
+        value = data if tag == field << 3 | _LENGTH_DELIMITED else value
+    return value
 
 
 def _field(number: int, data: bytes) -> bytes:
@@ -231,23 +235,23 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tags and bytes; none for numbers."""
-    at = 0
-    while at < len(message):
-        tag, at = _read_varint(message, at)
-        begin, kind = at, tag & 7
-        if kind == _LENGTH_DELIMITED:
-            length, begin = _read_varint(message, at)
-            at = begin + length
-        elif kind == 0:
-            _, at = _read_varint(message, at)
-        elif kind in _FIXED:
-            at += _FIXED[kind]
+    """Yield tags and bytes; empty bytes for numbers."""
+    position = 0
+    while position < len(message):
+        tag, position = _read_varint(message, position)
+        start, wire_type = position, tag & 7
+        if wire_type == _LENGTH_DELIMITED:
+            length, start = _read_varint(message, position)
+            position = start + length
+        elif wire_type == 0:
+            _, position = _read_varint(message, position)
+        elif wire_type in _FIXED:
+            position += _FIXED[wire_type]
         else:
-            raise ValueError(f"a field of the unknown wire type {kind}")
-        if at > len(message):
+            raise ValueError(f"a field of the unknown wire type {wire_type}")
+        if position > len(message):
             raise ValueError("a field is longer than its message")
-        yield tag, message[begin:at] if kind == _LENGTH_DELIMITED else b""
+        yield tag, message[start:position] if wire_type == _LENGTH_DELIMITED else b""
 
 
 def _varint(value: int) -> bytes:
@@ -259,13 +263,13 @@ def _varint(value: int) -> bytes:
     return bytes(parts)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        at += 1
+    while position < len(data) and shift < 64:
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7
     raise ValueError("a number has no end")

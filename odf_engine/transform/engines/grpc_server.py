@@ -1,4 +1,4 @@
-"""Serves the Spark engine over gRPC (``python -m``)."""
+"""Server of the Spark engine over gRPC (``python -m``)."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.query.execution import TableFiles
+from odf_engine.settings import load, load_workspace, user_file
 from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
 from odf_engine.spark.runtime.spark_conf import SparkConfig, SparkOptions
 from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.transform.engines.contract import Engine, QueryInput, TransactionResult
 from odf_engine.transform.engines.grpc_messages import (
-    FURTHER,
-    MAX_MESSAGE,
+    EXTENSION,
+    MAX_MESSAGE_BYTES,
     MIGRATE,
     OUTCOME,
     OWN_SERVICE,
@@ -66,219 +67,239 @@ from odf_engine.transform.engines.grpc_messages import (
     Valid,
     ValidateQuery,
     decode,
+    decode_field,
     encode,
-    failed,
-    unwrap,
-    wrap,
+    encode_fields,
+    to_error_message,
 )
 from odf_engine.transform.engines.spark_engine import SparkEngine, raw_query
 
 _PROGRESS_SECONDS: Final = 1.0
-_NEWS_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 
 
 class ResponseFormat(Protocol):
-    """How the answers of a service are written."""
+    """Encoding of the responses of a service."""
 
-    def progress_message(self, told: ProgressMessage) -> bytes:
-        """A message of progress."""
+    def progress_message(self, message: ProgressMessage) -> bytes:
+        """Return a progress message."""
         ...
 
-    def failed(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
-        """A message that an error was; ``invalid`` when the query is to blame."""
+    def error_message(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
+        """Return an error message; ``invalid`` if the query is the cause."""
         ...
 
 
 class JsonResponses:
-    """Messages of one JSON document."""
+    """Responses as one JSON document."""
 
-    def progress_message(self, told: ProgressMessage) -> bytes:
-        return wrap(encode(told))
+    def progress_message(self, message: ProgressMessage) -> bytes:
+        return encode_fields(encode(message))
 
-    def failed(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
-        return wrap(encode(failure))
+    def error_message(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
+        return encode_fields(encode(failure))
 
 
 class FlatBufferResponses:
-    """Messages of a FlatBuffer, and a JSON document for those who know it."""
+    """Responses as FlatBuffer, with a JSON document as extension."""
 
     def __init__(self, progress: Any, invalid: Callable[[str], Any], failed: Callable[[str], Any]) -> None:
         self._progress, self._invalid, self._failed = progress, invalid, failed
 
-    def progress_message(self, told: ProgressMessage) -> bytes:
-        return wrap(encode_table(self._progress), encode(told))
+    def progress_message(self, message: ProgressMessage) -> bytes:
+        return encode_fields(encode_table(self._progress), encode(message))
 
-    def failed(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
-        place = f"{failure.where}: " if failure.where else ""
+    def error_message(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
+        location = f"{failure.where}: " if failure.where else ""
         hint = f" ({failure.hint})" if failure.hint else ""
-        text = f"{place}{failure.message}{hint}"
-        return wrap(encode_table((self._invalid if invalid else self._failed)(text)), encode(failure))
+        text = f"{location}{failure.message}{hint}"
+        return encode_fields(
+            encode_table((self._invalid if invalid else self._failed)(text)), encode(failure)
+        )
 
 
 class _ProgressBuffer(Reporter):
-    """Gathers what there is to tell, for the next message."""
+    """Collects progress for the next message."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._news = threading.Lock()
+        self._buffer_lock = threading.Lock()
         self._phase: str | None = None
         self._amounts: dict[str, int] = {}
         self._lines: list[Line] = []
 
     def phase(self, name: str) -> None:
         """See :class:`Reporter`."""
-        with self._news:
+        with self._buffer_lock:
             self._phase, self._amounts = name, {}
 
     def set_amounts(self, **amounts: int | None) -> None:
         """See :class:`Reporter`."""
-        with self._news:
+        with self._buffer_lock:
             self._amounts |= {name: value for name, value in amounts.items() if value is not None}
 
     def log(self, text: str, level: Any = "info") -> None:
         """See :class:`Reporter`."""
-        with self._news:
+        with self._buffer_lock:
             self._lines.append(Line(text, level))
 
-    def told(self) -> ProgressMessage:
-        """What is new since it was asked last."""
-        with self._news:
-            told = ProgressMessage(self._phase, self._amounts, self._lines)
+    def take_message(self) -> ProgressMessage:
+        """Return the progress since the last call."""
+        with self._buffer_lock:
+            message = ProgressMessage(self._phase, self._amounts, self._lines)
             self._phase, self._amounts, self._lines = None, {}, []
-        return told
+        return message
 
 
 class Requests:
-    """The requests that are being worked on.
+    """The requests in progress.
 
     Args:
-        left: called, in a thread of its own, after a request was cancelled.
+        on_cancelled: called in a separate thread after a request was cancelled.
     """
 
-    def __init__(self, left: Callable[[], None]) -> None:
-        self._left = left
+    def __init__(self, on_cancelled: Callable[[], None]) -> None:
+        self._on_cancelled = on_cancelled
         self._gate = threading.Condition()
         self._open = 0
-        self._held = False
+        self._paused = False
 
-    def busy(self) -> bool:
-        """Whether there are any."""
+    def is_busy(self) -> bool:
+        """Return whether there are any."""
         return self._open > 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """New requests wait until the end of the block."""
+        """Delay new requests until the end of the block."""
         with self._gate:
-            self._held = True
+            self._paused = True
         try:
             yield
         finally:
             with self._gate:
-                self._held = False
+                self._paused = False
                 self._gate.notify_all()
 
-    def answers(
-        self, work: Callable[[Reporter], bytes], context: grpc.ServicerContext, form: ResponseFormat
+    def run_streamed(
+        self,
+        work: Callable[[Reporter], bytes],
+        context: grpc.ServicerContext,
+        response_format: ResponseFormat,
     ) -> Iterator[bytes]:
-        """Progress while the work runs, then what came of it. A client that goes away stops the work."""
+        """Yield progress while the work runs, then its result. The work is cancelled when the client
+        disconnects.
+        """
         reporter = _ProgressBuffer()
-        done: queue.Queue[bytes] = queue.Queue()
+        results: queue.Queue[bytes] = queue.Queue()
         context.add_callback(reporter.cancel)
         threading.Thread(
-            target=self._run, args=(work, reporter, form, done), name="engine-request", daemon=True
+            target=self._run,
+            args=(work, reporter, response_format, results),
+            name="engine-request",
+            daemon=True,
         ).start()
-        silent = 0.0
+        idle_seconds = 0.0
         answer: bytes | None = None
         while answer is None:
             try:
-                answer = done.get(timeout=_NEWS_SECONDS)
+                answer = results.get(timeout=_POLL_SECONDS)
             except queue.Empty:
-                silent += _NEWS_SECONDS
-            told = reporter.told()
-            if told != ProgressMessage() or (answer is None and silent >= _PROGRESS_SECONDS):
-                silent = 0.0
-                yield form.progress_message(told)
+                idle_seconds += _POLL_SECONDS
+            message = reporter.take_message()
+            if message != ProgressMessage() or (answer is None and idle_seconds >= _PROGRESS_SECONDS):
+                idle_seconds = 0.0
+                yield response_format.progress_message(message)
         yield answer
 
     def _run(
         self,
         work: Callable[[Reporter], bytes],
         reporter: Reporter,
-        form: ResponseFormat,
-        done: queue.Queue[bytes],
+        response_format: ResponseFormat,
+        results: queue.Queue[bytes],
     ) -> None:
         with self._gate:
-            self._gate.wait_for(lambda: not self._held)
+            self._gate.wait_for(lambda: not self._paused)
             self._open += 1
         try:
-            done.put(work(reporter))
+            results.put(work(reporter))
         except OdfError as error:
-            done.put(form.failed(failed(error), invalid=isinstance(error, InvalidQuery)))
+            results.put(
+                response_format.error_message(
+                    to_error_message(error), invalid=isinstance(error, InvalidQuery)
+                )
+            )
         except msgspec.MsgspecError as error:
-            done.put(form.failed(ErrorMessage(f"the request cannot be read: {error}"), invalid=False))
+            results.put(
+                response_format.error_message(
+                    ErrorMessage(f"the request cannot be read: {error}"), invalid=False
+                )
+            )
         except Exception as error:
-            done.put(form.failed(ErrorMessage(f"{type(error).__name__}: {error}"), invalid=False))
+            results.put(
+                response_format.error_message(ErrorMessage(f"{type(error).__name__}: {error}"), invalid=False)
+            )
         finally:
             with self._gate:
                 self._open -= 1
         if reporter.cancelled:
-            self._left()
+            self._on_cancelled()
 
 
 _OPTIONS: Final = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE),
-    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
 ]
-_AT_ONCE: Final = 4
+_MAX_PARALLEL: Final = 4
 
 
 class EngineServer:
-    """Serves a Spark that has started.
+    """Serves a running Spark.
 
     Args:
         runtime: the Spark.
-        address: host and port; port 0 takes a free one, which :attr:`port` names. Or ``unix:`` and a path.
+        address: host and port, or ``unix:`` and a path. Port 0 selects a free port, see :attr:`port`.
 
     Raises:
-        OdfError: the address cannot be had.
+        OdfError: the address is not available.
     """
 
     def __init__(self, runtime: SparkRuntime, address: str) -> None:
         self._runtime = runtime
-        self._requests = Requests(self._left)
+        self._requests = Requests(self._on_cancelled)
         self._engine: Engine = SparkEngine(runtime)
-        self._server = grpc.server(ThreadPoolExecutor(2 * _AT_ONCE, "grpc"), options=_OPTIONS)
-        self._handle(SERVICE, {TRANSFORM: self._transform, RAW_QUERY: self._raw_query})
+        self._server = grpc.server(ThreadPoolExecutor(2 * _MAX_PARALLEL, "grpc"), options=_OPTIONS)
+        self._add_handlers(SERVICE, {TRANSFORM: self._transform, RAW_QUERY: self._raw_query})
         own = {
             VALIDATE: self._validate,
             MIGRATE: self._migrate,
             PROVENANCE: self._provenance,
             OUTCOME: self._outcome,
         }
-        self._handle(OWN_SERVICE, own)
+        self._add_handlers(OWN_SERVICE, own)
         try:
             self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise OdfError(f"the engine cannot listen: {error}", where=address) from None
 
     def start(self) -> None:
-        """Begins to answer."""
+        """Start to accept requests."""
         self._server.start()
 
     def stop(self) -> None:
-        """Ends running requests and stops."""
+        """Cancel running requests and stop."""
         self._server.stop(grace=1).wait()
 
-    def _handle(self, service: str, methods: dict[str, Callable[..., Iterator[bytes]]]) -> None:
+    def _add_handlers(self, service: str, methods: dict[str, Callable[..., Iterator[bytes]]]) -> None:
         handlers = {name: grpc.unary_stream_rpc_method_handler(each) for name, each in methods.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
-    def _left(self) -> None:
-        """A request was cancelled: its tasks must not go on for ever."""
-        if has_runaway_tasks(self._runtime, self._requests.busy):
+    def _on_cancelled(self) -> None:
+        """Restart Spark if the tasks of a cancelled request do not stop."""
+        if has_runaway_tasks(self._runtime, self._requests.is_busy):
             with self._requests.paused():
-                if not self._requests.busy():
+                if not self._requests.is_busy():
                     self._runtime.stop()
                     self._runtime.start()
 
@@ -286,100 +307,106 @@ class EngineServer:
 
     def _transform(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            request = decode_table(unwrap(message), TransformRequest)
-            further = decode(unwrap(message, FURTHER) or b"{}", RequestExtension)
-            result = self._engine.execute(request, _schema(further.declared), reporter)
-            return wrap(encode_table(TransformSuccess(_interval(result), _watermark(request))))
+            request = decode_table(decode_field(message), TransformRequest)
+            extension = decode(decode_field(message, EXTENSION) or b"{}", RequestExtension)
+            result = self._engine.execute(request, _decode_optional_schema(extension.declared), reporter)
+            return encode_fields(
+                encode_table(TransformSuccess(_written_interval(result), _combined_watermark(request)))
+            )
 
-        progress, wrong = TransformProgress(), (TransformInvalidQuery, TransformInternalError)
-        return self._requests.answers(work, context, FlatBufferResponses(progress, *wrong))
+        progress, failures = TransformProgress(), (TransformInvalidQuery, TransformInternalError)
+        return self._requests.run_streamed(work, context, FlatBufferResponses(progress, *failures))
 
     def _raw_query(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            request = decode_table(unwrap(message), RawQueryRequest)
-            return wrap(encode_table(RawQuerySuccess(raw_query(self._runtime.session(), request, reporter))))
+            request = decode_table(decode_field(message), RawQueryRequest)
+            return encode_fields(
+                encode_table(RawQuerySuccess(raw_query(self._runtime.session(), request, reporter)))
+            )
 
-        progress, wrong = RawQueryProgress(), (RawQueryInvalidQuery, RawQueryInternalError)
-        return self._requests.answers(work, context, FlatBufferResponses(progress, *wrong))
+        progress, failures = RawQueryProgress(), (RawQueryInvalidQuery, RawQueryInternalError)
+        return self._requests.run_streamed(work, context, FlatBufferResponses(progress, *failures))
 
     # --- odf.engine.v1.Engine -------------------------------------------------------------------
 
     def _validate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            query = decode(unwrap(message), ValidateQuery)
+            query = decode(decode_field(message), ValidateQuery)
             inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in query.inputs]
-            valid = self._engine.validate(query.transform, inputs, query.vocab, _schema(query.declared))
-            return wrap(encode(Valid(encode_schema(valid.schema), valid.state)))
+            valid = self._engine.validate(
+                query.transform, inputs, query.vocab, _decode_optional_schema(query.declared)
+            )
+            return encode_fields(encode(Valid(encode_schema(valid.schema), valid.state)))
 
-        return self._requests.answers(work, context, JsonResponses())
+        return self._requests.run_streamed(work, context, JsonResponses())
 
     def _migrate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            query = decode(unwrap(message), MigrateQuery)
+            query = decode(decode_field(message), MigrateQuery)
             request = decode_table(query.request, TransformRequest)
             migrate = self._engine.finish if query.how == "finish" else self._engine.rebuild
-            result = migrate(request, _schema(query.declared), reporter)
-            return wrap(encode(Migrated(_interval(result))))
+            result = migrate(request, _decode_optional_schema(query.declared), reporter)
+            return encode_fields(encode(Migrated(_written_interval(result))))
 
-        return self._requests.answers(work, context, JsonResponses())
+        return self._requests.run_streamed(work, context, JsonResponses())
 
     def _provenance(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            query = decode(unwrap(message), DeriveProvenance)
+            query = decode(decode_field(message), DeriveProvenance)
             request = decode_table(query.request, TransformRequest)
             derived = self._engine.provenance(request, query.rows, reporter)
             feeds = [DerivedFrom(alias, rows) for alias, rows in derived.feeds]
-            return wrap(encode(Derivation(feeds, derived.exact, derived.reason)))
+            return encode_fields(encode(Derivation(feeds, derived.exact, derived.reason)))
 
-        return self._requests.answers(work, context, JsonResponses())
+        return self._requests.run_streamed(work, context, JsonResponses())
 
     def _outcome(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            query = decode(unwrap(message), ComputeOutcome)
+            query = decode(decode_field(message), ComputeOutcome)
             tables = [
                 TableFiles(each.name, list(map(Path, each.paths)), decode_schema(each.schema), each.vocab)
                 for each in query.tables
             ]
             found = self._engine.compute_outcome(query.query, tables, reporter)
-            return wrap(encode(ComputedOutcome(found.outcome, found.read, found.spark)))
+            return encode_fields(encode(ComputedOutcome(found.outcome, found.read, found.spark)))
 
-        return self._requests.answers(work, context, JsonResponses())
+        return self._requests.run_streamed(work, context, JsonResponses())
 
 
-def _interval(result: TransactionResult) -> OffsetInterval | None:
+def _written_interval(result: TransactionResult) -> OffsetInterval | None:
     return None if result.written is None else result.written.offset_interval
 
 
-def _schema(data: bytes | None) -> pa.Schema | None:
+def _decode_optional_schema(data: bytes | None) -> pa.Schema | None:
     return None if data is None else decode_schema(data)
 
 
-def _watermark(request: TransformRequest) -> Timestamp | None:
-    """The least of the inputs' newest watermarks; none while one has none in this request."""
-    newest = [max((mark.event_time for mark in each.explicit_watermarks), default=None)
+def _combined_watermark(request: TransformRequest) -> Timestamp | None:
+    """Return the minimum of the inputs' latest watermarks; None if an input has none in this request."""
+    latest = [max((mark.event_time for mark in each.explicit_watermarks), default=None)
               for each in request.query_inputs]  # fmt: skip
-    known = [mark for mark in newest if mark is not None]
-    return min(known) if len(known) == len(newest) and known else None
+    known = [mark for mark in latest if mark is not None]
+    return min(known) if len(known) == len(latest) and known else None
 
 
 def serve(
     config: SparkConfig,
     address: str,
-    said: Callable[[str], None],
+    on_ready: Callable[[str], None],
     stopped: threading.Event,
     scratch: Path | None,
 ) -> None:
-    """Serves until it is stopped.
+    """Serve until stopped.
 
     Args:
-        config: how Spark runs.
+        config: Spark configuration.
         address: see :class:`EngineServer`.
-        said: is told when and where the engine listens.
-        stopped: set to end it.
-        scratch: a folder for temporary files; by default one of the machine's own.
+        on_ready: receives a message when the engine listens.
+        stopped: set to stop the server.
+        scratch: folder for temporary files; the default of the system if None.
 
     Raises:
-        OdfError: Spark does not start, or the address cannot be had.
+        OdfError: Spark does not start, or the address is not available.
     """
     with tempfile.TemporaryDirectory(prefix="odf-engine-", dir=scratch) as folder:
         runtime = SparkRuntime(config, Path(folder) / "spark.log", Path(folder))
@@ -387,8 +414,10 @@ def serve(
         try:
             server = EngineServer(runtime, address)
             server.start()
-            place = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{server.port}"
-            said(f"{runtime.detail}\nthe engine listens at grpc://{place}")
+            location = (
+                address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{server.port}"
+            )
+            on_ready(f"{runtime.detail}\nthe engine listens at grpc://{location}")
             stopped.wait()
             server.stop()
         finally:
@@ -396,23 +425,25 @@ def serve(
 
 
 def main() -> int:
-    """The program: options as ``odf engine serve`` gives them, and those of a sandbox."""
+    """Run the program: options of ``odf engine serve``, and those of a sandbox."""
     escape_standard_streams()
-    given = _arguments()
+    arguments = _parse_arguments()
     stopped = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stopped.set())
     try:
-        if given.socket is None:
-            config, address = _configured(given.settings_of), f"{given.host}:{given.port}"
-            if given.settings_of is not None:  # the executors of a cluster see the workspace, not /tmp
-                given.scratch = given.settings_of / "cache"
-                given.scratch.mkdir(exist_ok=True)
+        if arguments.socket is None:
+            config, address = _load_spark_config(arguments.settings_of), f"{arguments.host}:{arguments.port}"
+            if (
+                arguments.settings_of is not None
+            ):  # the executors of a cluster can access the workspace, not /tmp
+                arguments.scratch = arguments.settings_of / "cache"
+                arguments.scratch.mkdir(exist_ok=True)
         else:
-            config = SparkOptions(given.master, driver_memory=given.memory)
-            address = f"unix:{given.socket}"
-            threading.Thread(target=_until_closed, args=(stopped,), daemon=True).start()
-        serve(config, address, lambda text: print(text, flush=True), stopped, given.scratch)
+            config = SparkOptions(arguments.master, driver_memory=arguments.memory)
+            address = f"unix:{arguments.socket}"
+            threading.Thread(target=_stop_at_end_of_input, args=(stopped,), daemon=True).start()
+        serve(config, address, lambda text: print(text, flush=True), stopped, arguments.scratch)
     except OdfError as error:
         hint = f"\n  hint: {error.hint}" if error.hint else ""
         sys.stderr.write(f"error: {error}{hint}\n")
@@ -420,7 +451,7 @@ def main() -> int:
     return 0
 
 
-def _arguments() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="odf engine serve")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=5544)
@@ -433,13 +464,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _configured(odf: Path | None) -> SparkConfig:
-    from odf_engine.settings import load, load_workspace, user_file
-
+def _load_spark_config(odf: Path | None) -> SparkConfig:
     return (load_workspace(odf) if odf else load(user_file())).spark
 
 
-def _until_closed(stopped: threading.Event) -> None:
+def _stop_at_end_of_input(stopped: threading.Event) -> None:
     sys.stdin.read()
     stopped.set()
 

@@ -18,19 +18,19 @@ from odf_engine.data.slices import slice_schema
 from odf_engine.errors import BadData, InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
 
-_PLACE = "odf_place"
+_ROW_INDEX = "odf_place"
 
 
 class EmittedRows:
-    """The newest row of each group, as it is in the dataset.
+    """The latest row of each group in the dataset.
 
     Args:
-        schema: of the rows.
-        keys: columns that tell groups apart; none when all rows are one group.
-        event_time: the column that rows are put in order by, before all others.
+        schema: schema of the rows.
+        keys: columns that identify groups; empty if all rows are one group.
+        event_time: column by which rows are sorted first.
 
     Raises:
-        Unsupported: groups cannot be told apart by such a column.
+        Unsupported: a key column has a nested type.
     """
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], event_time: str) -> None:
@@ -48,12 +48,12 @@ class EmittedRows:
         self._rows = schema.empty_table()
 
     def load(self, path: Path) -> None:
-        """Takes the rows of a file, where there is one.
+        """Load the rows of a file, if it exists.
 
         Raises:
-            BadData: it is damaged, or has other columns.
+            BadData: the file is damaged, or has other columns.
         """
-        before = read_emitted(path)
+        before = read_emitted_rows(path)
         if before is None:
             return
         try:
@@ -62,106 +62,108 @@ class EmittedRows:
             raise BadData(f"the checkpoint is damaged: {error}", where=path.name) from error
 
     def save(self, path: Path) -> None:
-        """Writes the rows to a file."""
+        """Write the rows to a file."""
         with ipc.new_file(str(path), self._rows.schema) as file:
             file.write_table(self._rows.combine_chunks())
 
-    def changes(self, new: pa.Table, alive: Sequence[bool]) -> tuple[pa.Table, list[int]]:
-        """What new rows of groups change.
+    def changes(self, new: pa.Table, in_result: Sequence[bool]) -> tuple[pa.Table, list[int]]:
+        """Return the changes of new rows.
 
         Args:
-            new: at most one row of each group.
-            alive: of each, whether the group still is part of the result.
+            new: at most one row per group.
+            in_result: for each, whether the group is still part of the result.
 
         Returns:
-            Rows in order, -C and +C of a group after each other, and the operation of each.
+            Rows in order, -C and +C of a group adjacent, and the operation of each row.
         """
         old, count = self._rows, self._rows.num_rows
-        both = pa.concat_tables([old, new.select(self._names).cast(old.schema)])
-        before, after, stays = self._matched(both, count)
-        same = _same_rows(both, before, after)
-        units: list[tuple[int, int | None]] = []  # the row that stands for a group, and the one before it
-        kept = list(stays)
-        for was, now, equal in zip(before, after, same, strict=True):
-            lives = alive[now - count]
-            if lives:
-                kept.append(was if equal and was is not None else now)
-            if lives and not equal:
-                units.append((now, was))
-            elif not lives and was is not None:
-                units.append((was, was))
-        order = self._sorted(both.take(pa.array([row for row, _ in units], pa.int64())))
-        places: list[int] = []
+        rows = pa.concat_tables([old, new.select(self._names).cast(old.schema)])
+        before, after, unchanged = self._match_groups(rows, count)
+        same = _compare_rows(rows, before, after)
+        changed: list[tuple[int, int | None]] = []  # the row that represents a group, and its previous row
+        kept = list(unchanged)
+        for old_row, new_row, equal in zip(before, after, same, strict=True):
+            is_in_result = in_result[new_row - count]
+            if is_in_result:
+                kept.append(old_row if equal and old_row is not None else new_row)
+            if is_in_result and not equal:
+                changed.append((new_row, old_row))
+            elif not is_in_result and old_row is not None:
+                changed.append((old_row, old_row))
+        order = self._sort_indexes(rows.take(pa.array([row for row, _ in changed], pa.int64())))
+        indexes: list[int] = []
         operations: list[int] = []
-        for row, was in (units[at] for at in order):
-            if was is None:
-                found = [(row, Op.APPEND)]
-            elif was == row:
-                found = [(row, Op.RETRACT)]
+        for row, old_row in (changed[position] for position in order):
+            if old_row is None:
+                pair = [(row, Op.APPEND)]
+            elif old_row == row:
+                pair = [(row, Op.RETRACT)]
             else:
-                found = [(was, Op.CORRECT_FROM), (row, Op.CORRECT_TO)]
-            places += [place for place, _ in found]
-            operations += [int(operation) for _, operation in found]
-        left = both.take(pa.array(sorted(kept), pa.int64()))
-        self._rows = left.take(pa.array(self._sorted(left), pa.int64()))
-        return both.take(pa.array(places, pa.int64())), operations
+                pair = [(old_row, Op.CORRECT_FROM), (row, Op.CORRECT_TO)]
+            indexes += [index for index, _ in pair]
+            operations += [int(operation) for _, operation in pair]
+        remaining = rows.take(pa.array(sorted(kept), pa.int64()))
+        self._rows = remaining.take(pa.array(self._sort_indexes(remaining), pa.int64()))
+        return rows.take(pa.array(indexes, pa.int64())), operations
 
     def replacement_changes(self, before: pa.Table | None) -> tuple[pa.Table, list[int]]:
-        """What turns the rows of another query into the rows of these groups.
+        """Return the changes that turn the rows of another query into the rows of these groups.
 
         Args:
-            before: the newest rows of its groups; columns that it did not have are null. None when
-                it was not such a query.
+            before: latest rows of the other query's groups; missing columns are null. None if it had no
+                groups.
 
         Returns:
             As for :meth:`changes`.
 
         Raises:
-            BadData: its columns are of other types.
+            BadData: its columns have other types.
         """
-        rows, old = self._rows, self._aligned(before)
-        both = pa.concat_tables([old, rows])
-        if not self._tells_apart(old):
-            order = [self._sorted(old), [old.num_rows + at for at in self._sorted(rows)]]
+        rows, old = self._rows, self._align_columns(before)
+        all_rows = pa.concat_tables([old, rows])
+        if not self._has_unique_keys(old):
+            order = [self._sort_indexes(old), [old.num_rows + at for at in self._sort_indexes(rows)]]
             operations = [int(Op.RETRACT)] * old.num_rows + [int(Op.APPEND)] * rows.num_rows
-            return both.take(pa.array([*order[0], *order[1]], pa.int64())), operations
-        gone = self._matched(both, old.num_rows)[2]
-        named = pa.concat_tables([rows, old.take(pa.array(gone, pa.int64()))])
+            return all_rows.take(pa.array([*order[0], *order[1]], pa.int64())), operations
+        removed = self._match_groups(all_rows, old.num_rows)[2]
+        new_rows = pa.concat_tables([rows, old.take(pa.array(removed, pa.int64()))])
         self._rows = old
-        return self.changes(named, [True] * rows.num_rows + [False] * len(gone))
+        return self.changes(new_rows, [True] * rows.num_rows + [False] * len(removed))
 
-    def _aligned(self, before: pa.Table | None) -> pa.Table:
+    def _align_columns(self, before: pa.Table | None) -> pa.Table:
         schema = self._rows.schema
         if before is None:
             return schema.empty_table()
         nulls = {field.name: pa.nulls(before.num_rows, field.type) for field in schema}
-        have = {**nulls, **dict(zip(before.column_names, before.columns, strict=True))}
+        columns = {**nulls, **dict(zip(before.column_names, before.columns, strict=True))}
         try:
-            return pa.table({name: have[name] for name in schema.names}).cast(schema)
+            return pa.table({name: columns[name] for name in schema.names}).cast(schema)
         except (pa.ArrowException, ValueError) as error:
             raise BadData(f"the rows of the old query are no rows of the new one: {error}") from error
 
-    def _tells_apart(self, rows: pa.Table) -> bool:
-        """Whether these rows are one for each group."""
+    def _has_unique_keys(self, rows: pa.Table) -> bool:
+        """Return whether the rows have at most one row per group."""
         if not self._keys:
             return rows.num_rows <= 1
         return rows.group_by(self._keys).aggregate([]).num_rows == rows.num_rows
 
-    def _matched(self, both: pa.Table, count: int) -> tuple[list[int | None], list[int], list[int]]:
-        """Of each group with a new row the places of its old and its new row; and the other old rows."""
-        places = pa.array(range(both.num_rows), pa.int64())
-        columns: dict[str, Any] = {f"k{at}": both.column(name) for at, name in enumerate(self._keys)}
-        columns = columns or {"k0": pa.nulls(both.num_rows, pa.int8())}
+    def _match_groups(self, rows: pa.Table, count: int) -> tuple[list[int | None], list[int], list[int]]:
+        """Return the old and new row index of each group with a new row, and the indexes of the other old
+        rows.
+        """
+        indexes = pa.array(range(rows.num_rows), pa.int64())
+        columns: dict[str, Any] = {f"k{index}": rows.column(name) for index, name in enumerate(self._keys)}
+        columns = columns or {"k0": pa.nulls(rows.num_rows, pa.int8())}
         names = list(columns)
-        grouped = pa.table({**columns, _PLACE: places}).group_by(names, use_threads=False)
-        found = grouped.aggregate([(_PLACE, "min"), (_PLACE, "max")])
-        least, most = found.column(f"{_PLACE}_min"), found.column(f"{_PLACE}_max")
-        changed = pc.greater_equal(most, count)
-        before = [place if place < count else None for place in least.filter(changed).to_pylist()]
-        stays = least.filter(pc.invert(changed)).to_pylist()
-        return before, most.filter(changed).to_pylist(), stays
+        grouped = pa.table({**columns, _ROW_INDEX: indexes}).group_by(names, use_threads=False)
+        found = grouped.aggregate([(_ROW_INDEX, "min"), (_ROW_INDEX, "max")])
+        first, last = found.column(f"{_ROW_INDEX}_min"), found.column(f"{_ROW_INDEX}_max")
+        changed = pc.greater_equal(last, count)
+        before = [index if index < count else None for index in first.filter(changed).to_pylist()]
+        unchanged = first.filter(pc.invert(changed)).to_pylist()
+        return before, last.filter(changed).to_pylist(), unchanged
 
-    def _sorted(self, rows: pa.Table) -> list[int]:
+    def _sort_indexes(self, rows: pa.Table) -> list[int]:
         columns: list[Any] = []
         for name in self._order:
             column = rows.column(name)
@@ -171,8 +173,8 @@ class EmittedRows:
         return pc.sort_indices(pa.table(columns, names=names), sort_keys=keys).to_pylist()
 
 
-def read_emitted(path: Path) -> pa.Table | None:
-    """The rows of a file that :meth:`EmittedRows.save` wrote; None where there is none.
+def read_emitted_rows(path: Path) -> pa.Table | None:
+    """Read the rows of a file written by :meth:`EmittedRows.save`; None if it does not exist.
 
     Raises:
         BadData: it is damaged.
@@ -188,21 +190,21 @@ def read_emitted(path: Path) -> pa.Table | None:
         raise BadData(f"the checkpoint is damaged: {error}", where=path.name) from error
 
 
-def _same_rows(both: pa.Table, before: Sequence[int | None], after: Sequence[int]) -> list[bool]:
-    """Of each pair of places, whether the rows there are the same."""
-    old = both.take(pa.array(before, pa.int64()))
-    new = both.take(pa.array(after, pa.int64()))
+def _compare_rows(rows: pa.Table, before: Sequence[int | None], after: Sequence[int]) -> list[bool]:
+    """Return for each pair of row indexes whether the rows are equal."""
+    old = rows.take(pa.array(before, pa.int64()))
+    new = rows.take(pa.array(after, pa.int64()))
     same = [place is not None for place in before]
     for left, right in zip(old.columns, new.columns, strict=True):
         if types.is_nested(left.type):
             equal = [one == other for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)]
         else:
-            equal = _same_values(left, right).to_pylist()
+            equal = _compare_values(left, right).to_pylist()
         same = [known and now for known, now in zip(same, equal, strict=True)]
     return same
 
 
-def _same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
+def _compare_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
     equal = pc.fill_null(pc.equal(left, right), False)
     equal = pc.or_(equal, pc.and_(left.is_null(), right.is_null()))
     if types.is_floating(left.type):
@@ -212,89 +214,89 @@ def _same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArr
 
 
 class OutputContract:
-    """The columns of a result.
+    """The required columns of a result.
 
     Args:
-        own: the query's own columns.
-        vocab: the dataset's column names.
-        declared: the schema that the dataset has; None before it has one.
+        own: columns of the query.
+        vocab: column names of the dataset.
+        declared: schema of the dataset; None before it has one.
 
     Attributes:
-        schema: of the slice.
-        event_time: what the query calls the event time.
-        operation: what the query calls the operation; None when it does not give one.
+        schema: schema of the slice.
+        event_time: event time column as spelled in the query.
+        operation: operation column as spelled in the query; None if it has none.
 
     Raises:
-        InvalidQuery: no event time, a column of a reserved name, or other columns than the dataset has.
+        InvalidQuery: no event time, a reserved column name, or columns that differ from the dataset.
     """
 
     def __init__(self, own: pa.Schema, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
         self._own = own
         self._vocab = vocab
-        self.operation = _one(own, vocab.operation_type_column)
+        self.operation = _find_column(own, vocab.operation_type_column)
         _check_columns(own, vocab)
-        self.event_time = str(_one(own, vocab.event_time_column))
+        self.event_time = str(_find_column(own, vocab.event_time_column))
         data = pa.schema([field.with_nullable(True) for field in own if field.name != self.operation])
         if declared is not None:
-            _check_same(data, declared, vocab)
+            _require_same_columns(data, declared, vocab)
         self.schema = declared if declared is not None else slice_schema(data, vocab)
 
     def require_event_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Lets pass rows that have an event time.
+        """Check that all rows have an event time.
 
         Raises:
-            BadData: shows the first that has none.
+            BadData: shows the first row without one.
         """
         times = batch.column(self.event_time)
         if times.null_count:
             row = (
                 batch.slice(pc.index(times.is_null(), True).as_py(), 1).select(self._own.names).to_pylist()[0]
             )
-            shown = ", ".join(f"{column}={value}" for column, value in list(row.items())[:8])
+            row_text = ", ".join(f"{column}={value}" for column, value in list(row.items())[:8])
             raise BadData(
-                f"the event time '{self.event_time}' of a result row is null: {shown}",
+                f"the event time '{self.event_time}' of a result row is null: {row_text}",
                 where="query",
                 hint=f"filter such rows out, or give them a time: coalesce({self.event_time}, …)",
             )
         return batch
 
-    def finished(self, batch: pa.RecordBatch, operations: pa.Array) -> pa.RecordBatch:
-        """The query's own columns, with these operations unless it gives them itself."""
+    def select_columns(self, batch: pa.RecordBatch, operations: pa.Array) -> pa.RecordBatch:
+        """Return the columns of the query, with these operations unless the query has its own."""
         batch = batch.select(self._own.names)
         if self.operation is not None:
             return batch
         return batch.append_column(self._vocab.operation_type_column, operations)
 
 
-def _one(schema: pa.Schema, name: str) -> str | None:
-    """What the schema calls a column, whatever the case of its letters."""
-    (place,) = match_columns(schema.names, [name])
-    return None if place is None else schema.names[place]
+def _find_column(schema: pa.Schema, name: str) -> str | None:
+    """Return the name of a column as spelled in the schema, ignoring case."""
+    (index,) = match_columns(schema.names, [name])
+    return None if index is None else schema.names[index]
 
 
 def _check_columns(own: pa.Schema, vocab: DatasetVocabulary) -> None:
     for name in (vocab.offset_column, vocab.system_time_column):
-        if (found := _one(own, name)) is not None:
+        if (found := _find_column(own, name)) is not None:
             raise InvalidQuery(
                 f"the query gives a column '{found}', which the engine fills in itself",
                 where="query",
                 hint="leave it out, or give it another name with AS",
             )
-    time = _one(own, vocab.event_time_column)
+    time = _find_column(own, vocab.event_time_column)
     if time is None:
         raise InvalidQuery(
             f"the query gives no event time: a column '{vocab.event_time_column}' is missing",
             where="query",
             hint=f"its columns are {', '.join(own.names)}; select one AS {vocab.event_time_column}",
         )
-    kind = own.field(time).type
-    if not (types.is_timestamp(kind) or types.is_date(kind)):
+    data_type = own.field(time).type
+    if not (types.is_timestamp(data_type) or types.is_date(data_type)):
         raise InvalidQuery(
-            f"the event time '{time}' is {type_ddl(kind)}, not TIMESTAMP or DATE",
+            f"the event time '{time}' is {type_ddl(data_type)}, not TIMESTAMP or DATE",
             where="query",
             hint=f"CAST({time} AS TIMESTAMP) AS {time}",
         )
-    operation = _one(own, vocab.operation_type_column)
+    operation = _find_column(own, vocab.operation_type_column)
     if operation is not None and not types.is_integer(own.field(operation).type):
         raise InvalidQuery(
             f"the operation '{operation}' is {type_ddl(own.field(operation).type)}, not INT",
@@ -303,37 +305,39 @@ def _check_columns(own: pa.Schema, vocab: DatasetVocabulary) -> None:
         )
 
 
-def add_new_columns(declared: pa.Schema, made: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
-    """The schema of a dataset with the columns that a query gives and it does not have yet, at its end.
+def add_new_columns(declared: pa.Schema, result: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """Return the schema of a dataset extended by the new columns of a query.
 
     Args:
-        declared: the schema that the dataset has.
-        made: of the slices that the query makes.
-        vocab: the dataset's column names.
+        declared: schema of the dataset.
+        result: schema of the query's slices.
+        vocab: column names of the dataset.
 
     Raises:
-        InvalidQuery: the query lacks columns, or gives them in other types.
+        InvalidQuery: the query lacks columns, or has them in other types.
     """
-    wrong, new = _differences(made, declared, vocab)
-    if wrong:
+    problems, new = _differences(result, declared, vocab)
+    if problems:
         raise InvalidQuery(
-            "the query's columns are not those of the dataset: " + "; ".join(wrong),
+            "the query's columns are not those of the dataset: " + "; ".join(problems),
             where="query",
             hint="give them as they were, with CAST(… AS …) AS name, or make a new dataset",
         )
-    return pa.schema([*declared, *(made.field(name).with_nullable(True) for name in new)], declared.metadata)
+    return pa.schema(
+        [*declared, *(result.field(name).with_nullable(True) for name in new)], declared.metadata
+    )
 
 
-def _check_same(data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
-    wrong, new = _differences(data, declared, vocab)
-    if not wrong and not new:
+def _require_same_columns(data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
+    problems, new = _differences(data, declared, vocab)
+    if not problems and not new:
         return
     hint = "name the columns in the query, instead of SELECT *"
-    if not wrong:
+    if not problems:
         hint += ", or take in what is new: odf add --update MANIFEST --accept-columns"
     raise InvalidQuery(
         "the query's columns are not those of the dataset: "
-        + "; ".join([*wrong, *(f"column '{name}' is new" for name in new)]),
+        + "; ".join([*problems, *(f"column '{name}' is new" for name in new)]),
         where="query",
         hint=hint,
     )
@@ -342,16 +346,16 @@ def _check_same(data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) 
 def _differences(
     data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
 ) -> tuple[list[str], list[str]]:
-    """What is missing or of another type, as people read it; and the names of columns that are new."""
+    """Return descriptions of missing and incompatible columns, and the names of new columns."""
     system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-    wanted = pa.schema([field for field in declared if field.name not in system])
-    given = pa.schema([field for field in data if field.name not in system])
-    wrong: list[str] = []
-    places = match_columns(given.names, wanted.names)
-    for field, place in zip(wanted, places, strict=True):
-        if place is None:
-            wrong.append(f"column '{field.name}' is missing")
-        elif slice_type(given.field(place).type) != field.type:
-            kind = type_ddl(given.field(place).type)
-            wrong.append(f"column '{field.name}' was {type_ddl(field.type)}, is {kind}")
-    return wrong, [name for at, name in enumerate(given.names) if at not in places]
+    expected = pa.schema([field for field in declared if field.name not in system])
+    actual = pa.schema([field for field in data if field.name not in system])
+    problems: list[str] = []
+    indexes = match_columns(actual.names, expected.names)
+    for field, index in zip(expected, indexes, strict=True):
+        if index is None:
+            problems.append(f"column '{field.name}' is missing")
+        elif slice_type(actual.field(index).type) != field.type:
+            data_type = type_ddl(actual.field(index).type)
+            problems.append(f"column '{field.name}' was {type_ddl(field.type)}, is {data_type}")
+    return problems, [name for at, name in enumerate(actual.names) if at not in indexes]

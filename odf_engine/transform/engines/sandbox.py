@@ -1,4 +1,4 @@
-"""Runs foreign queries in an isolated engine process."""
+"""Runs queries of untrusted datasets in an isolated engine process."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from odf_engine.spark.runtime.jvm import Java, find_java
 from odf_engine.spark.runtime.spark_conf import is_local
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import (
-    Computed,
+    ComputedResult,
     Engine,
     QueryInput,
     RowProvenance,
     TransactionResult,
     ValidatedQuery,
 )
-from odf_engine.transform.engines.grpc_client import FileExchange, GrpcEngine, TookTooLong
+from odf_engine.transform.engines.grpc_client import EngineTimeout, FileExchange, GrpcEngine
 from odf_engine.transform.engines.namespaces import (
     PROGRAMS,
     Limits,
@@ -48,30 +48,29 @@ from odf_engine.transform.engines.namespaces import (
 _SERVER: Final = "odf_engine.transform.engines.grpc_server"
 _START_SECONDS: Final = 120.0
 _WATCH_SECONDS: Final = 0.5
-_MIN_FREE: Final = 1 << 30
-_MAX_PRINTED: Final = 16 << 20
-_BLOCK: Final = 4096
-_LAST_BYTES: Final = 1 << 16
-_EXCHANGE: Final = Path("/exchange")  # what the engine calls the folder of its files
+_MIN_FREE_BYTES: Final = 1 << 30
+_MAX_OUTPUT_BYTES: Final = 16 << 20
+_BLOCK_BYTES: Final = 4096
+_MAX_TAIL_BYTES: Final = 1 << 16
+_EXCHANGE: Final = Path("/exchange")  # path of the file exchange folder in the engine
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
 _SETTINGS: Final = (
     "alternatives", "group", "host.conf", "hosts", "java*", "ld.so.*", "localtime", "nsswitch.conf", "passwd"
 )  # fmt: skip
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
 class Sandbox:
-    """The engine for the queries of a dataset or proof. It starts with the first query and is then reused.
+    """The engine for the queries of an untrusted dataset or proof. It starts with the first query.
 
     Args:
-        config: says what may be used (``sandbox``).
-        cache: a folder for the files that go in and out; it is on the file system of the datasets, so
-            that they need not be copied.
-        log: what the engine prints is appended there.
-        name: of the dataset, or of what else the queries are from, for errors.
-        without: runs the queries where no sandbox can be had, if the configuration allows that.
-        dataset: whether the queries are those of a dataset, which can be trusted.
+        config: the limits (``sandbox``).
+        cache: folder for input and output files, on the file system of the datasets, so that hard links work.
+        log: file to which the output of the engine is appended.
+        name: name of the dataset or other origin of the queries, for errors.
+        without: runs the queries if no sandbox is available and the configuration allows that.
+        dataset: whether the queries belong to a dataset, which can be trusted.
     """
 
     def __init__(
@@ -83,14 +82,14 @@ class Sandbox:
         self._name = name
         self._without = without
         self._dataset = dataset
-        self._process: _Process | None = None
+        self._process: _EngineProcess | None = None
         self._starting = threading.Lock()
-        self._kept = ExitStack()  # the process, and its folders
+        self._resources = ExitStack()  # the process and its folders
 
     def close(self) -> None:
-        """Ends the engine at once, and leaves no file behind."""
+        """Kill the engine and remove all files."""
         self._process = None
-        self._kept.close()
+        self._resources.close()
 
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
@@ -98,21 +97,21 @@ class Sandbox:
         """See :class:`odf_engine.transform.engines.contract.Engine`.
 
         Raises:
-            NotTrusted: there is no sandbox here, and nobody has allowed to do without.
+            NotTrusted: no sandbox is available, and running without one is not allowed.
         """
-        return self._asked(reporter, lambda engine: engine.execute(request, declared, reporter))
+        return self._run(reporter, lambda engine: engine.execute(request, declared, reporter))
 
     def finish(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :meth:`execute`."""
-        return self._asked(reporter, lambda engine: engine.finish(request, declared, reporter))
+        return self._run(reporter, lambda engine: engine.finish(request, declared, reporter))
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :meth:`execute`."""
-        return self._asked(reporter, lambda engine: engine.rebuild(request, declared, reporter))
+        return self._run(reporter, lambda engine: engine.rebuild(request, declared, reporter))
 
     def validate(
         self,
@@ -122,41 +121,41 @@ class Sandbox:
         declared: pa.Schema | None,
     ) -> ValidatedQuery:
         """See :meth:`execute`."""
-        return self._asked(Reporter(), lambda engine: engine.validate(transform, inputs, vocab, declared))
+        return self._run(Reporter(), lambda engine: engine.validate(transform, inputs, vocab, declared))
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See :meth:`execute`."""
-        return self._asked(reporter, lambda engine: engine.provenance(request, rows, reporter))
+        return self._run(reporter, lambda engine: engine.provenance(request, rows, reporter))
 
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :meth:`execute`."""
-        return self._asked(reporter, lambda engine: engine.compute_outcome(sql, tables, reporter))
+        return self._run(reporter, lambda engine: engine.compute_outcome(sql, tables, reporter))
 
-    def _asked(self, reporter: Reporter, ask: Callable[[Engine], T]) -> T:
+    def _run(self, reporter: Reporter, run: Callable[[Engine], ResultT]) -> ResultT:
         with self._starting:
-            engine = self._engine(reporter)
+            engine = self._start_engine(reporter)
         try:
-            return ask(engine)
-        except TookTooLong as error:
+            return run(engine)
+        except EngineTimeout as error:
             self.close()
             hint = "allow such queries more: odf config set sandbox.minutes N"
-            raise TookTooLong(error.message, where=error.where, hint=hint) from None
+            raise EngineTimeout(error.message, where=error.where, hint=hint) from None
         except SourceUnavailable:
             process = self._process
-            if process is None or process.running:
+            if process is None or process.is_running:
                 raise
             self.close()
             if process.exceeded is not None:
                 raise process.exceeded from None
             raise OdfError(
-                "the engine in the sandbox ended in the midst of its work" + process.last_words,
+                "the engine in the sandbox ended in the midst of its work" + process.last_output,
                 hint=f"it may have needed more than sandbox.memory ({self._config.sandbox.memory})",
                 where=str(self._log),
             ) from None
 
-    def _engine(self, reporter: Reporter) -> Engine:
+    def _start_engine(self, reporter: Reporter) -> Engine:
         if self._process is not None:
             return self._process.engine
         java = find_java(os.environ.get("ODF_JAVA"))
@@ -164,10 +163,10 @@ class Sandbox:
             exchange = FileExchange(
                 folders.enter_context(job_scratch_folder(self._cache, "sandbox")), _EXCHANGE
             )
-            # The path of a socket must be short.
+            # A socket path must be short.
             sockets = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="odf-")))
-            walls = MountSandbox(
-                read={each: each for each in _readable(java)} | {_EXCHANGE / "in": exchange.inputs},
+            sandbox = MountSandbox(
+                read={each: each for each in _readable_paths(java)} | {_EXCHANGE / "in": exchange.inputs},
                 write={
                     _EXCHANGE / "out": exchange.outputs,
                     _EXCHANGE / "scratch": exchange.scratch,
@@ -175,23 +174,25 @@ class Sandbox:
                 },
                 limits=_limits(self._config.sandbox),
             )
-            program = self._program(walls)
+            program = self._find_program(sandbox)
             if program is None:
                 reporter.log("there is no sandbox here: the query runs like one's own, as allowed", "warning")
                 return self._without
             reporter.log(f"{self._name} is not trusted: its query runs in a sandbox ({program})")
-            process = _Process(self._config, walls, program, java, exchange, sockets / "engine", self._log)
-            folders.callback(process.end)
-            process.wait(reporter)
-            self._process, self._kept = process, folders.pop_all()
+            process = _EngineProcess(
+                self._config, sandbox, program, java, exchange, sockets / "engine", self._log
+            )
+            folders.callback(process.kill)
+            process.wait_until_listening(reporter)
+            self._process, self._resources = process, folders.pop_all()
             return process.engine
 
-    def _program(self, walls: MountSandbox) -> Program | None:
-        """What shuts in here; None when nothing does, and that is allowed."""
+    def _find_program(self, sandbox: MountSandbox) -> Program | None:
+        """Return the sandbox program; None if none is available and that is allowed."""
         chosen = self._config.sandbox.program
         reasons: list[str] = []
         for program in PROGRAMS if chosen == "auto" else (chosen,):
-            reason = unavailable_reason(program, walls)
+            reason = unavailable_reason(program, sandbox)
             if reason is None:
                 return program
             reasons.append(f"{program}: {reason}")
@@ -205,13 +206,13 @@ class Sandbox:
         )
 
 
-class _Process:
-    """The process of an engine that is shut in."""
+class _EngineProcess:
+    """The process of a sandboxed engine."""
 
     def __init__(
         self,
         config: Config,
-        walls: MountSandbox,
+        sandbox: MountSandbox,
         program: Program,
         java: Java,
         exchange: FileExchange,
@@ -232,57 +233,57 @@ class _Process:
             command.append(f"--master={config.spark.master}")
         with open_file(log, "ab") as output:
             self._begin = output.tell()
-            # It ends by itself when its standard input closes, which it does with this process.
+            # It exits when its standard input closes, which happens when this process exits.
             self._process = subprocess.Popen(
-                walls.wrap_command(program, command),
+                sandbox.wrap_command(program, command),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env=_environment(java),
                 start_new_session=True,
             )
-        self._watch = Watch(self._process, walls.write.values(), (log, self._begin), config.sandbox)
+        self._watch = LimitWatch(self._process, sandbox.write.values(), (log, self._begin), config.sandbox)
         self._watch.start()
 
     @property
     def exceeded(self) -> OdfError | None:
-        """The limit for which it was killed; None when it was not."""
+        """The exceeded limit for which it was killed, or None."""
         return self._watch.exceeded
 
     @property
-    def running(self) -> bool:
-        """Whether it still runs; one that is about to end gets a moment for it."""
+    def is_running(self) -> bool:
+        """Whether it still runs, after a short wait for a process that is about to exit."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         return self._process.poll() is None
 
     @property
-    def last_words(self) -> str:
-        """What it printed last, for a sentence."""
+    def last_output(self) -> str:
+        """The last output of the process, as suffix of an error message."""
         with self._log.open("rb") as file:
-            file.seek(max(self._begin, self._log.stat().st_size - _LAST_BYTES))
+            file.seek(max(self._begin, self._log.stat().st_size - _MAX_TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
         shown = " / ".join(line.strip() for line in lines if line.strip() and "listens" not in line)
         return f": {shown[-400:]}" if shown else ""
 
-    def wait(self, reporter: Reporter) -> None:
-        """Waits until it answers.
+    def wait_until_listening(self, reporter: Reporter) -> None:
+        """Wait until the engine listens.
 
         Raises:
             OdfError: it does not start.
-            Cancelled: meanwhile.
+            Cancelled: the job was cancelled meanwhile.
         """
         deadline = time.monotonic() + _START_SECONDS
         while not self._socket.exists():
             reporter.raise_if_cancelled()
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise self.exceeded or OdfError(
-                    f"the engine in the sandbox does not start{self.last_words}", where=str(self._log)
+                    f"the engine in the sandbox does not start{self.last_output}", where=str(self._log)
                 )
             time.sleep(0.05)
 
-    def end(self) -> None:
-        """Kills it, and everything that it started."""
+    def kill(self) -> None:
+        """Kill the process and all of its descendants."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -290,17 +291,17 @@ class _Process:
         self._watch.join()
 
 
-class Watch(threading.Thread):
-    """Kills a process whose sandbox exceeds a limit that the kernel does not enforce; ends with the process.
+class LimitWatch(threading.Thread):
+    """Kills a process whose sandbox exceeds a limit that the kernel does not enforce.
 
     Args:
-        process: started with a command of :meth:`MountSandbox.around`.
-        folders: those that it may write, on disks of this machine.
-        log: the file that it prints to, and where its output begins.
+        process: started with a command of :meth:`MountSandbox.wrap_command`.
+        folders: its writable folders on disks of this machine.
+        log: log file of the process, and the offset of its output.
         config: the limits.
 
     Attributes:
-        exceeded: the error that names the limit; None while all are kept.
+        exceeded: error for the exceeded limit; None otherwise.
     """
 
     def __init__(
@@ -315,17 +316,17 @@ class Watch(threading.Thread):
         self._folders = list(folders)
         self._log, self._begin = log
         self._config = config
-        # Space of files that are deleted and still open is not seen in a folder.
-        self._least_free = {each: min(_MIN_FREE, _free(each) // 2) for each in self._folders}
+        # The folder does not show the space of files that are deleted but open.
+        self._least_free = {each: min(_MIN_FREE_BYTES, _free_bytes(each) // 2) for each in self._folders}
         self.exceeded: OdfError | None = None
 
     def run(self) -> None:
-        """The thread itself."""
+        """Check the limits until the process exits."""
         while self._process.poll() is None:
             try:
-                self.exceeded = self._found()
+                self.exceeded = self._find_exceeded()
             except OSError as error:
-                self.exceeded = _stopped(f"its limits cannot be checked: {error}", hint=None)
+                self.exceeded = _stopped_error(f"its limits cannot be checked: {error}", hint=None)
             if self.exceeded is not None:
                 self._process.kill()
                 self._process.wait()
@@ -333,96 +334,98 @@ class Watch(threading.Thread):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_WATCH_SECONDS)
 
-    def _found(self) -> OdfError | None:
+    def _find_exceeded(self) -> OdfError | None:
         disk, processes = self._config.disk, self._config.processes
-        if _tasks(self._process.pid, processes) > processes:
+        if _count_threads(self._process.pid, processes) > processes:
             problem = f"it started more than sandbox.processes ({processes})"
-            return _stopped(problem, hint="allow more: odf config set sandbox.processes NUMBER")
-        if sum(map(_used, self._folders)) > _bytes(disk):
+            return _stopped_error(problem, hint="allow more: odf config set sandbox.processes NUMBER")
+        if sum(map(_disk_usage, self._folders)) > _parse_size(disk):
             problem = f"it used more than sandbox.disk ({disk})"
-            return _stopped(problem, hint="allow more: odf config set sandbox.disk SIZE")
-        if any(_free(folder) < least for folder, least in self._least_free.items()):
-            return _stopped("the disk is almost full", hint="make room and try again")
-        if self._log.stat().st_size - self._begin > _MAX_PRINTED:
-            return _stopped(f"it printed more than {_MAX_PRINTED >> 20} MiB", hint=f"see {self._log}")
+            return _stopped_error(problem, hint="allow more: odf config set sandbox.disk SIZE")
+        if any(_free_bytes(folder) < least for folder, least in self._least_free.items()):
+            return _stopped_error("the disk is almost full", hint="make room and try again")
+        if self._log.stat().st_size - self._begin > _MAX_OUTPUT_BYTES:
+            return _stopped_error(
+                f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB", hint=f"see {self._log}"
+            )
         return None
 
 
-def _stopped(reason: str, hint: str | None) -> OdfError:
+def _stopped_error(reason: str, hint: str | None) -> OdfError:
     return OdfError(f"the engine in the sandbox was stopped: {reason}", hint=hint)
 
 
-def _used(folder: Path) -> int:
-    """Bytes on disk of everything in a folder; each file counts as a block at least.
+def _disk_usage(folder: Path) -> int:
+    """Return the disk usage of a folder in bytes; each file counts as one block at least.
 
     Raises:
-        OSError: a folder cannot be read: the process may hide files in it.
+        OSError: a folder is unreadable; the process could hide files in it.
     """
     used = 0
-    waiting = [folder]
-    while waiting:
-        with contextlib.suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+    pending = [folder]
+    while pending:
+        with contextlib.suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
             for each in entries:
-                with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
-                    used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK)
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK_BYTES)
                     if each.is_dir(follow_symlinks=False):
-                        waiting.append(Path(each.path))
+                        pending.append(Path(each.path))
     return used
 
 
-def _free(folder: Path) -> int:
+def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _tasks(pid: int, most: int) -> int:
-    """How many threads a process and its descendants have; some number above ``most`` if they have more."""
+def _count_threads(pid: int, limit: int) -> int:
+    """Return the number of threads of a process and its descendants. Counting stops above ``limit``."""
     count = 0
-    waiting = [pid]
-    while waiting and count <= most:
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
+    pending = [pid]
+    while pending and count <= limit:
+        with contextlib.suppress(OSError):  # exited meanwhile
+            for task in Path(f"/proc/{pending.pop()}/task").iterdir():
                 count += 1
-                waiting += map(int, (task / "children").read_text().split())
+                pending += map(int, (task / "children").read_text().split())
     return count
 
 
 def _limits(config: SandboxConfig) -> Limits:
     return Limits(
-        memory=2 * _bytes(config.memory) + (1 << 30),  # Java needs more than its heap
-        file=_bytes(config.disk),
-        tmp=_bytes(config.tmp),
+        memory=2 * _parse_size(config.memory) + (1 << 30),  # Java needs more than its heap
+        file=_parse_size(config.disk),
+        tmp=_parse_size(config.tmp),
         processes=config.processes,
     )
 
 
-def _bytes(size: str) -> int:
-    """The bytes of a size such as ``64m`` or ``2g``."""
+def _parse_size(size: str) -> int:
+    """Parse a size such as ``64m`` or ``2g`` into bytes."""
     return int(size[:-1]) << {"m": 20, "g": 30}[size[-1].lower()]
 
 
-def _readable(java: Java) -> list[Path]:
-    """What Python and Java consist of."""
+def _readable_paths(java: Java) -> list[Path]:
+    """Return the paths of Python and Java."""
     return [
         *map(Path, _SYSTEM),
         *(found for pattern in _SETTINGS for found in sorted(Path("/etc").glob(pattern))),
         *map(Path, dict.fromkeys((sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix))),
-        *_packages(),
+        *_package_folders(),
         java.home,
         class_data_archive.folder(),
     ]
 
 
-def _packages() -> Iterator[Path]:
-    """Where modules are; of a folder that is no such place by itself, this program's alone."""
+def _package_folders() -> Iterator[Path]:
+    """Yield the folders of Python packages; of a source checkout only this program's package."""
     yield from (Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages"))
     yield Path(odf_engine.__path__[0])
 
 
 def _environment(java: Java) -> dict[str, str]:
-    """Nothing that is secret; the settings of Spark are not those of the workspace either."""
-    kept = {name: os.environ[name] for name in ("LANG", "ODF_SPARK_ARCHIVE") if name in os.environ}
+    """Return the environment without secrets, and without the Spark settings of the workspace."""
+    inherited = {name: os.environ[name] for name in ("LANG", "ODF_SPARK_ARCHIVE") if name in os.environ}
     return {
-        **kept,
+        **inherited,
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": "/tmp",
         "TMPDIR": str(_EXCHANGE / "scratch"),

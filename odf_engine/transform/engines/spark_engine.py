@@ -36,7 +36,7 @@ from odf_engine.spark.plan_rewrite import (
     track_origins,
 )
 from odf_engine.spark.readers import query_schema, slices_frame
-from odf_engine.spark.row_order import Make, SortOrder, Step, UnsortedResult, sorted_batches
+from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, UnsortedResult, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.streaming.micro_batch import MicroBatchQuery
 from odf_engine.spark.streaming.stateful_query import StreamingPlan, plan_stream, state_fingerprint
@@ -44,12 +44,12 @@ from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query, temporal_tables, uses_as_of_join
 from odf_engine.sql.table_functions import TableFunctionCall
 from odf_engine.transform.engines.as_of_transaction import (
-    AsOfStreaming,
-    fingerprint_as_of,
+    AsOfTransaction,
+    as_of_fingerprint,
     prepare_as_of_query,
 )
 from odf_engine.transform.engines.contract import (
-    Computed,
+    ComputedResult,
     QueryInput,
     RowProvenance,
     TransactionResult,
@@ -67,13 +67,15 @@ INPUT: Final = "input"
 
 
 def raw_query(session: SparkSession, request: RawQueryRequest, reporter: Reporter) -> int:
-    """Writes the result to the request's output path; how many records it has. Without any there is no file.
+    """Write the result of a query to the request's output path; return the number of rows.
+
+    No file is written for an empty result.
 
     Raises:
         NotFound: an input file is missing.
-        InvalidQuery: the query is wrong.
-        BadData: a value that cannot be computed.
-        Cancelled: nothing is left.
+        InvalidQuery: the query is invalid.
+        BadData: a value cannot be computed.
+        Cancelled: no output file remains.
     """
     for path in request.input_data_paths:
         if not Path(path).is_file():
@@ -98,98 +100,98 @@ def raw_query(session: SparkSession, request: RawQueryRequest, reporter: Reporte
 
 
 def derive_row_provenance(
-    followed: TrackedResult, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    tracked: TrackedResult, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
 ) -> RowProvenance:
-    """Finds them: the rows of a transaction are in the order of their positions, which name input rows.
+    """Derive the provenance of rows of a stateless transaction.
 
-    The other half of a correction belongs to a row that one half of it made: without it, the operation
-    would be another one.
+    Rows of a transaction are in the order of their positions, which identify the input rows. The other row of
+    a correction pair contributes as well: without it, the operation would differ.
 
     Args:
-        followed: the result of the transaction's query.
-        request: of the transaction.
-        rows: offsets of rows that it made.
-        reporter: is asked whether to stop.
+        tracked: result of the transaction's query.
+        request: request of the transaction.
+        rows: offsets of result rows.
+        reporter: checked for cancellation.
     """
-    found: dict[int, set[int]] = defaultdict(set)
-    for position, operation in _positions(followed, request.next_offset, rows, reporter):
-        at, offset = position >> INPUT_BITS, position & ((1 << INPUT_BITS) - 1)
-        found[at].add(offset)
+    offsets: dict[int, set[int]] = defaultdict(set)
+    for position, operation in _positions(tracked, request.next_offset, rows, reporter):
+        index, offset = position >> INPUT_BITS, position & ((1 << INPUT_BITS) - 1)
+        offsets[index].add(offset)
         other = {Op.CORRECT_FROM: offset + 1, Op.CORRECT_TO: offset - 1}.get(Op(operation))
-        interval = request.query_inputs[at].offset_interval
+        interval = request.query_inputs[index].offset_interval
         if other is not None and interval is not None and interval.start <= other <= interval.end:
-            found[at].add(other)
+            offsets[index].add(other)
     feeds = [
-        (each.query_alias, intervals(sorted(found[at])))
-        for at, each in enumerate(request.query_inputs)
-        if at in found
+        (each.query_alias, to_intervals(sorted(offsets[index])))
+        for index, each in enumerate(request.query_inputs)
+        if index in offsets
     ]
     return RowProvenance(feeds, exact=True, reason=None)
 
 
-def all_input_rows(request: TransformRequest, why: str) -> RowProvenance:
-    """Everything that a transaction read, for a query that keeps state.
+def all_input_rows(request: TransformRequest, reason: str) -> RowProvenance:
+    """Return all rows that a transaction read, for a stateful query.
 
     Raises:
-        Unsupported: it goes on from a state, and what that was made of the request does not say.
+        Unsupported: it continues from a state, whose rows are not in the request.
     """
     if request.prev_checkpoint_path is not None:
-        raise Unsupported(f"{why}, and its rows come from earlier transactions too", where="query")
+        raise Unsupported(f"{reason}, and its rows come from earlier transactions too", where="query")
     feeds = [
         (each.query_alias, [each.offset_interval])
         for each in request.query_inputs
         if each.offset_interval is not None
     ]
-    return RowProvenance(feeds, exact=False, reason=why)
+    return RowProvenance(feeds, exact=False, reason=reason)
 
 
 def _positions(
-    followed: TrackedResult, first: int, rows: Sequence[OffsetInterval], reporter: Reporter
+    tracked: TrackedResult, first: int, rows: Sequence[OffsetInterval], reporter: Reporter
 ) -> Iterator[tuple[int, int]]:
-    """Position and operation of each of the rows."""
-    wanted = [(each.start - first, each.end - first) for each in rows]
+    """Yield position and operation of each of the rows."""
+    ranges = [(each.start - first, each.end - first) for each in rows]
     sort = False
     while True:
-        found: list[tuple[int, int]] = []
+        positions: list[tuple[int, int]] = []
         number = 0
         try:
-            for batch in sorted_batches(_make(followed), _order(followed), reporter, sort=sort):
+            for batch in sorted_batches(_position_frames(tracked), _sort_order(tracked), reporter, sort=sort):
                 reporter.raise_if_cancelled()
-                for begin, end in wanted:
+                for begin, end in ranges:
                     start, stop = max(begin - number, 0), min(end + 1 - number, batch.num_rows)
                     if start < stop:
                         part = batch.slice(start, stop - start)
-                        found += zip(part[POSITION].to_pylist(), part[OPERATION].to_pylist(), strict=True)
+                        positions += zip(part[POSITION].to_pylist(), part[OPERATION].to_pylist(), strict=True)
                 number += batch.num_rows
         except UnsortedResult:
             sort = True
         else:
-            yield from found
+            yield from positions
             return
 
 
-def _order(followed: TrackedResult) -> SortOrder:
-    return SortOrder() if followed.ordered else SortOrder((POSITION,), passes=True)
+def _sort_order(tracked: TrackedResult) -> SortOrder:
+    return SortOrder() if tracked.ordered else SortOrder((POSITION,), passes=True)
 
 
-def _make(followed: TrackedResult) -> Make:
-    frame = followed.frame.select(POSITION, OPERATION)
+def _position_frames(tracked: TrackedResult) -> FrameFactory:
+    frame = tracked.frame.select(POSITION, OPERATION)
 
     def make(sort: bool) -> tuple[DataFrame, Step]:
-        return frame.sort(POSITION) if sort and not followed.ordered else frame, lambda batch: batch
+        return frame.sort(POSITION) if sort and not tracked.ordered else frame, lambda batch: batch
 
     return make
 
 
-def intervals(offsets: Sequence[int]) -> list[OffsetInterval]:
-    """Offsets in ascending order as intervals."""
-    found: list[OffsetInterval] = []
+def to_intervals(offsets: Sequence[int]) -> list[OffsetInterval]:
+    """Return ascending offsets as intervals."""
+    result: list[OffsetInterval] = []
     for offset in offsets:
-        if found and offset == found[-1].end + 1:
-            found[-1] = OffsetInterval(found[-1].start, offset)
+        if result and offset == result[-1].end + 1:
+            result[-1] = OffsetInterval(result[-1].start, offset)
         else:
-            found.append(OffsetInterval(offset, offset))
-    return found
+            result.append(OffsetInterval(offset, offset))
+    return result
 
 
 _HIDDEN = (POSITION, OPERATION)
@@ -202,14 +204,16 @@ def validate_query(
     vocab: DatasetVocabulary,
     declared: pa.Schema | None,
 ) -> ValidatedQuery:
-    """Implements ``Engine.validate``. The caller must not use ``session`` again."""
+    """Implement ``Engine.validate``. The caller must not use ``session`` again."""
     if uses_as_of_join(transform.queries or []):
         with tempfile.TemporaryDirectory(prefix="odf-validate-") as folder:
             streams = MicroBatchQuery(session, Path(folder, "state"), Path(folder))
-            made = prepare_as_of_query(session, streams, transform, inputs, vocab.event_time_column, set())
-            text = fingerprint_as_of(session, streams, made, inputs)
-        return _checked(made.query, vocab, declared, text, inputs)
-    # No join asks for them, but what they name has to be there.
+            prepared = prepare_as_of_query(
+                session, streams, transform, inputs, vocab.event_time_column, set()
+            )
+            text = as_of_fingerprint(session, streams, prepared, inputs)
+        return _validate_plan(prepared.query, vocab, declared, text, inputs)
+    # No join uses them, but their columns must exist.
     temporal_tables(
         transform.temporal_tables or [], {each.alias: (each.schema.names, each.vocab) for each in inputs}
     )
@@ -218,14 +222,14 @@ def validate_query(
     frame = run_query(session, views, transform.queries or [])
     check_repeatable(frame, "query")
     try:
-        followed = track_origins(session, frame, vocabs)
+        tracked = track_origins(session, frame, vocabs)
     except StatefulQueryError:
         with tempfile.TemporaryDirectory(prefix="odf-validate-") as folder:
-            return _with_state(session, transform, inputs, vocab, declared, Path(folder))
-    return ValidatedQuery(OutputContract(_own(followed.frame), vocab, declared).schema, None)
+            return _validate_stateful(session, transform, inputs, vocab, declared, Path(folder))
+    return ValidatedQuery(OutputContract(_query_columns(tracked.frame), vocab, declared).schema, None)
 
 
-def _with_state(
+def _validate_stateful(
     session: SparkSession,
     transform: Sql,
     inputs: Sequence[QueryInput],
@@ -235,18 +239,18 @@ def _with_state(
 ) -> ValidatedQuery:
     streams = MicroBatchQuery(session, folder / "state", folder)
     views = {
-        each.alias: streams.view(at, query_schema(each.schema, each.vocab), each.vocab)
-        for at, each in enumerate(inputs)
+        each.alias: streams.view(index, query_schema(each.schema, each.vocab), each.vocab)
+        for index, each in enumerate(inputs)
     }
     frame = run_query(session, views, transform.queries or [])
     vocabs = {each.alias: each.vocab for each in inputs}
     query = plan_stream(session, frame, vocabs, vocab.event_time_column, set())
     with translate_errors():
         text = state_fingerprint(session, frame, whole=query.mode == "update")
-    return _checked(query, vocab, declared, text, inputs)
+    return _validate_plan(query, vocab, declared, text, inputs)
 
 
-def _checked(
+def _validate_plan(
     query: StreamingPlan,
     vocab: DatasetVocabulary,
     declared: pa.Schema | None,
@@ -254,7 +258,7 @@ def _checked(
     inputs: Sequence[QueryInput],
 ) -> ValidatedQuery:
     columns = arrow_schema(query.frame.schema)
-    own = pa.schema([columns.field(name) for name in query.own(columns.names)])
+    own = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
     contract = OutputContract(own, vocab, declared)
     if query.mode == "update":
         EmittedRows(own, query.keys, contract.event_time)
@@ -262,16 +266,16 @@ def _checked(
 
 
 def state_dependencies(fingerprint: str, datasets: Sequence[str]) -> str:
-    """What the state of a query depends on, its very inputs included.
+    """Return a fingerprint of a query's state that includes the ids of the inputs.
 
     Args:
-        fingerprint: of the query (:attr:`ValidatedQuery.state`).
-        datasets: the ids of the inputs, in the order of declaration.
+        fingerprint: fingerprint of the query (:attr:`ValidatedQuery.state`).
+        datasets: ids of the inputs, in the order of declaration.
     """
     return _hash([fingerprint, *datasets])
 
 
-def _own(frame: DataFrame) -> pa.Schema:
+def _query_columns(frame: DataFrame) -> pa.Schema:
     return pa.schema([field for field in arrow_schema(frame.schema) if field.name not in _HIDDEN])
 
 
@@ -284,7 +288,7 @@ _ANY_TIME: Final = "1970-01-01T00:00:00+00:00"
 
 
 class SparkEngine:
-    """Runs queries of the dialect ``spark`` in a Spark that has started."""
+    """Runs queries of the dialect ``spark`` in a running Spark."""
 
     def __init__(self, runtime: SparkRuntime) -> None:
         self._runtime = runtime
@@ -293,18 +297,26 @@ class SparkEngine:
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        session = self._session(request)
-        about = matching_checkpoint(request)
-        kind = _kind(request)
-        followed = None if about is not None or kind is AsOfStreaming else self._query(session, request)
-        if followed is None:
-            state = None if about is None else about.state
-            return kind(session, request, declared, reporter, state or self._state(request)).run()
-        output = _Output(followed, request, declared)
+        session = self._new_session(request)
+        checkpoint = matching_checkpoint(request)
+        transaction_class = _stateful_class(request)
+        tracked = (
+            None
+            if checkpoint is not None or transaction_class is AsOfTransaction
+            else self._track_query(session, request)
+        )
+        if tracked is None:
+            state = None if checkpoint is None else checkpoint.state
+            return transaction_class(
+                session, request, declared, reporter, state or self._state_fingerprint(request)
+            ).run()
+        output = _StatelessOutput(tracked, request, declared)
         sort = False
         while True:
             try:
-                return TransactionResult(self._write(output, request, reporter, sort=sort), output.schema)
+                return TransactionResult(
+                    self._write_slice(output, request, reporter, sort=sort), output.schema
+                )
             except UnsortedResult:
                 sort = True
 
@@ -324,29 +336,33 @@ class SparkEngine:
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        about = matching_checkpoint(request)
-        state = (None if about is None else about.state) or self._state(request)
-        return _kind(request)(self._session(request), request, declared, reporter, state).finish()
+        checkpoint = matching_checkpoint(request)
+        state = (None if checkpoint is None else checkpoint.state) or self._state_fingerprint(request)
+        return _stateful_class(request)(
+            self._new_session(request), request, declared, reporter, state
+        ).finish()
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        state = self._state(request)
-        return _kind(request)(self._session(request), request, declared, reporter, state).rebuild()
+        state = self._state_fingerprint(request)
+        return _stateful_class(request)(
+            self._new_session(request), request, declared, reporter, state
+        ).rebuild()
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        session = self._session(request)
-        stateful = matching_checkpoint(request) is not None or _kind(request) is AsOfStreaming
-        followed = None if stateful else self._query(session, request)
-        if followed is None:
+        session = self._new_session(request)
+        stateful = matching_checkpoint(request) is not None or _stateful_class(request) is AsOfTransaction
+        tracked = None if stateful else self._track_query(session, request)
+        if tracked is None:
             return all_input_rows(request, "the query keeps state")
-        return derive_row_provenance(followed, request, rows, reporter)
+        return derive_row_provenance(tracked, request, rows, reporter)
 
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         known = {each.name.casefold(): each for each in tables}
         read: list[str] = []
@@ -363,18 +379,18 @@ class SparkEngine:
             sql, [each.name for each in tables], find, session, reporter, proven=True
         ) as answer:
             outcome = answer.outcome(reporter)
-        return Computed(outcome, read, session.version)
+        return ComputedResult(outcome, read, session.version)
 
-    def _session(self, request: TransformRequest) -> SparkSession:
+    def _new_session(self, request: TransformRequest) -> SparkSession:
         session = self._runtime.session()
         define_system_time(session, request.system_time.to_datetime().isoformat())
         return session
 
-    def _state(self, request: TransformRequest) -> str:
-        """What the state of the query depends on.
+    def _state_fingerprint(self, request: TransformRequest) -> str:
+        """Return the fingerprint of the query's state.
 
         Raises:
-            InvalidQuery: it keeps none.
+            InvalidQuery: the query is stateless.
         """
         inputs = [
             QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
@@ -385,8 +401,8 @@ class SparkEngine:
             raise InvalidQuery("the query goes row by row: it has no state", where="query")
         return state_dependencies(state, [str(each.dataset_id) for each in request.query_inputs])
 
-    def _query(self, session: SparkSession, request: TransformRequest) -> TrackedResult | None:
-        """The result of a query that goes row by row; None when it needs state."""
+    def _track_query(self, session: SparkSession, request: TransformRequest) -> TrackedResult | None:
+        """Return the result of a stateless query; None if it needs state."""
         views: dict[str, DataFrame] = {}
         for each in request.query_inputs:
             schema = pq.read_schema(each.schema_file)
@@ -402,8 +418,8 @@ class SparkEngine:
         except StatefulQueryError:
             return None
 
-    def _write(
-        self, output: _Output, request: TransformRequest, reporter: Reporter, *, sort: bool
+    def _write_slice(
+        self, output: _StatelessOutput, request: TransformRequest, reporter: Reporter, *, sort: bool
     ) -> WrittenSlice | None:
         return write_slice(
             output.batches(reporter, sort=sort),
@@ -417,50 +433,48 @@ class SparkEngine:
         )
 
 
-class _Output:
+class _StatelessOutput:
     """The result of a query as rows of a slice (the output contract).
 
     Raises:
-        InvalidQuery: no event time, a column of a reserved name, or other columns than the dataset has.
+        InvalidQuery: no event time, a reserved column name, or columns that differ from the dataset.
     """
 
-    def __init__(
-        self, followed: TrackedResult, request: TransformRequest, declared: pa.Schema | None
-    ) -> None:
-        self._followed = followed
-        result = arrow_schema(followed.frame.schema)
+    def __init__(self, tracked: TrackedResult, request: TransformRequest, declared: pa.Schema | None) -> None:
+        self._tracked = tracked
+        result = arrow_schema(tracked.frame.schema)
         own = pa.schema([field for field in result if field.name not in _ORIGIN])
         self._contract = OutputContract(own, request.vocab, declared)
         self.schema = self._contract.schema
 
     def batches(self, reporter: Reporter, *, sort: bool) -> Iterator[pa.RecordBatch]:
-        """The rows in their order, with their operations.
+        """Yield the rows in order, with their operations.
 
         Raises:
-            OutOfOrder: ask again, with ``sort``.
+            UnsortedResult: call again with ``sort``.
         """
-        if self._followed.ordered:
+        if self._tracked.ordered:
             rows = sorted_batches(
-                lambda _: (self._followed.frame, self._contract.require_event_time), SortOrder(), reporter
+                lambda _: (self._tracked.frame, self._contract.require_event_time), SortOrder(), reporter
             )
             rows = (split_corrections(batch, OPERATION) for batch in rows)
         else:
-            rows = sorted_batches(self._make, SortOrder((POSITION,), passes=True), reporter, sort=sort)
+            rows = sorted_batches(self._make_frame, SortOrder((POSITION,), passes=True), reporter, sort=sort)
             rows = repair_correction_pairs(rows, POSITION, OPERATION)
-        return (self._contract.finished(batch, batch.column(OPERATION)) for batch in rows)
+        return (self._contract.select_columns(batch, batch.column(OPERATION)) for batch in rows)
 
-    def _make(self, sort: bool) -> tuple[DataFrame, Step]:
-        frame = self._followed.frame
+    def _make_frame(self, sort: bool) -> tuple[DataFrame, Step]:
+        frame = self._tracked.frame
         return frame.sort(POSITION) if sort else frame, self._contract.require_event_time
 
 
-def _kind(request: TransformRequest) -> type[StatefulTransaction]:
-    """How a query that keeps state is run."""
-    return AsOfStreaming if uses_as_of_join(request.transform.queries or []) else StatefulTransaction
+def _stateful_class(request: TransformRequest) -> type[StatefulTransaction]:
+    """Return the class that runs a stateful query."""
+    return AsOfTransaction if uses_as_of_join(request.transform.queries or []) else StatefulTransaction
 
 
-def define_system_time(session: SparkSession, moment: str) -> None:
-    """Makes ``system_time()`` the time of the transaction, in RFC 3339."""
+def define_system_time(session: SparkSession, time: str) -> None:
+    """Define ``system_time()`` as the system time of the transaction, in RFC 3339."""
     session.sql(
-        f"CREATE OR REPLACE TEMPORARY FUNCTION system_time() RETURNS TIMESTAMP RETURN TIMESTAMP'{moment}'"
+        f"CREATE OR REPLACE TEMPORARY FUNCTION system_time() RETURNS TIMESTAMP RETURN TIMESTAMP'{time}'"
     )

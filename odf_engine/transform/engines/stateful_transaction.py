@@ -1,4 +1,4 @@
-"""Stateful transactions: batch boundaries, execution, order of rows."""
+"""Stateful transactions: batch boundaries, execution, row order."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, TransformRe
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.readers import query_schema, readable_slice
-from odf_engine.spark.row_order import SortOrder, by_all_columns, by_order, external_sort
-from odf_engine.spark.runtime.spark_conf import is_here
+from odf_engine.spark.row_order import SortOrder, external_sort, sort_by_all_columns, sort_by_terms
+from odf_engine.spark.runtime.spark_conf import is_on_this_machine
 from odf_engine.spark.sql_types import arrow_schema, spark_schema
 from odf_engine.spark.streaming.micro_batch import MicroBatchQuery, is_safe_path
 from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream
@@ -43,19 +43,19 @@ from odf_engine.transform.engines.checkpoint import (
     write_checkpoint,
 )
 from odf_engine.transform.engines.contract import TransactionResult
-from odf_engine.transform.engines.output_contract import EmittedRows, OutputContract, read_emitted
+from odf_engine.transform.engines.output_contract import EmittedRows, OutputContract, read_emitted_rows
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
 
 
 class BatchSorter:
-    """Takes the rows of batches and puts them in order.
+    """Sorts the rows of batches.
 
     Args:
-        session: the job's own.
-        folder: for files that last as long as the rows are wanted.
-        reporter: hears of amounts, and is asked whether to stop.
+        session: session of the job.
+        folder: folder for files that must exist while the rows are read.
+        reporter: receives amounts; checked for cancellation.
     """
 
     def __init__(self, session: SparkSession, folder: Path, reporter: Reporter) -> None:
@@ -63,10 +63,12 @@ class BatchSorter:
         self._folder = folder
         self._reporter = reporter
 
-    def sorted(self, frame: DataFrame, contract: OutputContract, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of batch ``number`` by event time and then every other column.
+    def sort_by_time(
+        self, frame: DataFrame, contract: OutputContract, number: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the rows of batch ``number`` sorted by event time and then by every other column.
 
-        All of them are there when this returns.
+        All rows have been read from the frame at return.
 
         Raises:
             BadData: a row has no event time.
@@ -75,17 +77,21 @@ class BatchSorter:
         schema = arrow_schema(frame.schema)
         if any(types.is_nested(field.type) for field in schema):
             self._write(self._rows(frame, contract), schema, path)
-            return arrow_batches(self._by_spark(schema, path, time), self._reporter, progress=False)[1]
+            return arrow_batches(self._sorted_frame(schema, path, time), self._reporter, progress=False)[1]
         order = SortOrder(tuple(sorted(schema.names, key=lambda name: name != time)))
         rows = self._rows(frame, contract)
-        found = external_sort(
-            rows, order, path, lambda kind: self._by_spark(kind, path, time), self._reporter
+        sorted_rows = external_sort(
+            rows, order, path, lambda row_schema: self._sorted_frame(row_schema, path, time), self._reporter
         )
-        first = next(found, None)
-        return iter(()) if first is None else chain([first], found)
+        first = next(sorted_rows, None)
+        return iter(()) if first is None else chain([first], sorted_rows)
 
-    def kept(self, frame: DataFrame, contract: OutputContract, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of batch ``number`` as they come, for :meth:`ordered`; all of them are there then.
+    def store_unsorted(
+        self, frame: DataFrame, contract: OutputContract, number: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Return the rows of batch ``number`` unsorted, for :meth:`sort_by_query`.
+
+        All rows have been read from the frame at return.
 
         Raises:
             BadData: a row has no event time.
@@ -94,13 +100,15 @@ class BatchSorter:
         self._write(self._rows(frame, contract), arrow_schema(frame.schema), path)
         return pq.ParquetFile(path).iter_batches()
 
-    def ordered(
+    def sort_by_query(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, order: Sequence[str], time: str
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as a query's ORDER BY says (:attr:`Stateful.order`), then by time and every other column."""
+        """Sort rows by the query's ORDER BY (:attr:`StreamingPlan.order`), then by time and every other
+        column.
+        """
         path = self._folder / "unsorted.parquet"
         self._write(rows, schema, path)
-        frame = by_order(self._read(schema, path), order, time)
+        frame = sort_by_terms(self._read(schema, path), order, time)
         return arrow_batches(frame, self._reporter, progress=False)[1]
 
     def _path(self, number: int) -> Path:
@@ -114,15 +122,15 @@ class BatchSorter:
             for batch in rows:
                 writer.write_batch(batch)
 
-    def _by_spark(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
-        return by_all_columns(self._read(schema, path), time)
+    def _sorted_frame(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
+        return sort_by_all_columns(self._read(schema, path), time)
 
     def _read(self, schema: pa.Schema, path: Path) -> DataFrame:
         return self._session.read.schema(spark_schema(schema)).parquet(spark_path(path))
 
 
 END_OF_TIME: Final = 253_402_300_799_000
-"""A watermark in milliseconds behind which there are no rows: the end of the year 9999."""
+"""A watermark in milliseconds after all rows: the end of the year 9999."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +138,15 @@ class Slice:
     """A slice of an input.
 
     Attributes:
-        path: its file.
-        at: number of the input.
-        added: when it was committed, in milliseconds.
-        earliest: the least event time in milliseconds; None when it has no rows.
+        path: path of the file.
+        input_index: index of the input.
+        added: system time of its commit, in milliseconds.
+        earliest: minimum event time in milliseconds; None without rows.
         changes: whether it has retractions or corrections.
     """
 
     path: Path
-    at: int
+    input_index: int
     added: int
     earliest: int | None
     changes: bool
@@ -146,11 +154,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class Batch:
-    """What is read at once.
+    """The slices of one micro-batch.
 
     Attributes:
-        slices: in the order in which they were added.
-        watermark: up to when time is complete after them, in milliseconds; None when that is not known.
+        slices: in the order of their commits.
+        watermark: watermark after them, in milliseconds; None if unknown.
     """
 
     slices: Sequence[Slice]
@@ -159,106 +167,113 @@ class Batch:
 
 @dataclass(frozen=True)
 class Watermarks:
-    """The newest watermark of each input, by its alias, in milliseconds."""
+    """The latest watermark of each input, by its alias, in milliseconds."""
 
-    known: Mapping[str, int]
+    by_alias: Mapping[str, int]
 
     def combined(self, aliases: Sequence[str]) -> int | None:
-        """The watermark of all inputs together; None while one has none."""
-        found = [self.known.get(alias) for alias in aliases]
-        return None if None in found else min(mark for mark in found if mark is not None)
+        """Return the minimum of the watermarks; None if an input has none."""
+        watermarks = [self.by_alias.get(alias) for alias in aliases]
+        return None if None in watermarks else min(mark for mark in watermarks if mark is not None)
 
     def after(self, inputs: Sequence[TransformRequestInput], until: int | None) -> Watermarks:
-        """What is known just before a moment; None for the end of the transaction."""
-        known = dict(self.known)
+        """Return the watermarks just before a time; None for the end of the transaction."""
+        updated = dict(self.by_alias)
         for each in inputs:
             for mark in each.explicit_watermarks:
                 if until is None or mark.system_time.ms < until:
                     alias = each.query_alias
-                    known[alias] = max(known.get(alias, mark.event_time.ms), mark.event_time.ms)
-        return Watermarks(known)
+                    updated[alias] = max(updated.get(alias, mark.event_time.ms), mark.event_time.ms)
+        return Watermarks(updated)
 
 
 def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
-    """What the slices of a transaction are like, in the order in which they were added.
+    """Read the properties of a transaction's slices, in the order of their commits.
 
     Raises:
         NotFound, BadData: a slice is missing or damaged.
     """
-    found = [_slice(Path(path), at, each.vocab) for at, each in enumerate(inputs) for path in each.data_paths]
-    return sorted(found, key=lambda each: each.added)
+    slices = [
+        _read_slice(Path(path), at, each.vocab) for at, each in enumerate(inputs) for path in each.data_paths
+    ]
+    return sorted(slices, key=lambda each: each.added)
 
 
-def batches(
+def batches_by_slice(
     slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
 ) -> Iterator[Batch]:
-    """The batches of a transaction, of which each gives what it would give by itself.
+    """Yield the batches of a transaction. Larger batches give the same rows as single slices.
 
     Args:
         slices: in order.
-        inputs: with the watermarks that the transaction brings.
-        before: the watermarks at its beginning.
-        each: every slice has to be a batch of its own.
+        inputs: the inputs, with the new watermarks.
+        before: watermarks at the start.
+        each: every slice must be a separate batch.
     """
     aliases = [item.query_alias for item in inputs]
-    reached = before.combined(aliases)
-    held: list[Slice] = []
+    watermark_before = before.combined(aliases)
+    pending: list[Slice] = []
     for added, group in groupby(slices, key=lambda item: item.added):
         new = list(group)
-        mark = before.after(inputs, added).combined(aliases)
-        if mark is None or (reached is not None and mark <= reached):
-            mark = reached
-        late = mark is not None and mark != reached and any(_is_late(item, mark) for item in new)
-        if late or (each and held):
-            if held or not each:
-                yield Batch(held, mark)
-            held, reached = [], mark
-        held += new
+        watermark = before.after(inputs, added).combined(aliases)
+        if watermark is None or (watermark_before is not None and watermark <= watermark_before):
+            watermark = watermark_before
+        late = (
+            watermark is not None
+            and watermark != watermark_before
+            and any(_is_late(item, watermark) for item in new)
+        )
+        if late or (each and pending):
+            if pending or not each:
+                yield Batch(pending, watermark)
+            pending, watermark_before = [], watermark
+        pending += new
     last = before.after(inputs, None).combined(aliases)
-    if held or (last != reached and not each):
-        yield Batch(held, last)
+    if pending or (last != watermark_before and not each):
+        yield Batch(pending, last)
 
 
 def batches_by_watermark(
     slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
 ) -> Iterator[Batch]:
-    """The same for queries whose rows come out when the watermark reaches their time (as-of joins), and
-    for those where what comes out depends on each commit.
+    """Yield the batches for queries that emit rows when the watermark reaches their time (as-of joins).
+
+    Also for queries whose output depends on each commit.
 
     Args:
         slices: in order.
-        inputs: with the watermarks that the transaction brings.
-        before: the watermarks at its beginning.
-        each: every commit to an input has to be a batch of its own, also one of a watermark alone.
+        inputs: the inputs, with the new watermarks.
+        before: watermarks at the start.
+        each: every commit must be a separate batch, even one with a watermark alone.
     """
     aliases = [item.query_alias for item in inputs]
-    done = reached = before.combined(aliases)
-    held: list[Slice] = []
-    moments = {item.added for item in slices}
-    moments |= {mark.system_time.ms for item in inputs for mark in item.explicit_watermarks}
-    for moment in sorted(moments):
-        new = [item for item in slices if item.added == moment]
-        # A version may come for the very time up to which rows came out.
+    batch_watermark = reached = before.combined(aliases)
+    pending: list[Slice] = []
+    times = {item.added for item in slices}
+    times |= {watermark.system_time.ms for item in inputs for watermark in item.explicit_watermarks}
+    for time in sorted(times):
+        new = [item for item in slices if item.added == time]
+        # A version may arrive for the exact time up to which rows were emitted.
         late = reached is not None and any(_is_late(item, reached + 1) for item in new)
-        if (late or each) and (held or reached != done):
-            yield Batch(held, reached)
-            held, done = [], reached
-        held += new
-        mark = before.after(inputs, moment + 1).combined(aliases)
-        reached = mark if reached is None or (mark is not None and mark > reached) else reached
-    if held or reached != done:
-        yield Batch(held, reached)
+        if (late or each) and (pending or reached != batch_watermark):
+            yield Batch(pending, reached)
+            pending, batch_watermark = [], reached
+        pending += new
+        watermark = before.after(inputs, time + 1).combined(aliases)
+        reached = watermark if reached is None or (watermark is not None and watermark > reached) else reached
+    if pending or reached != batch_watermark:
+        yield Batch(pending, reached)
 
 
-def _is_late(slice: Slice, mark: int) -> bool:
-    return slice.earliest is not None and slice.earliest < mark
+def _is_late(slice: Slice, watermark: int) -> bool:
+    return slice.earliest is not None and slice.earliest < watermark
 
 
-def _slice(path: Path, at: int, vocab: DatasetVocabulary) -> Slice:
+def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> Slice:
     names = (vocab.system_time_column, vocab.event_time_column, vocab.operation_type_column)
     try:
         with open_parquet(path) as file:
-            ranges = _recorded(file, names) or _computed(path, names)
+            ranges = _ranges_from_statistics(file, names) or _ranges_from_rows(path, names)
     except FileNotFoundError:
         raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify") from None
     except UNREADABLE as error:
@@ -266,40 +281,40 @@ def _slice(path: Path, at: int, vocab: DatasetVocabulary) -> Slice:
     added, times, operations = ranges
     return Slice(
         path,
-        at,
-        _milliseconds(added[0]) or 0,
-        _milliseconds(times[0]),
+        input_index,
+        _to_milliseconds(added[0]) or 0,
+        _to_milliseconds(times[0]),
         operations[1] is not None and operations[1] > 0,
     )
 
 
-def _recorded(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
-    """Least and greatest values as the file itself says; None when it does not."""
+def _ranges_from_statistics(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
+    """Return minimum and maximum of columns from the file's statistics; None without statistics."""
     metadata = file.metadata
-    places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
-    found: list[tuple[Any, Any]] = []
+    column_indexes = {metadata.schema.column(index).path: index for index in range(metadata.num_columns)}
+    ranges: list[tuple[Any, Any]] = []
     for name in names:
         parts = [
-            metadata.row_group(group).column(places[name]).statistics
+            metadata.row_group(group).column(column_indexes[name]).statistics
             for group in range(metadata.num_row_groups)
         ]
         if not parts or not all(part is not None and part.has_min_max for part in parts):
             return None
-        found.append((min(part.min for part in parts), max(part.max for part in parts)))
-    return found
+        ranges.append((min(part.min for part in parts), max(part.max for part in parts)))
+    return ranges
 
 
-def _computed(path: Path, names: Sequence[str]) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
+def _ranges_from_rows(path: Path, names: Sequence[str]) -> list[tuple[Any, Any]]:
+    ranges: list[tuple[Any, Any]] = []
     for name in names:
         ends = [pc.min_max(batch.column(0)) for batch in read_bounded(path, [name])]
         least = [each["min"].as_py() for each in ends if each["min"].is_valid]
         greatest = [each["max"].as_py() for each in ends if each["max"].is_valid]
-        found.append((min(least, default=None), max(greatest, default=None)))
-    return found
+        ranges.append((min(least, default=None), max(greatest, default=None)))
+    return ranges
 
 
-def _milliseconds(value: date | datetime | None) -> int | None:
+def _to_milliseconds(value: date | datetime | None) -> int | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
@@ -316,7 +331,7 @@ _EMITTED: Final = "emitted.arrow"
 
 
 class PreparedQuery(NamedTuple):
-    """A query that is about to run: over which slices, and of a grouping without a window what it gave."""
+    """A query that is ready to run: its slices, and the emitted rows of a grouping without a window."""
 
     query: StreamingPlan
     contract: OutputContract
@@ -325,14 +340,14 @@ class PreparedQuery(NamedTuple):
 
 
 class StatefulTransaction:
-    """One transaction.
+    """A transaction of a stateful query.
 
     Args:
-        session: the job's own, in which ``system_time()`` is defined.
-        request: what to run; its checkpoints' folder is used for temporary files.
-        declared: the schema of the dataset; None before it has one.
-        reporter: hears of amounts and late rows, and is asked whether to stop.
-        state: what the query's state depends on (:attr:`Validated.state`).
+        session: session of the job, in which ``system_time()`` is defined.
+        request: the request; the folder of its new checkpoint is used for temporary files.
+        declared: schema of the dataset; None before it has one.
+        reporter: receives amounts and late rows; checked for cancellation.
+        state: fingerprint of the query's state (:attr:`ValidatedQuery.state`).
     """
 
     def __init__(
@@ -345,175 +360,178 @@ class StatefulTransaction:
     ) -> None:
         self._session = session
         self._request = request
-        self._depends = state
+        self._fingerprint = state
         self._declared = declared
         self._reporter = reporter
         self._new_checkpoint = Path(request.new_checkpoint_path)
         folder = self._folder = safe_folder(
             self._new_checkpoint.with_name("stream"), str(session.sparkContext.master)
         )
-        self._kept = folder / "kept"
+        self._checkpoint_folder = folder / "kept"
         self._scratch = folder / "scratch"
         self._scratch.mkdir(parents=True)
-        self._arrange = BatchSorter(session, self._scratch, reporter)
-        self._streams = MicroBatchQuery(session, self._kept / "state", folder)
+        self._sorter = BatchSorter(session, self._scratch, reporter)
+        self._streams = MicroBatchQuery(session, self._checkpoint_folder / "state", folder)
 
     def run(self) -> TransactionResult:
-        """Runs it and writes slice and checkpoint.
+        """Run it; write the slice and the checkpoint.
 
         Raises:
-            InvalidQuery, Unsupported: the query; BadData: a value, a slice or the checkpoint.
-            Cancelled: nothing is left.
+            InvalidQuery, Unsupported: the query is invalid or not supported.
+            BadData: a value, a slice or the checkpoint is invalid.
+            Cancelled: no output files remain.
         """
-        return self._cleared(self._run)
+        return self._run_and_clean(self._execute)
 
     def finish(self) -> TransactionResult:
-        """Writes the rows that were still to come, and no checkpoint; the request brings nothing.
+        """Write the remaining rows and no checkpoint; the request has no new input data.
 
         Raises:
             OdfError: as for :meth:`run`.
         """
-        return self._cleared(self._finish)
+        return self._run_and_clean(self._flush)
 
     def rebuild(self) -> TransactionResult:
-        """Writes the state after everything that the request brings, begun from nothing.
+        """Write the state after all input data of the request, from an empty state.
 
-        The rows until then are dropped. Of a grouping without a window the slice has what turns the rows
-        of the query whose checkpoint the request names into its own.
+        The rows are dropped. For a grouping without a window the slice has the changes that turn the rows of
+        the query whose checkpoint is in the request into its own rows.
 
         Raises:
             OdfError: as for :meth:`run`.
         """
-        return self._cleared(self._rebuild)
+        return self._run_and_clean(self._rebuild)
 
-    def _cleared(self, work: Callable[[], TransactionResult]) -> TransactionResult:
+    def _run_and_clean(self, work: Callable[[], TransactionResult]) -> TransactionResult:
         try:
             return work()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _run(self) -> TransactionResult:
-        about = self._before()
-        ready = self._ready()
-        marks = Watermarks(about.watermarks)
+    def _execute(self) -> TransactionResult:
+        metadata = self._load_state()
+        ready = self._prepare()
+        watermarks = Watermarks(metadata.watermarks)
         if ready.emitted is not None:
-            ready.emitted.load(self._kept / _EMITTED)
-        todo = self._batches(ready, marks)
-        written = self._write(chain.from_iterable(self._results(ready, todo)), ready.contract)
-        after = marks.after(self._request.query_inputs, None)
+            ready.emitted.load(self._checkpoint_folder / _EMITTED)
+        planned = self._plan_batches(ready, watermarks)
+        written = self._write_slice(chain.from_iterable(self._run_batches(ready, planned)), ready.contract)
+        after = watermarks.after(self._request.query_inputs, None)
         checkpoint = None
-        if todo or after != marks or self._request.prev_checkpoint_path is None:
-            checkpoint = self._save(ready, after)
+        if planned or after != watermarks or self._request.prev_checkpoint_path is None:
+            checkpoint = self._write_checkpoint(ready, after)
         return TransactionResult(written, ready.contract.schema, checkpoint)
 
-    def _finish(self) -> TransactionResult:
-        self._before()
-        ready = self._ready()
+    def _flush(self) -> TransactionResult:
+        self._load_state()
+        ready = self._prepare()
         if ready.emitted is not None:
-            ready.emitted.load(self._kept / _EMITTED)
-        rows = self._results(ready, [Batch([], END_OF_TIME)])
-        written = self._write(chain.from_iterable(rows), ready.contract)
+            ready.emitted.load(self._checkpoint_folder / _EMITTED)
+        rows = self._run_batches(ready, [Batch([], END_OF_TIME)])
+        written = self._write_slice(chain.from_iterable(rows), ready.contract)
         return TransactionResult(written, ready.contract.schema)
 
     def _rebuild(self) -> TransactionResult:
-        ready, nothing = self._ready(), Watermarks({})
-        todo = self._batches(ready, nothing)
-        for rows in self._results(ready, todo):
+        ready, no_watermarks = self._prepare(), Watermarks({})
+        planned = self._plan_batches(ready, no_watermarks)
+        for rows in self._run_batches(ready, planned):
             deque(rows, maxlen=0)
         written = None
         if ready.emitted is not None:
-            changes = _with_operations(*ready.emitted.replacement_changes(self._emitted_before()))
-            written = self._write(iter(changes), ready.contract)
-        checkpoint = self._save(ready, nothing.after(self._request.query_inputs, None))
+            changes = _with_operations(*ready.emitted.replacement_changes(self._load_previous_rows()))
+            written = self._write_slice(iter(changes), ready.contract)
+        checkpoint = self._write_checkpoint(ready, no_watermarks.after(self._request.query_inputs, None))
         return TransactionResult(written, ready.contract.schema, checkpoint)
 
-    def _ready(self) -> PreparedQuery:
+    def _prepare(self) -> PreparedQuery:
         slices = read_slices(self._request.query_inputs)
-        aliases = {self._request.query_inputs[each.at].query_alias for each in slices if each.changes}
-        query = self._query(aliases)
+        aliases = {
+            self._request.query_inputs[each.input_index].query_alias for each in slices if each.changes
+        }
+        query = self._plan_query(aliases)
         columns = arrow_schema(query.frame.schema)
-        own = pa.schema([columns.field(name) for name in query.own(columns.names)])
+        own = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
         contract = OutputContract(own, self._request.vocab, self._declared)
-        self._check(query, slices)
+        self._check_slices(query, slices)
         emitted = EmittedRows(own, query.keys, contract.event_time) if query.mode == "update" else None
         return PreparedQuery(query, contract, slices, emitted)
 
-    def _batches(self, ready: PreparedQuery, marks: Watermarks) -> list[Batch]:
+    def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
         inputs = self._request.query_inputs
         if ready.query.by_commit:
-            return list(batches_by_watermark(ready.slices, inputs, marks, each=True))
-        return list(batches(ready.slices, inputs, marks, each=ready.emitted is not None))
+            return list(batches_by_watermark(ready.slices, inputs, watermarks, each=True))
+        return list(batches_by_slice(ready.slices, inputs, watermarks, each=ready.emitted is not None))
 
-    def _results(self, ready: PreparedQuery, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
-        """Runs batches; the rows of each in order."""
+    def _run_batches(self, ready: PreparedQuery, batches: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
+        """Run batches; return the rows of each in order."""
         results: list[Iterator[pa.RecordBatch]] = []
-        for number, batch in enumerate(todo):
-            rows = self._batch(ready.query, ready.contract, batch, number)
-            results.append(rows if ready.emitted is None else _changed(ready.emitted, rows))
+        for number, batch in enumerate(batches):
+            rows = self._run_batch(ready.query, ready.contract, batch, number)
+            results.append(rows if ready.emitted is None else _yield_changes(ready.emitted, rows))
         if not ready.query.order:
             return results
         rows = chain.from_iterable(results)
         schema = arrow_schema(ready.query.frame.schema)
-        return [self._arrange.ordered(rows, schema, ready.query.order, ready.contract.event_time)]
+        return [self._sorter.sort_by_query(rows, schema, ready.query.order, ready.contract.event_time)]
 
     # --- The query and its state --------------------------------------------------------------
 
-    def _query(self, changing: set[str]) -> StreamingPlan:
+    def _plan_query(self, changing: set[str]) -> StreamingPlan:
         views: dict[str, DataFrame] = {}
-        for at, each in enumerate(self._request.query_inputs):
+        for index, each in enumerate(self._request.query_inputs):
             schema = query_schema(pq.read_schema(each.schema_file), each.vocab)
-            views[each.query_alias] = self._streams.view(at, schema, each.vocab)
+            views[each.query_alias] = self._streams.view(index, schema, each.vocab)
         frame = run_query(self._session, views, self._request.transform.queries or [])
         inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
         return plan_stream(self._session, frame, inputs, self._request.vocab.event_time_column, changing)
 
-    def _before(self) -> CheckpointMetadata:
-        """The state after the transaction before, unpacked."""
+    def _load_state(self) -> CheckpointMetadata:
+        """Extract and return the state of the previous transaction."""
         path = self._request.prev_checkpoint_path
         if path is None:
             return CheckpointMetadata(
-                format=FORMAT, engine=ENGINE, query=_hash(self._request), watermarks={}, watermark=None
+                format=FORMAT, engine=ENGINE, query=_query_hash(self._request), watermarks={}, watermark=None
             )
-        about = read_checkpoint(Path(path), self._kept)
-        if about.query != _hash(self._request) and about.state != self._depends:
+        metadata = read_checkpoint(Path(path), self._checkpoint_folder)
+        if metadata.query != _query_hash(self._request) and metadata.state != self._fingerprint:
             raise Unsupported(
                 "the checkpoint holds the state of another query or of other inputs",
                 where=path,
                 hint="put the old query back; odf add --update sees to the state where a query changes",
             )
-        return about
+        return metadata
 
-    def _emitted_before(self) -> pa.Table | None:
-        """The newest rows of the groups of the query before, where it had such."""
+    def _load_previous_rows(self) -> pa.Table | None:
+        """Return the latest rows of the previous query's groups, if it had any."""
         path, folder = self._request.prev_checkpoint_path, self._scratch / "before"
         if path is None:
             return None
         folder.mkdir()
         read_checkpoint(Path(path), folder)
-        return read_emitted(folder / _EMITTED)
+        return read_emitted_rows(folder / _EMITTED)
 
-    def _save(self, ready: PreparedQuery, marks: Watermarks) -> Checkpoint:
+    def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
         if ready.emitted is not None:
-            ready.emitted.save(self._kept / _EMITTED)
+            ready.emitted.save(self._checkpoint_folder / _EMITTED)
         aliases = [each.query_alias for each in self._request.query_inputs]
-        about = CheckpointMetadata(
+        metadata = CheckpointMetadata(
             format=FORMAT,
             engine=ENGINE,
-            query=_hash(self._request),
-            state=self._depends,
-            watermarks=dict(marks.known),
-            watermark=marks.combined(aliases),
+            query=_query_hash(self._request),
+            state=self._fingerprint,
+            watermarks=dict(watermarks.by_alias),
+            watermark=watermarks.combined(aliases),
         )
-        return write_checkpoint(self._new_checkpoint, about, self._kept)
+        return write_checkpoint(self._new_checkpoint, metadata, self._checkpoint_folder)
 
-    def _check(self, query: StreamingPlan, slices: Sequence[Slice]) -> None:
-        """Refuses rows that the query would get wrong."""
-        plain, streamed = self._plain(query), self._streamed(query)
+    def _check_slices(self, query: StreamingPlan, slices: Sequence[Slice]) -> None:
+        """Reject rows that the query cannot process correctly."""
+        unsupported, streamed = self._unsupported_changes(query), self._streamed_inputs(query)
         for each in slices:
-            name = self._request.query_inputs[each.at].query_alias
-            if each.changes and name in plain:
+            name = self._request.query_inputs[each.input_index].query_alias
+            if each.changes and name in unsupported:
                 raise InvalidQuery(
-                    f"the input '{name}' has retractions or corrections, and {plain[name]} "
+                    f"the input '{name}' has retractions or corrections, and {unsupported[name]} "
                     "cannot take rows back",
                     where="query",
                     hint="count, sum and avg can; or say what they mean to the query, such as WHERE op = 0",
@@ -525,49 +543,51 @@ class StatefulTransaction:
                     hint="filter them out in a dataset of its own",
                 )
 
-    def _plain(self, query: StreamingPlan) -> Mapping[str, str]:
-        """Inputs whose retractions and corrections the query cannot take, and what in it cannot."""
-        return query.plain
+    def _unsupported_changes(self, query: StreamingPlan) -> Mapping[str, str]:
+        """Return the inputs whose changes are not supported, with the operation that prevents it."""
+        return query.unsupported_changes
 
-    def _streamed(self, query: StreamingPlan) -> set[str]:
-        """Inputs whose rows have to be in the time that Spark knows for streams."""
+    def _streamed_inputs(self, query: StreamingPlan) -> set[str]:
+        """Return the inputs whose rows must be in the time range of Spark's streams."""
         aliases = {each.query_alias for each in self._request.query_inputs}
         return aliases if query.mode == "append" else set()
 
     # --- Batches ------------------------------------------------------------------------------
 
-    def _batch(
+    def _run_batch(
         self, query: StreamingPlan, contract: OutputContract, batch: Batch, number: int
     ) -> Iterator[pa.RecordBatch]:
-        """Runs a batch; its rows in order."""
-        files = self._files(batch, number)
-        taken: list[Iterator[pa.RecordBatch]] = []
+        """Run a batch; return its rows in order."""
+        files = self._batch_files(batch, number)
+        results: list[Iterator[pa.RecordBatch]] = []
 
-        def take(frame: DataFrame) -> None:
-            gather = self._arrange.kept if query.order else self._arrange.sorted
-            taken.append(gather(frame, contract, number))
+        def process_rows(frame: DataFrame) -> None:
+            gather = self._sorter.store_unsorted if query.order else self._sorter.sort_by_time
+            results.append(gather(frame, contract, number))
 
-        # A row may still come whose time is exactly the watermark, where that makes a difference.
-        mark = max(0, (batch.watermark or 0) - query.exact)
-        late = self._streams.run(query.frame, query.mode, files, mark, take, self._reporter)
+        # A row with exactly the watermark's time may still arrive, if that makes a difference.
+        watermark = max(0, (batch.watermark or 0) - query.exact)
+        late = self._streams.run(query.frame, query.mode, files, watermark, process_rows, self._reporter)
         if late:
             self._reporter.log(f"{late:,} rows came too late for what they belong to: left out", "warning")
-        return chain.from_iterable(taken)
+        return chain.from_iterable(results)
 
-    def _files(self, batch: Batch, number: int) -> list[list[Path]]:
-        """What a batch reads, by number of the input."""
+    def _batch_files(self, batch: Batch, number: int) -> list[list[Path]]:
+        """Return the files of a batch by input."""
         inputs = self._request.query_inputs
         files: list[list[Path]] = [[] for _ in inputs]
         for each in batch.slices:
-            name = f"{number}-{each.at}-{len(files[each.at])}.parquet"
-            path = readable_slice(each.path, inputs[each.at].vocab, self._scratch / f"copy-{name}")
-            files[each.at].append(path if is_safe_path(path) else _link(self._scratch / f"link-{name}", path))
+            name = f"{number}-{each.input_index}-{len(files[each.input_index])}.parquet"
+            path = readable_slice(each.path, inputs[each.input_index].vocab, self._scratch / f"copy-{name}")
+            files[each.input_index].append(
+                path if is_safe_path(path) else _link(self._scratch / f"link-{name}", path)
+            )
         return files
 
-    def _write(self, rows: Iterator[pa.RecordBatch], contract: OutputContract) -> WrittenSlice | None:
+    def _write_slice(self, rows: Iterator[pa.RecordBatch], contract: OutputContract) -> WrittenSlice | None:
         request = self._request
         return write_slice(
-            (_finished(contract, batch) for batch in rows),
+            (_select_columns(contract, batch) for batch in rows),
             schema=contract.schema,
             vocab=request.vocab,
             path=Path(request.new_data_path),
@@ -579,18 +599,18 @@ class StatefulTransaction:
 
 
 def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
-    """The state that the transaction goes on from, where it is that of the very same query.
+    """Return the checkpoint's metadata if it belongs to exactly this query; else None.
 
     Raises:
         BadData, Unsupported: the checkpoint cannot be read.
     """
     path = request.prev_checkpoint_path
-    about = None if path is None else read_checkpoint_metadata(Path(path))
-    return about if about is not None and about.query == _hash(request) else None
+    metadata = None if path is None else read_checkpoint_metadata(Path(path))
+    return metadata if metadata is not None and metadata.query == _query_hash(request) else None
 
 
-def _hash(request: TransformRequest) -> str:
-    """Of what the state belongs to."""
+def _query_hash(request: TransformRequest) -> str:
+    """Return the hash of the query and its inputs, to which the state belongs."""
     steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
     if request.transform.temporal_tables:
         steps += msgspec.json.encode(request.transform.temporal_tables, order="sorted")
@@ -599,14 +619,14 @@ def _hash(request: TransformRequest) -> str:
 
 
 def safe_folder(folder: Path, master: str) -> Path:
-    """This folder, or another one where its name would mean something else to Spark.
+    """Return the folder, or a temporary one if Spark would interpret characters of its path.
 
     Raises:
-        Unsupported: the machines of a cluster would not see another one.
+        Unsupported: the machines of a cluster could not access a temporary folder.
     """
     if is_safe_path(folder):
         return folder
-    if not is_here(master):
+    if not is_on_this_machine(master):
         raise Unsupported(
             "on a cluster, a query with state needs a workspace whose path has no other characters than "
             "letters, digits and _ . - /",
@@ -624,22 +644,22 @@ def _link(link: Path, path: Path) -> Path:
 _OPERATION: Final = "odf_operation"
 
 
-def _finished(contract: OutputContract, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _select_columns(contract: OutputContract, batch: pa.RecordBatch) -> pa.RecordBatch:
     if _OPERATION in batch.schema.names:
-        return contract.finished(batch, batch.column(_OPERATION))
-    return contract.finished(batch, pa.repeat(pa.scalar(int(Op.APPEND), pa.int32()), batch.num_rows))
+        return contract.select_columns(batch, batch.column(_OPERATION))
+    return contract.select_columns(batch, pa.repeat(pa.scalar(int(Op.APPEND), pa.int32()), batch.num_rows))
 
 
-def _changed(emitted: EmittedRows, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What the newest rows of groups change, with the operation of each row."""
-    found = list(rows)
-    if not found:
+def _yield_changes(emitted: EmittedRows, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of the latest rows of groups, with the operation of each row."""
+    batches = list(rows)
+    if not batches:
         return iter(())
-    table = pa.Table.from_batches(found)
-    alive = [count > 0 for count in table.column(ROWS).to_pylist()]
-    return iter(_with_operations(*emitted.changes(table, alive)))
+    table = pa.Table.from_batches(batches)
+    in_result = [count > 0 for count in table.column(ROWS).to_pylist()]
+    return iter(_with_operations(*emitted.changes(table, in_result)))
 
 
 def _with_operations(changes: pa.Table, operations: Sequence[int]) -> list[pa.RecordBatch]:
-    made = changes.append_column(_OPERATION, pa.array(operations, pa.int32()))
-    return made.to_batches(max_chunksize=1 << 16)
+    table = changes.append_column(_OPERATION, pa.array(operations, pa.int32()))
+    return table.to_batches(max_chunksize=1 << 16)
