@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha3_256
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from odf_engine.data.arrow_compute import decode_array, decoded_type, pc
+from odf_engine.data.arrow_compute import decoded_type, pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.ddl import TIMESTAMP, UUID
 from odf_engine.data.digest import LogicalHasher, schema_bytes
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.row_groups import MAX_ROWS, split_row_groups
 from odf_engine.data.schema_enforcement import cast_lossless, match_columns, slice_type
+from odf_engine.data.slice_file import FileLabel, SliceFile
 from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError
 from odf_engine.files import write_all
 from odf_engine.identity.multiformats import SHA3_256, Multihash
@@ -434,7 +434,7 @@ def _annotated(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice in order, a bounded number at a time.
+    """Yield the rows of a slice in order, in the columns and types of the file, in bounded batches.
 
     Args:
         path: the file.
@@ -445,66 +445,38 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Re
         BadData: it is not a Parquet file, or damaged.
         InvalidSchema: it lacks a column.
     """
-    with _opened(path, columns) as file:
-        yield from map(_plain, read_bounded(path, columns, opened=file))
+    with _open_slice(path) as file:
+        names = file.schema.names if columns is None else columns
+        missing = [name for name in names if name not in file.schema.names]
+        if missing:
+            raise InvalidSchema(f"the slice has no column '{missing[0]}'", where=str(path))
+        yield from file.batches(_decoded_schema(file.schema, names), [(0, file.rows)])
 
 
 def read_rows_at(path: Path, places: pa.Array, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of a slice at these places; only their row groups are read, one after the other.
+    """Yield single rows of a slice. Only their row groups are decoded.
 
     Args:
         path: the file.
-        places: numbers of rows, from 0, ascending.
+        places: row numbers from 0, ascending.
         columns: names of the columns to read; those that the slice lacks are left out.
 
     Raises:
         NotFound: there is no such file.
         BadData: it is not a Parquet file, or damaged, or has fewer rows.
     """
-    with _opened(path, None) as file:
-        if len(places) and places[-1].as_py() >= file.metadata.num_rows:
-            raise BadData("the data slice has fewer rows than its block says", where=str(path))
-        known = [name for name in columns if name in file.schema_arrow.names]
-        about = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
-        begin = first = 0
-        for end in accumulate(group.num_rows for group in about):
-            last = pc.search_sorted(places, pa.scalar(end, places.type)).as_py()
-            if last > first:
-                stop = places[last - 1].as_py() + 1
-                batches = read_bounded(path, known, begin, stop, opened=file)
-                yield from _take(batches, places[first:last], begin)
-            begin, first = end, last
+    with _open_slice(path) as file:
+        known = [name for name in columns if name in file.schema.names]
+        yield from file.take(_decoded_schema(file.schema, known), places)
 
 
-def _take(batches: Iterator[pa.RecordBatch], places: pa.Array, row: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows at these places of batches that begin with the number ``row``."""
-    first = 0
-    for batch in batches:
-        row += batch.num_rows
-        last = pc.search_sorted(places, pa.scalar(row, places.type)).as_py()
-        if last > first:
-            yield _plain(batch).take(pc.subtract(places[first:last], row - batch.num_rows))
-        first = last
-
-
-@contextmanager
-def _opened(path: Path, columns: list[str] | None) -> Iterator[pq.ParquetFile]:
+def _open_slice(path: Path) -> SliceFile:
     if not path.is_file():
         raise NotFound(f"there is no file {path}")
-    try:
-        with open_parquet(path) as file:
-            missing = [name for name in columns or () if name not in file.schema_arrow.names]
-            if missing:
-                raise InvalidSchema(f"the slice has no column '{missing[0]}'", where=str(path))
-            yield file
-    except UNREADABLE as error:
-        raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
+    return SliceFile(path, FileLabel(str(path), None, "the data slice"))
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [decode_array(column) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=_plain_schema(batch.schema))
-
-
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(f.name, decoded_type(f.type), f.nullable) for f in schema])
+def _decoded_schema(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """Return columns in the types without in-memory encodings."""
+    fields = (schema.field(name) for name in names)
+    return pa.schema([pa.field(field.name, decoded_type(field.type), field.nullable) for field in fields])

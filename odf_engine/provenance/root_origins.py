@@ -21,7 +21,7 @@ from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
 from odf_engine.metadata import model
 from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSource, row_count, to_ranges
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 
 _MOST: Final = 10_000
 """So many rows are looked up at most: nobody reads more of them, and memory is bounded."""
@@ -41,7 +41,7 @@ class ChangelogHistory:
     """
 
     def __init__(self, dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> None:
-        self._rows = RowScan.of_dataset(dataset)
+        self._rows = Scan.of_dataset(dataset)
         self._reporter = reporter
         self._runs = runs
         self._offset, self._op, _ = self._rows.system_columns
@@ -76,7 +76,7 @@ class ChangelogHistory:
         return to_ranges(sorted(found))
 
     def _columns(self, key: Sequence[str]) -> list[str]:
-        available = self._rows.columns.names
+        available = self._rows.schema.names
         places = match_columns(available, list(key))
         if key and None not in places:
             return [available[place] for place in places if place is not None]
@@ -105,17 +105,11 @@ class ChangelogHistory:
         """Rows that were valid once and have such values, newest slices first, in order within one."""
         wanted = _Wanted(columns, self._batches([self._offset, *columns], self._around()))
         end = max(offsets[-1] for offsets in targets.values())
-        begins = [0]
-        for part in self._rows.parts:
-            begins.append(begins[-1] + part.rows)
-        for at in reversed(range(len(self._rows.parts))):
-            if begins[at] >= end:
-                continue
+        scan = self._rows.select([self._offset, self._op, *columns]).rows([(0, end)])
+        for part in reversed(scan.by_file()):
             names: list[_Key] = []
             offsets: list[int] = []
-            span = (begins[at], min(begins[at + 1], end))
-            for batch in self._rows.batches([self._offset, self._op, *columns], [span], at):
-                self._reporter.raise_if_cancelled()
+            for batch in part.batches(self._reporter):
                 valid = pc.is_in(batch.column(1), pa.array([Op.APPEND, Op.CORRECT_TO], batch.column(1).type))
                 kept = batch.filter(valid)
                 kept = kept.filter(wanted.may_be(kept))
@@ -153,9 +147,7 @@ class ChangelogHistory:
         self, names: list[str], runs: Sequence[OffsetRange] | None = None
     ) -> Iterator[pa.RecordBatch]:
         spans = [(first, last + 1) for first, last in (self._runs if runs is None else runs)]
-        for batch in self._rows.batches(list(dict.fromkeys(names)), spans):
-            self._reporter.raise_if_cancelled()
-            yield batch
+        yield from self._rows.select(list(dict.fromkeys(names))).rows(spans).batches(self._reporter)
 
 
 class _Wanted:

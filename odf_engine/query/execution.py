@@ -198,9 +198,8 @@ class Tables:
         if as_of is None and not key and not dataset_key(entry.dataset):
             problem = f"it is not known which columns tell the rows of {entry.alias} apart"
             raise UsageError(problem, hint=f"name them: current({entry.alias}, key, …)")
-        until = -1 if pin.last_offset is None else pin.last_offset
         return build_projection(
-            self._workspace.odf, entry.dataset, key, self._reporter, until=until, as_of=as_of
+            self._workspace.odf, entry.dataset, key, self._reporter, last_offset=pin.scan_offset, as_of=as_of
         )
 
 

@@ -39,6 +39,11 @@ class PinnedVersion(msgspec.Struct, frozen=True):
     last_offset: int | None
     head: bool
 
+    @property
+    def scan_offset(self) -> int:
+        """``last_offset`` as :meth:`odf_engine.views.scan.Scan.of_dataset` takes it: -1 if there is none."""
+        return -1 if self.last_offset is None else self.last_offset
+
 
 def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersion:
     """Where the history of a dataset stood.

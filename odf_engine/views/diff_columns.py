@@ -12,7 +12,7 @@ from odf_engine.data.arrow_compute import pc
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import InvalidSchema
 from odf_engine.views.diff import CHANGE_COLUMN, DiffColumn
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 
 
 class AlignedColumn(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class AlignedColumn(msgspec.Struct, frozen=True):
     counts: bool
 
 
-def align_columns(old: RowScan, new: RowScan, key: Sequence[str], *, same: bool) -> list[AlignedColumn]:
+def align_columns(old: Scan, new: Scan, key: Sequence[str], *, same: bool) -> list[AlignedColumn]:
     """The columns of both sides without those of the system, those of the key first.
 
     Event times are laid beside each other whatever they are called. A column that only one side has does
@@ -50,11 +50,11 @@ def align_columns(old: RowScan, new: RowScan, key: Sequence[str], *, same: bool)
     Raises:
         InvalidSchema: the key is not in both, or its values cannot be equal.
     """
-    befores = {name: name for name in old.columns.names if name not in old.system_columns}
+    befores = {name: name for name in old.schema.names if name not in old.system_columns}
     event = old.vocabulary.event_time_column
     if event in befores and new.vocabulary.event_time_column not in befores:
         befores = {new.vocabulary.event_time_column if name == event else name: name for name in befores}
-    afters = [name for name in new.columns.names if name not in new.system_columns]
+    afters = [name for name in new.schema.names if name not in new.system_columns]
     places = match_columns(list(befores), afters)
     called = list(befores)
     matched = {name: called[place] for name, place in zip(afters, places, strict=True) if place is not None}
@@ -62,7 +62,7 @@ def align_columns(old: RowScan, new: RowScan, key: Sequence[str], *, same: bool)
     rows = [(name, befores[matched[name]] if name in matched else None, name) for name in afters]
     rows += [(name, befores[name], None) for name in lone]
     keys = _key_names([name for name, *_ in rows], key)
-    found = [_beside(each, old.columns, new.columns, keys, same=same) for each in rows]
+    found = [_beside(each, old.schema, new.schema, keys, same=same) for each in rows]
     if rows and not any(each.old and each.new for each in found):
         raise InvalidSchema("the two have no column in common", hint="odf show NAME lists the columns")
     for each in found:

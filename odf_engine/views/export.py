@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import pc, to_csv_fields, to_json_values
+from odf_engine.data.slice_file import RowRange
 from odf_engine.errors import AlreadyExists, UsageError
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import atomic_file
-from odf_engine.views.scan import RowRange, RowScan
+from odf_engine.views.scan import Scan
 
 Format = Literal["csv", "json", "ndjson", "parquet"]
 """``json`` is an array of objects, ``ndjson`` an object a line."""
@@ -32,7 +33,7 @@ class ExportedFile(msgspec.Struct, frozen=True):
 
 
 def export(
-    rows: RowScan,
+    rows: Scan,
     path: Path,
     form: Format,
     reporter: Reporter,
@@ -60,16 +61,15 @@ def export(
         Cancelled: the reporter was cancelled.
     """
     check_path(path, replace)
-    names = [name for name in rows.columns.names if system or name not in rows.system_columns]
+    names = [name for name in rows.schema.names if system or name not in rows.system_columns]
     if not names:
         raise UsageError("there are no columns to write")
     reporter.phase("write")
-    schema = pa.schema([rows.columns.field(name) for name in names])
-    total = sum(stop - start for start, stop in ranges) if ranges else rows.row_count
-    done = 0
+    scan = (rows.rows(ranges) if ranges else rows).select(names)
+    done, total = 0, scan.row_count
     with atomic_file(path, 0o666) as temporary:
-        with _WRITERS[form](temporary, schema) as write:
-            for batch in rows.batches(names, ranges or None):
+        with _WRITERS[form](temporary, scan.schema) as write:
+            for batch in scan.batches():
                 write(batch)
                 done += batch.num_rows
                 reporter.set_amounts(rows=done, total_rows=total)

@@ -14,10 +14,11 @@ from pyarrow import types
 
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.changelog import Op
+from odf_engine.data.slice_file import RowRange
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.views.scan import RowRange, RowScan
+from odf_engine.views.scan import Scan, times_as_numbers, to_time_unit
 
 _COMPACT_ROWS: Final = 1 << 17
 _MAX_SHARES: Final = 200  # each is an open file
@@ -172,31 +173,9 @@ def _hashes(column: pa.Array) -> pa.Array:
     return hash_values(known.dictionary).take(known.indices)
 
 
-_UNITS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_DAY: Final = 86_400 * 10**9
 _GONE, _REPLACED, _STAYS = range(3)
 _SAID: Final = 4
 """``last`` is the offset of the last row of a key at an event time, times this, and what it says of it."""
-
-
-def to_time_unit(moment: Timestamp, kind: pa.DataType) -> int:
-    """A moment as the number that a column of event times has for it, rounded down.
-
-    Raises:
-        InvalidSchema: the column has no times.
-    """
-    if types.is_timestamp(kind):
-        return moment.ns // _UNITS[kind.unit]
-    if types.is_date32(kind):
-        return moment.ns // _DAY
-    if types.is_date64(kind):
-        return moment.ns // _UNITS["ms"]
-    raise InvalidSchema(f"the event time is {kind}, which is no time")
-
-
-def times_as_numbers(times: pa.Array) -> pa.Array:
-    """Event times as numbers, in the unit of their column."""
-    return (times.cast(pa.int32()) if types.is_date32(times.type) else times).cast(pa.int64())
 
 
 class KeyedAsOf:
@@ -333,10 +312,10 @@ class LiveRowSet:
         reporter: hears of rows, and is asked whether to stop.
     """
 
-    def __init__(self, rows: RowScan, reporter: Reporter) -> None:
+    def __init__(self, rows: Scan, reporter: Reporter) -> None:
         self._rows = rows
         self._reporter = reporter
-        self._stays = pc.fill_null(pa.nulls(rows.offsets, pa.bool_()), False)
+        self._stays = pc.fill_null(pa.nulls(rows.end_offset, pa.bool_()), False)
         self._waiting: list[pa.Array] = []
         self._batches: list[tuple[int, int, int]] = []  # rows, least and greatest offset
 
@@ -345,7 +324,7 @@ class LiveRowSet:
         offset, op = self._rows.vocabulary.offset_column, self._rows.vocabulary.operation_type_column
         wanted = [*names, offset, op] if event_time is None else [*names, offset, op, event_time]
         self._batches, done = [], 0
-        for batch in self._rows.batches(list(dict.fromkeys(wanted))):
+        for batch in self._rows.select(list(dict.fromkeys(wanted))).batches(self._reporter):
             columns = {f"k{at}": batch.column(name) for at, name in enumerate(names)}
             columns |= {"offset": batch.column(offset).cast(pa.int64()), "op": batch.column(op)}
             if event_time:
@@ -353,7 +332,6 @@ class LiveRowSet:
             self._note(columns["offset"])
             done += batch.num_rows
             self._reporter.set_amounts(rows=done, total_rows=self._rows.row_count)
-            self._reporter.raise_if_cancelled()
             yield pa.table(columns)
 
     def add(self, offsets: pa.Array) -> None:
@@ -383,13 +361,13 @@ class LiveRowSet:
         offsets = pa.concat_arrays([pa.array([], pa.int64()), *self._waiting])
         self._waiting = []
         if len(offsets):
-            more = pc.scatter(pa.repeat(True, len(offsets)), offsets, max_index=self._rows.offsets - 1)
+            more = pc.scatter(pa.repeat(True, len(offsets)), offsets, max_index=self._rows.end_offset - 1)
             self._stays = pc.or_(self._stays, pc.fill_null(more, False))
 
     def _note(self, offsets: pa.Array) -> None:
         bounds = pc.min_max(offsets).as_py()
         least, most = bounds["min"], bounds["max"]
-        if offsets.null_count or (most is not None and (least < 0 or most >= self._rows.offsets)):
+        if offsets.null_count or (most is not None and (least < 0 or most >= self._rows.end_offset)):
             raise BadData(
                 "rows have offsets that their blocks do not say",
                 hint="odf verify shows everything that is wrong",
@@ -399,7 +377,7 @@ class LiveRowSet:
 
 
 def current_rows(
-    rows: RowScan, key: Sequence[str], folder: Path, reporter: Reporter, share_bytes: int
+    rows: Scan, key: Sequence[str], folder: Path, reporter: Reporter, share_bytes: int
 ) -> LiveRowSet:
     """The newest row of each key, unless it takes the key away.
 
@@ -434,7 +412,7 @@ def _newest(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Tab
 
 
 def rows_as_of(
-    rows: RowScan,
+    rows: Scan,
     key: Sequence[str],
     as_of: Timestamp,
     folder: Path,
@@ -445,7 +423,7 @@ def rows_as_of(
 ) -> LiveRowSet:
     """What was the state at an event time, with all corrections known (:mod:`odf_engine.views.live_rows`)."""
     stays, name = LiveRowSet(rows, reporter), _event_time(rows)
-    kind = rows.columns.field(name).type
+    kind = rows.schema.field(name).type
     names = _key_names(rows, key)
     work = KeyedAsOf(names, to_time_unit(as_of, kind), events=events)
     # A key at one of its event times is what is combined: shares are of the key alone.
@@ -456,11 +434,11 @@ def rows_as_of(
 
 
 def unretracted_rows(
-    rows: RowScan, as_of: Timestamp, folder: Path, reporter: Reporter, share_bytes: int
+    rows: Scan, as_of: Timestamp, folder: Path, reporter: Reporter, share_bytes: int
 ) -> LiveRowSet:
     """All rows until an event time that were not taken back."""
     stays, name = LiveRowSet(rows, reporter), _event_time(rows)
-    until = to_time_unit(as_of, rows.columns.field(name).type)
+    until = to_time_unit(as_of, rows.schema.field(name).type)
     taken = False
     for table in stays.read([], name):
         table = table.filter(pc.less_equal(table.column("time"), until))
@@ -473,11 +451,11 @@ def unretracted_rows(
 
 
 def _without_taken(
-    rows: RowScan, until: int, event_time: str, folder: Path, reporter: Reporter, share_bytes: int
+    rows: Scan, until: int, event_time: str, folder: Path, reporter: Reporter, share_bytes: int
 ) -> LiveRowSet:
     """The same where rows take others back: those of the same event times are compared, share by share."""
     stays = LiveRowSet(rows, reporter)
-    columns = [name for name in rows.columns.names if name not in rows.system_columns]
+    columns = [name for name in rows.schema.names if name not in rows.system_columns]
     left = UnkeyedAsOf([f"k{at}" for at in range(len(columns))])
     reporter.phase("find what was taken back")
     found = [
@@ -499,17 +477,17 @@ def _without_taken(
     return stays
 
 
-def _key_names(rows: RowScan, key: Sequence[str]) -> list[str]:
+def _key_names(rows: Scan, key: Sequence[str]) -> list[str]:
     """What the columns of the key are called while they are compared."""
     for name in key:
-        kind = rows.columns.field(name).type
+        kind = rows.schema.field(name).type
         if pa.types.is_nested(kind):
             raise InvalidSchema(f"'{name}' cannot be a key: its values are {kind}")
     return [f"k{at}" for at in range(len(key))]
 
 
-def _event_time(rows: RowScan) -> str:
+def _event_time(rows: Scan) -> str:
     name = rows.vocabulary.event_time_column
-    if name not in rows.columns.names:
+    if name not in rows.schema.names:
         raise InvalidSchema(f"there is no event time: the dataset has no column '{name}'")
     return name

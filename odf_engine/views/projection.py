@@ -24,7 +24,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 from odf_engine.views.live_rows import PARTITION_BYTES, LiveRowSet, current_rows, rows_as_of, unretracted_rows
-from odf_engine.views.scan import RowScan, ScanFile
+from odf_engine.views.scan import Scan, ScanFile
 
 
 def group_by_columns(transform: SetTransform | None) -> list[str]:
@@ -165,26 +165,26 @@ class ProjectionFile:
         path: where it is, or would be.
     """
 
-    def __init__(self, path: Path, family: str, marks: Sequence[str], rows: RowScan) -> None:
+    def __init__(self, path: Path, family: str, marks: Sequence[str], rows: Scan) -> None:
         self.path = path
         self._family = family
         self._marks = marks
         self._rows = rows
 
     @classmethod
-    def of(cls, folder: Path, rows: RowScan, key: Sequence[str], more: str | None = None) -> Self:
+    def of(cls, folder: Path, rows: Scan, key: Sequence[str], more: str | None = None) -> Self:
         """The file of the current state of these rows by a key, or of what ``more`` says it is."""
-        columns = [f"{field.name} {field.type}" for field in rows.columns]
+        columns = [f"{field.name} {field.type}" for field in rows.schema]
         words = [*rows.system_columns, rows.vocabulary.event_time_column, str(len(key)), *key, *columns]
         if more is not None:
             words.append(f"as of {more}")
         family = hashlib.sha256("\0".join(words).encode()).hexdigest()[:20]
         running = hashlib.sha256()
         marks = [running.hexdigest()[:20]]
-        for part in rows.parts:
-            running.update(f"{part.mark}\n".encode())
+        for part in rows.files:
+            running.update(f"{part.fingerprint}\n".encode())
             marks.append(running.hexdigest()[:20])
-        return cls(folder / _name(family, len(rows.parts), marks[-1]), family, marks, rows)
+        return cls(folder / _name(family, len(rows.files), marks[-1]), family, marks, rows)
 
     def cached(self) -> Projection | None:
         """The projection, when it was made before."""
@@ -194,7 +194,7 @@ class ProjectionFile:
                 os.utime(self.path)  # it was used just now
         return found
 
-    def predecessor(self) -> tuple[Path, RowScan] | None:
+    def predecessor(self) -> tuple[Path, Scan] | None:
         """The file of most of the slices, and rows that come to the same: its own, and the slices since."""
         known: list[tuple[int, Path]] = []
         for path in self.path.parent.glob(f"{self._family}-*.parquet"):
@@ -205,8 +205,8 @@ class ProjectionFile:
             found = _read(path) if path.name == _name(self._family, count, self._marks[count]) else None
             if found is not None and count:
                 state = ScanFile(path, found.rows, path.stem, path.name)
-                parts = [state, *self._rows.parts[count:]]
-                return path, self._rows.of_parts(parts)
+                parts = [state, *self._rows.files[count:]]
+                return path, self._rows.with_files(parts)
         return None
 
 
@@ -250,7 +250,7 @@ def build_projection(
     key: Sequence[str],
     reporter: Reporter,
     *,
-    until: int | None = None,
+    last_offset: int | None = None,
     as_of: Timestamp | None = None,
 ) -> Projection:
     """Makes a projection of a dataset.
@@ -264,7 +264,7 @@ def build_projection(
         dataset: the changelog.
         key: columns that tell rows apart; empty for those of :func:`dataset_key`.
         reporter: hears of rows, and is asked whether to stop.
-        until: the last offset of the changelog that counts (-1: none); by default the newest.
+        last_offset: the last offset of the changelog that counts (-1: none); by default the newest.
         as_of: an event time.
 
     Raises:
@@ -275,7 +275,7 @@ def build_projection(
         OdfError: the file cannot be written.
         Cancelled: the reporter was cancelled.
     """
-    rows = RowScan.of_dataset(dataset, until)
+    rows = Scan.of_dataset(dataset, last_offset)
     names = _columns(rows, key or dataset_key(dataset), optional=as_of is not None)
     events = _events(dataset.state())
     return build_projection_of(
@@ -285,7 +285,7 @@ def build_projection(
 
 def build_projection_of(
     folder: Path,
-    rows: RowScan,
+    rows: Scan,
     key: Sequence[str],
     reporter: Reporter,
     *,
@@ -315,7 +315,7 @@ def build_projection_of(
 
 def write_projection(
     path: Path,
-    rows: RowScan,
+    rows: Scan,
     key: Sequence[str],
     reporter: Reporter,
     share_bytes: int = PARTITION_BYTES,
@@ -350,9 +350,7 @@ def write_projection(
     return Projection(path, list(key), count, about.of)
 
 
-def _extended(
-    file: ProjectionFile, rows: RowScan, key: Sequence[str], reporter: Reporter
-) -> Projection | None:
+def _extended(file: ProjectionFile, rows: Scan, key: Sequence[str], reporter: Reporter) -> Projection | None:
     """The current state from that of fewer slices; None where there is no such file."""
     before = file.predecessor()
     if before is None:
@@ -378,11 +376,11 @@ def _events(state: ChainState) -> bool:
     return bool(sources) and all(isinstance(each.merge, Append | Ledger) for each in sources)
 
 
-def _columns(rows: RowScan, key: Sequence[str], *, optional: bool) -> list[str]:
+def _columns(rows: Scan, key: Sequence[str], *, optional: bool) -> list[str]:
     """The columns of the key as the dataset writes them."""
     if not key and not optional:
         raise UsageError("the dataset has no primary key", hint="choose the columns that tell rows apart")
-    available = rows.columns.names
+    available = rows.schema.names
     if not available:
         raise NotFound("the dataset has no rows yet", hint="odf pull or odf ingest brings some in")
     names: list[str] = []
@@ -396,11 +394,9 @@ def _columns(rows: RowScan, key: Sequence[str], *, optional: bool) -> list[str]:
 # --- Writing -----------------------------------------------------------------------------------------
 
 
-def _write(
-    path: Path, rows: RowScan, about: ProjectionMetadata, stays: LiveRowSet, reporter: Reporter
-) -> int:
+def _write(path: Path, rows: Scan, about: ProjectionMetadata, stays: LiveRowSet, reporter: Reporter) -> int:
     reporter.phase("write")
-    schema = rows.columns.with_metadata(about.metadata())
+    schema = rows.schema.with_metadata(about.metadata())
     done = 0
     often: Any = _often_the_same(rows)  # the types of Parquet know only True and False
     with pq.ParquetWriter(
@@ -414,16 +410,16 @@ def _write(
     return done
 
 
-def _often_the_same(rows: RowScan) -> list[str]:
+def _often_the_same(rows: Scan) -> list[str]:
     """Columns for which a dictionary pays; for numbers and times it takes half of the time to write."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_boolean)
-    texts = [field.name for field in rows.columns if any(is_kind(field.type) for is_kind in kinds)]
-    return [*texts, *(name for name in rows.system_columns[1:] if name in rows.columns.names)]
+    texts = [field.name for field in rows.schema if any(is_kind(field.type) for is_kind in kinds)]
+    return [*texts, *(name for name in rows.system_columns[1:] if name in rows.schema.names)]
 
 
-def _staying(rows: RowScan, stays: LiveRowSet) -> Iterator[pa.RecordBatch]:
+def _staying(rows: Scan, stays: LiveRowSet) -> Iterator[pa.RecordBatch]:
     offset = rows.vocabulary.offset_column
-    for batch in rows.batches(ranges=stays.ranges()):
+    for batch in rows.rows(stays.ranges()).batches():
         mask = stays.mask(batch.column(offset))
         if pc.any(mask).as_py():
             yield batch.filter(mask)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.parquet_reader import UNREADABLE
+from odf_engine.data.slice_file import RowRange
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 from odf_engine.views.as_at import PinnedVersion
@@ -39,7 +40,7 @@ from odf_engine.views.diff_columns import (
 )
 from odf_engine.views.projection import build_projection, dataset_key
 from odf_engine.views.query_results import GROUP_ROWS
-from odf_engine.views.scan import RowRange, RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
@@ -128,7 +129,7 @@ class DiffInput(msgspec.Struct, frozen=True):
         weight: how often a row counts where rows are compared as a whole; negative on the older side.
     """
 
-    rows: RowScan
+    rows: Scan
     ranges: list[RowRange] | None = None
     wanted: pa.Array | None = None
     weight: int = 1
@@ -145,7 +146,7 @@ class DiffInput(msgspec.Struct, frozen=True):
         ranges = [(0, self.rows.row_count)] if self.ranges is None else self.ranges
         for start, stop in ranges:
             at = start
-            for batch in self.rows.batches(ranges=[(start, stop)]):
+            for batch in self.rows.rows([(start, stop)]).batches():
                 mask = None if self.wanted is None else self.wanted.slice(at, batch.num_rows)
                 at += batch.num_rows
                 yield batch if mask is None else batch.filter(mask)
@@ -230,7 +231,7 @@ def partition_rows(
 
 def _with_none(place: DiffInput) -> Iterator[pa.RecordBatch]:
     """The rows, after a batch without any: files have columns even where there are no rows."""
-    schema = place.rows.columns
+    schema = place.rows.schema
     yield pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     yield from place.batches()
 
@@ -394,7 +395,7 @@ def compare_rows(
     """
     old, new = _stored(sides.old, sides.old_pin), _stored(sides.new, sides.new_pin)
     old, new = _like(old, new), _like(new, old)
-    wanted = list(key) or (common_key(sides) if new.columns.names else [])
+    wanted = list(key) or (common_key(sides) if new.schema.names else [])
     columns = align_columns(old, new, wanted, same=sides.same)
     names = [each.name for each in columns if each.key] if wanted else []
     path = _path(odf, sides, columns, names)
@@ -430,24 +431,18 @@ def common_key(sides: DiffSides) -> list[str]:
     return keys[1] if [name.casefold() for name in keys[0]] == [name.casefold() for name in keys[1]] else []
 
 
-def _stored(entry: DatasetEntry, place: PinnedVersion) -> RowScan:
-    return RowScan.of_dataset(entry.dataset, until=_until(place))
+def _stored(entry: DatasetEntry, place: PinnedVersion) -> Scan:
+    return Scan.of_dataset(entry.dataset, place.scan_offset)
 
 
-def _until(place: PinnedVersion) -> int:
-    return -1 if place.last_offset is None else place.last_offset
-
-
-def _like(rows: RowScan, other: RowScan) -> RowScan:
+def _like(rows: Scan, other: Scan) -> Scan:
     """The same rows; where there never were any, in the columns of the other side."""
-    return rows if rows.columns.names else RowScan(other.columns, other.vocabulary, [], rows.mark)
+    return rows if rows.schema.names else Scan(other.schema, other.vocabulary, [], rows.fingerprint)
 
 
-def _state(
-    odf: Path, entry: DatasetEntry, place: PinnedVersion, key: list[str], reporter: Reporter
-) -> RowScan:
-    projection = build_projection(odf, entry.dataset, key, reporter, until=_until(place))
-    return RowScan.of_file(projection.file, entry.dataset.state().vocabulary)
+def _state(odf: Path, entry: DatasetEntry, place: PinnedVersion, key: list[str], reporter: Reporter) -> Scan:
+    projection = build_projection(odf, entry.dataset, key, reporter, last_offset=place.scan_offset)
+    return Scan.of_file(projection.file, entry.dataset.state().vocabulary)
 
 
 def _path(odf: Path, sides: DiffSides, columns: Sequence[AlignedColumn], key: Sequence[str]) -> Path:
@@ -481,7 +476,7 @@ class _Work:
         self._share_bytes = share_bytes
         self._parts: list[Path] = []
 
-    def by_key(self, old: RowScan, new: RowScan, *, same: bool) -> DiffCounts:
+    def by_key(self, old: Scan, new: Scan, *, same: bool) -> DiffCounts:
         """Compares two states in which each key is there once."""
         counted = DiffCounts()
         places = DiffInput(old), DiffInput(new)
@@ -493,20 +488,19 @@ class _Work:
             self._keep(compare_keyed(before, after, self._columns, counted))
         return counted
 
-    def _apart(self, old: RowScan, new: RowScan) -> tuple[DiffInput, DiffInput]:
+    def _apart(self, old: Scan, new: Scan) -> tuple[DiffInput, DiffInput]:
         """What is not at the same offset: a row of a changelog never changes."""
         there = [self._offsets(rows) for rows in (old, new)]
         wanted = [_not_among(there[at], there[1 - at]) for at in (0, 1)]
         return DiffInput(old, _runs(wanted[0]), wanted[0]), DiffInput(new, _runs(wanted[1]), wanted[1])
 
-    def _offsets(self, rows: RowScan) -> pa.Array:
+    def _offsets(self, rows: Scan) -> pa.Array:
         found: list[pa.Array] = [pa.array([], pa.int64())]
-        for batch in rows.batches([rows.vocabulary.offset_column]):
-            self._reporter.raise_if_cancelled()
+        for batch in rows.select([rows.vocabulary.offset_column]).batches(self._reporter):
             found.append(batch.column(0).cast(pa.int64()))
         return pa.concat_arrays(found)
 
-    def whole(self, old: RowScan, new: RowScan, sides: DiffSides) -> DiffCounts:
+    def whole(self, old: Scan, new: Scan, sides: DiffSides) -> DiffCounts:
         """Compares rows as a whole."""
         counted = DiffCounts()
         if not self._columns:  # there never was a schema, and so no rows
@@ -528,13 +522,12 @@ class _Work:
         counted.unchanged = max(before - counted.removed, 0)
         return counted
 
-    def _net(self, rows: RowScan) -> int:
+    def _net(self, rows: Scan) -> int:
         """How many rows are there, without those that were taken away."""
         total = 0
         if not rows.row_count:
             return total
-        for batch in rows.batches([rows.vocabulary.operation_type_column]):
-            self._reporter.raise_if_cancelled()
+        for batch in rows.select([rows.vocabulary.operation_type_column]).batches(self._reporter):
             away = (
                 pc.sum(pc.is_in(batch.column(0).cast(pa.int64()), pa.array([1, 2], pa.int64()))).as_py() or 0
             )

@@ -16,113 +16,11 @@ from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
-from odf_engine.data.row_groups import MAX_BYTES
-from odf_engine.errors import BadData, NotFound, OdfError
+from odf_engine.data.slice_file import Bounds, FileLabel, SliceFile
+from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
-
-HINT: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
-
-
-class Bounds(NamedTuple):
-    """Least and greatest of a column in a row group, as the file stores them; None when it does not say."""
-
-    least: int | None
-    greatest: int | None
-
-
-class SliceFile:
-    """An open slice.
-
-    Attributes:
-        where: the slice as a person finds it.
-        group_ends: for each row group, the number of the row after its last.
-    """
-
-    def __init__(self, dataset: Dataset, row: SliceSummary) -> None:
-        self.where = f"slice {row.physical_hash.abbreviated} (block {row.sequence_number})"
-        self._path = dataset.slice_path(row)
-        try:
-            self._parquet = open_parquet(self._path)
-        except FileNotFoundError:
-            raise NotFound("the slice is not here", where=self.where, hint=HINT) from None
-        except UNREADABLE as error:
-            raise self._damaged(error) from error
-        metadata = self._parquet.metadata
-        groups = (metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
-        self.group_ends = list(accumulate(groups))
-
-    @property
-    def rows(self) -> int:
-        """How many rows it has."""
-        return self.group_ends[-1] if self.group_ends else 0
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Names and types of its columns."""
-        return self._parquet.schema_arrow
-
-    def group_of(self, row: int) -> tuple[int, int, int]:
-        """The row group of a row: its number, its first row, and the row after its last."""
-        group = bisect_right(self.group_ends, row)
-        return group, self.group_ends[group - 1] if group else 0, self.group_ends[group]
-
-    def group_rows(self, group: int) -> int:
-        """How many rows a row group has."""
-        return self.group_ends[group] - (self.group_ends[group - 1] if group else 0)
-
-    def read(self, group: int, columns: Sequence[str], rows: range) -> pa.Table:
-        """Read some columns of some rows of a row group. Columns that the slice lacks are left out.
-
-        Where the rows need more than 64 MiB, only the first of them are read, and one at least.
-
-        Raises:
-            BadData: it is damaged, or needs too much memory.
-        """
-        known = [name for name in columns if name in self.schema.names]
-        if not known:
-            return pa.table({})
-        first = self.group_ends[group] - self.group_rows(group)
-        parts: list[pa.RecordBatch] = []
-        size = 0
-        try:
-            start, stop = first + rows.start, first + rows.stop
-            for batch in read_bounded(self._path, known, start, stop, opened=self._parquet):
-                if parts and size + batch.nbytes > MAX_BYTES:
-                    break
-                batch.validate(full=True)  # texts may not be UTF-8
-                size += batch.nbytes
-                if batch.get_total_buffer_size() > 2 * batch.nbytes:  # holds rows that were not asked for
-                    batch = batch.take(pa.array(range(batch.num_rows), pa.int64()))
-                parts.append(batch)
-        except UNREADABLE as error:
-            raise self._damaged(error) from error
-        if not parts:
-            raise BadData("the slice has fewer rows than its footer declares", where=self.where, hint=HINT)
-        return pa.Table.from_batches(parts)
-
-    def bounds(self, group: int, field: pa.Field) -> Bounds:
-        """What the file says of a column of whole numbers or times, if it has the type of ``field``."""
-        index = self.schema.get_field_index(field.name)
-        # Nested columns before it would shift the number that Parquet counts by.
-        about = self._parquet.metadata
-        metadata = about.row_group(group)
-        at = next((i for i in range(about.num_columns) if about.schema.column(i).path == field.name), -1)
-        if index < 0 or at < 0 or self.schema.field(index).type != field.type:
-            return Bounds(None, None)
-        found = metadata.column(at).statistics
-        if found is None or not found.has_min_max or not isinstance(found.max_raw, int):
-            return Bounds(None, None)
-        return Bounds(found.min_raw, found.max_raw)
-
-    def close(self) -> None:
-        """Lets go of the file."""
-        self._parquet.close()
-
-    def _damaged(self, error: Exception) -> BadData:
-        return BadData(f"the slice cannot be read: {error}", where=self.where, hint=HINT)
-
+from odf_engine.views.scan import describe_slice, slices_until
 
 ColumnKey = tuple[Multihash, int, int, str]
 
@@ -167,6 +65,16 @@ _LARGE_BLOCK: Final = 1 << 20
 _TRIM_BYTES: Final = 2 * 1024 * 1024
 
 
+def open_slice(dataset: Dataset, row: SliceSummary) -> SliceFile:
+    """Open a slice to show its rows.
+
+    Raises:
+        NotFound: the slice is missing.
+        BadData: the slice is damaged.
+    """
+    return SliceFile(dataset.slice_path(row), FileLabel(describe_slice(row)))
+
+
 class UnreadableRange(NamedTuple):
     """Rows ``start`` to ``stop`` that cannot be read, and why."""
 
@@ -186,13 +94,15 @@ class RowGroupInfo(NamedTuple):
 class RowWindowReader:
     """The rows of a dataset by their number from 0, in the order they were stored.
 
-    Safe to use from several threads. It shows the dataset as it was when this was made, or at the
-    last :meth:`refresh`; with ``until`` only its slices that begin no later than at that offset (-1: none).
+    Safe to use from several threads. Shows the dataset as at the last :meth:`refresh`; with ``last_offset``
+    only its slices that begin no later than at that offset (-1: none).
     """
 
-    def __init__(self, dataset: Dataset, cache_bytes: int = CACHE_BYTES, until: int | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset, cache_bytes: int = CACHE_BYTES, last_offset: int | None = None
+    ) -> None:
         self._dataset = dataset
-        self._until = until
+        self._last_offset = last_offset
         self._lock = threading.Lock()
         self._files: OrderedDict[int, SliceFile] = OrderedDict()
         self._decoded = ColumnCache(cache_bytes)
@@ -273,10 +183,7 @@ class RowWindowReader:
         self._head = self._dataset.head()
         self._files.clear()
         state = self._dataset.state() if self._head else None
-        if self._until is None:
-            self._slices = self._dataset.slices() if self._head else []
-        else:
-            self._slices = self._dataset.slices(0, self._until) if self._until >= 0 else []
+        self._slices = slices_until(self._dataset, self._last_offset) if self._head else []
         self._ends = list(accumulate(row.end - row.start + 1 for row in self._slices))
         self._offset_column = (state.vocabulary if state else DEFAULT_VOCABULARY).offset_column
         columns = pa.schema([])
@@ -320,11 +227,7 @@ class RowWindowReader:
         file = self._file(at)
         row = start - first
         if row >= file.rows:
-            raise BadData(
-                f"the slice has {file.rows} rows where its block says {self._ends[at] - first}",
-                where=file.where,
-                hint=HINT,
-            )
+            raise file.row_count_error(self._ends[at] - first)
         group, begin, end = file.group_of(row)
         stop = min(stop, self._ends[at]) - first
         block = _block(row - begin, stop - row, end - begin)
@@ -352,7 +255,7 @@ class RowWindowReader:
         if missing:
             table = file.read(group, [field.name for field in missing], block)
             rows = table.num_rows if table.column_names else len(block)
-            fresh = {field.name: _unified(table, field, rows, file.where) for field in missing}
+            fresh = {field.name: _chunked(file.cast_column(table, field, rows)) for field in missing}
             self._untrimmed += table.nbytes * block.stop // len(block)  # rows before it are decoded as well
             self._decoded.put(
                 {(file_hash, group, block.start, name): column for name, column in fresh.items()}
@@ -371,7 +274,7 @@ class RowWindowReader:
     def _file(self, at: int) -> SliceFile:
         file = self._files.get(at)
         if file is None:
-            file = SliceFile(self._dataset, self._slices[at])
+            file = open_slice(self._dataset, self._slices[at])
             self._files[at] = file
             if len(self._files) > _OPEN_FILES:
                 self._files.popitem(last=False)[1].close()
@@ -390,19 +293,8 @@ def _nulls(schema: pa.Schema, rows: int) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
 
 
-def _unified(table: pa.Table, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
-    """A column in the type of the dataset's schema; null where it is missing."""
-    if field.name not in table.column_names:
-        return pa.chunked_array([pa.nulls(rows, field.type)])
-    column = table.column(field.name)
-    try:
-        return column if column.type == field.type else column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise BadData(
-            f"column '{field.name}' is {column.type} where the dataset's schema says {field.type}",
-            where=where,
-            hint=HINT,
-        ) from None
+def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
 _ROWS: Final = 1 << 20

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from odf_engine.data.column_sketch import ColumnSketch
-    from odf_engine.views.scan import RowScan
+    from odf_engine.views.scan import Scan
 
 
 VERSION: Final = 1
@@ -97,9 +97,7 @@ class _Progress(msgspec.Struct):
     sketches: list[bytes]
 
 
-def compute_statistics(
-    odf: Path, rows: RowScan, reporter: Reporter, dataset: str | None = None
-) -> Statistics:
+def compute_statistics(odf: Path, rows: Scan, reporter: Reporter, dataset: str | None = None) -> Statistics:
     """Computes statistics in one pass, or in one over what came since the last time.
 
     Args:
@@ -112,31 +110,31 @@ def compute_statistics(
         NotFound, BadData: rows that cannot be read.
         Cancelled: the reporter was cancelled.
     """
-    if (known := load_statistics(odf, rows.mark)) is not None:
+    if (known := load_statistics(odf, rows.fingerprint)) is not None:
         return known
     reporter.phase("count")
     kept = None if dataset is None else odf / "cache" / "statistics" / f"{_digest(dataset)}.progress"
     sketches, parts = _resumed(kept, rows)
-    done = sum(part.rows for part in rows.parts[:parts])
-    for batch in rows.batches(first_part=parts):
+    done = sum(part.rows for part in rows.files[:parts])
+    for batch in rows.rows([(done, rows.row_count)]).batches():
         for sketch, column in zip(sketches, batch.columns, strict=True):
             sketch.add(column)
             reporter.raise_if_cancelled()
         done += batch.num_rows
         reporter.set_amounts(rows=done, total_rows=rows.row_count)
-    found = Statistics(done, [_said(*each) for each in zip(rows.columns, sketches, strict=True)])
-    path = statistics_path(odf, rows.mark)
+    found = Statistics(done, [_said(*each) for each in zip(rows.schema, sketches, strict=True)])
+    path = statistics_path(odf, rows.fingerprint)
     replace_file(path, msgspec.json.encode(found))
     if kept is not None:
         progress = _Progress(
-            len(rows.parts), _mark(rows, len(rows.parts)), [each.dump() for each in sketches]
+            len(rows.files), _mark(rows, len(rows.files)), [each.dump() for each in sketches]
         )
         replace_file(kept, msgspec.msgpack.encode(progress))
     evict_oldest(path.parent, _FILES, _BYTES)
     return found
 
 
-def _resumed(kept: Path | None, rows: RowScan) -> tuple[list[ColumnSketch], int]:
+def _resumed(kept: Path | None, rows: Scan) -> tuple[list[ColumnSketch], int]:
     """What was counted before, and of how many files it is."""
     import pyarrow as pa
 
@@ -145,15 +143,15 @@ def _resumed(kept: Path | None, rows: RowScan) -> tuple[list[ColumnSketch], int]
     if kept is not None and kept.is_file():
         with suppress(OSError, ValueError, pa.ArrowException, msgspec.MsgspecError, OdfError, RecursionError):
             progress = msgspec.msgpack.decode(kept.read_bytes(), type=_Progress)
-            if progress.parts <= len(rows.parts) and progress.mark == _mark(rows, progress.parts):
-                pairs = zip(rows.columns, progress.sketches, strict=True)
+            if progress.parts <= len(rows.files) and progress.mark == _mark(rows, progress.parts):
+                pairs = zip(rows.schema, progress.sketches, strict=True)
                 return [ColumnSketch.load(field.type, data) for field, data in pairs], progress.parts
-    return [ColumnSketch(field.type) for field in rows.columns], 0
+    return [ColumnSketch(field.type) for field in rows.schema], 0
 
 
-def _mark(rows: RowScan, parts: int) -> str:
-    names = [f"{field.name}\0{field.type}" for field in rows.columns]
-    return _digest(str(VERSION), *names, *(part.mark for part in rows.parts[:parts]))
+def _mark(rows: Scan, parts: int) -> str:
+    names = [f"{field.name}\0{field.type}" for field in rows.schema]
+    return _digest(str(VERSION), *names, *(part.fingerprint for part in rows.files[:parts]))
 
 
 def _digest(*texts: str) -> str:
@@ -193,18 +191,20 @@ def _short(values: pa.Array) -> Sequence[str | None]:
 # --- Without looking at rows -----------------------------------------------------------------------
 
 
-def statistics_from_footers(rows: RowScan) -> Statistics:
+def statistics_from_footers(rows: Scan) -> Statistics:
     """What files tell of themselves: missing values, and ends of numbers and times, where all tell them."""
     from odf_engine.data.parquet_reader import UNREADABLE  # loads Arrow: not for the first paint
-    from odf_engine.views.scan import file_metadata
 
+    told: list[pq.FileMetaData] = []
     try:
-        told = [file_metadata(part) for part in rows.parts[:_MAX_FILES]]
+        for part in rows.files[:_MAX_FILES]:
+            with part.open() as file:
+                told.append(file.metadata)
     except OdfError:  # reading rows will tell what is wrong; the columns are known all the same
-        told = []
-    whole = len(told) == len(rows.parts)
+        told.clear()
+    whole = len(told) == len(rows.files)
     columns: list[ColumnStatistics] = []
-    for field in rows.columns:
+    for field in rows.schema:
         try:
             columns.append(_told(field, told if whole else None))
         except (*UNREADABLE, ValueError, OverflowError):  # texts that are not UTF-8, dates that there are not
