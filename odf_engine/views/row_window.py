@@ -15,12 +15,11 @@ import pyarrow as pa
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.data.slice_file import Bounds, FileLabel, SliceFile
+from odf_engine.data.slice_file import Bounds, SliceFile
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
-from odf_engine.views.scan import describe_slice, slices_until
+from odf_engine.views.scan import declared_schema, open_slice, slices_until
 
 ColumnKey = tuple[Multihash, int, int, str]
 
@@ -63,16 +62,6 @@ _BLOCK: Final = 1 << 14
 _SMALL: Final = 1 << 12
 _LARGE_BLOCK: Final = 1 << 20
 _TRIM_BYTES: Final = 2 * 1024 * 1024
-
-
-def open_slice(dataset: Dataset, row: SliceSummary) -> SliceFile:
-    """Open a slice to show its rows.
-
-    Raises:
-        NotFound: the slice is missing.
-        BadData: the slice is damaged.
-    """
-    return SliceFile(dataset.slice_path(row), FileLabel(describe_slice(row)))
 
 
 class UnreadableRange(NamedTuple):
@@ -186,13 +175,7 @@ class RowWindowReader:
         self._slices = slices_until(self._dataset, self._last_offset) if self._head else []
         self._ends = list(accumulate(row.end - row.start + 1 for row in self._slices))
         self._offset_column = (state.vocabulary if state else DEFAULT_VOCABULARY).offset_column
-        columns = pa.schema([])
-        if state is not None and state.schema is not None:
-            columns = decode_schema(state.schema)
-        elif self._slices:
-            columns = self._file(len(self._slices) - 1).schema
-        # Nothing is required here: a column that came later is null in older slices.
-        columns = pa.schema([pa.field(field.name, field.type) for field in columns])
+        columns = declared_schema(self._dataset, state, self._slices) if state else pa.schema([])
         if columns != self._columns:
             self._decoded.clear()
             self._columns = columns

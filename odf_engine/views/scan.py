@@ -15,6 +15,7 @@ from pyarrow import types
 
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_compute import decoded_type, pc
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.data.slice_file import FileLabel, RowRange, SliceFile
@@ -132,14 +133,8 @@ class Scan:
         """
         state, slices = dataset.state(), slices_until(dataset, last_offset)
         files = [ScanFile.of_slice(dataset, row) for row in slices]
-        if state.schema is not None:
-            schema = decode_schema(state.schema)
-        elif files:
-            with files[-1].open() as file:
-                schema = file.schema
-        else:
-            schema = pa.schema([])
         fingerprint = f"{state.head}{'' if last_offset is None else f'-{last_offset}'}"
+        schema = declared_schema(dataset, state, slices)
         return cls(schema, state.vocabulary, files, fingerprint, slices[-1].end + 1 if slices else 0)
 
     @classmethod
@@ -264,27 +259,6 @@ class Scan:
                         reporter.raise_if_cancelled()
                     yield self._filtered(batch) if self._filters else batch
 
-    def take(self, rows: pa.Array, reporter: Reporter | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield single rows of the scan's files. Only their row groups are decoded.
-
-        Args:
-            rows: row numbers, ascending, 64-bit. :meth:`rows` and :meth:`where` have no effect.
-            reporter: cancels the scan.
-
-        Raises:
-            NotFound, BadData, Cancelled: as in :meth:`batches`.
-        """
-        first = begin = 0
-        for part, end in zip(self.files, self._ends, strict=True):
-            last = pc.search_sorted(rows, pa.scalar(end, rows.type)).as_py()
-            if last > first:
-                with part.open() as file:
-                    for batch in file.take(self.schema, pc.subtract(rows[first:last], begin)):
-                        if reporter is not None:
-                            reporter.raise_if_cancelled()
-                        yield batch
-            first, begin = last, end
-
     def to_reader(self, reporter: Reporter | None = None) -> pa.RecordBatchReader:
         """Return the rows as a stream for other Arrow libraries. Raises as :meth:`batches`."""
         return pa.RecordBatchReader.from_batches(self.schema, self.batches(reporter))
@@ -347,6 +321,33 @@ def slices_until(dataset: Dataset, last_offset: int | None) -> list[SliceSummary
     if last_offset is None:
         return dataset.slices()
     return dataset.slices(0, last_offset) if last_offset >= 0 else []
+
+
+def declared_schema(dataset: Dataset, state: ChainState, slices: Sequence[SliceSummary]) -> pa.Schema:
+    """Return the newest schema of a chain; if it declares none, that of the newest slice.
+
+    All columns are nullable: a column that was added later is null in older slices.
+
+    Raises:
+        NotFound, BadData: the newest slice cannot be opened.
+    """
+    schema = pa.schema([])
+    if state.schema is not None:
+        schema = decode_schema(state.schema)
+    elif slices:
+        with open_slice(dataset, slices[-1]) as file:
+            schema = file.schema
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def open_slice(dataset: Dataset, row: SliceSummary) -> SliceFile:
+    """Open a slice to show its rows.
+
+    Raises:
+        NotFound: the slice is missing.
+        BadData: the slice is damaged.
+    """
+    return SliceFile(dataset.slice_path(row), FileLabel(describe_slice(row)))
 
 
 def describe_slice(row: SliceSummary) -> str:

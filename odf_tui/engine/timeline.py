@@ -69,7 +69,7 @@ class _Timeline:
         return found
 
     def _probe(self, stop: int, row: SliceSummary) -> Probe:
-        from odf_engine.views.row_window import open_slice
+        from odf_engine.views.scan import open_slice
 
         file = open_slice(self._dataset, row)
         try:

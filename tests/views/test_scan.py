@@ -84,17 +84,6 @@ def test_a_row_group_is_decoded_once_for_all_of_its_rows(
     scan, found = Scan.of_dataset(dataset), opened(monkeypatch)
     assert numbers(scan.rows([(10, 11), (12, 13), (14, 15), (16, 18), (19, 20)])) == [10, 12, 14, 16, 17, 19]
     assert found == [path.name] * 3
-    found.clear()
-    rows = pa.array([10, 12, 13, 18, 29], pa.int64())
-    assert [n for batch in scan.select(["n"]).take(rows) for n in batch["n"].to_pylist()] == rows.to_pylist()
-    assert len(found) == 3
-    assert list(scan.take(pa.array([], pa.int64()))) == []
-
-
-def test_single_rows_have_the_newest_schema(dataset: Dataset) -> None:
-    scan = Scan.of_dataset(dataset).select(["more", "n"])
-    table = pa.Table.from_batches(scan.take(pa.array([0, 9, 21], pa.int64())), scan.schema)
-    assert table.to_pydict() == {"more": [None, None, "21"], "n": [0, 9, 21]}
 
 
 def test_value_ranges_skip_what_they_exclude(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +135,6 @@ def test_damage_has_typed_errors(dataset: Dataset) -> None:
         assert f"block {dataset.slices()[start // 10].sequence_number}" in (error.value.where or "")
     with pytest.raises(BadData, match="it has 9 rows where its block says 10"):
         scan.rows([(20, 21)]).to_arrow()
-    with pytest.raises(BadData, match="fewer rows"):
-        list(scan.take(pa.array([29], pa.int64())))
 
 
 def test_a_scan_can_be_cancelled(dataset: Dataset) -> None:
@@ -162,5 +149,3 @@ def test_a_scan_can_be_cancelled(dataset: Dataset) -> None:
     scan = Scan.of_dataset(dataset)
     with pytest.raises(Cancelled):
         scan.to_arrow(Stopped())
-    with pytest.raises(Cancelled):
-        list(scan.take(pa.array([0, 10], pa.int64()), Stopped()))
