@@ -148,11 +148,12 @@ class SliceFile:
             BadData: the file is damaged, or a column cannot be cast.
         """
         names = self._stored(schema.names)
-        limits = {"most_rows": max_rows, "most_bytes": max_bytes}
         try:
             for span in self._spans(ranges):
                 at, stop = span[0][0], span[-1][1]
-                for batch in read_bounded(self._path, names, at, stop, **limits, opened=self._parquet):
+                for batch in read_bounded(
+                    self._path, names, at, stop, max_rows=max_rows, max_bytes=max_bytes, opened=self._parquet
+                ):
                     found = batch if len(span) == 1 else _rows_of(batch, at, span)
                     at += batch.num_rows
                     if found is not None:

@@ -99,8 +99,8 @@ def _check_key(each: AlignedColumn) -> None:
         raise InvalidSchema(
             f"the {where} side has no column '{each.name}'", hint="choose a key that both have"
         )
-    kind = each.type
-    if kind is None or pa.types.is_nested(kind):
+    data_type = each.type
+    if data_type is None or pa.types.is_nested(data_type):
         raise InvalidSchema(
             f"column '{each.name}' cannot tell rows apart: it is {each.old_type} and {each.new_type}",
             hint="choose a key of the same type on both sides",
@@ -119,11 +119,13 @@ def _common(old: pa.DataType | None, new: pa.DataType | None) -> pa.DataType | N
         return None
 
 
-def to_comparable(array: pa.Array, kind: pa.DataType | None) -> pa.Array:
+def to_comparable(array: pa.Array, data_type: pa.DataType | None) -> pa.Array:
     """Values in the type in which they are compared; as text where there is none, or Arrow has no order."""
-    if kind is not None and not pa.types.is_nested(kind):
-        cast = array if array.type == kind else array.cast(kind, safe=False)
-        return pc.add(cast, pa.scalar(0, kind)) if pa.types.is_floating(kind) else cast  # minus zero is zero
+    if data_type is not None and not pa.types.is_nested(data_type):
+        cast = array if array.type == data_type else array.cast(data_type, safe=False)
+        return (
+            pc.add(cast, pa.scalar(0, data_type)) if pa.types.is_floating(data_type) else cast
+        )  # minus zero is zero
     if not pa.types.is_nested(array.type):
         try:
             return array.cast(pa.string())
@@ -133,9 +135,9 @@ def to_comparable(array: pa.Array, kind: pa.DataType | None) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def values_differ(old: pa.Array, new: pa.Array, kind: pa.DataType | None) -> pa.Array:
+def values_differ(old: pa.Array, new: pa.Array, data_type: pa.DataType | None) -> pa.Array:
     """Which values are others, as Boolean; null is equal to null, and NaN to NaN."""
-    before, after = to_comparable(old, kind), to_comparable(new, kind)
+    before, after = to_comparable(old, data_type), to_comparable(new, data_type)
     equal = pc.equal(before, after)
     if pa.types.is_floating(before.type):
         equal = pc.or_(equal, pc.and_(pc.is_nan(before), pc.is_nan(after)))
@@ -162,8 +164,8 @@ def result_columns(columns: Sequence[AlignedColumn]) -> list[DiffColumn]:
     return found
 
 
-def _said(kind: pa.DataType | None) -> str | None:
-    return None if kind is None else str(kind)
+def _said(data_type: pa.DataType | None) -> str | None:
+    return None if data_type is None else str(data_type)
 
 
 def _fresh(name: str, taken: set[str]) -> str:

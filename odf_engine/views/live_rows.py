@@ -290,8 +290,8 @@ def is_retraction(op: pa.Array) -> pa.Array:
     return pc.is_in(op, pa.array([Op.RETRACT, Op.CORRECT_FROM], op.type))
 
 
-def _is_flat(kind: pa.DataType) -> bool:
-    return not types.is_nested(kind)
+def _is_flat(data_type: pa.DataType) -> bool:
+    return not types.is_nested(data_type)
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -423,9 +423,9 @@ def rows_as_of(
 ) -> LiveRowSet:
     """What was the state at an event time, with all corrections known (:mod:`odf_engine.views.live_rows`)."""
     stays, name = LiveRowSet(rows, reporter), _event_time(rows)
-    kind = rows.schema.field(name).type
+    data_type = rows.schema.field(name).type
     names = _key_names(rows, key)
-    work = KeyedAsOf(names, to_time_unit(as_of, kind), events=events)
+    work = KeyedAsOf(names, to_time_unit(as_of, data_type), events=events)
     # A key at one of its event times is what is combined: shares are of the key alone.
     by_key = HashAggregation(names, work.combine, folder, rows.row_count, reporter, share_bytes)
     for table in by_key.combined(work.rows(stays.read(key, name))):
@@ -480,9 +480,9 @@ def _without_taken(
 def _key_names(rows: Scan, key: Sequence[str]) -> list[str]:
     """What the columns of the key are called while they are compared."""
     for name in key:
-        kind = rows.schema.field(name).type
-        if pa.types.is_nested(kind):
-            raise InvalidSchema(f"'{name}' cannot be a key: its values are {kind}")
+        data_type = rows.schema.field(name).type
+        if pa.types.is_nested(data_type):
+            raise InvalidSchema(f"'{name}' cannot be a key: its values are {data_type}")
     return [f"k{at}" for at in range(len(key))]
 
 

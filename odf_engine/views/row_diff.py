@@ -257,8 +257,8 @@ def _share_of(table: pa.Table, shares: int) -> pa.Array:
 
 def _hashes(array: pa.Array) -> pa.Array:
     """Hashes of values; of texts each that is different is looked at once."""
-    kind = array.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    data_type = array.type
+    if not (pa.types.is_string(data_type) or pa.types.is_large_string(data_type)):
         return hash_values(array)
     encoded = array.dictionary_encode()
     return pc.fill_null(hash_values(encoded.dictionary).take(encoded.indices), pa.scalar(_NULL, pa.uint64()))

@@ -320,8 +320,8 @@ def row_at_time(
         moment: with a time zone.
         column: of timestamps or dates.
     """
-    kind = preview.columns.field(column).type
-    wanted = to_column_value(moment, kind)
+    data_type = preview.columns.field(column).type
+    wanted = to_column_value(moment, data_type)
     for group in preview.groups(column):
         if stop():
             return None
@@ -338,11 +338,11 @@ def row_at_time(
     return None
 
 
-def to_column_value(moment: datetime, kind: pa.DataType) -> pa.Scalar:
+def to_column_value(moment: datetime, data_type: pa.DataType) -> pa.Scalar:
     """A moment as a value of a column's type; for days, the first that begins at or after it."""
     moment = moment.astimezone(UTC)
-    if pa.types.is_date(kind):
+    if pa.types.is_date(data_type):
         day = moment.date()
         bare = moment.time().replace(tzinfo=None) == datetime.min.time()
-        return pa.scalar(day if bare else date.fromordinal(day.toordinal() + 1), kind)
-    return pa.scalar(moment if kind.tz else moment.replace(tzinfo=None), kind)
+        return pa.scalar(day if bare else date.fromordinal(day.toordinal() + 1), data_type)
+    return pa.scalar(moment if data_type.tz else moment.replace(tzinfo=None), data_type)
