@@ -25,9 +25,9 @@ ColumnKey = tuple[Multihash, int, int, str]
 
 
 class ColumnCache:
-    """Decoded columns of row groups, the least recently used of them forgotten first.
+    """LRU cache of decoded columns of row groups.
 
-    What is decoded together stays together at least until the next, however large it is.
+    The columns of one call of :meth:`put` stay at least until the next call, whatever their size.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,14 +36,14 @@ class ColumnCache:
         self._columns: OrderedDict[ColumnKey, pa.ChunkedArray] = OrderedDict()
 
     def get(self, key: ColumnKey) -> pa.ChunkedArray | None:
-        """A column, if it is kept."""
+        """Return a cached column, or None."""
         column = self._columns.get(key)
         if column is not None:
             self._columns.move_to_end(key)
         return column
 
     def put(self, columns: dict[ColumnKey, pa.ChunkedArray]) -> None:
-        """Keeps columns."""
+        """Add columns."""
         room = self._limit - sum(column.nbytes for column in columns.values())
         while self._columns and self._bytes > max(room, 0):
             self._bytes -= self._columns.popitem(last=False)[1].nbytes
@@ -51,7 +51,7 @@ class ColumnCache:
         self._bytes += sum(column.nbytes for column in columns.values())
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Remove all columns."""
         self._columns.clear()
         self._bytes = 0
 
@@ -65,7 +65,7 @@ _TRIM_BYTES: Final = 2 * 1024 * 1024
 
 
 class UnreadableRange(NamedTuple):
-    """Rows ``start`` to ``stop`` that cannot be read, and why."""
+    """Rows ``start`` to ``stop`` that cannot be read, and the reason."""
 
     start: int
     stop: int
@@ -73,7 +73,7 @@ class UnreadableRange(NamedTuple):
 
 
 class RowGroupInfo(NamedTuple):
-    """Rows ``start`` to ``stop`` are stored together; what their file says of a column."""
+    """Rows ``start`` to ``stop`` of a row group, and the bounds of a column."""
 
     start: int
     stop: int
@@ -81,10 +81,11 @@ class RowGroupInfo(NamedTuple):
 
 
 class RowWindowReader:
-    """The rows of a dataset by their number from 0, in the order they were stored.
+    """Random access to the rows of a dataset by their number from 0, in the order of the files.
 
-    Safe to use from several threads. Shows the dataset as at the last :meth:`refresh`; with ``last_offset``
-    only its slices that begin no later than at that offset (-1: none).
+    Safe to use from several threads. Reads the version of the last :meth:`refresh`; with ``last_offset``
+    only its slices that begin no later than at that offset (-1: none). A sequential reader should use
+    :class:`odf_engine.views.scan.Scan`.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class RowWindowReader:
 
     @property
     def row_count(self) -> int:
-        """How many rows there are in all slices."""
+        """Number of rows in all slices."""
         return self._ends[-1] if self._ends else 0
 
     @property
@@ -120,7 +121,7 @@ class RowWindowReader:
         return self._ends
 
     def refresh(self) -> bool:
-        """Looks for rows that came since; whether the dataset has changed."""
+        """Load new rows. Return whether the dataset has changed."""
         with self._lock:
             if self._dataset.head() == self._head:
                 return False
@@ -128,13 +129,13 @@ class RowWindowReader:
             return True
 
     def window(self, start: int, count: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows ``start`` to ``start + count``, as far as there are any.
+        """Return rows ``start`` to ``start + count``, as far as they exist.
 
         Args:
-            columns: which, and in what order; by default all of :attr:`columns`.
+            columns: names in the order of the result; by default all of :attr:`columns`.
 
         Raises:
-            NotFound: a slice is not here.
+            NotFound: a slice is missing.
             BadData: a slice is damaged, or does not fit the dataset's schema.
         """
         table, _ = self._read(start, count, columns, past_gaps=False)
@@ -143,17 +144,17 @@ class RowWindowReader:
     def window_with_gaps(
         self, start: int, count: int, columns: Sequence[str] | None = None
     ) -> tuple[pa.Table, list[UnreadableRange]]:
-        """As :meth:`window`, with nulls for rows that cannot be read, and which these are."""
+        """Return a window with nulls for rows that cannot be read, and the ranges of these."""
         return self._read(start, count, columns, past_gaps=True)
 
     def tail(self, n: int) -> pa.Table:
-        """The newest ``n`` rows by offset, oldest of them first."""
+        """Return the newest ``n`` rows in the order of their offsets."""
         table = self.window(self.row_count - max(n, 0), min(max(n, 0), self.row_count))
-        # Some writers do not store rows in the order of their offsets.
+        # Foreign writers may store rows in another order than that of their offsets.
         return table.sort_by(self._offset_column) if self._offset_column in table.column_names else table
 
     def groups(self, column: str) -> Iterator[RowGroupInfo]:
-        """The row groups that can be read, in order, and what their files say of a column."""
+        """Yield the readable row groups in order, with the bounds of a column."""
         field = self._columns.field(column)
         for at in range(len(self._slices)):
             first = self._ends[at - 1] if at else 0
@@ -192,7 +193,7 @@ class RowWindowReader:
             stop = min(start + max(count, 0), self.row_count) if names else start
             while start < stop:
                 try:
-                    part = self._piece(start, stop, schema)
+                    part = self._read_in_group(start, stop, schema)
                 except OdfError as error:
                     if not past_gaps:
                         raise
@@ -203,8 +204,8 @@ class RowWindowReader:
                 start += part.num_rows
         return pa.concat_tables(parts) if parts else schema.empty_table(), gaps
 
-    def _piece(self, start: int, stop: int, schema: pa.Schema) -> pa.Table:
-        """Rows from ``start`` to the end of its row group, or to ``stop``."""
+    def _read_in_group(self, start: int, stop: int, schema: pa.Schema) -> pa.Table:
+        """Return rows from ``start`` to the end of its row group, or to ``stop``."""
         at = bisect_right(self._ends, start)
         first = self._ends[at - 1] if at else 0
         file = self._file(at)
@@ -213,9 +214,9 @@ class RowWindowReader:
             raise file.row_count_error(self._ends[at] - first)
         group, begin, end = file.group_of(row)
         stop = min(stop, self._ends[at]) - first
-        block = _block(row - begin, stop - row, end - begin)
+        block = _cache_block(row - begin, stop - row, end - begin)
         table = self._decode(self._slices[at], file, group, block, schema)
-        if table.num_rows <= row - begin - block.start:  # the rows before it need too much memory
+        if table.num_rows <= row - begin - block.start:  # the memory limit was reached before this row
             block = range(row - begin, block.stop)
             table = self._decode(self._slices[at], file, group, block, schema)
         return table.slice(row - begin - block.start, min(stop, end) - row)
@@ -223,14 +224,14 @@ class RowWindowReader:
     def _decode(
         self, row: SliceSummary, file: SliceFile, group: int, block: range, schema: pa.Schema
     ) -> pa.Table:
-        """Rows of columns of a row group, from those that are kept or from the file.
+        """Return rows of columns of a row group, from the cache or the file.
 
-        Where they need much memory, only the first of them, and one at least.
+        If they need much memory, only the first of them, at least one.
         """
         file_hash = row.physical_hash
         found: dict[str, pa.ChunkedArray] = {}
         for name in schema.names:
-            for start in {block.start, 0}:  # all rows of the group may be here
+            for start in {block.start, 0}:  # a large window caches all rows of a group
                 kept = self._decoded.get((file_hash, group, start, name))
                 if kept is not None and start + len(kept) >= block.stop:
                     found[name] = kept.slice(block.start - start, len(block))
@@ -239,7 +240,9 @@ class RowWindowReader:
             table = file.read(group, [field.name for field in missing], block)
             rows = table.num_rows if table.column_names else len(block)
             fresh = {field.name: _chunked(file.cast_column(table, field, rows)) for field in missing}
-            self._untrimmed += table.nbytes * block.stop // len(block)  # rows before it are decoded as well
+            self._untrimmed += (
+                table.nbytes * block.stop // len(block)
+            )  # the rows before the block are decoded too
             self._decoded.put(
                 {(file_hash, group, block.start, name): column for name, column in fresh.items()}
             )
@@ -249,7 +252,7 @@ class RowWindowReader:
         return pa.Table.from_arrays([found[field.name].slice(0, rows) for field in schema], schema=schema)
 
     def _trim(self) -> None:
-        """Gives back to the system what decoding needed: the pool would keep several times the cache."""
+        """Release memory of decoding, of which the pool would keep several times the size of the cache."""
         if self._untrimmed > _TRIM_BYTES:
             self._untrimmed = 0
             pa.default_memory_pool().release_unused()
@@ -265,8 +268,8 @@ class RowWindowReader:
         return file
 
 
-def _block(row: int, count: int, rows: int) -> range:
-    """Which rows of a group to keep for a window: a block of them, of a size that fits the window."""
+def _cache_block(row: int, count: int, rows: int) -> range:
+    """Return the rows of a group to decode and cache for a window; the size depends on the window."""
     size = _BLOCK if count <= _SMALL else _LARGE_BLOCK
     start = row - row % size
     return range(start, min(start + size, rows))
@@ -281,27 +284,29 @@ def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 _ROWS: Final = 1 << 20
-"""Rows that are read at once."""
+"""Number of rows of a window during a search."""
 
 
-def row_of_offset(preview: RowWindowReader, offset: int, column: str) -> int | None:
-    """The row with an offset; None when there is none, or when its slice cannot be read.
+def row_of_offset(reader: RowWindowReader, offset: int, column: str) -> int | None:
+    """Return the number of the row with an offset; None if there is none, or its slice is unreadable.
 
     Args:
-        column: the offset's.
+        reader: the rows.
+        offset: the offset.
+        column: name of the offset column.
     """
-    slices = preview.slices
+    slices = reader.slices
     at = bisect_left(slices, offset, key=lambda row: row.end)
     if at == len(slices) or not slices[at].start <= offset:
         return None
-    first = preview.ends[at - 1] if at else 0
+    first = reader.ends[at - 1] if at else 0
     guess = first + offset - slices[at].start
-    table, gaps = preview.window_with_gaps(guess, 1, [column])
+    table, gaps = reader.window_with_gaps(guess, 1, [column])
     if gaps or table.column(0)[0].as_py() == offset:
         return guess
-    # Some writers do not store rows in the order of their offsets.
-    for start in range(first, preview.ends[at], _ROWS):
-        table, _ = preview.window_with_gaps(start, min(preview.ends[at] - start, _ROWS), [column])
+    # Foreign writers may store rows in another order than that of their offsets.
+    for start in range(first, reader.ends[at], _ROWS):
+        table, _ = reader.window_with_gaps(start, min(reader.ends[at] - start, _ROWS), [column])
         found = pc.index(table.column(0), pa.scalar(offset, table.schema.field(0).type)).as_py()
         if found >= 0:
             return start + found
@@ -309,20 +314,21 @@ def row_of_offset(preview: RowWindowReader, offset: int, column: str) -> int | N
 
 
 def row_at_time(
-    preview: RowWindowReader, moment: datetime, column: str, stop: Callable[[], bool]
+    reader: RowWindowReader, moment: datetime, column: str, stop: Callable[[], bool]
 ) -> int | None:
-    """The first row, in the order they are stored, whose time is at or after a moment; None: there is none.
+    """Return the number of the first row in the order of storage with a time at or after a moment, or None.
 
-    Row groups that are over before the moment, as their files say, are not read. Gives up with None when
-    ``stop`` says so.
+    Row groups whose statistics exclude it are not decoded.
 
     Args:
+        reader: the rows.
         moment: with a time zone.
-        column: of timestamps or dates.
+        column: a column of timestamps or dates.
+        stop: returns True to give up with None.
     """
-    data_type = preview.columns.field(column).type
+    data_type = reader.columns.field(column).type
     wanted = to_column_value(moment, data_type)
-    for group in preview.groups(column):
+    for group in reader.groups(column):
         if stop():
             return None
         greatest = group.bounds.greatest
@@ -331,7 +337,7 @@ def row_at_time(
         for start in range(group.start, group.stop, _ROWS):
             if stop():
                 return None
-            table, _ = preview.window_with_gaps(start, min(group.stop - start, _ROWS), [column])
+            table, _ = reader.window_with_gaps(start, min(group.stop - start, _ROWS), [column])
             hits = pc.greater_equal(table.column(0), wanted).fill_null(False)
             if (at := pc.index(hits, True).as_py()) >= 0:
                 return start + at
@@ -339,7 +345,7 @@ def row_at_time(
 
 
 def to_column_value(moment: datetime, data_type: pa.DataType) -> pa.Scalar:
-    """A moment as a value of a column's type; for days, the first that begins at or after it."""
+    """Return a time as a value of a column; for dates the first day that begins at or after it."""
     moment = moment.astimezone(UTC)
     if pa.types.is_date(data_type):
         day = moment.date()

@@ -182,13 +182,13 @@ def test_any_changelog(rows: list[Row], moment: int, events: bool, share: int, d
     cut = data.draw(st.integers(0, len(rows)))
     with tempfile.TemporaryDirectory() as folder:
         log = stored(Path(folder), [table_of(rows[:cut]), table_of(rows[cut:])])
-        found = as_of(log, moment, events=events, share_bytes=share)
+        found = as_of(log, moment, events=events, partition_bytes=share)
         assert found == naive(rows, moment, events=events)
         left = Counter[tuple]()
         for op, key, time, value in rows:
             if time is not None and time <= moment:
                 left[key, time, value] += 1 if op in ADDS else -1
-        stays = Counter(tuple(rows[offset][1:]) for offset in as_of(log, moment, (), share_bytes=share))
+        stays = Counter(tuple(rows[offset][1:]) for offset in as_of(log, moment, (), partition_bytes=share))
         assert stays == +left
 
 

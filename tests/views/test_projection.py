@@ -228,13 +228,13 @@ def changelogs(draw: st.DrawFn) -> tuple[list[tuple[Op, Key, str]], dict[Key, st
 
 @given(changelogs(), st.sampled_from([400, 1 << 20]), st.integers(1, 50))
 @settings(max_examples=25, deadline=None)
-def test_any_changelog(log: tuple[list, dict], share_bytes: int, cut: int) -> None:
+def test_any_changelog(log: tuple[list, dict], partition_bytes: int, cut: int) -> None:
     rows, state = log
     with tempfile.TemporaryDirectory() as folder:
         parts = [changes(part) for part in (rows[:cut], rows[cut:]) if part]
         log_ = stored(Path(folder), *parts)
         path = Path(folder) / "state.parquet"
-        found = write_projection(path, log_, ["station", "floor"], Reporter(), share_bytes)
+        found = write_projection(path, log_, ["station", "floor"], Reporter(), partition_bytes)
         assert {(station, floor): owner for station, floor, owner in shown(found)} == state
         assert (found.rows, found.of) == (len(state), len(rows))
 
@@ -246,7 +246,7 @@ def test_more_keys_than_memory(tmp_path: Path) -> None:
     reporter = Reporter()
     reporter.phase = phases.append  # type: ignore[method-assign]
     log, path = stored(tmp_path, changes(rows), changes(taken)), tmp_path / "state.parquet"
-    found = write_projection(path, log, ["station", "floor"], reporter, share_bytes=20_000)
+    found = write_projection(path, log, ["station", "floor"], reporter, partition_bytes=20_000)
     assert len(phases) > 3 and "part 2 of" in phases[2]
     assert found.rows == 2000
     left = [row for number, row in enumerate(rows) if number % 3]
