@@ -158,7 +158,7 @@ def _corrections(sought: SoughtRows) -> Iterator[tuple[int, int]]:
     """The offsets of the corrections among the rows of the slice, and their operations."""
     offset, operation = sought.vocab.offset_column, sought.vocab.operation_type_column
     kinds = pa.array([int(Op.CORRECT_FROM), int(Op.CORRECT_TO)])
-    for batch in read_batches(sought.path):
+    for batch in read_batches(sought.path, [offset, operation]):
         codes = pc.cast(batch.column(operation), pa.int64())
         rows = batch.filter(pc.is_in(codes, kinds))
         yield from zip(rows.column(offset).to_pylist(), rows.column(operation).to_pylist(), strict=True)

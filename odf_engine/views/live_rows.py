@@ -116,12 +116,12 @@ class HashAggregation:
     def _aggregate_partitions(
         self, state: pa.Table, rest: Iterator[pa.Table], size: int
     ) -> Iterator[pa.Table]:
-        shares = min(max(2, -(-size // self._partition_bytes)), _MAX_PARTITIONS)
+        partitions = min(max(2, -(-size // self._partition_bytes)), _MAX_PARTITIONS)
         with tempfile.TemporaryDirectory(dir=self._folder, prefix=".keys-") as temporary:
-            files = [Path(temporary) / str(share) for share in range(shares)]
+            files = [Path(temporary) / str(partition) for partition in range(partitions)]
             self._write_partitions(state, rest, files)
             for at, file in enumerate(files, 1):
-                self._reporter.phase(f"find newest, part {at} of {shares}")
+                self._reporter.phase(f"find newest, part {at} of {partitions}")
                 self._reporter.raise_if_cancelled()
                 with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as stream:
                     last: pa.Table | None = None
@@ -146,9 +146,9 @@ def _write_by_partition(table: pa.Table, keys: Sequence[str], writers: Sequence[
     """Write each row to the file of its key."""
     for first in range(0, table.num_rows, _COMPACT_ROWS):
         part = table.slice(first, _COMPACT_ROWS)
-        share = _partition_of(part, keys, len(writers))
-        ordered = part.take(pc.sort_indices(share))
-        counts = pc.value_counts(share)
+        partition = _partition_of(part, keys, len(writers))
+        ordered = part.take(pc.sort_indices(partition))
+        counts = pc.value_counts(partition)
         of = dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True))
         at = 0
         for number, writer in enumerate(writers):
@@ -157,14 +157,14 @@ def _write_by_partition(table: pa.Table, keys: Sequence[str], writers: Sequence[
                 at += count
 
 
-def _partition_of(table: pa.Table, keys: Sequence[str], shares: int) -> pa.Array:
+def _partition_of(table: pa.Table, keys: Sequence[str], partitions: int) -> pa.Array:
     """Return the partition number of the key of each row."""
     mixed: pa.Array | None = None
     for key in keys:
         hashes = _hashes(table.column(key).combine_chunks())
         mixed = hashes if mixed is None else hash_values(pc.bit_wise_xor(mixed, hashes))
     assert mixed is not None
-    high, of = pc.shift_right(mixed, pa.scalar(32, pa.uint64())), pa.scalar(shares, pa.uint64())
+    high, of = pc.shift_right(mixed, pa.scalar(32, pa.uint64())), pa.scalar(partitions, pa.uint64())
     return pc.subtract(high, pc.multiply(pc.divide(high, of), of))
 
 
@@ -217,10 +217,10 @@ class KeyedAsOf:
 
     def live_offsets(self, table: pa.Table) -> pa.Array:
         """Return the offsets of the live rows, given the combined effects of all rows."""
-        says = pc.bit_wise_and(table.column("last"), _EFFECTS - 1)
+        effect = pc.bit_wise_and(table.column("last"), _EFFECTS - 1)
         there, add = pc.is_valid(table.column("add")), table.column("add")
-        ends = pc.and_(pc.equal(says, _RETRACTED), pc.invert(there))
-        kept = table.filter(pc.or_(ends, pc.and_(pc.equal(says, _ADDED), there)))
+        ends = pc.and_(pc.equal(effect, _RETRACTED), pc.invert(there))
+        kept = table.filter(pc.or_(ends, pc.and_(pc.equal(effect, _ADDED), there)))
         kept = kept.sort_by([("time", "ascending"), ("last", "ascending")])
         place = pa.array(range(kept.num_rows), pa.int64())
         newest = max_by_key(kept.append_column("place", place), self._names, ["place"])
@@ -231,12 +231,12 @@ class KeyedAsOf:
         """Return the effects of the rows until the event time; ``following`` has the next row of each."""
         op, time, offset = (table.column(name) for name in ("op", "time", "offset"))
         adds = pc.is_in(op, pa.array([Op.APPEND, Op.CORRECT_TO], op.type))
-        says = pc.if_else(adds, _ADDED, _RETRACTED)
+        effect = pc.if_else(adds, _ADDED, _RETRACTED)
         if following is not None:
             pair = is_correction_pair(table, following, self._names)
             still = pc.and_(pc.greater(following.column("time"), self._until), not self._events)
-            says = pc.if_else(pair, pc.if_else(pc.fill_null(still, False), _ADDED, _REPLACED), says)
-        last = pc.add(pc.multiply(offset, _EFFECTS), says)
+            effect = pc.if_else(pair, pc.if_else(pc.fill_null(still, False), _ADDED, _REPLACED), effect)
+        last = pc.add(pc.multiply(offset, _EFFECTS), effect)
         columns = {name: table.column(name) for name in self._names}
         columns |= {"time": time, "last": last, "add": pc.if_else(adds, offset, pa.scalar(None, pa.int64()))}
         return pa.table(columns).filter(pc.less_equal(time, self._until))

@@ -281,23 +281,23 @@ def compare_keyed(
     grouped = index.group_by(keys).aggregate([("a", "max"), ("b", "max")])
     old, new = (grouped.column(f"{name}_max").combine_chunks() for name in "ab")
     both = pc.and_(pc.is_valid(old), pc.is_valid(new))
-    columns_found: dict[str, Any] = {}
+    arranged: dict[str, Any] = {}
     changed = pc.and_(both, False)
     for at, each in enumerate(columns):
         if each.key:
-            columns_found[f"k{at}"] = grouped.column(f"k{at}")
+            arranged[f"k{at}"] = grouped.column(f"k{at}")
             continue
         values = _values(before, old, each.old, at, each), _values(after, new, each.new, at, each)
         if each.old is not None:
-            columns_found[f"old{at}"] = values[0]
+            arranged[f"old{at}"] = values[0]
         if each.new is not None:
-            columns_found[f"new{at}"] = values[1]
+            arranged[f"new{at}"] = values[1]
         if each.counts:
             mask = pc.and_(both, values_differ(*values, each.type))
             counted.by_column[each.name] = counted.by_column.get(each.name, 0) + _count(mask)
             changed = pc.or_(changed, mask)
     lone = pc.if_else(pc.is_null(old), "added", "removed")
-    table = pa.table({CHANGE_COLUMN: pc.if_else(both, "changed", lone), **columns_found})
+    table = pa.table({CHANGE_COLUMN: pc.if_else(both, "changed", lone), **arranged})
     counted.changed += _count(changed)
     counted.added += _count(pc.is_null(old))
     counted.removed += _count(pc.is_null(new))

@@ -362,7 +362,7 @@ class SparkEngine:
         with execute_query(
             sql, [each.name for each in tables], find, session, reporter, proven=True
         ) as answer:
-            outcome = answer.outcome(reporter)
+            outcome = answer.summarize(reporter)
         return Computed(outcome, read, session.version)
 
     def _session(self, request: TransformRequest) -> SparkSession:
