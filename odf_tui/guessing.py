@@ -112,7 +112,7 @@ def _parquet(source: Path | io.BytesIO) -> pa.Table:
     from odf_engine.data.parquet_reader import read_bounded, read_parquet_schema
 
     if isinstance(source, Path):
-        batch = next(read_bounded(source, most_rows=_MOST_ROWS), None)
+        batch = next(read_bounded(source, max_rows=_MOST_ROWS), None)
         return pa.Table.from_batches([batch] if batch is not None else [], read_parquet_schema(source))
     with pq.ParquetFile(source) as file:
         batch = next(file.iter_batches(batch_size=_MOST_ROWS), None)

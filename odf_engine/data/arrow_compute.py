@@ -15,28 +15,28 @@ from pyarrow import types
 pc: Final[Any] = pyarrow.compute
 
 
-def decoded_type(kind: pa.DataType) -> pa.DataType:
-    """The type without its in-memory encoding: of a dictionary, run-end encoding or extension."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return decoded_type(kind.storage_type)
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return decoded_type(kind.value_type)
-    return kind
+def decoded_type(data_type: pa.DataType) -> pa.DataType:
+    """Return a type without its in-memory encoding: dictionary, run-end encoding or extension."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return decoded_type(data_type.storage_type)
+    if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
+        return decoded_type(data_type.value_type)
+    return data_type
 
 
-def is_list_like(kind: pa.DataType) -> bool:
-    """Whether it is a list, in any encoding."""
+def is_list_like(data_type: pa.DataType) -> bool:
+    """Whether a type is a list, in any encoding."""
     return (
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
+        types.is_list(data_type)
+        or types.is_large_list(data_type)
+        or types.is_fixed_size_list(data_type)
+        or types.is_list_view(data_type)
+        or types.is_large_list_view(data_type)
     )
 
 
 def decode_array(array: pa.Array) -> pa.Array:
-    """``array`` without dictionary, run-end encoding or extension type."""
+    """Return an array without dictionary, run-end encoding or extension type."""
     if isinstance(array, pa.ExtensionArray):
         return decode_array(array.storage)
     if types.is_dictionary(array.type):
@@ -51,32 +51,32 @@ _STEPS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def hash_values(array: pa.Array) -> pa.Array:
-    """A hash of each value as ``uint64``, evenly spread; equal values of a type have equal ones.
+    """Return a hash of each value as ``uint64``, evenly distributed. Equal values have equal hashes.
 
-    Good for estimates and for sharing out work. Different texts may have the same one.
+    Suitable for estimates and for partitioning. Different texts may have the same hash.
 
     Raises:
-        pa.ArrowNotImplementedError: values that have no text.
+        pa.ArrowNotImplementedError: the values cannot be cast to text.
     """
     array = decode_array(array)
-    kind = array.type
-    if types.is_floating(kind):
-        array = pc.add(array.cast(pa.float64()), 0.0).view(pa.uint64())  # minus zero is zero
-    elif types.is_boolean(kind) or types.is_integer(kind):
-        array = array.cast(pa.int64() if not types.is_unsigned_integer(kind) else pa.uint64())
+    data_type = array.type
+    if types.is_floating(data_type):
+        array = pc.add(array.cast(pa.float64()), 0.0).view(pa.uint64())  # -0.0 equals 0.0
+    elif types.is_boolean(data_type) or types.is_integer(data_type):
+        array = array.cast(pa.int64() if not types.is_unsigned_integer(data_type) else pa.uint64())
         array = array.view(pa.uint64())
-    elif types.is_primitive(kind) and kind.bit_width in (32, 64):
-        array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32()).cast(pa.int64())
+    elif types.is_primitive(data_type) and data_type.bit_width in (32, 64):
+        array = array.view(pa.int64() if data_type.bit_width == 64 else pa.int32()).cast(pa.int64())
         array = array.view(pa.uint64())
     else:
-        values = array if _is_bytes(kind) else array.cast(pa.string())
+        values = array if _is_bytes(data_type) else array.cast(pa.string())
         raw = values.cast(pa.large_binary()).to_pylist()
         array = pa.array([None if value is None else crc32(value) for value in raw], pa.uint64())
     return _mixed(pc.fill_null(array, pa.scalar(_NULL, pa.uint64())))
 
 
 def _mixed(array: pa.Array) -> pa.Array:
-    """Every bit of the value in every bit of the result; different numbers stay different."""
+    """Mix every bit of a value into every bit of the result. Different numbers stay different."""
     array = pc.add(array, pa.scalar(_NULL, pa.uint64()))
     for shift, factor in _STEPS:
         array = _shifted(array, shift)
@@ -94,25 +94,25 @@ _TEXT: Final = pa.string()
 
 
 def to_text(array: pa.Array) -> pa.Array:
-    """Each value as text; null stays null."""
+    """Return each value as text; null stays null."""
     array = decode_array(array)
-    kind = array.type
-    if types.is_timestamp(kind):
+    data_type = array.type
+    if types.is_timestamp(data_type):
         return _moments(array)
-    if is_list_like(kind) or types.is_struct(kind) or types.is_map(kind):
+    if is_list_like(data_type) or types.is_struct(data_type) or types.is_map(data_type):
         return pa.array([None if each is None else _json(each) for each in array.to_pylist()], _TEXT)
-    if _is_bytes(kind):
+    if _is_bytes(data_type):
         return pa.array([None if each is None else each.hex() for each in array.to_pylist()], _TEXT)
-    if types.is_time(kind):
+    if types.is_time(data_type):
         return _trimmed(array.cast(_TEXT))
     try:
         return array.cast(_TEXT)
-    except pa.ArrowNotImplementedError:  # a slice has no such types, but what a query gave may have
+    except pa.ArrowNotImplementedError:  # only results of queries have such types, slices do not
         return pa.array([None if each is None else str(each) for each in array.to_pylist()], _TEXT)
 
 
 def to_csv_fields(array: pa.Array) -> pa.Array:
-    """Each value as a field of RFC 4180: a null is empty, an empty text a pair of quotes."""
+    """Return each value as a field of RFC 4180. Null is empty, an empty text is a pair of quotes."""
     found = to_text(array)
     if _never_special(decode_array(array).type):
         return pc.fill_null(found, "")
@@ -125,19 +125,24 @@ def to_csv_fields(array: pa.Array) -> pa.Array:
 
 
 def to_json_values(array: pa.Array) -> pa.Array:
-    """Each value as JSON; what JSON has no number for is null."""
+    """Return each value as JSON. Numbers that JSON cannot express (NaN, infinity) are null."""
     array = decode_array(array)
-    kind = array.type
-    if types.is_floating(kind):
+    data_type = array.type
+    if types.is_floating(data_type):
         array = pc.if_else(pc.is_finite(array), array, None)
     found = to_text(array)
-    if not (_is_plain_json(kind) or is_list_like(kind) or types.is_struct(kind) or types.is_map(kind)):
-        found = _quoted(found, kind)
+    if not (
+        _is_plain_json(data_type)
+        or is_list_like(data_type)
+        or types.is_struct(data_type)
+        or types.is_map(data_type)
+    ):
+        found = _quoted(found, data_type)
     return pc.fill_null(found, "null")
 
 
-def _quoted(found: pa.Array, kind: pa.DataType) -> pa.Array:
-    if not _never_special(kind):
+def _quoted(found: pa.Array, data_type: pa.DataType) -> pa.Array:
+    if not _never_special(data_type):
         special = pc.fill_null(pc.match_substring_regex(found, _JSON_SPECIAL), False)
         if pc.any(special).as_py():
             escaped = [
@@ -147,22 +152,26 @@ def _quoted(found: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.binary_join_element_wise('"', found, '"', "")
 
 
-def _is_plain_json(kind: pa.DataType) -> bool:
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+def _is_plain_json(data_type: pa.DataType) -> bool:
+    return types.is_integer(data_type) or types.is_floating(data_type) or types.is_boolean(data_type)
 
 
-def _never_special(kind: pa.DataType) -> bool:
-    """Whether texts of values of this type need no quotes."""
+def _never_special(data_type: pa.DataType) -> bool:
+    """Whether texts of values of this type never need quotes."""
     return (
-        _is_plain_json(kind)
-        or types.is_decimal(kind)
-        or types.is_temporal(kind)
-        or (_is_bytes(kind) and types.is_fixed_size_binary(kind))
+        _is_plain_json(data_type)
+        or types.is_decimal(data_type)
+        or types.is_temporal(data_type)
+        or (_is_bytes(data_type) and types.is_fixed_size_binary(data_type))
     )
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+def _is_bytes(data_type: pa.DataType) -> bool:
+    return (
+        types.is_binary(data_type)
+        or types.is_large_binary(data_type)
+        or types.is_fixed_size_binary(data_type)
+    )
 
 
 def _moments(array: pa.Array) -> pa.Array:
@@ -173,7 +182,7 @@ def _moments(array: pa.Array) -> pa.Array:
 
 
 def _trimmed(found: pa.Array) -> pa.Array:
-    """Times with no more of a fraction than milli-, micro- or nanoseconds need."""
+    """Return times with a fraction of 0, 3, 6 or 9 digits, as few as possible."""
     found = pc.replace_substring_regex(found, r"\.0+$", "")
     return pc.replace_substring_regex(found, r"(\.[0-9]{3}|\.[0-9]{6})(000)+$", r"\1")
 

@@ -15,41 +15,49 @@ from odf_engine.errors import InvalidSchema
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _MAX_DEPTH: Final = 32
 
-# The slots of a table that holds a type: (slot, width in bits, value, default).
+# Slots of the table of a type: (slot, width in bits, value, default).
 _Slots = list[tuple[int, int, int, int]]
 
-# Number in the union of types, and the slots in the order in which they are written.
+# Number in the union of types, and the slots in the order of writing.
 _FIXED: Final[list[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType], _Slots]]]] = [
-    (types.is_boolean, 6, lambda kind: []),
-    (types.is_string, 5, lambda kind: []),
-    (types.is_large_string, 20, lambda kind: []),
-    (types.is_string_view, 24, lambda kind: []),
-    (types.is_binary, 4, lambda kind: []),
-    (types.is_large_binary, 19, lambda kind: []),
-    (types.is_binary_view, 23, lambda kind: []),
-    (types.is_fixed_size_binary, 15, lambda kind: [(0, 32, kind.byte_width, 0)]),
+    (types.is_boolean, 6, lambda data_type: []),
+    (types.is_string, 5, lambda data_type: []),
+    (types.is_large_string, 20, lambda data_type: []),
+    (types.is_string_view, 24, lambda data_type: []),
+    (types.is_binary, 4, lambda data_type: []),
+    (types.is_large_binary, 19, lambda data_type: []),
+    (types.is_binary_view, 23, lambda data_type: []),
+    (types.is_fixed_size_binary, 15, lambda data_type: [(0, 32, data_type.byte_width, 0)]),
     (
         types.is_decimal,
         7,
-        lambda kind: [(0, 32, kind.precision, 0), (1, 32, kind.scale, 0), (2, 32, kind.bit_width, 128)],
+        lambda data_type: [
+            (0, 32, data_type.precision, 0),
+            (1, 32, data_type.scale, 0),
+            (2, 32, data_type.bit_width, 128),
+        ],
     ),
-    (types.is_date32, 8, lambda kind: [(0, 16, 0, 1)]),
-    (types.is_date64, 8, lambda kind: [(0, 16, 1, 1)]),
-    (types.is_time, 9, lambda kind: [(1, 32, kind.bit_width, 32), (0, 16, _UNITS[kind.unit], 1)]),
+    (types.is_date32, 8, lambda data_type: [(0, 16, 0, 1)]),
+    (types.is_date64, 8, lambda data_type: [(0, 16, 1, 1)]),
+    (
+        types.is_time,
+        9,
+        lambda data_type: [(1, 32, data_type.bit_width, 32), (0, 16, _UNITS[data_type.unit], 1)],
+    ),
 ]
 _NESTED: Final[list[tuple[Callable[[pa.DataType], bool], int, Callable[[pa.DataType], _Slots]]]] = [
-    (types.is_list, 12, lambda kind: []),
-    (types.is_large_list, 21, lambda kind: []),
-    (types.is_fixed_size_list, 16, lambda kind: [(0, 32, kind.list_size, 0)]),
-    (types.is_struct, 13, lambda kind: []),
+    (types.is_list, 12, lambda data_type: []),
+    (types.is_large_list, 21, lambda data_type: []),
+    (types.is_fixed_size_list, 16, lambda data_type: [(0, 32, data_type.list_size, 0)]),
+    (types.is_struct, 13, lambda data_type: []),
 ]
 
 
 def encode_schema(schema: pa.Schema) -> bytes:
-    """The schema as a bare FlatBuffers table.
+    """Return a schema as a bare FlatBuffers table.
 
     Raises:
-        InvalidSchema: a column whose type data slices do not hold (such as a dictionary or map).
+        InvalidSchema: a column has a type that data slices cannot store (such as a dictionary or map).
     """
     builder = flatbuffers.Builder(1024)
     fields = _vector(builder, [_field(builder, field, field.name, 0) for field in schema])
@@ -67,46 +75,48 @@ def _field(builder: flatbuffers.Builder, field: pa.Field, column: str, depth: in
         raise InvalidSchema(f"column '{column}' is nested too deeply")
     metadata = _metadata(builder, field.metadata)
     name = builder.CreateString(field.name)
-    number, kind, children = _type(builder, field.type, column, depth)
+    number, type_table, children = _type(builder, field.type, column, depth)
     builder.StartObject(7)
     builder.PrependUOffsetTRelativeSlot(0, name, 0)
     builder.PrependUint8Slot(2, number, 0)
     builder.PrependBoolSlot(1, field.nullable, False)
     builder.PrependUOffsetTRelativeSlot(5, children, 0)
-    builder.PrependUOffsetTRelativeSlot(3, kind, 0)
+    builder.PrependUOffsetTRelativeSlot(3, type_table, 0)
     if metadata is not None:
         builder.PrependUOffsetTRelativeSlot(6, metadata, 0)
     return builder.EndObject()
 
 
-def _type(builder: flatbuffers.Builder, kind: pa.DataType, column: str, depth: int) -> tuple[int, int, int]:
-    """Number in the union, the type's table, and the vector of child fields."""
-    if types.is_integer(kind):
+def _type(
+    builder: flatbuffers.Builder, data_type: pa.DataType, column: str, depth: int
+) -> tuple[int, int, int]:
+    """Return the number in the union, the table of the type, and the vector of child fields."""
+    if types.is_integer(data_type):
         children = _vector(builder, [])
-        signed = types.is_signed_integer(kind)
-        return 2, _table(builder, [(1, 8, signed, 0), (0, 32, kind.bit_width, 0)]), children
-    if types.is_floating(kind):
+        signed = types.is_signed_integer(data_type)
+        return 2, _table(builder, [(1, 8, signed, 0), (0, 32, data_type.bit_width, 0)]), children
+    if types.is_floating(data_type):
         children = _vector(builder, [])
-        precision = {16: 0, 32: 1, 64: 2}[kind.bit_width]
+        precision = {16: 0, 32: 1, 64: 2}[data_type.bit_width]
         return 3, _table(builder, [(0, 16, precision, 0)]), children
-    if types.is_timestamp(kind):
-        return 10, _timestamp(builder, kind), _vector(builder, [])
+    if types.is_timestamp(data_type):
+        return 10, _timestamp(builder, data_type), _vector(builder, [])
     for test, number, slots in _FIXED:
-        if test(kind):
-            return number, _table(builder, slots(kind)), _vector(builder, [])
+        if test(data_type):
+            return number, _table(builder, slots(data_type)), _vector(builder, [])
     for test, number, slots in _NESTED:
-        if test(kind):
-            inner = [kind.field(index) for index in range(kind.num_fields)]
+        if test(data_type):
+            inner = [data_type.field(index) for index in range(data_type.num_fields)]
             fields = [_field(builder, field, f"{column}.{field.name}", depth + 1) for field in inner]
-            return number, _table(builder, slots(kind)), _vector(builder, fields)
-    raise InvalidSchema(f"column '{column}' has type {kind}, which a data slice cannot hold")
+            return number, _table(builder, slots(data_type)), _vector(builder, fields)
+    raise InvalidSchema(f"column '{column}' has type {data_type}, which a data slice cannot hold")
 
 
-def _timestamp(builder: flatbuffers.Builder, kind: pa.DataType) -> int:
-    zone = builder.CreateString(kind.tz or "")
+def _timestamp(builder: flatbuffers.Builder, data_type: pa.DataType) -> int:
+    zone = builder.CreateString(data_type.tz or "")
     builder.StartObject(2)
-    builder.PrependInt16Slot(0, _UNITS[kind.unit], 0)
-    if kind.tz:
+    builder.PrependInt16Slot(0, _UNITS[data_type.unit], 0)
+    if data_type.tz:
         builder.PrependUOffsetTRelativeSlot(1, zone, 0)
     return builder.EndObject()
 
@@ -140,7 +150,7 @@ def _metadata(builder: flatbuffers.Builder, metadata: Mapping[bytes, bytes] | No
 
 
 def decode_schema(data: bytes) -> pa.Schema:
-    """Reads what :func:`encode_schema` or another implementation wrote; any bytes are safe.
+    """Decode the output of :func:`encode_schema` or of another implementation. Safe for any bytes.
 
     Raises:
         InvalidSchema: not a bare Arrow schema.
@@ -157,7 +167,7 @@ def decode_schema(data: bytes) -> pa.Schema:
 
 
 def _message(data: bytes) -> bytes:
-    """An IPC message around the bare table: pyarrow reads (and verifies) only whole messages.
+    """Wrap the bare table in an IPC message, since pyarrow reads and verifies only complete messages.
 
     The 32-byte header is a ``Message`` table at 16 with its vtable at 6: version V5 at +8, kind of
     header (1, a schema) at +10, and at +4 the reference to the embedded root.
@@ -170,7 +180,7 @@ def _message(data: bytes) -> bytes:
 
 
 def check_field(field: pa.Field, depth: int = 0) -> None:
-    """Check the names and the depth of a field that another implementation wrote.
+    """Check the names and the nesting depth of a field written by another implementation.
 
     Raises:
         InvalidSchema: it has no name, or is nested too deeply.
@@ -181,6 +191,6 @@ def check_field(field: pa.Field, depth: int = 0) -> None:
     if not isinstance(field.name, str):
         raise InvalidSchema("a column has no name")
     if types.is_timestamp(field.type):
-        _ = field.type.tz  # is decoded here
+        _ = field.type.tz  # decoding may raise
     for index in range(field.type.num_fields):
         check_field(field.type.field(index), depth + 1)

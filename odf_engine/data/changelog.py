@@ -17,7 +17,7 @@ _COMPACT_ROWS: Final = 1 << 17
 
 
 class Op(IntEnum):
-    """What a row does to the state: appends, takes back, or replaces in two rows, from and to."""
+    """Operation of a row on the state: append, retract, or correct in two rows (from, to)."""
 
     APPEND = 0
     RETRACT = 1
@@ -26,27 +26,27 @@ class Op(IntEnum):
 
     @property
     def code(self) -> str:
-        """The specification's short code: ``+A``, ``-R``, ``-C`` or ``+C``."""
+        """The short code of the specification: ``+A``, ``-R``, ``-C`` or ``+C``."""
         return ("+A", "-R", "-C", "+C")[self]
 
 
 def replay_changelog(
     batches: Iterable[pa.RecordBatch | pa.Table], primary_key: Sequence[str], vocab: DatasetVocabulary
 ) -> pa.Table:
-    """The state after all changes: of each key its newest row, unless that row takes the key away.
+    """Return the state after all changes: the newest row of each key, unless it retracts the key.
 
     Memory is bounded by the size of the state, not by the length of the changelog.
 
     Args:
         batches: rows of one schema in the order of their offsets.
-        primary_key: columns that tell rows apart, at least one; null counts as a value.
+        primary_key: columns of the key, at least one; null counts as a value.
         vocab: names of the system columns.
 
     Returns:
-        Rows with all columns they came with, in the order of their offsets.
+        Rows with all their columns, in the order of their offsets.
 
     Raises:
-        InvalidSchema: a key or system column is missing, or of a type that cannot be a key.
+        InvalidSchema: a key or system column is missing, or has a type that cannot be a key.
     """
     if not primary_key:
         raise InvalidSchema("a changelog can be replayed only by a primary key")
@@ -91,15 +91,15 @@ def _newest(
 def repair_correction_pairs(
     batches: Iterable[pa.RecordBatch], position: str, operation: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows, with the operations of those that do not stand as a pair changed.
+    """Yield rows; the operations of corrections that are not a complete pair are replaced.
 
-    A correction is two rows of an input, -C and +C, at two positions that follow each other. It stays a
-    correction when each of the two has exactly one image and these follow each other; else the images
-    of -C are retractions, those of +C additions.
+    A correction is two rows of an input, -C and +C, at consecutive positions. It stays a correction if each
+    of the two has exactly one image and the images are consecutive. Otherwise images of -C become
+    retractions, and images of +C additions.
 
     Args:
-        batches: rows in their order.
-        position, operation: columns that say where a row comes from, and the input row's operation.
+        batches: rows in order.
+        position, operation: columns with the position and the operation of the input row.
     """
     held: pa.RecordBatch | None = None
     for batch in batches:
@@ -113,7 +113,7 @@ def repair_correction_pairs(
 
 
 def _open_end(rows: pa.RecordBatch, position: str, operation: str) -> int:
-    """How many rows at the end may belong together with rows that follow."""
+    """Return how many rows at the end may belong together with the next rows."""
     reach = {Op.CORRECT_FROM: 0, Op.CORRECT_TO: 1}.get(rows.column(operation)[-1].as_py())
     if reach is None:
         return 0
@@ -149,7 +149,10 @@ def _settled(rows: pa.RecordBatch, position: str, operation: str) -> pa.RecordBa
 
 
 def split_corrections(batch: pa.RecordBatch, operation: str) -> pa.RecordBatch:
-    """The rows with every correction taken apart: for results whose order is not that of the input."""
+    """Return rows in which every correction is a retraction or an addition.
+
+    Used for results whose order is not that of the input.
+    """
     operations = batch.column(operation)
     plain = pc.if_else(
         pc.equal(operations, pa.scalar(Op.CORRECT_FROM, operations.type)),

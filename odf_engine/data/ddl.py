@@ -78,10 +78,10 @@ _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 def parse_ddl(entries: Sequence[str]) -> pa.Schema:
-    """The Arrow schema that the entries define: usually one column each, commas may separate more.
+    """Return the Arrow schema that DDL entries define. An entry is one column, or several with commas.
 
     Raises:
-        InvalidSchema: an entry that is malformed, of an unknown type, or repeats a column.
+        InvalidSchema: an entry is malformed, has an unknown type, or repeats a column.
     """
     fields: list[pa.Field] = []
     seen: dict[str, str] = {}
@@ -99,7 +99,7 @@ def _where(entry: str, number: int) -> str:
 
 
 class _Parser:
-    """Recursive descent over one entry."""
+    """Recursive descent parser of one entry."""
 
     def __init__(self, entry: str, number: int) -> None:
         self._where = _where(entry, number)
@@ -129,7 +129,7 @@ class _Parser:
         return self._rest_of_column(name, 0)
 
     def _rest_of_column(self, name: str, depth: int) -> pa.Field:
-        kind = self._type(depth)
+        data_type = self._type(depth)
         nullable = True
         while self._tokens and self._peek() not in (",", ">"):
             if self._accept("NOT"):
@@ -140,7 +140,7 @@ class _Parser:
                     raise self._error("a quoted text is expected after COMMENT")
             elif not self._accept("NULL"):
                 raise self._error(f"'{self._tokens[-1][1]}' is not expected after the type")
-        return pa.field(name, kind, nullable)
+        return pa.field(name, data_type, nullable)
 
     def _name(self) -> str:
         if not self._tokens:
@@ -159,13 +159,13 @@ class _Parser:
         group, text = self._tokens.pop()
         if group != "word":
             raise self._error(f"{text} is not a type")
-        kind = self._named_type(text.upper(), depth)
+        data_type = self._named_type(text.upper(), depth)
         while self._accept("["):
             self._expect("]")
             depth += 1
             self._check_depth(depth)
-            kind = pa.list_(kind)
-        return kind
+            data_type = pa.list_(data_type)
+        return data_type
 
     def _check_depth(self, depth: int) -> None:
         if depth > _MAX_DEPTH:
@@ -196,12 +196,12 @@ class _Parser:
         )
 
     def _simple(self, name: str) -> pa.DataType:
-        kind = _SIMPLE[name]
+        data_type = _SIMPLE[name]
         if name == "DOUBLE":
             self._accept("PRECISION")
-        elif kind in _UNSIGNED and self._accept("UNSIGNED"):
-            return _UNSIGNED[kind]
-        return kind
+        elif data_type in _UNSIGNED and self._accept("UNSIGNED"):
+            return _UNSIGNED[data_type]
+        return data_type
 
     def _struct(self, depth: int) -> pa.DataType:
         self._expect("<")
@@ -264,7 +264,7 @@ class _Parser:
         return numbers
 
     def _peek(self) -> str:
-        """The next word or mark in upper case; empty for quoted ones and at the end."""
+        """Return the next word or mark in upper case; empty for quoted words and at the end."""
         if not self._tokens or self._tokens[-1][0] not in ("word", "mark"):
             return ""
         return self._tokens[-1][1].upper()
@@ -286,9 +286,9 @@ class _Parser:
 
 
 def to_ddl(schema: pa.Schema) -> list[str]:
-    """One definition per column; what :func:`parse_ddl` made comes back as it was.
+    """Return one definition for each column; the inverse of :func:`parse_ddl`.
 
-    Types that DDL has no word for are written as Arrow names them, for people to read.
+    Types without a DDL name are written as Arrow prints them.
     """
     return [_column_ddl(field, " ") for field in schema]
 
@@ -300,24 +300,29 @@ def _column_ddl(field: pa.Field, separator: str) -> str:
     return f"{name}{separator}{type_ddl(field.type)}{'' if field.nullable else ' NOT NULL'}"
 
 
-def type_ddl(kind: pa.DataType) -> str:
-    """The DDL of a type."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return type_ddl(kind.storage_type)
-    if kind in _NAMES:
-        return _NAMES[kind]
-    return next((write(kind) for test, write in _WRITERS if test(kind)), str(kind).upper())
+def type_ddl(data_type: pa.DataType) -> str:
+    """Return the DDL of a type."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return type_ddl(data_type.storage_type)
+    if data_type in _NAMES:
+        return _NAMES[data_type]
+    return next((write(data_type) for test, write in _WRITERS if test(data_type)), str(data_type).upper())
 
 
 _WRITERS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]]] = [
-    (types.is_fixed_size_binary, lambda kind: f"BINARY({kind.byte_width})"),
-    (types.is_decimal, lambda kind: f"DECIMAL({kind.precision},{kind.scale})"),
-    (types.is_timestamp, lambda kind: f"TIMESTAMP({_DIGITS[kind.unit]})"),
-    (types.is_time, lambda kind: f"TIME({_DIGITS[kind.unit]})"),
-    (types.is_dictionary, lambda kind: type_ddl(kind.value_type)),
-    (types.is_struct, lambda kind: f"STRUCT<{', '.join(_column_ddl(field, ': ') for field in kind)}>"),
+    (types.is_fixed_size_binary, lambda data_type: f"BINARY({data_type.byte_width})"),
+    (types.is_decimal, lambda data_type: f"DECIMAL({data_type.precision},{data_type.scale})"),
+    (types.is_timestamp, lambda data_type: f"TIMESTAMP({_DIGITS[data_type.unit]})"),
+    (types.is_time, lambda data_type: f"TIME({_DIGITS[data_type.unit]})"),
+    (types.is_dictionary, lambda data_type: type_ddl(data_type.value_type)),
     (
-        lambda kind: types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind),
-        lambda kind: f"ARRAY<{type_ddl(kind.value_type)}>",
+        types.is_struct,
+        lambda data_type: f"STRUCT<{', '.join(_column_ddl(field, ': ') for field in data_type)}>",
+    ),
+    (
+        lambda data_type: (
+            types.is_list(data_type) or types.is_large_list(data_type) or types.is_fixed_size_list(data_type)
+        ),
+        lambda data_type: f"ARRAY<{type_ddl(data_type.value_type)}>",
     ),
 ]

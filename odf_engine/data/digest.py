@@ -30,38 +30,38 @@ from odf_engine.processes import build_python_environment
 
 
 class SerialExecutors:
-    """A few threads for many strands. Leaving the ``with`` block ends the threads.
+    """A thread pool with serial executors. Leaving the ``with`` block ends the threads.
 
     Args:
-        threads: how many; by default one a core.
-        depth: how many pieces of work may wait in one strand before :meth:`SerialExecutor.put` blocks, so
-            that memory stays bounded.
+        threads: number of threads; by default one for each core.
+        depth: number of tasks queued in one executor before :meth:`SerialExecutor.submit` blocks, which
+            bounds memory.
     """
 
     def __init__(self, threads: int | None = None, depth: int = 2) -> None:
-        self._pool = ThreadPoolExecutor(max(1, threads or os.cpu_count() or 1), "strand")
+        self._pool = ThreadPoolExecutor(max(1, threads or os.cpu_count() or 1), "hash")
         self._depth = depth
-        self._strands: list[SerialExecutor] = []
+        self._executors: list[SerialExecutor] = []
 
-    def strand(self) -> SerialExecutor:
-        """A new strand."""
-        strand = SerialExecutor(self._pool, self._depth)
-        self._strands.append(strand)
-        return strand
+    def new_executor(self) -> SerialExecutor:
+        """Create an executor."""
+        executor = SerialExecutor(self._pool, self._depth)
+        self._executors.append(executor)
+        return executor
 
     def wait(self) -> None:
-        """Returns when all strands are empty.
+        """Wait until all executors are idle.
 
         Raises:
-            BaseException: what some work raised.
+            BaseException: raised by a task.
         """
-        for strand in self._strands:
-            strand.wait()
+        for executor in self._executors:
+            executor.wait()
 
     def close(self) -> None:
-        """Drops what has not begun and ends the threads."""
-        for strand in self._strands:
-            strand.cancel_pending()
+        """Cancel pending tasks and end the threads."""
+        for executor in self._executors:
+            executor.cancel_pending()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class SerialExecutors:
 
 
 class SerialExecutor:
-    """Work done one piece after the other, in the order it was put."""
+    """Runs tasks one after the other, in the order of submission."""
 
     def __init__(self, pool: ThreadPoolExecutor, depth: int) -> None:
         self._pool = pool
@@ -85,10 +85,10 @@ class SerialExecutor:
         self._dropped = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Adds work; waits while too much is queued.
+        """Queue a task; blocks while the queue is full.
 
         Raises:
-            BaseException: what earlier work of this strand raised.
+            BaseException: raised by an earlier task of this executor.
         """
         with self._changed:
             self._changed.wait_for(lambda: len(self._queue) < self._depth or self._error)
@@ -98,7 +98,7 @@ class SerialExecutor:
                 self._pool.submit(self._step)
 
     def _step(self) -> None:
-        # One piece at a time, then to the back of the pool's queue: strands advance together.
+        # One task, then back to the end of the pool's queue, so that all executors advance together.
         try:
             self._queue[0]()
         except BaseException as error:
@@ -117,17 +117,17 @@ class SerialExecutor:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Returns when all work is done.
+        """Wait until all tasks are done.
 
         Raises:
-            BaseException: what some work raised.
+            BaseException: raised by a task.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._queue)
             self._raise()
 
     def cancel_pending(self) -> None:
-        """Forgets the work that has not begun."""
+        """Cancel the tasks that have not started."""
         with self._changed:
             self._dropped = True
 
@@ -137,8 +137,8 @@ class SerialExecutor:
 
 
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
-_PIECE_ROWS: Final = 1 << 16  # small enough for the caches, large enough to make calls cheap
-_PIECE_BYTES: Final = 64 << 20
+_CHUNK_ROWS: Final = 1 << 16  # fits in processor caches, and amortizes the cost of a call
+_CHUNK_BYTES: Final = 64 << 20
 _NULL: Final = pa.scalar(b"\0", pa.large_binary())
 _EMPTY: Final = pa.scalar(b"", pa.large_binary())
 _INT: Final = 1
@@ -161,13 +161,13 @@ _RESHAPE: Final = {
 
 
 class LeafColumn(NamedTuple):
-    """A column without children of its own: where it is, and its type.
+    """A column without children: its location and type.
 
     Attributes:
         path: indices from the schema down through structs.
-        name: dotted name for people.
-        type: as declared.
-        type_bytes: what its hasher is started with.
+        name: dotted name for messages.
+        type: the declared type.
+        type_bytes: the first bytes of its hash.
     """
 
     path: tuple[int, ...]
@@ -177,7 +177,7 @@ class LeafColumn(NamedTuple):
 
 
 def schema_bytes(schema: pa.Schema) -> tuple[bytes, list[LeafColumn]]:
-    """The bytes of all field names with their levels, depth first, and the leaves in that order.
+    """Return the bytes of all field names with their levels, depth first, and the leaves in that order.
 
     Raises:
         InvalidSchema: a column that the logical hash cannot express.
@@ -189,55 +189,59 @@ def schema_bytes(schema: pa.Schema) -> tuple[bytes, list[LeafColumn]]:
         raw = field.name.encode()
         names.append(struct.pack("<Q", len(raw)) + raw + struct.pack("<Q", len(path) - 1))
         name = prefix + field.name
-        kind = decoded_type(field.type)
-        if types.is_struct(kind):
-            for index, child in enumerate(kind):
+        data_type = decoded_type(field.type)
+        if types.is_struct(data_type):
+            for index, child in enumerate(data_type):
                 walk(child, (*path, index), f"{name}.")
         else:
-            leaves.append(LeafColumn(path, name, field.type, type_bytes(kind, name)))
+            leaves.append(LeafColumn(path, name, field.type, type_bytes(data_type, name)))
 
     for index, field in enumerate(schema):
         walk(field, (index,), "")
     return b"".join(names), leaves
 
 
-def type_bytes(kind: pa.DataType, column: str) -> bytes:
-    """The bytes of a type that is not a struct.
+def type_bytes(data_type: pa.DataType, column: str) -> bytes:
+    """Return the bytes of a type that is not a struct.
 
     Args:
-        kind: the type.
-        column: named in errors.
+        data_type: the type.
+        column: its name in errors.
 
     Raises:
         InvalidSchema: the logical hash cannot express it.
     """
-    kind = decoded_type(kind)
-    if types.is_integer(kind):
-        return struct.pack("<HBQ", _INT, types.is_signed_integer(kind), kind.bit_width)
-    if types.is_floating(kind):
-        return struct.pack("<HQ", _FLOAT, kind.bit_width)
-    if types.is_boolean(kind):
+    data_type = decoded_type(data_type)
+    if types.is_integer(data_type):
+        return struct.pack("<HBQ", _INT, types.is_signed_integer(data_type), data_type.bit_width)
+    if types.is_floating(data_type):
+        return struct.pack("<HQ", _FLOAT, data_type.bit_width)
+    if types.is_boolean(data_type):
         return struct.pack("<H", _BOOL)
-    if _is_text(kind):
+    if _is_text(data_type):
         return struct.pack("<H", _UTF8)
-    if _is_bytes(kind):
+    if _is_bytes(data_type):
         return struct.pack("<H", _BINARY)
-    if types.is_decimal(kind):
-        return struct.pack("<HQQq", _DECIMAL, kind.bit_width, kind.precision, kind.scale)
-    if types.is_date(kind):
-        return struct.pack("<HQH", _DATE, kind.bit_width, types.is_date64(kind))
-    if types.is_time(kind):
-        return struct.pack("<HQH", _TIME, kind.bit_width, _UNITS[kind.unit])
-    if types.is_timestamp(kind):
-        zone = b"\0" if kind.tz is None else struct.pack("<Q", len(kind.tz.encode())) + kind.tz.encode()
-        return struct.pack("<HH", _TIMESTAMP, _UNITS[kind.unit]) + zone
-    if is_list_like(kind):
-        return struct.pack("<H", _LIST) + type_bytes(kind.value_type, column)
-    raise _inexpressible(kind, column)
+    if types.is_decimal(data_type):
+        return struct.pack("<HQQq", _DECIMAL, data_type.bit_width, data_type.precision, data_type.scale)
+    if types.is_date(data_type):
+        return struct.pack("<HQH", _DATE, data_type.bit_width, types.is_date64(data_type))
+    if types.is_time(data_type):
+        return struct.pack("<HQH", _TIME, data_type.bit_width, _UNITS[data_type.unit])
+    if types.is_timestamp(data_type):
+        zone = (
+            b"\0"
+            if data_type.tz is None
+            else struct.pack("<Q", len(data_type.tz.encode())) + data_type.tz.encode()
+        )
+        return struct.pack("<HH", _TIMESTAMP, _UNITS[data_type.unit]) + zone
+    if is_list_like(data_type):
+        return struct.pack("<H", _LIST) + type_bytes(data_type.value_type, column)
+    raise _inexpressible(data_type, column)
 
 
-def _inexpressible(kind: pa.DataType, column: str) -> InvalidSchema:
-    name = str(kind)
+def _inexpressible(data_type: pa.DataType, column: str) -> InvalidSchema:
+    name = str(data_type)
     word = next((word for word in _RESHAPE if word in name.split("<")[0]), "")
     return InvalidSchema(
         f"column '{column}' has type {name}, which the logical hash cannot express",
@@ -245,21 +249,21 @@ def _inexpressible(kind: pa.DataType, column: str) -> InvalidSchema:
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+def _is_text(data_type: pa.DataType) -> bool:
+    return types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type)
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def _is_bytes(data_type: pa.DataType) -> bool:
     return (
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_fixed_size_binary(kind)
-        or types.is_binary_view(kind)
+        types.is_binary(data_type)
+        or types.is_large_binary(data_type)
+        or types.is_fixed_size_binary(data_type)
+        or types.is_binary_view(data_type)
     )
 
 
 def leaf_array(batch: pa.RecordBatch, path: tuple[int, ...]) -> pa.Array:
-    """The leaf's values in a batch; null where it or any struct around it is null."""
+    """Return the values of a leaf in a batch; null where the leaf or any struct around it is null."""
     array = decode_array(batch.column(path[0]))
     for index in path[1:]:
         array = decode_array(pc.struct_field(array, [index]))
@@ -267,9 +271,9 @@ def leaf_array(batch: pa.RecordBatch, path: tuple[int, ...]) -> pa.Array:
 
 
 def value_bytes(array: pa.Array) -> Iterator[pa.Buffer]:
-    """The bytes of all values of a leaf, in pieces of bounded size.
+    """Yield the bytes of all values of a leaf, in chunks of bounded size.
 
-    A column of fixed size without nulls is yielded as it lies in memory, without a copy.
+    A column of fixed size without nulls is not copied.
     """
     array = decode_array(array)
     width = _fixed_width(array.type)
@@ -290,13 +294,13 @@ def _piece_bytes(piece: pa.Array, width: int | None) -> pa.Buffer:
 
 def _pieces(array: pa.Array) -> Iterator[pa.Array]:
     size = array.nbytes
-    rows = max(1, min(_PIECE_ROWS, len(array) * _PIECE_BYTES // size)) if size else _PIECE_ROWS
+    rows = max(1, min(_CHUNK_ROWS, len(array) * _CHUNK_BYTES // size)) if size else _CHUNK_ROWS
     for start in range(0, len(array), rows):
         yield from _bounded(array.slice(start, rows))
 
 
 def _bounded(piece: pa.Array) -> Iterator[pa.Array]:
-    if len(piece) > 1 and piece.nbytes > 2 * _PIECE_BYTES:
+    if len(piece) > 1 and piece.nbytes > 2 * _CHUNK_BYTES:
         half = len(piece) // 2
         yield from _bounded(piece.slice(0, half))
         yield from _bounded(piece.slice(half))
@@ -304,15 +308,15 @@ def _bounded(piece: pa.Array) -> Iterator[pa.Array]:
         yield piece
 
 
-def _fixed_width(kind: pa.DataType) -> int | None:
-    """Bytes of a value whose raw bytes are hashed as they are, or None."""
-    if types.is_primitive(kind) and not types.is_boolean(kind):
-        return kind.bit_width // 8
-    return kind.bit_width // 8 if types.is_decimal(kind) else None
+def _fixed_width(data_type: pa.DataType) -> int | None:
+    """Return the bytes of a value whose raw bytes are hashed; None for other types."""
+    if types.is_primitive(data_type) and not types.is_boolean(data_type):
+        return data_type.bit_width // 8
+    return data_type.bit_width // 8 if types.is_decimal(data_type) else None
 
 
 def _cells(array: pa.Array) -> pa.Array:
-    """Each value as its own bytes: large binary without nulls."""
+    """Return the hashed bytes of each value as large binary without nulls."""
     array = decode_array(array)
     width = _fixed_width(array.type)
     if width:
@@ -345,7 +349,7 @@ def _list_cells(array: pa.Array) -> pa.Array:
 
 
 def _lengths_and_values(array: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """For text and binary: 64-bit lengths (one 0 byte for null) and contents (nothing for null)."""
+    """Return 64-bit lengths (one 0 byte for null) and contents (nothing for null) of text or binary."""
     values = array.cast(pa.large_binary())
     lengths = pc.binary_length(values)
     if values.null_count:
@@ -354,17 +358,17 @@ def _lengths_and_values(array: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _without_nulls(values: pa.Array, size: int) -> pa.Array:
-    """Large binary values with nothing in place of nulls; ``size`` is how long all valid ones are."""
+    """Return large binary values, empty for null; ``size`` is the total length of valid values."""
     buffers = values.buffers()
     bare = pa.Array.from_buffers(values.type, len(values), [None, *buffers[1:]], 0, values.offset)
-    # Null slots are nearly always empty already, and then nothing needs to be copied.
+    # Null slots are nearly always empty. Then no copy is needed.
     return bare if _contents(bare).size == size else pc.fill_null(values, _EMPTY)
 
 
 def _interleaved(first: pa.Array, second: pa.Array) -> pa.Array:
-    # Taking from the two laid end to end is much faster than joining them element by element.
+    # Take from the concatenation is much faster than an element-wise join.
     count = len(first)
-    # 0, count, 1, count + 1, …: each pair of 32-bit numbers is made as one of 64 bits.
+    # 0, count, 1, count + 1, …: each pair of 32-bit integers is computed as one of 64 bits.
     pairs = pc.add(_even_pairs()[:count], count << 32)
     places = pa.Array.from_buffers(pa.int32(), 2 * count, [None, pairs.buffers()[1]])
     return pc.take(pa.concat_arrays([first, second]), places, boundscheck=False)
@@ -372,12 +376,12 @@ def _interleaved(first: pa.Array, second: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=1)
 def _even_pairs() -> pa.Array:
-    """(0, 0), (1, 1), (2, 2), …"""
-    return pc.multiply(pa.array(range(_PIECE_ROWS), pa.int64()), (1 << 32) + 1)
+    """Return (0, 0), (1, 1), (2, 2), …"""
+    return pc.multiply(pa.array(range(_CHUNK_ROWS), pa.int64()), (1 << 32) + 1)
 
 
 def _contents(cells: pa.Array) -> pa.Buffer:
-    """All bytes of a large binary array without nulls, end to end."""
+    """Return all bytes of a large binary array without nulls, concatenated."""
     _, offsets, data = cells.buffers()
     ends: Any = memoryview(offsets).cast("q")
     start, stop = ends[cells.offset], ends[cells.offset + len(cells)]
@@ -388,7 +392,7 @@ _PARQUET: Final = b"PAR1"
 
 
 class FileDigest(NamedTuple):
-    """Hashes of a file of data, its size in bytes and its number of rows."""
+    """Hashes of a data file, its size in bytes and its number of rows."""
 
     logical_hash: Multihash
     physical_hash: Multihash
@@ -397,15 +401,15 @@ class FileDigest(NamedTuple):
 
 
 class LogicalHasher:
-    """Hashes batches of one schema as they come, each column in its own order, columns in parallel.
+    """Hashes batches of one schema, columns in parallel.
 
-    The result does not depend on how rows are cut into batches, on nullability flags, or on how
+    The result does not depend on how rows are split into batches, on nullability flags, or on how
     columns are encoded in memory (dictionary, large, view). A leaf is null where any struct around it
     is null.
 
     Args:
         schema: names and types of the columns.
-        threads: how many hash at once; by default one a core.
+        threads: number of threads; by default one for each core.
 
     Raises:
         InvalidSchema: a column that the logical hash cannot express.
@@ -416,14 +420,14 @@ class LogicalHasher:
         self._schema = schema
         self._names = names
         self._columns = [(leaf, hashlib.sha3_256(leaf.type_bytes)) for leaf in leaves]
-        self._strands = SerialExecutors(threads)
-        self._queues: list[SerialExecutor] = [self._strands.strand() for _ in leaves]
+        self._executors = SerialExecutors(threads)
+        self._queues: list[SerialExecutor] = [self._executors.new_executor() for _ in leaves]
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Adds rows; returns before they are hashed, and waits when too many are under way.
+        """Add rows. Returns before they are hashed; blocks while too many batches are queued.
 
         Raises:
-            InvalidSchema: the batch has other columns than the schema.
+            InvalidSchema: the columns of the batch differ from the schema.
         """
         self._check(batch.schema)
         for (leaf, hasher), queue in zip(self._columns, self._queues, strict=True):
@@ -438,16 +442,16 @@ class LogicalHasher:
             raise InvalidSchema("a batch has other columns than the schema of the data")
 
     def finish(self) -> Multihash:
-        """The hash of all rows so far."""
-        self._strands.wait()
+        """Return the hash of all rows."""
+        self._executors.wait()
         total = hashlib.sha3_256(self._names)
         for _, hasher in self._columns:
             total.update(hasher.digest())
         return Multihash(ARROW0_SHA3_256, total.digest())
 
     def close(self) -> None:
-        """Ends the threads; rows that are not hashed yet are forgotten."""
-        self._strands.close()
+        """End the threads. Rows that are not hashed yet are discarded."""
+        self._executors.close()
 
     def __enter__(self) -> Self:
         return self
@@ -464,7 +468,7 @@ def _feed(hasher: Any, batch: pa.RecordBatch, leaf: LeafColumn) -> None:
 
 
 def logical_hash(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Multihash:
-    """The logical hash of rows given as batches.
+    """Return the logical hash of rows given as batches.
 
     Raises:
         InvalidSchema: a column that the logical hash cannot express, or a batch of another schema.
@@ -476,7 +480,7 @@ def logical_hash(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Multih
 
 
 def physical_hash(path: Path) -> tuple[Multihash, int]:
-    """SHA3-256 of a file's bytes, and its size.
+    """Return the SHA3-256 of a file's bytes, and its size.
 
     Raises:
         NotFound: there is no such file.
@@ -493,13 +497,13 @@ def _must_exist(path: Path) -> None:
 
 
 def digest_file(path: Path) -> FileDigest:
-    """Both hashes of a Parquet file or an Arrow IPC file or stream.
+    """Return both hashes of a Parquet file or an Arrow IPC file or stream.
 
-    Arrow IPC is read in a process of its own: damaged files crash Arrow's kernels, even validated ones.
+    Arrow IPC is read in a separate process: damaged files crash Arrow's kernels, even validated ones.
 
     Raises:
         NotFound: there is no such file.
-        BadData: the file is in no such format, or damaged.
+        BadData: the file has no such format, or is damaged.
         InvalidSchema: a column that the logical hash cannot express.
     """
     _must_exist(path)
@@ -515,7 +519,7 @@ def _digest(path: Path) -> FileDigest:
     physical: list[tuple[Multihash, int]] = []
     rows = 0
     with SerialExecutors(1) as other, _batches(path) as (schema, batches), LogicalHasher(schema) as hasher:
-        other.strand().submit(lambda: physical.append(physical_hash(path)))
+        other.new_executor().submit(lambda: physical.append(physical_hash(path)))
         for batch in batches:
             hasher.update(batch)
             rows += batch.num_rows
@@ -552,19 +556,19 @@ def _batches(path: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]
         ) from error
 
 
-# --- In a process of its own -----------------------------------------------------------------------
+# --- In a separate process -------------------------------------------------------------------------
 
 _ALLOWED_BYTES: Final = 4 << 30
 _ALLOWED_RATIO: Final = 250
-"""Reading Arrow IPC may take 4 GiB of memory, or this many times the size of the file."""
+"""Memory limit of reading Arrow IPC: 4 GiB, or this many times the size of the file if that is more."""
 _ERRORS: Final = {kind.__name__: kind for kind in (BadData, InvalidSchema)}
 
 
 def _digest_isolated(path: Path) -> FileDigest:
-    """Run this module on a file, in a process that may crash.
+    """Run this module on a file in a process that may crash.
 
     Raises:
-        BadData, InvalidSchema: as for :func:`digest_file`, or the process crashed.
+        BadData, InvalidSchema: as :func:`digest_file`, or the process crashed.
     """
     command = [sys.executable, "-P", "-m", __name__, str(path)]
     done = subprocess.run(command, capture_output=True, env=build_python_environment(), check=False)
@@ -591,7 +595,7 @@ def _digest_isolated(path: Path) -> FileDigest:
 
 def _main(path: Path) -> None:
     limit = max(_ALLOWED_BYTES, _ALLOWED_RATIO * path.stat().st_size)
-    with suppress(ValueError, OSError):  # it is lower already
+    with suppress(ValueError, OSError):  # the limit is lower already
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:

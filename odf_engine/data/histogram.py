@@ -21,12 +21,12 @@ class Histogram(msgspec.Struct):
     bins: dict[int, int] = {}
 
     def add(self, values: pa.Array, whole: bool) -> None:
-        """Counts 64-bit floating point numbers; ``whole``: no bin may be narrower than one."""
+        """Count 64-bit floating point numbers. ``whole``: no bin is narrower than one."""
         values = values.filter(pc.fill_null(pc.is_finite(values), False))
         if not len(values):
             return
         least, greatest = pc.min_max(values).values()
-        exponent = _fitting(least.as_py(), greatest.as_py(), 0 if whole else _MIN_EXPONENT)
+        exponent = _smallest_exponent(least.as_py(), greatest.as_py(), 0 if whole else _MIN_EXPONENT)
         if self.exponent is not None:
             exponent = max(exponent, self.exponent)
         self._widen(exponent)
@@ -37,7 +37,7 @@ class Histogram(msgspec.Struct):
             self._widen(exponent := exponent + 1)
 
     def counts(self) -> list[int]:
-        """The counts from the lowest bin to the highest."""
+        """Return the counts from the lowest bin to the highest."""
         return [self.bins.get(at, 0) for at in range(min(self.bins), max(self.bins) + 1)] if self.bins else []
 
     def _widen(self, exponent: int) -> None:
@@ -50,11 +50,11 @@ class Histogram(msgspec.Struct):
             self.bins = bins
 
 
-def _fitting(least: float, greatest: float, narrowest: int) -> int:
-    """The exponent of the least width with which the range needs no more bins than there may be."""
+def _smallest_exponent(least: float, greatest: float, narrowest: int) -> int:
+    """Return the smallest exponent with which the range needs at most :data:`MAX_BINS` bins."""
     half: Any = greatest / 2 - least / 2
     largest = max(abs(least), abs(greatest))
-    # Bins have to be wide enough for their numbers to be 64-bit integers.
+    # The numbers of bins must fit in 64-bit integers.
     floor = max(narrowest, math.frexp(largest)[1] - 52 if largest else 0)
     exponent = floor if half <= 0 else max(floor, math.frexp(half / MAX_BINS)[1])
     while math.floor(math.ldexp(greatest, -exponent)) - math.floor(math.ldexp(least, -exponent)) >= MAX_BINS:

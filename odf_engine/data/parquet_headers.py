@@ -1,7 +1,7 @@
 """Reads page headers and checks footers of Parquet files: structs in Thrift's compact protocol.
 
-Arrow has no interface for page headers, and its interface for footers ends the process when a column of a
-damaged footer is looked at. Whatever Arrow could read in another way than this module is refused.
+Arrow has no interface for page headers, and its interface for footers ends the process if a column of a
+damaged footer is accessed. Anything that Arrow could decode differently from this module is rejected.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
-"""Bytes of a value, by its physical type."""
+"""Bytes of a value by physical type."""
 DATA_PAGES: Final = (0, 3)
 DICTIONARY_PAGE: Final = 2
 
 _Struct = dict[int, Any]
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 12
 _SKIPPED: Final = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
-"""Bytes of values that are not needed."""
+"""Bytes of values that are skipped."""
 _MAX_DEPTH: Final = 12
 _MAX_BYTES: Final = 16 << 20
 _MAX_LIST: Final = 1 << 20
@@ -30,7 +30,7 @@ _FOOTER_END: Final = struct.Struct("<I4s")
 # --- Page headers ----------------------------------------------------------------------------------
 
 _PAGE_PARTS: Final = {0: 5, 2: 7, 3: 8}
-"""The field of a page header with the part for its type."""
+"""The field of a page header with the struct of its type."""
 _ENCODINGS: Final = {0: 2, 2: 2, 3: 4}
 
 
@@ -39,10 +39,10 @@ class PageHeader(NamedTuple):
 
     Attributes:
         type: 0 and 3 for pages with values, 2 for a dictionary.
-        size: decompressed, in bytes.
-        packed: in the file, in bytes.
-        values: how many it declares.
-        encoding: of the values.
+        size: decompressed size in bytes.
+        packed: size in the file in bytes.
+        values: declared number of values.
+        encoding: encoding of the values.
     """
 
     type: int
@@ -53,7 +53,7 @@ class PageHeader(NamedTuple):
 
 
 def read_page_header(raw: BinaryIO) -> PageHeader:
-    """Read the header at the current place of a file.
+    """Read the header at the current position of a file.
 
     Raises:
         pa.ArrowInvalid: it is malformed.
@@ -87,7 +87,7 @@ _MIN_AND_GREATEST: Final = (1, 2, 5, 6)
 
 
 def check_footer(raw: BinaryIO, metadata: pq.FileMetaData) -> None:
-    """Check that all columns of all row groups can be looked at in ``metadata``.
+    """Check that all columns of all row groups in ``metadata`` can be accessed.
 
     Raises:
         pa.ArrowInvalid: Arrow would end the process.
@@ -141,9 +141,9 @@ def _structs(value: object, count: int) -> list[_Struct]:
 
 
 def _read_struct(raw: BinaryIO, depth: int = 0) -> _Struct:
-    """Read the fields of a struct by their numbers: integers of 32 bits, bytes, lists and structs.
+    """Read the fields of a struct by their numbers: 32-bit integers, bytes, lists and structs.
 
-    Others are None. So an integer of 64 bits is never taken for one of 32 bits, and neither would Arrow.
+    Other values are None, so that a 64-bit integer is never read as 32 bits; neither does Arrow.
     """
     if depth > _MAX_DEPTH:
         raise _malformed()
@@ -151,7 +151,7 @@ def _read_struct(raw: BinaryIO, depth: int = 0) -> _Struct:
     number = 0
     while (head := _read_byte(raw)) != 0:
         number = number + (head >> 4) if head >> 4 else _zigzag(_read_varint(raw))
-        # Arrow would take the one of two fields with the same number, or parts of both.
+        # Of two fields with the same number, Arrow would use either, or parts of both.
         if not 0 < number < 1 << 15 or number in fields:
             raise _malformed()
         fields[number] = None if head & 15 in (_TRUE, _FALSE) else _read_value(raw, head & 15, depth)

@@ -1,4 +1,4 @@
-"""Reads Parquet files of other authors in bounded memory.
+"""Reads untrusted Parquet files in bounded memory.
 
 A Parquet file of a kilobyte can declare gigabytes: pages are compressed, and a run of equal values is stored
 once. The footer alone cannot be trusted, because each page has a header of its own. Before a row group is
@@ -28,19 +28,19 @@ from odf_engine.data.parquet_headers import (
 from odf_engine.data.row_groups import MAX_BYTES, MAX_ROWS, is_text, split_batch
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeError)
-"""What pyarrow raises for damaged files. Columns and files whose names are not UTF-8 end in UnicodeErrors."""
+"""Errors of pyarrow for damaged files. Names of columns or files that are not UTF-8 raise UnicodeError."""
 
 _ALLOWED_BYTES: Final = 256 << 20
 _ALLOWED_RATIO: Final = 250
-"""A row group may need 256 MiB at once, or this many times the size of its file."""
+"""Memory limit of a row group: 256 MiB, or this many times the size of its file if that is more."""
 
 _PLAIN_DICTIONARY, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 6, 7, 8
 _INDEX_BYTES: Final = 8
-"""What a value needs besides its bytes: offsets, levels, its place in a dictionary."""
+"""Memory of a value besides its bytes: offsets, levels, its index in a dictionary."""
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a file to read its footer, of which all columns can be looked at then.
+    """Open a file and read its footer, so that all columns of it can be accessed safely.
 
     Rows are read by :func:`read_bounded`.
 
@@ -61,7 +61,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 
 def read_parquet_schema(path: Path) -> pa.Schema:
-    """Return the names and types of the columns as :func:`read_bounded` yields them, without dictionaries.
+    """Return names and types of the columns as :func:`read_bounded` yields them, without dictionaries.
 
     Raises:
         InvalidSchema, UNREADABLE: as in :func:`open_parquet`.
@@ -83,8 +83,8 @@ def read_bounded(
     start: int = 0,
     stop: int | None = None,
     *,
-    most_rows: int = MAX_ROWS,
-    most_bytes: int = MAX_BYTES,
+    max_rows: int = MAX_ROWS,
+    max_bytes: int = MAX_BYTES,
     opened: pq.ParquetFile | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in order, in batches of bounded size.
@@ -93,11 +93,12 @@ def read_bounded(
         path: the file.
         columns: names of columns to read; all by default.
         start: the number of the first row, from 0.
-        stop: the number after that of the last row; that of the last row of the file by default. Row groups
-            without rows in this range are not read.
-        most_rows: the limit of rows in a batch.
-        most_bytes: the limit of bytes in a batch. A single row may be larger.
-        opened: the file as :func:`open_parquet` opened it, which saves time; it stays open.
+        stop: the number of the row after the last; by default the end of the file. Row groups without rows
+            in
+            this range are not read.
+        max_rows: maximum number of rows in a batch.
+        max_bytes: maximum size of a batch. A single row may be larger.
+        opened: the file from :func:`open_parquet`, which saves time. It stays open.
 
     Raises:
         pa.ArrowInvalid: a row group needs more memory than is allowed for a file of this size.
@@ -106,7 +107,7 @@ def read_bounded(
     with nullcontext(opened) if opened else open_parquet(path) as file, path.open("rb") as raw:
         metadata, schema = file.metadata, _without_dictionaries(file.schema_arrow)
         names = schema.names if columns is None else list(columns)
-        # A long text can repeat in all rows. Read as a dictionary, it is in memory once.
+        # A long text may be repeated in all rows. A dictionary holds it in memory once.
         texts = [at for at, kind in enumerate(_leaf_types(file.schema_arrow)) if is_text(kind)]
         end = 0
         for group in range(metadata.num_row_groups):
@@ -118,13 +119,13 @@ def read_bounded(
             with pq.ParquetFile(path, metadata=metadata, read_dictionary=indexed, pre_buffer=False) as reader:
                 leaves = list(_leaf_types(reader.schema_arrow))
                 width = _check_memory(chunks, leaves, end - row, raw)
-                rows = max(1, min(most_rows, most_bytes // max(width, 1)))
+                rows = max(1, min(max_rows, max_bytes // max(width, 1)))
                 for batch in reader.iter_batches(rows, row_groups=[group], columns=names):
                     first = max(start - row, 0)
                     last = batch.num_rows if stop is None else min(stop - row, batch.num_rows)
                     row += batch.num_rows
                     if first < last:
-                        for part in split_batch(batch.slice(first, last - first), most_bytes):
+                        for part in split_batch(batch.slice(first, last - first), max_bytes):
                             yield _decode(part, schema)
                     if stop is not None and row >= stop:
                         break
@@ -133,7 +134,7 @@ def read_bounded(
 def _decode(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the batch in the types of the schema."""
     if not batch.num_columns:
-        return batch  # a batch made of no columns would have no rows
+        return batch  # from_arrays would make a batch without rows
     types = {field.name: field.type for field in schema}
     fields = [field.with_type(types[field.name]) for field in batch.schema]
     arrays = [
@@ -151,10 +152,10 @@ class _Chunk(NamedTuple):
 
     Attributes:
         column: its number.
-        path: its name, dotted where it is nested.
-        values: how many it has, with nulls and items of lists.
+        path: its name, dotted if it is nested.
+        values: number of values, with nulls and items of lists.
         width: of a value that is not in a dictionary.
-        pages: the largest page and the dictionary, decompressed.
+        pages: the largest page plus the dictionary, decompressed.
         dictionary: the dictionary page; no value in it is longer.
         has_dictionary: whether Arrow can read it as a dictionary.
         is_repeated: whether it is in a list.
@@ -170,18 +171,18 @@ class _Chunk(NamedTuple):
     is_repeated: bool
 
     def value_bytes(self, leaves: Sequence[pa.DataType]) -> int:
-        """Return the most bytes that a value has as it is read."""
+        """Return the maximum size of a decoded value."""
         is_index = self.column < len(leaves) and pa.types.is_dictionary(leaves[self.column])
         return (self.width if is_index else max(self.width, self.dictionary)) + _INDEX_BYTES
 
 
 def _check_memory(chunks: Sequence[_Chunk], leaves: Sequence[pa.DataType], rows: int, raw: BinaryIO) -> int:
-    """Return the bytes of a row, on the average where it has lists.
+    """Return the bytes of a row, on average if it has lists.
 
     Args:
         chunks: the columns of a row group.
         leaves: types of all columns of the file, in its order.
-        rows: of the row group.
+        rows: number of rows of the row group.
         raw: the file.
 
     Raises:
@@ -193,7 +194,7 @@ def _check_memory(chunks: Sequence[_Chunk], leaves: Sequence[pa.DataType], rows:
     for each in chunks:
         value = each.value_bytes(leaves)
         width += value * max(1, -(-each.values // max(rows, 1)))
-        # A row cannot be divided, and all items of a column may be in one.
+        # A row cannot be split, and all items of a column may be in one row.
         needed += each.pages + value * (each.values if each.is_repeated else 1)
         if needed > allowed:
             raise pa.ArrowInvalid(
@@ -206,11 +207,11 @@ def _check_memory(chunks: Sequence[_Chunk], leaves: Sequence[pa.DataType], rows:
 def _leaf_types(fields: Iterable[pa.Field]) -> Iterator[pa.DataType]:
     """Yield the types of columns in the order in which Parquet numbers them."""
     for field in fields:
-        kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
-        if kind.num_fields:
-            yield from _leaf_types(kind.field(at) for at in range(kind.num_fields))
+        data_type = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        if data_type.num_fields:
+            yield from _leaf_types(data_type.field(at) for at in range(data_type.num_fields))
         else:
-            yield kind
+            yield data_type
 
 
 def _measure_group(
@@ -227,13 +228,13 @@ def _measure_group(
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    """Yield the names that a column may be nested in: a name may have dots."""
+    """Yield the names that a column may be nested in. Names may contain dots."""
     parts = path.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _measure_chunk(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, at: int) -> _Chunk:
-    """Measure a column of a row group by the headers of its pages, which are all that Arrow would read.
+    """Measure a column of a row group by the headers of all pages that Arrow would read.
 
     Raises:
         pa.ArrowInvalid: a header is malformed, or pages are missing.

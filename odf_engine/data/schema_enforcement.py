@@ -16,38 +16,38 @@ from odf_engine.errors import BadData, InvalidSchema
 _MS_DIGITS: Final = ("us", "ns")
 
 
-def slice_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which a slice stores values of ``kind``.
+def slice_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type in which a slice stores values of ``data_type``.
 
-    Timestamps become milliseconds in UTC. In-memory encodings go away, and what Parquet has no type for
-    becomes what a reader would get back, so that a slice that is read has the hash of what was written.
+    Timestamps become milliseconds in UTC. In-memory encodings are removed. A type that Parquet cannot store
+    becomes the type that a reader returns, so that a slice has the same hash when it is read.
     """
-    kind = decoded_type(kind)
-    if types.is_timestamp(kind):
+    data_type = decoded_type(data_type)
+    if types.is_timestamp(data_type):
         return TIMESTAMP
-    if types.is_date(kind):
+    if types.is_date(data_type):
         return pa.date32()
-    if types.is_time32(kind):
+    if types.is_time32(data_type):
         return pa.time32("ms")
-    if types.is_large_string(kind) or types.is_string_view(kind):
+    if types.is_large_string(data_type) or types.is_string_view(data_type):
         return pa.string()
-    if types.is_large_binary(kind) or types.is_binary_view(kind):
+    if types.is_large_binary(data_type) or types.is_binary_view(data_type):
         return pa.binary()
-    if types.is_decimal(kind) and kind.precision <= 38:
-        return pa.decimal128(kind.precision, kind.scale)
-    if is_list_like(kind):
-        return pa.list_(slice_type(kind.value_type))
-    if types.is_struct(kind):
+    if types.is_decimal(data_type) and data_type.precision <= 38:
+        return pa.decimal128(data_type.precision, data_type.scale)
+    if is_list_like(data_type):
+        return pa.list_(slice_type(data_type.value_type))
+    if types.is_struct(data_type):
         # NOT NULL is enforced for columns, not for members of structs.
-        return pa.struct([(field.name, slice_type(field.type)) for field in kind])
-    return kind
+        return pa.struct([(field.name, slice_type(field.type)) for field in data_type])
+    return data_type
 
 
 def match_columns(available: list[str], wanted: list[str]) -> list[int | None]:
-    """For each wanted name its place among the available ones, or None: exact, else ignoring case.
+    """Return for each wanted name its index among the available names, or None: exact, else ignoring case.
 
     Raises:
-        InvalidSchema: a name that is there twice.
+        InvalidSchema: a name is ambiguous.
     """
     exact: dict[str, list[int]] = {}
     folded: dict[str, list[int]] = {}
@@ -67,16 +67,16 @@ def match_columns(available: list[str], wanted: list[str]) -> list[int | None]:
 
 
 def cast_lossless(array: pa.Array, target: pa.Field, row: int) -> pa.Array:
-    """``array`` in the type of ``target``.
+    """Return ``array`` in the type of ``target``.
 
     Args:
         array: values of a column.
         target: the column's name, type and nullability.
-        row: how many rows came before, for errors.
+        row: number of rows before these, for errors.
 
     Raises:
-        InvalidSchema: the types have nothing to do with each other.
-        BadData: a value that does not fit, or a null that may not be; ``where`` is its row, from 1.
+        InvalidSchema: the types are unrelated.
+        BadData: a value does not fit, or is null in a column that is NOT NULL; ``where`` is its row, from 1.
     """
     array = decode_array(array)
     if not target.nullable and array.null_count:
@@ -106,7 +106,7 @@ def _caster(source: pa.DataType, target: pa.DataType) -> _Cast | None:
     if types.is_string(slice_type(source)) and target == UUID:
         return _to_uuid
     if types.is_integer(source) and types.is_decimal(target):
-        # Arrow asks for a precision that would hold any integer; what counts is that these fit.
+        # Arrow requires a precision for any integer. Here only these values must fit.
         return lambda array: array.cast(pa.decimal128(20, 0)).cast(target)
     if not _related(source, target):
         return None
@@ -116,22 +116,24 @@ def _caster(source: pa.DataType, target: pa.DataType) -> _Cast | None:
 
 
 def _related(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of ``source`` either has its equal in ``target`` or makes a cast fail."""
-    source, kind = slice_type(source), slice_type(target)
-    if source == kind or types.is_null(source):
+    """Whether each value of ``source`` has an equal value in ``target``, or its cast fails."""
+    source, target = slice_type(source), slice_type(target)
+    if source == target or types.is_null(source):
         return True
     if is_list_like(source):
-        return is_list_like(kind) and _related(source.value_type, kind.value_type)
+        return is_list_like(target) and _related(source.value_type, target.value_type)
     if types.is_struct(source):
         return (
-            types.is_struct(kind)
-            and [field.name for field in source] == [field.name for field in kind]
-            and all(_related(left.type, right.type) for left, right in zip(source, kind, strict=True))
+            types.is_struct(target)
+            and [field.name for field in source] == [field.name for field in target]
+            and all(_related(left.type, right.type) for left, right in zip(source, target, strict=True))
         )
-    if types.is_floating(kind):
-        return types.is_integer(source) or (types.is_floating(source) and source.bit_width <= kind.bit_width)
+    if types.is_floating(target):
+        return types.is_integer(source) or (
+            types.is_floating(source) and source.bit_width <= target.bit_width
+        )
     return any(
-        left(source) and right(kind)
+        left(source) and right(target)
         for left, right in (
             (_is_number, types.is_integer),
             (types.is_decimal, types.is_decimal),
@@ -143,23 +145,23 @@ def _related(source: pa.DataType, target: pa.DataType) -> bool:
     )
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+def _is_number(data_type: pa.DataType) -> bool:
+    return types.is_integer(data_type) or types.is_floating(data_type) or types.is_decimal(data_type)
 
 
 def _valid_text(array: pa.Array) -> pa.Array:
-    array.validate(full=True)  # engines pass on bytes that are not UTF-8; other readers refuse them
+    array.validate(full=True)  # engines do not check UTF-8, other readers do
     return array
 
 
 def _to_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
     if array.type.unit in _MS_DIGITS and target.unit == "ms" and _before_1970(array):
-        array = pc.floor_temporal(array, unit="millisecond")  # a cast alone rounds these up
+        array = pc.floor_temporal(array, unit="millisecond")  # a cast alone rounds negative values up
     return pc.cast(array, options=pc.CastOptions(target, allow_time_truncate=True))
 
 
 def _to_nested(array: pa.Array, target: pa.DataType) -> pa.Array:
-    # Arrow casts all items behind a slice, those outside of it too: copy what is inside first.
+    # Arrow also casts the items of a list outside of the slice. A copy has only those inside.
     inside = array.filter(pa.repeat(True, len(array)))
     return pc.cast(inside, options=pc.CastOptions(target, allow_time_truncate=True))
 
@@ -179,7 +181,7 @@ def _to_uuid(array: pa.Array) -> pa.Array:
 
 
 def _misfit(array: pa.Array, cast: _Cast, target: pa.Field, row: int) -> BadData:
-    """The error for the first value that does not fit, found by halving."""
+    """Return the error for the first value that does not fit, found by bisection."""
     start, stop = 0, len(array)
     while stop - start > 1:
         middle = (start + stop) // 2
@@ -199,6 +201,6 @@ def _quoted(value: pa.Scalar) -> str:
         text = re.sub(r"\s+", " ", str(value.as_py()))
     except UnicodeDecodeError:
         text = str(value.as_buffer().to_pybytes())
-    except (ValueError, OverflowError):  # a time that Python has no word for
+    except (ValueError, OverflowError):  # a time out of the range of datetime
         text = str(value.cast(pa.int64()).as_py())
     return f"'{text if len(text) <= 80 else text[:79] + '…'}'"

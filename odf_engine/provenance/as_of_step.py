@@ -160,7 +160,7 @@ def _find_corrections(sought: SoughtRows) -> Iterator[tuple[int, int]]:
     """Yield the offsets and operations of the corrections in the slice."""
     offset_column, operation_column = sought.vocab.offset_column, sought.vocab.operation_type_column
     corrections = pa.array([int(Op.CORRECT_FROM), int(Op.CORRECT_TO)])
-    for batch in read_batches(sought.path):
+    for batch in read_batches(sought.path, [offset_column, operation_column]):
         codes = pc.cast(batch.column(operation_column), pa.int64())
         rows = batch.filter(pc.is_in(codes, corrections))
         yield from zip(

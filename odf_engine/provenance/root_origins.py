@@ -21,7 +21,7 @@ from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
 from odf_engine.metadata import model
 from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSource, row_count, to_ranges
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 
 _MAX_ROWS: Final = 10_000
 """Maximum number of rows to look up, so that memory is bounded."""
@@ -41,7 +41,7 @@ class ChangelogHistory:
     """
 
     def __init__(self, dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> None:
-        self._rows = RowScan.of_dataset(dataset)
+        self._rows = Scan.of_dataset(dataset)
         self._reporter = reporter
         self._runs = runs
         self._offset, self._operation, _ = self._rows.system_columns
@@ -76,7 +76,7 @@ class ChangelogHistory:
         return to_ranges(sorted(superseded))
 
     def _key_columns(self, key: Sequence[str]) -> list[str]:
-        available = self._rows.columns.names
+        available = self._rows.schema.names
         indexes = match_columns(available, list(key))
         if key and None not in indexes:
             return [available[index] for index in indexes if index is not None]
@@ -112,17 +112,11 @@ class ChangelogHistory:
         """Yield once valid rows that may have such values, latest slices first, in order within a slice."""
         value_filter = _ValueFilter(columns, self._batches([self._offset, *columns], self._changing_pairs()))
         end = max(offsets[-1] for offsets in targets.values())
-        starts = [0]
-        for part in self._rows.parts:
-            starts.append(starts[-1] + part.rows)
-        for index in reversed(range(len(self._rows.parts))):
-            if starts[index] >= end:
-                continue
+        scan = self._rows.select([self._offset, self._operation, *columns]).rows([(0, end)])
+        for part in reversed(scan.by_file()):
             names: list[_Key] = []
             offsets: list[int] = []
-            span = (starts[index], min(starts[index + 1], end))
-            for batch in self._rows.batches([self._offset, self._operation, *columns], [span], index):
-                self._reporter.raise_if_cancelled()
+            for batch in part.batches(self._reporter):
                 valid = pc.is_in(batch.column(1), pa.array([Op.APPEND, Op.CORRECT_TO], batch.column(1).type))
                 candidates = batch.filter(valid)
                 candidates = candidates.filter(value_filter.may_match(candidates))
@@ -160,9 +154,7 @@ class ChangelogHistory:
         self, names: list[str], runs: Sequence[OffsetRange] | None = None
     ) -> Iterator[pa.RecordBatch]:
         spans = [(first, last + 1) for first, last in (self._runs if runs is None else runs)]
-        for batch in self._rows.batches(list(dict.fromkeys(names)), spans):
-            self._reporter.raise_if_cancelled()
-            yield batch
+        yield from self._rows.select(list(dict.fromkeys(names))).rows(spans).batches(self._reporter)
 
 
 class _ValueFilter:

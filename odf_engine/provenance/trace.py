@@ -64,9 +64,8 @@ class CellLineage:
         self.how: list[str] = []
         if wanted is None or self._is_entire_row:
             return
-        outputs = [
-            name for name in parse_column_names(state.schema, state.odf_schema) or [] if name not in system_columns
-        ]
+        names = parse_column_names(state.schema, state.odf_schema) or []
+        outputs = [name for name in names if name not in system_columns]
         current = None if state.transform is None else _query_texts(state.transform.transform.queries or ())
         queries = {tuple(each.query): each for each in steps}
         for query, each in queries.items():

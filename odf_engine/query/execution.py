@@ -34,8 +34,8 @@ class TableFiles:
     Attributes:
         name: of the table in the query.
         paths: Parquet files, oldest first.
-        schema: of the table, system columns included.
-        vocab: its column names.
+        schema: of the table, including system columns.
+        vocab: names of the system columns.
     """
 
     name: str
@@ -46,13 +46,13 @@ class TableFiles:
 
 @dataclass(frozen=True)
 class TimeTravelDefaults:
-    """How datasets are seen that a query says nothing of by itself.
+    """The versions and states of datasets for which the query does not specify them.
 
     Attributes:
         as_at: a system time or a block.
         as_of: an event time.
-        blocks: the blocks of some of them, by their ids.
-        tables: what was read before, by the names of the tables in small letters: nothing else counts then.
+        blocks: blocks of datasets by their ids.
+        tables: tables of an earlier execution by their names in lower case; they override all else.
     """
 
     as_at: str | None = None
@@ -64,11 +64,11 @@ class TimeTravelDefaults:
 def parse_time_travel(
     workspace: Workspace, as_at: str | None, as_of: str | None, pins: Mapping[str, str]
 ) -> TimeTravelDefaults:
-    """What a request says about time.
+    """Parse the time travel options of a request.
 
     Raises:
-        UsageError: what should be a time is none.
-        NotFound: a dataset is not here.
+        UsageError: a time is malformed.
+        NotFound: there is no such dataset.
     """
     event_time = None if as_of is None else parse_sql_timestamp(as_of)
     if as_of is not None and event_time is None:
@@ -78,11 +78,11 @@ def parse_time_travel(
 
 
 class Tables:
-    """Finds the tables of one query.
+    """Resolves the tables of one query.
 
     Attributes:
-        read: what was read so far, in its order.
-        pins: the blocks of it, each once.
+        read: the tables resolved so far, in order.
+        pins: their versions, each once.
     """
 
     def __init__(self, workspace: Workspace, reporter: Reporter, seen: TimeTravelDefaults) -> None:
@@ -94,7 +94,7 @@ class Tables:
 
     @property
     def names(self) -> list[str]:
-        """What people call the datasets: names and ids."""
+        """Names and ids of all datasets."""
         known = self._seen.tables or {}
         return [
             *(name for each in self._workspace.datasets() for name in (str(each.alias), str(each.id))),
@@ -102,34 +102,34 @@ class Tables:
         ]
 
     def files(self, name: str, call: TableFunctionCall | None = None) -> TableFiles:
-        """The files with the rows that a table has, and the columns that the dataset had at its block.
+        """Return the files with the rows of a table, and the columns that the dataset had at its block.
 
         Args:
             name: of the table.
-            call: the table function that it stands for; None when the query names a dataset.
+            call: the table function in its place; None if the query names a dataset.
 
         Raises:
             NotFound: there is no dataset of this name, or no such block.
             InvalidQuery: it has no columns yet.
-            UsageError: the time is before its first block or has not come yet, or it has no key.
-            InvalidSchema: the key is none of its columns.
+            UsageError: the time is before its first block or in the future, or it has no key.
+            InvalidSchema: the key is not among its columns.
         """
         if self._seen.tables is None:
             call = call or TableFunctionCall(name, name)
             entry = resolve(self._workspace, call.dataset)
             pin = self._pin(entry, call)
         else:
-            entry, pin, call = self._as_before(name, self._seen.tables)
+            entry, pin, call = self._recorded_table(name, self._seen.tables)
         files = self._files(entry, pin, call, name)
         if pin not in self.pins:
             self.pins.append(pin)
         return files
 
     def check_all_used(self) -> None:
-        """Every pin has to be of a dataset that the query reads.
+        """Check that the query reads every dataset for which a block was given.
 
         Raises:
-            UsageError: one is not.
+            UsageError: it does not.
         """
         unused = self._seen.blocks.keys() - {each.id for each in self.read}
         if unused:
@@ -143,7 +143,7 @@ class Tables:
         as_at = call.as_at or self._seen.blocks.get(str(entry.id)) or self._seen.as_at
         return resolve_pin(entry, as_at)
 
-    def _as_before(
+    def _recorded_table(
         self, name: str, tables: Mapping[str, Table]
     ) -> tuple[DatasetEntry, PinnedVersion, TableFunctionCall]:
         table = tables.get(name.casefold())
@@ -168,7 +168,7 @@ class Tables:
         block = f"{entry.alias} at block {pin.sequence_number}"
         key: list[str] = []
         if state == "changelog":
-            self._reporter.log(f"reads {block}: {rows} rows in {_slices(slices)}")
+            self._reporter.log(f"reads {block}: {rows} rows in {_slice_count(slices)}")
             paths = [entry.dataset.slice_path(each) for each in slices]
         else:
             found = self._projection(entry, pin, call.key, as_of)
@@ -198,17 +198,16 @@ class Tables:
         if as_of is None and not key and not dataset_key(entry.dataset):
             problem = f"it is not known which columns tell the rows of {entry.alias} apart"
             raise UsageError(problem, hint=f"name them: current({entry.alias}, key, …)")
-        until = -1 if pin.last_offset is None else pin.last_offset
         return build_projection(
-            self._workspace.odf, entry.dataset, key, self._reporter, until=until, as_of=as_of
+            self._workspace.odf, entry.dataset, key, self._reporter, last_offset=pin.scan_offset, as_of=as_of
         )
 
 
 def resolve_pin(entry: DatasetEntry, as_at: str | None) -> PinnedVersion:
-    """Where a dataset stood at a system time or a block, which may also be its number.
+    """Resolve the version of a dataset at a system time or a block, which may also be its number.
 
     Raises:
-        UsageError: the time is before the first block, or has not come yet.
+        UsageError: the time is before the first block, or in the future.
         NotFound: there is no such block.
     """
     from odf_engine.views.as_at import resolve_as_at
@@ -231,10 +230,10 @@ def resolve_pin(entry: DatasetEntry, as_at: str | None) -> PinnedVersion:
 
 
 def resolve(workspace: Workspace, name: str) -> DatasetEntry:
-    """The dataset that a query names.
+    """Return the dataset that a query names.
 
     Raises:
-        NotFound: there is none; the hint has one with a similar name.
+        NotFound: there is none; the hint has a similar name.
     """
     from difflib import get_close_matches
 
@@ -249,7 +248,7 @@ def resolve(workspace: Workspace, name: str) -> DatasetEntry:
 
 
 def columns_at(entry: DatasetEntry, pin: PinnedVersion) -> pa.Schema:
-    """The columns that a dataset had at a block: what came later is no part of what was known.
+    """Return the columns that a dataset had at a block.
 
     Raises:
         InvalidQuery: it had none yet.
@@ -271,7 +270,7 @@ def columns_at(entry: DatasetEntry, pin: PinnedVersion) -> pa.Schema:
     raise InvalidQuery(problem, hint=f"ask for a later block: odf log {entry.alias}")
 
 
-def _slices(slices: list[SliceSummary]) -> str:
+def _slice_count(slices: list[SliceSummary]) -> str:
     return "1 slice" if len(slices) == 1 else f"{len(slices)} slices"
 
 
@@ -280,11 +279,11 @@ _MAX_PARTITIONS: Final = 200
 
 
 class QueryAnswer:
-    """What comes back.
+    """The result of a query.
 
     Attributes:
         schema: of the rows.
-        batches: the rows, to be taken once.
+        batches: the rows; can be consumed once.
     """
 
     def __init__(
@@ -307,8 +306,8 @@ class QueryAnswer:
 
         return [Column(field.name, type_ddl(field.type)) for field in self.schema]
 
-    def outcome(self, reporter: Reporter) -> ResultSummary:
-        """What is to be proven; takes the rows that are left."""
+    def summarize(self, reporter: Reporter) -> ResultSummary:
+        """Return the summary for a proof. Consumes the remaining rows."""
         assert self._hasher is not None
         for _ in self.batches:
             reporter.raise_if_cancelled()
@@ -337,26 +336,26 @@ def execute_query(
     *,
     proven: bool = False,
 ) -> Iterator[QueryAnswer]:
-    """Runs a query. Errors within the block, also while rows are read, have their place in the query.
+    """Run a query. Errors in the block, also while rows are read, get their position in the query.
 
     Args:
         sql: the query.
         names: the names of all tables that it can read.
-        find: returns the files of a table by its name, and by the table function it stands for, if any.
-        session: of its own.
+        find: returns the files of a table by its name, and the table function in its place, if any.
+        session: used by this query alone.
         reporter: receives progress, and can cancel.
-        proven: whether the rows come in one order only, and are hashed.
+        proven: whether the rows get a total order and are hashed.
 
     Raises:
-        InvalidQuery: it cannot be asked, or cannot be proven.
-        OdfError: a value that an expression cannot take, a slice that is missing, Spark that fails.
-        Cancelled: in the middle; Spark's jobs are stopped.
+        InvalidQuery: it is invalid, or cannot be proven.
+        OdfError: an invalid value in an expression, a missing slice, or a failure of Spark.
+        Cancelled: the reporter was cancelled; Spark's jobs are stopped.
     """
     from odf_engine.data.digest import LogicalHasher
     from odf_engine.spark.arrow_batches import arrow_batches
     from odf_engine.spark.readers import slices_frame
     from odf_engine.spark.row_order import with_total_order
-    from odf_engine.spark.user_query import AdHocQuery  # after Spark has started, see warm_up
+    from odf_engine.spark.user_query import AdHocQuery  # imported after Spark has started, see warm_up
 
     question = AdHocQuery(sql, names)
     size = 0
@@ -381,12 +380,12 @@ def execute_query(
             try:
                 yield answer
             finally:
-                answer.batches.close()  # what Spark reads ahead is not wanted any more
+                answer.batches.close()  # stop reading ahead
 
 
 @contextmanager
 def release_arrow_memory() -> Iterator[None]:
-    """The worker lives on, and Arrow keeps what it had."""
+    """Return unused memory of Arrow to the system at the end, since the worker continues to run."""
     import pyarrow as pa
 
     try:

@@ -22,7 +22,7 @@ class _Document(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Table(_Document, frozen=True):
-    """What a query read: a dataset at a block, in a state."""
+    """A dataset that a query read, at a block and in a state."""
 
     table: str
     name: str
@@ -36,14 +36,21 @@ class Table(_Document, frozen=True):
 
 
 class Column(_Document, frozen=True):
-    """A column of a result; its type as DDL has it."""
+    """A column of a result; its type as DDL."""
 
     name: str
     type: str
 
 
 class ResultSummary(_Document, frozen=True):
-    """A result: ``hash`` is a multihash as text; what ``order`` means, the module says."""
+    """A result.
+
+    Attributes:
+        columns: names and types.
+        rows: number of rows.
+        hash: their logical hash, a multihash as text.
+        order: ``query`` if ORDER BY determines the order of the hashed rows, else ``all columns``.
+    """
 
     columns: list[Column]
     rows: int
@@ -52,7 +59,7 @@ class ResultSummary(_Document, frozen=True):
 
 
 class Engine(_Document, frozen=True):
-    """What computed it."""
+    """The program that computed a result."""
 
     name: str
     version: str
@@ -60,14 +67,14 @@ class Engine(_Document, frozen=True):
 
 
 class Signature(_Document, frozen=True):
-    """Who stands behind it."""
+    """A signature of a proof; ``key`` is a dataset id."""
 
     key: str
     signature: str
 
 
 class QueryProof(_Document, frozen=True, kw_only=True):
-    """The document; the module describes it."""
+    """A query, the versions of the datasets that it read, and the hash of its result."""
 
     kind: str = KIND
     version: int = _VERSION
@@ -84,31 +91,31 @@ class QueryProof(_Document, frozen=True, kw_only=True):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What JSON holds."""
+        """The proof as builtin types, as in JSON."""
         return msgspec.to_builtins(self)
 
     @property
-    def signed(self) -> bytes:
-        """The bytes that a signature is over."""
+    def signed_bytes(self) -> bytes:
+        """The bytes that a signature covers."""
         document = self.document
         del document["signature"]
         return msgspec.json.encode(document, order="sorted")
 
-    def signed_with(self, private_key_pem: str) -> Self:
-        """The same with a signature.
+    def with_signature(self, private_key_pem: str) -> Self:
+        """Return the proof with a signature.
 
         Raises:
-            BadData: the text is no ed25519 private key.
+            BadData: the text is not an ed25519 private key.
         """
         key = load_private_key(private_key_pem)
-        made = Signature(str(dataset_id_of_key(key)), multibase_encode(sign(key, self.signed)))
+        made = Signature(str(dataset_id_of_key(key)), multibase_encode(sign(key, self.signed_bytes)))
         return msgspec.structs.replace(self, signature=made)
 
     def check_signature(self) -> None:
-        """Sees that the signature, if there is one, is right.
+        """Verify the signature, if there is one.
 
         Raises:
-            BadData: it is not.
+            BadData: it is invalid.
         """
         if self.signature is None:
             return
@@ -117,15 +124,15 @@ class QueryProof(_Document, frozen=True, kw_only=True):
             given = multibase_decode(self.signature.signature)
         except InvalidIdentity as error:
             raise BadData(f"the signature cannot be read: {error.message}") from None
-        if len(given) != 64 or not verify_signature(key, self.signed, given):
+        if len(given) != 64 or not verify_signature(key, self.signed_bytes, given):
             raise BadData(f"the signature is not one of the key {key} over this document")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Reads a document; nothing is checked but its form.
+        """Parse a proof and check its form.
 
         Raises:
-            BadData: it is something else; the message says what.
+            BadData: it is malformed.
         """
         if len(data) > MAX_PROOF_BYTES:
             raise BadData(

@@ -134,7 +134,7 @@ def _split_row_groups(path: Path, copy: Path, reporter: Reporter) -> None:
     schema = read_parquet_schema(path)
     with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
         batches: list[pa.RecordBatch] = []
-        for batch in read_bounded(path, most_rows=_BATCH_ROWS, most_bytes=_PARTITION_BYTES):
+        for batch in read_bounded(path, max_rows=_BATCH_ROWS, max_bytes=_PARTITION_BYTES):
             reporter.raise_if_cancelled()
             batches.append(batch)
             if sum(each.nbytes for each in batches) >= _PARTITION_BYTES:

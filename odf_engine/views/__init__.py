@@ -1,3 +1,5 @@
-"""Reading committed data without Spark: row windows, scans, as-at and as-of states, diff, statistics,
-export, saved results.
+"""Reads committed data without Spark: scans, row windows, AS AT and AS OF states, diff, statistics, export.
+
+:mod:`.scan` is the way to read rows; the other modules build on it. Must not import Spark or the packages
+that write (``ingest``, ``transform``, ``sync``).
 """

@@ -1,4 +1,4 @@
-"""Resolves AS AT: a dataset as it was at a block or a system time."""
+"""Resolves AS AT: the version of a dataset at a block or a system time."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from odf_engine.errors import NotFound, UsageError
 from odf_engine.metadata.timestamp import Timestamp, looks_like_time, parse_user_time
 from odf_engine.workspace.dataset_summary import DatasetEntry
 
-_DIGITS: Final = 7  # of a number: the beginning of a hash may be digits too
+_DIGITS: Final = 7  # more digits are the beginning of a hash
 _FIRST_PAGE: Final = 8
 _PAGE: Final = 1000
 
 
 class PinnedVersion(msgspec.Struct, frozen=True):
-    """A dataset as it was at a block.
+    """A version of a dataset.
 
     Attributes:
         dataset: its id.
-        name: how the workspace calls it.
+        name: its name in the workspace.
         block: the hash of the block, in base16.
         sequence_number: of the block.
         system_time: of the block, as RFC 3339.
-        last_offset: of the newest record up to the block; None when there was none yet.
-        head: whether it is the newest block there is.
+        last_offset: of the newest record up to the block; None if there is none.
+        head: whether it is the newest block.
     """
 
     dataset: str
@@ -39,25 +39,30 @@ class PinnedVersion(msgspec.Struct, frozen=True):
     last_offset: int | None
     head: bool
 
+    @property
+    def scan_offset(self) -> int:
+        """``last_offset`` as :meth:`odf_engine.views.scan.Scan.of_dataset` takes it: -1 if there is none."""
+        return -1 if self.last_offset is None else self.last_offset
+
 
 def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersion:
-    """Where the history of a dataset stood.
+    """Resolve a version of a dataset.
 
     Args:
         entry: the dataset.
-        as_at: a system time as people write it, which means the newest block of then; or a block: its
-            number, or its hash as :meth:`odf_engine.chain.dataset.Dataset.find_block` takes it. None: the
+        as_at: a system time as users write it, for the newest block at that time; or a block: its
+            number, or its hash as in :meth:`odf_engine.chain.dataset.Dataset.find_block`. None: the
             newest block.
 
     Raises:
-        UsageError: the time is none, or before the first block.
-        NotFound: there is no such block in its chain, or none at all.
+        UsageError: the time is malformed, or before the first block.
+        NotFound: the chain has no such block, or no blocks.
     """
     dataset = entry.dataset
     newest = _block_before(dataset, None)
     if newest is None:
         raise NotFound(f"{entry.alias} has no blocks")
-    found = newest if as_at is None else _named(entry, newest, as_at)
+    found = newest if as_at is None else _find_block(entry, newest, as_at)
     offset = _last_offset(dataset, found.sequence_number)
     return PinnedVersion(
         dataset=str(entry.id),
@@ -70,15 +75,15 @@ def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersio
     )
 
 
-def _named(entry: DatasetEntry, newest: BlockSummary, as_at: str) -> BlockSummary:
+def _find_block(entry: DatasetEntry, newest: BlockSummary, as_at: str) -> BlockSummary:
     if looks_like_time(as_at):
-        return _at(entry, newest, parse_user_time(as_at))
+        return _block_at(entry, newest, parse_user_time(as_at))
     if as_at.isdecimal() and len(as_at) <= _DIGITS:
         stored = entry.dataset.block(int(as_at))
     else:
         stored = entry.dataset.block(entry.dataset.find_block(as_at))
     found = _block_before(entry.dataset, stored.block.sequence_number + 1)
-    if found is None or found.hash != stored.hash:  # it is there, from before a reset or another history
+    if found is None or found.hash != stored.hash:  # of an earlier history, such as before a reset
         raise NotFound(
             f"block {stored.hash} is not part of {entry.alias} as it is now",
             hint="odf log shows all blocks that are",
@@ -86,8 +91,8 @@ def _named(entry: DatasetEntry, newest: BlockSummary, as_at: str) -> BlockSummar
     return found
 
 
-def _at(entry: DatasetEntry, newest: BlockSummary, moment: Timestamp) -> BlockSummary:
-    """The newest block of a moment: system time never goes back along a chain."""
+def _block_at(entry: DatasetEntry, newest: BlockSummary, moment: Timestamp) -> BlockSummary:
+    """Return the newest block at a time. System time never decreases along a chain."""
     first, last = 0, newest.sequence_number
     if moment >= newest.system_time:
         return newest
@@ -116,9 +121,9 @@ def _block_before(dataset: Dataset, number: int | None) -> BlockSummary | None:
 
 
 def _last_offset(dataset: Dataset, number: int) -> int | None:
-    """The newest record of the blocks up to a number, looked for from there backwards."""
+    """Return the offset of the newest record in the blocks up to a number, searching backwards."""
     before: int | None = number + 1
-    pages = chain([_FIRST_PAGE], repeat(_PAGE))  # nearly always it is one of the first
+    pages = chain([_FIRST_PAGE], repeat(_PAGE))  # nearly always one of the first blocks
     while rows := dataset.list_blocks(next(pages), before=before, kinds=("AddData", "ExecuteTransform")):
         for row in rows:
             if row.rows:

@@ -1,4 +1,4 @@
-"""Differences between two dataset versions: types, what is compared, settings."""
+"""Differences between two dataset versions: types, choice of the versions, settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FLIPPED: Final = {"+": "-", "-": "+"}
 
 
 class ColumnChange(msgspec.Struct, frozen=True):
-    """A column that is new (``old`` is None), gone (``new`` is None), or of another type; types as in DDL."""
+    """A column that was added (``old`` is None), removed (``new`` is None) or has another type, as DDL."""
 
     name: str
     old: str | None
@@ -39,9 +39,9 @@ class _Pair(NamedTuple):
 
 
 def settings_at(dataset: Dataset, number: int) -> ChainState:
-    """What describes a dataset as of a block; the state's offsets, totals and watermark are not filled in.
+    """Return the settings of a dataset at a block. Offsets, totals and the watermark are not filled in.
 
-    Only the blocks that say something of it are read, however many of data there are.
+    Only the blocks with settings are read, not those with data.
 
     Raises:
         OdfError: a block cannot be read.
@@ -59,7 +59,7 @@ def settings_at(dataset: Dataset, number: int) -> ChainState:
 
 
 def watermark_at(dataset: Dataset, number: int) -> Timestamp | None:
-    """The newest watermark that a dataset had at a block."""
+    """Return the newest watermark of a dataset at a block."""
     before = number + 1
     while page := dataset.list_blocks(_PAGE, before=before, kinds=_DATA):
         for row in page:
@@ -74,10 +74,10 @@ def watermark_at(dataset: Dataset, number: int) -> Timestamp | None:
 
 
 def column_changes(old: ChainState, new: ChainState) -> list[ColumnChange]:
-    """Columns that only one side has or that are of other types, in the newer order, then what is gone.
+    """Return added columns and those of other types, in the newer order, then removed columns.
 
     Raises:
-        OdfError: a schema that cannot be read.
+        OdfError: a schema cannot be read.
     """
     before, after = dict(_columns(old)), dict(_columns(new))
     found = [ColumnChange(name, before.get(name), kind) for name, kind in after.items()]
@@ -100,11 +100,14 @@ def _columns(state: ChainState) -> Iterator[tuple[str, str]]:
             yield each.name, str(plain.get("kind", plain) if isinstance(plain, dict) else plain)
 
 
-# --- All else ----------------------------------------------------------------------------------------
+# --- Settings ----------------------------------------------------------------------------------------
 
 
 def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> list[Change]:
-    """What else differs, one entry a kind of event; each line begins with ``+``, ``-`` or a space."""
+    """Return the other differences, one entry for each kind of event.
+
+    Each line begins with ``+``, ``-`` or a space.
+    """
     found: list[Change] = []
     if old.kind is not new.kind:
         found.append(Change("Seed", [f"- kind: {old.kind.value}", f"+ kind: {new.kind.value}"]))
@@ -160,14 +163,14 @@ _PAGE: Final = 200
 
 
 class DiffColumn(msgspec.Struct, frozen=True):
-    """A column of the rows that differ.
+    """A column of the differing rows.
 
     Attributes:
-        name: as the newer side calls it.
-        key: whether it tells rows apart; it is in the file once then.
-        old_type, new_type: as Arrow calls them; None on the side that does not have it.
-        old, new: what its values are called in the file; None where there are none.
-        counts: whether another value in it makes a row a changed one.
+        name: its name on the newer side.
+        key: whether it belongs to the key; then the file has it once.
+        old_type, new_type: Arrow types; None on a side without it.
+        old, new: names of its values in the file; None for a side without it.
+        counts: whether a different value makes a row changed.
     """
 
     name: str
@@ -180,28 +183,29 @@ class DiffColumn(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs between two sides.
+    """The difference between two sides.
 
-    With a key, the current states of both sides are compared: of each key its newest row. Without one, rows
-    are compared as a whole, without the columns of the system: one that is there n times counts n times, a
-    retraction takes one away, and nothing is ``changed``.
+    With a key, the latest states of both sides are compared. Without a key, rows are compared as multisets
+    of
+    all columns but the system columns: a retraction removes one of n equal rows, and no row is ``changed``.
 
     Attributes:
-        old, new: what is compared.
-        key: the columns that tell rows apart, as the newer side calls them; empty for none.
-        added, removed, changed, unchanged: how many rows.
-        rows: how many are in the file: those that were added, removed or changed.
+        old, new: the compared versions.
+        key: the columns of the key, by their names on the newer side; empty for none.
+        added, removed, changed, unchanged: numbers of rows.
+        rows: number of rows in the file: added, removed or changed.
         file: the absolute path of a Parquet file in the cache. Its columns are ``change`` (``added``,
-            ``removed`` or ``changed``), then those of ``columns`` under the names that these say, with
-            nulls on the side where a row is not. It is in the order of the key, unless it is very large.
-        columns: those of the rows.
-        by_column: in how many changed rows each column has another value; without those where it is none.
-        schema: columns that are new, gone, or of another type.
-        settings: what else describes the sides and is other.
-        records: how many rows each changelog has; older, newer.
+            ``removed`` or ``changed``), then those in ``columns`` under the names given there, null on a
+            side
+            that lacks the row. It is sorted by the key, unless it is very large.
+        columns: columns of the rows.
+        by_column: for each column, the number of changed rows in which it differs; only columns that do.
+        schema: columns that were added, removed, or have another type.
+        settings: other differences.
+        records: number of records of each changelog; older, newer.
         watermarks: likewise, as RFC 3339.
-        blocks: how many blocks lie between two versions of a dataset, the newer one included; negative
-            when the older side is the later one, and None for two datasets.
+        blocks: number of blocks between two versions of a dataset, including the newer one. Negative if the
+            older side is the later version; None for two datasets.
     """
 
     old: PinnedVersion
@@ -223,7 +227,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffSides(msgspec.Struct, frozen=True):
-    """Two versions that shall be compared."""
+    """Two versions to be compared."""
 
     old: DatasetEntry
     old_pin: PinnedVersion
@@ -232,12 +236,12 @@ class DiffSides(msgspec.Struct, frozen=True):
 
     @property
     def same(self) -> bool:
-        """Whether they are of one dataset."""
+        """Whether both are of one dataset."""
         return self.old.id == self.new.id
 
     @property
-    def places(self) -> tuple[tuple[Dataset, PinnedVersion], tuple[Dataset, PinnedVersion]]:
-        """The chains, and where in them."""
+    def versions(self) -> tuple[tuple[Dataset, PinnedVersion], tuple[Dataset, PinnedVersion]]:
+        """Chains and versions, older first."""
         return (self.old.dataset, self.old_pin), (self.new.dataset, self.new_pin)
 
 
@@ -248,18 +252,19 @@ def resolve_sides(
     as_at: str | None = None,
     other_as_at: str | None = None,
 ) -> DiffSides:
-    """What is to be compared.
+    """Resolve the versions to be compared.
 
     Args:
-        workspace: where the datasets are.
+        workspace: contains the datasets.
         dataset: the older side, an id or a name.
         other: the newer side; empty for the same dataset.
         as_at: the block of the older side, see :func:`odf_engine.views.as_at.resolve_as_at`. None: for two
-            datasets the newest; for one the block with data before the newest with data of the newer side.
-        other_as_at: the newer side's. None: the newest; or the newest with data when neither is said.
+            datasets the newest; for one dataset the block with data before that of the newer side.
+        other_as_at: the same for the newer side. None: the newest; or the newest with data if neither is
+            given.
 
     Raises:
-        UsageError: both sides are the same, or there is no block with data to choose.
+        UsageError: both sides are the same, or there is no block with data.
         NotFound: there is no such dataset or block.
     """
     old = workspace.resolve(dataset)
@@ -270,7 +275,7 @@ def resolve_sides(
     if as_at is not None:
         older = resolve_as_at(old, as_at)
     else:
-        newest, before = _newest_data(old, newer)
+        newest, before = _newest_data_blocks(old, newer)
         older = resolve_as_at(old, str(before))
         newer = resolve_as_at(new, str(newest)) if other_as_at is None else newer
     if older.block == newer.block:
@@ -281,10 +286,12 @@ def resolve_sides(
     return DiffSides(old, older, new, newer)
 
 
-def _newest_data(entry: DatasetEntry, newer: PinnedVersion) -> tuple[str, str]:
-    """The hashes of the newest block with rows up to a place, and of the one before it with rows; of the
-    block just before it where it has the first rows of all."""
-    rows = _with_rows(entry.dataset, newer.sequence_number + 1)
+def _newest_data_blocks(entry: DatasetEntry, newer: PinnedVersion) -> tuple[str, str]:
+    """Return the hashes of the newest block with rows up to a version, and of the one before it with rows.
+
+    If there is no earlier block with rows, the second is the previous block.
+    """
+    rows = _blocks_with_rows(entry.dataset, newer.sequence_number + 1)
     if not rows:
         raise UsageError(
             f"{entry.alias} has no rows up to block {newer.sequence_number}",
@@ -294,8 +301,8 @@ def _newest_data(entry: DatasetEntry, newer: PinnedVersion) -> tuple[str, str]:
     return str(rows[0].hash), str(before.hash)
 
 
-def _with_rows(dataset: Dataset, before: int) -> list[BlockSummary]:
-    """At most two blocks with rows, newest first."""
+def _blocks_with_rows(dataset: Dataset, before: int) -> list[BlockSummary]:
+    """Return at most two blocks with rows, newest first."""
     found: list[BlockSummary] = []
     while len(found) < 2 and (page := dataset.list_blocks(_PAGE, before=before, kinds=_DATA)):
         found += [row for row in page if row.rows]
@@ -304,4 +311,4 @@ def _with_rows(dataset: Dataset, before: int) -> list[BlockSummary]:
 
 
 CHANGE_COLUMN = "change"
-"""The column of a file of differences that says ``added``, ``removed`` or ``changed``."""
+"""The column of a difference file with ``added``, ``removed`` or ``changed``."""

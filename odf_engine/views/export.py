@@ -12,19 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import pc, to_csv_fields, to_json_values
+from odf_engine.data.slice_file import RowRange
 from odf_engine.errors import AlreadyExists, UsageError
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import atomic_file
-from odf_engine.views.scan import RowRange, RowScan
+from odf_engine.views.scan import Scan
 
 Format = Literal["csv", "json", "ndjson", "parquet"]
-"""``json`` is an array of objects, ``ndjson`` an object a line."""
+"""``json`` is an array of objects, ``ndjson`` one object on each line."""
 
 Write = Callable[[pa.RecordBatch], None]
 
 
 class ExportedFile(msgspec.Struct, frozen=True):
-    """A file that was written; ``size`` is in bytes."""
+    """A written file; ``size`` is in bytes."""
 
     path: Path
     rows: int
@@ -32,7 +33,7 @@ class ExportedFile(msgspec.Struct, frozen=True):
 
 
 def export(
-    rows: RowScan,
+    rows: Scan,
     path: Path,
     form: Format,
     reporter: Reporter,
@@ -41,35 +42,34 @@ def export(
     system: bool = True,
     replace: bool = False,
 ) -> ExportedFile:
-    """Writes rows to a file, which is there when it is whole, and not before.
+    """Write rows to a file. The file appears when it is complete.
 
     Args:
-        rows: what to write.
+        rows: the rows.
         path: an absolute path.
-        form: what the file is to be.
-        reporter: hears of rows and bytes, and is asked whether to stop.
-        ranges: which rows, by their number; empty for all.
-        system: whether the columns that the system made are written too.
-        replace: whether a file that is there already goes away.
+        form: format of the file.
+        reporter: receives rows and bytes, and can cancel.
+        ranges: row numbers; empty for all rows.
+        system: whether the system columns are written.
+        replace: whether an existing file is replaced.
 
     Raises:
-        AlreadyExists: there is something at the path.
-        UsageError: the folder is not there, or there are no columns to write.
-        NotFound, BadData: rows that cannot be read.
+        AlreadyExists: the path exists.
+        UsageError: the folder does not exist, or there are no columns to write.
+        NotFound, BadData: rows cannot be read.
         OdfError: the file cannot be written.
         Cancelled: the reporter was cancelled.
     """
     check_path(path, replace)
-    names = [name for name in rows.columns.names if system or name not in rows.system_columns]
+    names = [name for name in rows.schema.names if system or name not in rows.system_columns]
     if not names:
         raise UsageError("there are no columns to write")
     reporter.phase("write")
-    schema = pa.schema([rows.columns.field(name) for name in names])
-    total = sum(stop - start for start, stop in ranges) if ranges else rows.row_count
-    done = 0
+    scan = (rows.rows(ranges) if ranges else rows).select(names)
+    done, total = 0, scan.row_count
     with atomic_file(path, 0o666) as temporary:
-        with _WRITERS[form](temporary, schema) as write:
-            for batch in rows.batches(names, ranges or None):
+        with _WRITERS[form](temporary, scan.schema) as write:
+            for batch in scan.batches():
                 write(batch)
                 done += batch.num_rows
                 reporter.set_amounts(rows=done, total_rows=total)
@@ -82,21 +82,21 @@ def export(
 def write_stream(
     path: Path, form: Format, schema: pa.Schema, batches: Iterable[pa.RecordBatch], reporter: Reporter
 ) -> int:
-    """Writes rows as they come to a file, which is there when it is whole; one that is there goes away.
+    """Write a stream of rows to a file. The file appears when it is complete, and replaces an existing one.
 
     Args:
         path: an absolute path.
-        form: what the file is to be.
+        form: format of the file.
         schema: of the rows.
-        batches: the rows; few are in memory.
-        reporter: is asked whether to stop.
+        batches: the rows; few are in memory at once.
+        reporter: can cancel.
 
     Returns:
-        How many rows there were.
+        The number of rows.
 
     Raises:
-        AlreadyExists: a folder is there.
-        UsageError: the folder of the file is not there.
+        AlreadyExists: the path is a folder.
+        UsageError: the folder of the file does not exist.
         OdfError: the file cannot be written.
         Cancelled: the reporter was cancelled.
     """
@@ -111,11 +111,11 @@ def write_stream(
 
 
 def check_path(path: Path, replace: bool) -> None:
-    """Whether a file can be written there, as far as can be seen before.
+    """Check before writing whether a file can be written at a path.
 
     Raises:
-        AlreadyExists: there is something at the path; a file with ``replace`` does not matter.
-        UsageError: the path is not absolute, or its folder is not there.
+        AlreadyExists: the path exists; a file is allowed with ``replace``.
+        UsageError: the path is not absolute, or its folder does not exist.
     """
     if not path.is_absolute():
         raise UsageError("the path is not absolute", where=str(path))
@@ -132,7 +132,7 @@ def check_path(path: Path, replace: bool) -> None:
 
 @contextmanager
 def _csv(path: Path, schema: pa.Schema) -> Iterator[Write]:
-    """RFC 4180."""
+    """Write CSV (RFC 4180)."""
     with path.open("wb") as file:
         head = to_csv_fields(pa.array(schema.names, pa.string())).to_pylist()
         file.write(",".join(head).encode() + b"\r\n")
@@ -149,7 +149,7 @@ def _ndjson(path: Path, schema: pa.Schema) -> Iterator[Write]:
         keys = _keys(schema)
 
         def write(batch: pa.RecordBatch) -> None:
-            _write_lines(file, _members(batch, keys), "{", ",", "}\n")
+            _write_lines(file, _json_members(batch, keys), "{", ",", "}\n")
 
         yield write
 
@@ -158,19 +158,19 @@ def _ndjson(path: Path, schema: pa.Schema) -> Iterator[Write]:
 def _json(path: Path, schema: pa.Schema) -> Iterator[Write]:
     with path.open("wb") as file:
         keys = _keys(schema)
-        begun_ = False
+        has_rows = False
 
         def write(batch: pa.RecordBatch) -> None:
-            nonlocal begun_
-            for at in range(0, batch.num_rows, 1 if not begun_ else batch.num_rows):
-                part = batch.slice(at, 1) if not begun_ else batch.slice(at)
-                _write_lines(file, _members(part, keys), ",\n{" if begun_ else "[\n{", ",", "}")
-                if begun_:
+            nonlocal has_rows
+            for at in range(0, batch.num_rows, 1 if not has_rows else batch.num_rows):
+                part = batch.slice(at, 1) if not has_rows else batch.slice(at)
+                _write_lines(file, _json_members(part, keys), ",\n{" if has_rows else "[\n{", ",", "}")
+                if has_rows:
                     return
-                begun_ = True
+                has_rows = True
 
         yield write
-        file.write(b"\n]\n" if begun_ else b"[]\n")
+        file.write(b"\n]\n" if has_rows else b"[]\n")
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def _keys(schema: pa.Schema) -> list[str]:
     return [f"{text}:" for text in to_json_values(pa.array(schema.names, pa.string())).to_pylist()]
 
 
-def _members(batch: pa.RecordBatch, keys: Sequence[str]) -> list[pa.Array]:
+def _json_members(batch: pa.RecordBatch, keys: Sequence[str]) -> list[pa.Array]:
     columns = zip(keys, batch.columns, strict=True)
     return [pc.binary_join_element_wise(key, to_json_values(column), "") for key, column in columns]
 

@@ -1,4 +1,4 @@
-"""Which rows of a changelog are live, now or as of an event time, by partitioned hash aggregation."""
+"""Finds the live rows of a changelog, now or as of an event time, by partitioned hash aggregation."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from pyarrow import types
 
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.changelog import Op
+from odf_engine.data.slice_file import RowRange
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.views.scan import RowRange, RowScan
+from odf_engine.views.scan import Scan, times_as_numbers, to_time_unit
 
 _COMPACT_ROWS: Final = 1 << 17
-_MAX_SHARES: Final = 200  # each is an open file
+_MAX_PARTITIONS: Final = 200  # one open file each
 PARTITION_BYTES: Final = 24 << 20
-"""About how many bytes of keys are looked at at once; that takes several times as much memory."""
+"""Approximate size of the keys in memory; the aggregation needs several times as much."""
 Combine = Callable[[pa.Table], pa.Table]
 Writer = pa.ipc.RecordBatchStreamWriter
 
 
 def max_by_key(table: pa.Table, keys: Sequence[str], values: Sequence[str]) -> pa.Table:
-    """One row a key, with the greatest of each of its values.
+    """Return one row for each key, with the maximum of each value column.
 
     Raises:
         InvalidSchema: values of these columns cannot be compared.
     """
     try:
-        # Threads make tables of their own each, and put them together: twice the work, and the memory.
+        # Threads aggregate separate tables and merge them: twice the work and memory.
         grouped = table.group_by(list(keys), use_threads=False)
         grouped = grouped.aggregate([(value, "max") for value in values])
     except pa.ArrowNotImplementedError as error:
@@ -44,15 +45,15 @@ def max_by_key(table: pa.Table, keys: Sequence[str], values: Sequence[str]) -> p
 
 
 class HashAggregation:
-    """Combines the rows of each key.
+    """Aggregates the rows of each key. If the state exceeds a limit, keys are partitioned to files.
 
     Args:
         keys: the columns of the key.
-        combine: the function.
-        folder: where temporary files may lie.
-        total: about how many rows there are.
-        reporter: is asked whether to stop.
-        share_bytes: about how many bytes of keys are looked at at once.
+        combine: aggregates a table; also applied to its own results.
+        folder: for temporary files.
+        total: approximate number of rows.
+        reporter: can cancel.
+        partition_bytes: approximate size of the keys in memory.
     """
 
     def __init__(
@@ -62,17 +63,17 @@ class HashAggregation:
         folder: Path,
         total: int,
         reporter: Reporter,
-        share_bytes: int,
+        partition_bytes: int,
     ) -> None:
         self._keys = keys
         self._combine = combine
         self._folder = folder
         self._total = total
         self._reporter = reporter
-        self._share_bytes = share_bytes
+        self._partition_bytes = partition_bytes
 
-    def combined(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """The combined rows, a table for each share of the keys.
+    def aggregate(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Yield the aggregated rows, one table for each partition of the keys.
 
         Raises:
             InvalidSchema: columns that cannot be a key.
@@ -88,16 +89,16 @@ class HashAggregation:
 
         last: pa.Table | None = None
         for state in self._states(counted()):
-            if state.nbytes > self._share_bytes:
+            if state.nbytes > self._partition_bytes:
                 expected = state.nbytes * max(self._total, done) / done
-                yield from self._in_shares(state, source, int(expected))
+                yield from self._aggregate_partitions(state, source, int(expected))
                 return
             last = state
         if last is not None:
             yield last
 
     def _states(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """What the rows so far come to, from time to time and at the end."""
+        """Yield the aggregate of the rows so far, at intervals and at the end."""
         state: pa.Table | None = None
         waiting: list[pa.Table] = []
         rows = size = 0
@@ -105,20 +106,22 @@ class HashAggregation:
             waiting.append(table)
             rows, size = rows + table.num_rows, size + table.nbytes
             known, known_size = (0, 0) if state is None else (state.num_rows, state.nbytes)
-            if rows >= max(_COMPACT_ROWS, known) or size >= max(self._share_bytes, known_size):
+            if rows >= max(_COMPACT_ROWS, known) or size >= max(self._partition_bytes, known_size):
                 state = self._combine(pa.concat_tables([*([] if state is None else [state]), *waiting]))
                 waiting, rows, size = [], 0, 0
                 yield state
         if waiting:
             yield self._combine(pa.concat_tables([*([] if state is None else [state]), *waiting]))
 
-    def _in_shares(self, state: pa.Table, rest: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
-        shares = min(max(2, -(-size // self._share_bytes)), _MAX_SHARES)
+    def _aggregate_partitions(
+        self, state: pa.Table, rest: Iterator[pa.Table], size: int
+    ) -> Iterator[pa.Table]:
+        partitions = min(max(2, -(-size // self._partition_bytes)), _MAX_PARTITIONS)
         with tempfile.TemporaryDirectory(dir=self._folder, prefix=".keys-") as temporary:
-            files = [Path(temporary) / str(share) for share in range(shares)]
-            self._share_out(state, rest, files)
+            files = [Path(temporary) / str(partition) for partition in range(partitions)]
+            self._write_partitions(state, rest, files)
             for at, file in enumerate(files, 1):
-                self._reporter.phase(f"find newest, part {at} of {shares}")
+                self._reporter.phase(f"find newest, part {at} of {partitions}")
                 self._reporter.raise_if_cancelled()
                 with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as stream:
                     last: pa.Table | None = None
@@ -129,23 +132,23 @@ class HashAggregation:
                     yield last
                 file.unlink()
 
-    def _share_out(self, state: pa.Table, rest: Iterator[pa.Table], files: Sequence[Path]) -> None:
-        """Writes rows to files, all of a key to the same one."""
+    def _write_partitions(self, state: pa.Table, rest: Iterator[pa.Table], files: Sequence[Path]) -> None:
+        """Write rows to files, all rows of a key to the same file."""
         with ExitStack() as stack:
             sinks = [stack.enter_context(pa.OSFile(str(file), "wb")) for file in files]
             writers = [stack.enter_context(pa.ipc.new_stream(sink, state.schema)) for sink in sinks]
-            _write_shares(state, self._keys, writers)
+            _write_by_partition(state, self._keys, writers)
             for table in rest:
-                _write_shares(table.select(state.column_names), self._keys, writers)
+                _write_by_partition(table.select(state.column_names), self._keys, writers)
 
 
-def _write_shares(table: pa.Table, keys: Sequence[str], writers: Sequence[Writer]) -> None:
-    """Writes each row to the one of several files that its key belongs to."""
+def _write_by_partition(table: pa.Table, keys: Sequence[str], writers: Sequence[Writer]) -> None:
+    """Write each row to the file of its key."""
     for first in range(0, table.num_rows, _COMPACT_ROWS):
         part = table.slice(first, _COMPACT_ROWS)
-        share = _share_of(part, keys, len(writers))
-        ordered = part.take(pc.sort_indices(share))
-        counts = pc.value_counts(share)
+        partition = _partition_of(part, keys, len(writers))
+        ordered = part.take(pc.sort_indices(partition))
+        counts = pc.value_counts(partition)
         of = dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True))
         at = 0
         for number, writer in enumerate(writers):
@@ -154,58 +157,36 @@ def _write_shares(table: pa.Table, keys: Sequence[str], writers: Sequence[Writer
                 at += count
 
 
-def _share_of(table: pa.Table, keys: Sequence[str], shares: int) -> pa.Array:
-    """The number of the part that each row's key belongs to."""
+def _partition_of(table: pa.Table, keys: Sequence[str], partitions: int) -> pa.Array:
+    """Return the partition number of the key of each row."""
     mixed: pa.Array | None = None
     for key in keys:
         hashes = _hashes(table.column(key).combine_chunks())
         mixed = hashes if mixed is None else hash_values(pc.bit_wise_xor(mixed, hashes))
     assert mixed is not None
-    high, of = pc.shift_right(mixed, pa.scalar(32, pa.uint64())), pa.scalar(shares, pa.uint64())
+    high, of = pc.shift_right(mixed, pa.scalar(32, pa.uint64())), pa.scalar(partitions, pa.uint64())
     return pc.subtract(high, pc.multiply(pc.divide(high, of), of))
 
 
 def _hashes(column: pa.Array) -> pa.Array:
     if pa.types.is_primitive(column.type):
         return hash_values(column)
-    known = column.dictionary_encode(null_encoding="encode")  # texts are slow, and often the same
+    known = column.dictionary_encode(null_encoding="encode")  # hashing texts is slow, and they often repeat
     return hash_values(known.dictionary).take(known.indices)
 
 
-_UNITS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_DAY: Final = 86_400 * 10**9
-_GONE, _REPLACED, _STAYS = range(3)
-_SAID: Final = 4
-"""``last`` is the offset of the last row of a key at an event time, times this, and what it says of it."""
-
-
-def to_time_unit(moment: Timestamp, kind: pa.DataType) -> int:
-    """A moment as the number that a column of event times has for it, rounded down.
-
-    Raises:
-        InvalidSchema: the column has no times.
-    """
-    if types.is_timestamp(kind):
-        return moment.ns // _UNITS[kind.unit]
-    if types.is_date32(kind):
-        return moment.ns // _DAY
-    if types.is_date64(kind):
-        return moment.ns // _UNITS["ms"]
-    raise InvalidSchema(f"the event time is {kind}, which is no time")
-
-
-def times_as_numbers(times: pa.Array) -> pa.Array:
-    """Event times as numbers, in the unit of their column."""
-    return (times.cast(pa.int32()) if types.is_date32(times.type) else times).cast(pa.int64())
+_RETRACTED, _REPLACED, _ADDED = range(3)
+_EFFECTS: Final = 4
+"""``last`` is the offset of the last row of a key at an event time, times this, plus its effect."""
 
 
 class KeyedAsOf:
-    """Finds the rows of a keyed changelog.
+    """Finds the rows of a keyed changelog that are live as of an event time.
 
     Args:
         keys: the columns of the key.
-        until: the event time, as the column has it.
-        events: corrections say that a record was wrong, whatever its event time.
+        until: the event time, in the unit of the column.
+        events: whether a correction replaces a record whatever its event time.
     """
 
     def __init__(self, keys: Sequence[str], until: int, *, events: bool) -> None:
@@ -213,56 +194,56 @@ class KeyedAsOf:
         self._until = until
         self._events = events
 
-    def rows(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-        """What each row until the event time says of its key at its own.
+    def effects(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """Yield the effect of each row until the event time on its key.
 
         Args:
             tables: the key, ``offset``, ``op`` and ``time`` (as a number) in the order of the offsets.
         """
         held: pa.Table | None = None
         for table in tables:
-            # Whether the last row is half of a correction, is said by the one after it.
+            # Only the next row decides whether the last row is half of a correction.
             known = table if held is None else pa.concat_tables([held, table])
             known = known.combine_chunks()
             if known.num_rows:
                 held = known.slice(known.num_rows - 1)
-                yield self._said(known.slice(0, known.num_rows - 1), known.slice(1))
+                yield self._effects_of(known.slice(0, known.num_rows - 1), known.slice(1))
         if held is not None:
-            yield self._said(held, None)
+            yield self._effects_of(held, None)
 
     def combine(self, table: pa.Table) -> pa.Table:
-        """One row for a key at an event time."""
+        """Return one row for each key and event time."""
         return max_by_key(table, [*self._names, "time"], ["last", "add"])
 
-    def found(self, table: pa.Table) -> pa.Array:
-        """The offsets of the rows that stay, of what all rows say."""
-        says = pc.bit_wise_and(table.column("last"), _SAID - 1)
+    def live_offsets(self, table: pa.Table) -> pa.Array:
+        """Return the offsets of the live rows, given the combined effects of all rows."""
+        effect = pc.bit_wise_and(table.column("last"), _EFFECTS - 1)
         there, add = pc.is_valid(table.column("add")), table.column("add")
-        ends = pc.and_(pc.equal(says, _GONE), pc.invert(there))
-        kept = table.filter(pc.or_(ends, pc.and_(pc.equal(says, _STAYS), there)))
+        ends = pc.and_(pc.equal(effect, _RETRACTED), pc.invert(there))
+        kept = table.filter(pc.or_(ends, pc.and_(pc.equal(effect, _ADDED), there)))
         kept = kept.sort_by([("time", "ascending"), ("last", "ascending")])
         place = pa.array(range(kept.num_rows), pa.int64())
         newest = max_by_key(kept.append_column("place", place), self._names, ["place"])
         add = kept.column("add").take(newest.column("place"))
         return add.drop_null().combine_chunks()
 
-    def _said(self, table: pa.Table, following: pa.Table | None) -> pa.Table:
-        """The rows until the event time, as they are combined; ``following`` has the row after each."""
+    def _effects_of(self, table: pa.Table, following: pa.Table | None) -> pa.Table:
+        """Return the effects of the rows until the event time; ``following`` has the next row of each."""
         op, time, offset = (table.column(name) for name in ("op", "time", "offset"))
         adds = pc.is_in(op, pa.array([Op.APPEND, Op.CORRECT_TO], op.type))
-        says = pc.if_else(adds, _STAYS, _GONE)
+        effect = pc.if_else(adds, _ADDED, _RETRACTED)
         if following is not None:
             pair = is_correction_pair(table, following, self._names)
             still = pc.and_(pc.greater(following.column("time"), self._until), not self._events)
-            says = pc.if_else(pair, pc.if_else(pc.fill_null(still, False), _STAYS, _REPLACED), says)
-        last = pc.add(pc.multiply(offset, _SAID), says)
+            effect = pc.if_else(pair, pc.if_else(pc.fill_null(still, False), _ADDED, _REPLACED), effect)
+        last = pc.add(pc.multiply(offset, _EFFECTS), effect)
         columns = {name: table.column(name) for name in self._names}
         columns |= {"time": time, "last": last, "add": pc.if_else(adds, offset, pa.scalar(None, pa.int64()))}
         return pa.table(columns).filter(pc.less_equal(time, self._until))
 
 
 def is_correction_pair(table: pa.Table, following: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
-    """Whether a row and the one that follows it are a correction of the same key, whose columns are named."""
+    """Return a mask of the rows that are, with the following row, a correction of the same key."""
     op, after = table.column("op"), following.column("op")
     next_offset = pc.add(table.column("offset"), 1)
     same = [
@@ -278,13 +259,13 @@ def is_correction_pair(table: pa.Table, following: pa.Table, names: Sequence[str
 
 
 class UnkeyedAsOf:
-    """What retractions and corrections leave of rows without a key, told apart by all their columns."""
+    """Finds the live rows of a changelog without a key: rows are equal if all columns are."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
 
-    def found(self, table: pa.Table) -> pa.Array:
-        """The offsets of the rows that stay, of all rows of some event times."""
+    def live_offsets(self, table: pa.Table) -> pa.Array:
+        """Return the offsets of the live rows among all rows of some event times."""
         columns = {name: _comparable(table.column(name)) for name in self._names}
         made = pa.table(
             columns | {"offset": table.column("offset"), "takes": is_retraction(table.column("op"))}
@@ -307,89 +288,88 @@ class UnkeyedAsOf:
 
 
 def is_retraction(op: pa.Array) -> pa.Array:
-    """Whether a row takes another one back."""
+    """Return a mask of the operations that retract another row."""
     return pc.is_in(op, pa.array([Op.RETRACT, Op.CORRECT_FROM], op.type))
 
 
-def _is_flat(kind: pa.DataType) -> bool:
-    return not types.is_nested(kind)
+def _is_flat(data_type: pa.DataType) -> bool:
+    return not types.is_nested(data_type)
 
 
 def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that Arrow can group by."""
+    """Return values in a type that Arrow can group by."""
     if _is_flat(column.type):
         return column
     return pa.chunked_array([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
 
 
-_WAITING: Final = 1 << 22
+_MAX_PENDING: Final = 1 << 22
 
 
 class LiveRowSet:
-    """The offsets that stay, and where to find them.
+    """The offsets of live rows, and the row ranges that contain them.
 
     Args:
         rows: the changelog.
-        reporter: hears of rows, and is asked whether to stop.
+        reporter: receives rows, and can cancel.
     """
 
-    def __init__(self, rows: RowScan, reporter: Reporter) -> None:
+    def __init__(self, rows: Scan, reporter: Reporter) -> None:
         self._rows = rows
         self._reporter = reporter
-        self._stays = pc.fill_null(pa.nulls(rows.offsets, pa.bool_()), False)
-        self._waiting: list[pa.Array] = []
-        self._batches: list[tuple[int, int, int]] = []  # rows, least and greatest offset
+        self._live = pc.fill_null(pa.nulls(rows.end_offset, pa.bool_()), False)
+        self._pending: list[pa.Array] = []
+        self._batches: list[tuple[int, int, int]] = []  # number of rows, minimum and maximum offset
 
     def read(self, names: Sequence[str], event_time: str | None = None) -> Iterator[pa.Table]:
-        """Some columns as ``k0``, ``k1``, …, with ``offset``, ``op`` and, as a number, ``time``."""
+        """Yield columns as ``k0``, ``k1``, …, with ``offset``, ``op`` and optionally ``time`` as a number."""
         offset, op = self._rows.vocabulary.offset_column, self._rows.vocabulary.operation_type_column
         wanted = [*names, offset, op] if event_time is None else [*names, offset, op, event_time]
         self._batches, done = [], 0
-        for batch in self._rows.batches(list(dict.fromkeys(wanted))):
+        for batch in self._rows.select(list(dict.fromkeys(wanted))).batches(self._reporter):
             columns = {f"k{at}": batch.column(name) for at, name in enumerate(names)}
             columns |= {"offset": batch.column(offset).cast(pa.int64()), "op": batch.column(op)}
             if event_time:
                 columns["time"] = times_as_numbers(batch.column(event_time))
-            self._note(columns["offset"])
+            self._add_batch(columns["offset"])
             done += batch.num_rows
             self._reporter.set_amounts(rows=done, total_rows=self._rows.row_count)
-            self._reporter.raise_if_cancelled()
             yield pa.table(columns)
 
     def add(self, offsets: pa.Array) -> None:
-        """These stay."""
-        self._waiting.append(offsets)
-        if sum(map(len, self._waiting)) > _WAITING:
-            self._settle()
+        """Add offsets of live rows."""
+        self._pending.append(offsets)
+        if sum(map(len, self._pending)) > _MAX_PENDING:
+            self._apply_pending()
 
     def mask(self, offsets: pa.Array) -> pa.Array:
-        """For each of the offsets, which were read before, whether it stays."""
-        self._settle()
-        return self._stays.take(offsets)
+        """Return for each offset that was read whether it is live."""
+        self._apply_pending()
+        return self._live.take(offsets)
 
     def ranges(self) -> list[RowRange]:
-        """The rows among which those are that stay."""
-        self._settle()
+        """Return row ranges that contain all live rows."""
+        self._apply_pending()
         found: list[RowRange] = []
         at = 0
         for count, least, most in self._batches:
-            if pc.any(self._stays.slice(least, most - least + 1)).as_py():
+            if pc.any(self._live.slice(least, most - least + 1)).as_py():
                 start = found.pop()[0] if found and found[-1][1] == at else at
                 found.append((start, at + count))
             at += count
         return found
 
-    def _settle(self) -> None:
-        offsets = pa.concat_arrays([pa.array([], pa.int64()), *self._waiting])
-        self._waiting = []
+    def _apply_pending(self) -> None:
+        offsets = pa.concat_arrays([pa.array([], pa.int64()), *self._pending])
+        self._pending = []
         if len(offsets):
-            more = pc.scatter(pa.repeat(True, len(offsets)), offsets, max_index=self._rows.offsets - 1)
-            self._stays = pc.or_(self._stays, pc.fill_null(more, False))
+            more = pc.scatter(pa.repeat(True, len(offsets)), offsets, max_index=self._rows.end_offset - 1)
+            self._live = pc.or_(self._live, pc.fill_null(more, False))
 
-    def _note(self, offsets: pa.Array) -> None:
+    def _add_batch(self, offsets: pa.Array) -> None:
         bounds = pc.min_max(offsets).as_py()
         least, most = bounds["min"], bounds["max"]
-        if offsets.null_count or (most is not None and (least < 0 or most >= self._rows.offsets)):
+        if offsets.null_count or (most is not None and (least < 0 or most >= self._rows.end_offset)):
             raise BadData(
                 "rows have offsets that their blocks do not say",
                 hint="odf verify shows everything that is wrong",
@@ -399,29 +379,32 @@ class LiveRowSet:
 
 
 def current_rows(
-    rows: RowScan, key: Sequence[str], folder: Path, reporter: Reporter, share_bytes: int
+    rows: Scan, key: Sequence[str], folder: Path, reporter: Reporter, partition_bytes: int
 ) -> LiveRowSet:
-    """The newest row of each key, unless it takes the key away.
+    """Find the latest row of each key, without retracted keys.
 
     Args:
         rows: the changelog.
         key: its columns.
-        folder: where temporary files may lie.
-        reporter: hears of rows, and is asked whether to stop.
-        share_bytes: about how many bytes of keys are looked at at once.
+        folder: for temporary files.
+        reporter: receives rows, and can cancel.
+        partition_bytes: approximate size of the keys in memory.
     """
-    stays = LiveRowSet(rows, reporter)
+    live = LiveRowSet(rows, reporter)
     names = _key_names(rows, key)
     newest = partial(max_by_key, keys=names, values=["last"])
-    by_key = HashAggregation(names, newest, folder, rows.row_count, reporter, share_bytes)
-    for table in by_key.combined(_newest(stays.read(key), names)):
+    by_key = HashAggregation(names, newest, folder, rows.row_count, reporter, partition_bytes)
+    for table in by_key.aggregate(_newest(live.read(key), names)):
         there = pc.equal(pc.bit_wise_and(table.column("last"), 1), 1)
-        stays.add(pc.shift_right(table.column("last").filter(there), 1).combine_chunks())
-    return stays
+        live.add(pc.shift_right(table.column("last").filter(there), 1).combine_chunks())
+    return live
 
 
 def _newest(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Of each row its offset, twice, and one more when it is there; without those corrected at once."""
+    """Yield for each row twice its offset, plus one if it is an addition.
+
+    Rows that the next row corrects are left out.
+    """
     for table in tables:
         if table.num_rows > 1:
             pair = is_correction_pair(table.slice(0, table.num_rows - 1), table.slice(1), names)
@@ -434,82 +417,85 @@ def _newest(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Tab
 
 
 def rows_as_of(
-    rows: RowScan,
+    rows: Scan,
     key: Sequence[str],
     as_of: Timestamp,
     folder: Path,
     reporter: Reporter,
-    share_bytes: int,
+    partition_bytes: int,
     *,
     events: bool,
 ) -> LiveRowSet:
-    """What was the state at an event time, with all corrections known (:mod:`odf_engine.views.live_rows`)."""
-    stays, name = LiveRowSet(rows, reporter), _event_time(rows)
-    kind = rows.columns.field(name).type
+    """Find the state as of an event time, with all corrections known now."""
+    live, name = LiveRowSet(rows, reporter), _event_time(rows)
+    data_type = rows.schema.field(name).type
     names = _key_names(rows, key)
-    work = KeyedAsOf(names, to_time_unit(as_of, kind), events=events)
-    # A key at one of its event times is what is combined: shares are of the key alone.
-    by_key = HashAggregation(names, work.combine, folder, rows.row_count, reporter, share_bytes)
-    for table in by_key.combined(work.rows(stays.read(key, name))):
-        stays.add(work.found(table))
-    return stays
+    work = KeyedAsOf(names, to_time_unit(as_of, data_type), events=events)
+    # Rows are combined by key and event time, but partitioned by the key alone.
+    by_key = HashAggregation(names, work.combine, folder, rows.row_count, reporter, partition_bytes)
+    for table in by_key.aggregate(work.effects(live.read(key, name))):
+        live.add(work.live_offsets(table))
+    return live
 
 
 def unretracted_rows(
-    rows: RowScan, as_of: Timestamp, folder: Path, reporter: Reporter, share_bytes: int
+    rows: Scan, as_of: Timestamp, folder: Path, reporter: Reporter, partition_bytes: int
 ) -> LiveRowSet:
-    """All rows until an event time that were not taken back."""
-    stays, name = LiveRowSet(rows, reporter), _event_time(rows)
-    until = to_time_unit(as_of, rows.columns.field(name).type)
+    """Find all rows until an event time that are not retracted."""
+    live, name = LiveRowSet(rows, reporter), _event_time(rows)
+    until = to_time_unit(as_of, rows.schema.field(name).type)
     taken = False
-    for table in stays.read([], name):
+    for table in live.read([], name):
         table = table.filter(pc.less_equal(table.column("time"), until))
         takes_back = is_retraction(table.column("op"))
         taken = taken or pc.any(takes_back).as_py() or False
-        stays.add(table.column("offset").filter(pc.invert(takes_back)).combine_chunks())
+        live.add(table.column("offset").filter(pc.invert(takes_back)).combine_chunks())
     if not taken:
-        return stays
-    return _without_taken(rows, until, name, folder, reporter, share_bytes)
+        return live
+    return _without_retracted(rows, until, name, folder, reporter, partition_bytes)
 
 
-def _without_taken(
-    rows: RowScan, until: int, event_time: str, folder: Path, reporter: Reporter, share_bytes: int
+def _without_retracted(
+    rows: Scan, until: int, event_time: str, folder: Path, reporter: Reporter, partition_bytes: int
 ) -> LiveRowSet:
-    """The same where rows take others back: those of the same event times are compared, share by share."""
-    stays = LiveRowSet(rows, reporter)
-    columns = [name for name in rows.columns.names if name not in rows.system_columns]
-    left = UnkeyedAsOf([f"k{at}" for at in range(len(columns))])
+    """Find the rows that are not retracted, where there are retractions.
+
+    Rows of the event times of retractions are compared, partition by partition.
+    """
+    live = LiveRowSet(rows, reporter)
+    columns = [name for name in rows.schema.names if name not in rows.system_columns]
+    unkeyed = UnkeyedAsOf([f"k{at}" for at in range(len(columns))])
     reporter.phase("find what was taken back")
     found = [
         table.filter(pc.and_(is_retraction(table.column("op")), pc.less_equal(table.column("time"), until)))
-        for table in stays.read([], event_time)
+        for table in live.read([], event_time)
     ]
     wanted = pc.unique(pa.concat_tables(found).column("time"))
 
     def doubtful() -> Iterator[pa.Table]:
-        for table in stays.read(columns, event_time):
+        for table in live.read(columns, event_time):
             table = table.filter(pc.less_equal(table.column("time"), until))
             maybe = pc.is_in(table.column("time"), wanted)
-            stays.add(table.column("offset").filter(pc.invert(maybe)).combine_chunks())
+            live.add(table.column("offset").filter(pc.invert(maybe)).combine_chunks())
             yield table.filter(maybe)
 
-    by_key = HashAggregation(["time"], lambda table: table, folder, rows.row_count, reporter, share_bytes)
-    for table in by_key.combined(doubtful()):
-        stays.add(left.found(table))
-    return stays
+    by_key = HashAggregation(["time"], lambda table: table, folder, rows.row_count, reporter, partition_bytes)
+    for table in by_key.aggregate(doubtful()):
+        live.add(unkeyed.live_offsets(table))
+    return live
 
 
-def _key_names(rows: RowScan, key: Sequence[str]) -> list[str]:
-    """What the columns of the key are called while they are compared."""
+def _key_names(rows: Scan, key: Sequence[str]) -> list[str]:
+    """Return the names of the key columns during comparison."""
     for name in key:
-        kind = rows.columns.field(name).type
-        if pa.types.is_nested(kind):
-            raise InvalidSchema(f"'{name}' cannot be a key: its values are {kind}")
+        data_type = rows.schema.field(name).type
+        if pa.types.is_nested(data_type):
+            raise InvalidSchema(f"'{name}' cannot be a key: its values are {data_type}")
     return [f"k{at}" for at in range(len(key))]
 
 
-def _event_time(rows: RowScan) -> str:
+def _event_time(rows: Scan) -> str:
     name = rows.vocabulary.event_time_column
-    if name not in rows.columns.names:
+    if name not in rows.schema.names:
         raise InvalidSchema(f"there is no event time: the dataset has no column '{name}'")
     return name

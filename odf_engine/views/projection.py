@@ -1,4 +1,4 @@
-"""Materialized states of a changelog, cached as files, and the key of a dataset's rows."""
+"""Materialized states of a changelog, cached as files, and the key of a dataset."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 from odf_engine.views.live_rows import PARTITION_BYTES, LiveRowSet, current_rows, rows_as_of, unretracted_rows
-from odf_engine.views.scan import RowScan, ScanFile
+from odf_engine.views.scan import Scan, ScanFile
 
 
 def group_by_columns(transform: SetTransform | None) -> list[str]:
-    """The columns of the result that the last grouping of a query is by; empty where that is not plain.
+    """Return the output columns that the last grouping of a query is by; empty if that cannot be determined.
 
-    A grouping by a window, or by the event time itself, makes rows that nothing changes any more: they have
-    no current state. Steps after the grouping may leave rows out and rename columns.
+    A grouping by a window, or by the event time itself, makes final rows, which have no latest state. Steps
+    after the grouping may filter rows and rename columns.
     """
     if transform is None:
         return []
     sql = transform.transform
     steps = [(step.alias, step.query) for step in sql.queries or []] or [(None, sql.query or "")]
-    from sqlglot import exp, parse_one  # only here: it takes a while to import
+    from sqlglot import exp, parse_one  # Deferred: sqlglot is slow to import.
     from sqlglot.dialects.spark import Spark
     from sqlglot.errors import SqlglotError
 
@@ -49,7 +49,7 @@ def group_by_columns(transform: SetTransform | None) -> list[str]:
         for alias, text in steps:
             check_joins(Spark().tokenize(text))
             query = parse_one(text, dialect="spark")
-            found = _keys(query, known, exp)
+            found = _query_keys(query, known, exp)
             if alias is not None:
                 known[alias.casefold()] = found
     except (SqlglotError, LineageUnresolved, RecursionError):
@@ -58,24 +58,24 @@ def group_by_columns(transform: SetTransform | None) -> list[str]:
 
 
 Known = Mapping[str, list[str] | None]
-"""What the steps before are told apart by, by their names in small letters; None where that is not plain."""
+"""Key columns of earlier steps by their names in lower case; None if they cannot be determined."""
 
 
-def _keys(query: Any, known: Known, exp: Any) -> list[str] | None:
+def _query_keys(query: Any, known: Known, exp: Any) -> list[str] | None:
     if not isinstance(query, exp.Query):
         return None
     known = dict(known)
     for part in query.ctes:
-        known[part.alias.casefold()] = _keys(part.this, known, exp)
+        known[part.alias.casefold()] = _query_keys(part.this, known, exp)
     query = query.unnest()
     if not isinstance(query, exp.Select):
         return None
     group = query.args.get("group")
-    return _passed_on(query, known, exp) if group is None else _grouping(query, group, exp)
+    return _mapped_query_keys(query, known, exp) if group is None else _grouping_columns(query, group, exp)
 
 
-def _grouping(query: Any, group: Any, exp: Any) -> list[str] | None:
-    """The output columns that are what a SELECT groups by."""
+def _grouping_columns(query: Any, group: Any, exp: Any) -> list[str] | None:
+    """Return the output columns that a SELECT groups by."""
     outputs = [(each.unalias(), each.alias_or_name) for each in query.expressions]
     if any(group.args.get(kind) for kind in ("rollup", "cube", "grouping_sets")):
         return None
@@ -83,25 +83,25 @@ def _grouping(query: Any, group: Any, exp: Any) -> list[str] | None:
         return [name for made, name in outputs if not made.find(exp.AggFunc)]
     names: list[str] = []
     for each in group.expressions:
-        name = _output_of(each, outputs, exp)
+        name = _output_name(each, outputs, exp)
         if name is None:
             return None
         names.append(name)
     return names
 
 
-def _output_of(term: Any, outputs: list[tuple[Any, str]], exp: Any) -> str | None:
+def _output_name(term: Any, outputs: list[tuple[Any, str]], exp: Any) -> str | None:
     if isinstance(term, exp.Literal) and term.is_int:
         place = int(term.this) - 1
         return outputs[place][1] if 0 <= place < len(outputs) else None
-    text = _plain(term, exp)
-    found = [name for made, name in outputs if name and _plain(made, exp) == text]
+    text = _normalized_sql(term, exp)
+    found = [name for made, name in outputs if name and _normalized_sql(made, exp) == text]
     named = [name for _, name in outputs if name.casefold() == term.name.casefold()]
     return next(iter(found or (named if isinstance(term, exp.Column) else [])), None)
 
 
-def _plain(term: Any, exp: Any) -> str:
-    """An expression as text that is the same however its columns are written."""
+def _normalized_sql(term: Any, exp: Any) -> str:
+    """Return the SQL of an expression in which all spellings of a column are equal."""
 
     def bare(node: Any) -> Any:
         return exp.column(node.name.casefold(), quoted=True) if isinstance(node, exp.Column) else node
@@ -109,8 +109,8 @@ def _plain(term: Any, exp: Any) -> str:
     return term.transform(bare).sql(dialect="spark")
 
 
-def _passed_on(query: Any, known: Known, exp: Any) -> list[str] | None:
-    """What a SELECT that goes row by row leaves of the columns that tell its rows apart."""
+def _mapped_query_keys(query: Any, known: Known, exp: Any) -> list[str] | None:
+    """Return the key columns in the output of a SELECT that maps row by row."""
     if any(query.args.get(part) for part in ("joins", "laterals", "distinct", "pivots")):
         return None
     if any(each.find(exp.AggFunc, exp.Explode) for each in query.expressions):
@@ -122,7 +122,7 @@ def _passed_on(query: Any, known: Known, exp: Any) -> list[str] | None:
     if isinstance(source, exp.Table):
         below = known.get(source.name.casefold())
     else:
-        below = _keys(source.this, known, exp)
+        below = _query_keys(source.this, known, exp)
     if below is None:
         return None
     names: dict[str, str] = {}
@@ -135,11 +135,11 @@ def _passed_on(query: Any, known: Known, exp: Any) -> list[str] | None:
     return [name for name in found if name is not None] if None not in found else None
 
 
-_ABOUT: Final = b"odf.projection"
+_METADATA_KEY: Final = b"odf.projection"
 
 
 class Projection(msgspec.Struct, frozen=True):
-    """A projection of a dataset: its file, its key, and how many rows of how many it has."""
+    """A projection of a dataset: its file, its key, its number of rows, and that of the changelog."""
 
     file: Path
     key: list[str]
@@ -148,97 +148,105 @@ class Projection(msgspec.Struct, frozen=True):
 
 
 class ProjectionMetadata(msgspec.Struct):
-    """What a file says of itself: its key, and of how many rows it was made."""
+    """Metadata in a projection file: its key, and the number of rows of the changelog."""
 
     key: list[str]
     of: int
 
     def metadata(self) -> dict[bytes, bytes]:
-        """As the metadata of the file's schema."""
-        return {_ABOUT: msgspec.json.encode(self)}
+        """Return it as the metadata of the schema of the file."""
+        return {_METADATA_KEY: msgspec.json.encode(self)}
 
 
 class ProjectionFile:
-    """The file of a projection, which may be there.
+    """The file of a projection, which may not exist yet.
 
     Attributes:
-        path: where it is, or would be.
+        path: its path.
     """
 
-    def __init__(self, path: Path, family: str, marks: Sequence[str], rows: RowScan) -> None:
+    def __init__(self, path: Path, family: str, marks: Sequence[str], rows: Scan) -> None:
         self.path = path
         self._family = family
         self._marks = marks
         self._rows = rows
 
     @classmethod
-    def of(cls, folder: Path, rows: RowScan, key: Sequence[str], more: str | None = None) -> Self:
-        """The file of the current state of these rows by a key, or of what ``more`` says it is."""
-        columns = [f"{field.name} {field.type}" for field in rows.columns]
+    def of(cls, folder: Path, rows: Scan, key: Sequence[str], more: str | None = None) -> Self:
+        """Return the file of the latest state of rows by a key, or of the state that ``more`` describes."""
+        columns = [f"{field.name} {field.type}" for field in rows.schema]
         words = [*rows.system_columns, rows.vocabulary.event_time_column, str(len(key)), *key, *columns]
         if more is not None:
             words.append(f"as of {more}")
         family = hashlib.sha256("\0".join(words).encode()).hexdigest()[:20]
         running = hashlib.sha256()
         marks = [running.hexdigest()[:20]]
-        for part in rows.parts:
-            running.update(f"{part.mark}\n".encode())
+        for part in rows.files:
+            running.update(f"{part.fingerprint}\n".encode())
             marks.append(running.hexdigest()[:20])
-        return cls(folder / _name(family, len(rows.parts), marks[-1]), family, marks, rows)
+        return cls(folder / _file_name(family, len(rows.files), marks[-1]), family, marks, rows)
 
     def cached(self) -> Projection | None:
-        """The projection, when it was made before."""
-        found = _read(self.path)
+        """Return the projection if its file exists."""
+        found = _read_metadata(self.path)
         if found is not None:
             with suppress(OSError):
-                os.utime(self.path)  # it was used just now
+                os.utime(self.path)  # for eviction of the least recently used
         return found
 
-    def predecessor(self) -> tuple[Path, RowScan] | None:
-        """The file of most of the slices, and rows that come to the same: its own, and the slices since."""
+    def predecessor(self) -> tuple[Path, Scan] | None:
+        """Return the file for the longest prefix of the slices, and a scan of it and of the later slices.
+
+        None if there is no such file.
+        """
         known: list[tuple[int, Path]] = []
         for path in self.path.parent.glob(f"{self._family}-*.parquet"):
             count = path.stem.split("-")[1]
             if count.isdecimal() and int(count) < len(self._marks):
                 known.append((int(count), path))
         for count, path in sorted(known, reverse=True):
-            found = _read(path) if path.name == _name(self._family, count, self._marks[count]) else None
+            found = (
+                _read_metadata(path)
+                if path.name == _file_name(self._family, count, self._marks[count])
+                else None
+            )
             if found is not None and count:
                 state = ScanFile(path, found.rows, path.stem, path.name)
-                parts = [state, *self._rows.parts[count:]]
-                return path, self._rows.of_parts(parts)
+                parts = [state, *self._rows.files[count:]]
+                return path, self._rows.with_files(parts)
         return None
 
 
-def _name(family: str, count: int, mark: str) -> str:
+def _file_name(family: str, count: int, mark: str) -> str:
     return f"{family}-{count}-{mark}.parquet"
 
 
-def _read(path: Path) -> Projection | None:
+def _read_metadata(path: Path) -> Projection | None:
     with suppress(*UNREADABLE, msgspec.MsgspecError, KeyError, RecursionError):
         metadata = pq.read_metadata(path)
-        about = msgspec.json.decode((metadata.metadata or {})[_ABOUT], type=ProjectionMetadata)
+        about = msgspec.json.decode((metadata.metadata or {})[_METADATA_KEY], type=ProjectionMetadata)
         return Projection(path, about.key, metadata.num_rows, about.of)
     return None
 
 
 _FILES: Final = 40
 _BYTES: Final = 1_000_000_000
-_GROUP_ROWS: Final = 1 << 15  # a screen decodes a whole group to show some rows
+_GROUP_ROWS: Final = 1 << 15  # the user interface decodes a group to show a few rows
 
 
 def primary_key(state: ChainState) -> list[str]:
-    """The primary key of the sources of a dataset; empty when they have none, or not the same."""
+    """Return the primary key of the sources of a dataset; empty if they have none, or different ones."""
     sources = [state.polling_source, *state.push_sources.values()]
     found = {tuple(getattr(each.merge, "primary_key", ())) for each in sources if each is not None}
     return list(found.pop()) if len(found) == 1 else []
 
 
 def dataset_key(dataset: Dataset) -> list[str]:
-    """The columns that tell the rows of a dataset apart; empty when nothing says so.
+    """Return the columns that identify the rows of a dataset; empty if they are not known.
 
-    For a root dataset this is the primary key of its sources, for a derivative one what its query groups
-    by, as long as that is no window.
+    For a root dataset these are the primary key of its sources, for a derivative dataset the columns that
+    its
+    query groups by, unless they include a window.
     """
     state = dataset.state()
     return primary_key(state) or group_by_columns(state.transform)
@@ -250,34 +258,35 @@ def build_projection(
     key: Sequence[str],
     reporter: Reporter,
     *,
-    until: int | None = None,
+    last_offset: int | None = None,
     as_of: Timestamp | None = None,
 ) -> Projection:
-    """Makes a projection of a dataset.
+    """Build a projection of a dataset, or return it from the cache.
 
-    It is its current state by key: of each key its newest row, unless that takes it away. With ``as_of`` it
-    is what had happened until then, with all corrections known (:mod:`odf_engine.views.live_rows`): by
-    key what was the state, and where nothing tells rows apart all rows that were not taken back.
+    It is the latest state by key, without retracted keys. With ``as_of`` it is the state as of an event
+    time,
+    with all corrections known now (:mod:`odf_engine.views.live_rows`): by key if there is one, else all rows
+    that are not retracted.
 
     Args:
-        odf: the workspace's ``.odf`` folder; its cache keeps the result.
+        odf: the workspace's ``.odf`` folder, which contains the cache.
         dataset: the changelog.
-        key: columns that tell rows apart; empty for those of :func:`dataset_key`.
-        reporter: hears of rows, and is asked whether to stop.
-        until: the last offset of the changelog that counts (-1: none); by default the newest.
+        key: columns of the key; empty for :func:`dataset_key`.
+        reporter: receives rows, and can cancel.
+        last_offset: the last offset of the version (-1: no rows); by default the newest.
         as_of: an event time.
 
     Raises:
         UsageError: there is no key.
-        InvalidSchema: the key has columns that are not there, or cannot be a key; or there is no event time.
-        NotFound: the dataset has no rows yet, or their files are not there.
-        BadData: rows that cannot be read.
+        InvalidSchema: a column of the key does not exist or cannot be a key, or there is no event time.
+        NotFound: the dataset has no rows yet, or their files are missing.
+        BadData: rows cannot be read.
         OdfError: the file cannot be written.
         Cancelled: the reporter was cancelled.
     """
-    rows = RowScan.of_dataset(dataset, until)
+    rows = Scan.of_dataset(dataset, last_offset)
     names = _columns(rows, key or dataset_key(dataset), optional=as_of is not None)
-    events = _events(dataset.state())
+    events = _ingests_events(dataset.state())
     return build_projection_of(
         odf / "cache" / "projections", rows, names, reporter, as_of=as_of, events=events
     )
@@ -285,28 +294,28 @@ def build_projection(
 
 def build_projection_of(
     folder: Path,
-    rows: RowScan,
+    rows: Scan,
     key: Sequence[str],
     reporter: Reporter,
     *,
     as_of: Timestamp | None = None,
     events: bool = False,
 ) -> Projection:
-    """The same of rows: a file that is there, or a new one, if possible from that of fewer slices.
+    """Build a projection of rows: from the cache, from a file of fewer slices, or from the beginning.
 
     Args:
-        folder: where the files are.
-        rows, key, reporter, as_of, events: as of :func:`write_projection`.
+        folder: the cache.
+        rows, key, reporter, as_of, events: as in :func:`write_projection`.
 
     Raises:
-        OdfError: as of :func:`build_projection`.
+        OdfError: as in :func:`build_projection`.
     """
     file = ProjectionFile.of(folder, rows, key, None if as_of is None else f"{as_of} {events}")
     found = file.cached()
     if found is not None:
         return found
     if as_of is None:
-        found = _extended(file, rows, key, reporter)
+        found = _extend_predecessor(file, rows, key, reporter)
     if found is None:
         found = write_projection(file.path, rows, key, reporter, as_of=as_of, events=events)
     evict_oldest(folder, _FILES, _BYTES)
@@ -315,45 +324,45 @@ def build_projection_of(
 
 def write_projection(
     path: Path,
-    rows: RowScan,
+    rows: Scan,
     key: Sequence[str],
     reporter: Reporter,
-    share_bytes: int = PARTITION_BYTES,
+    partition_bytes: int = PARTITION_BYTES,
     *,
     as_of: Timestamp | None = None,
     events: bool = False,
 ) -> Projection:
-    """Writes a projection of rows to a Parquet file.
+    """Write a projection of rows to a Parquet file.
 
     Args:
         path: the file.
         rows: a changelog.
-        key: names of its columns; with ``as_of`` it may be empty.
-        reporter: hears of rows, and is asked whether to stop.
-        share_bytes: about how many bytes of keys are looked at at once.
-        as_of: an event time; by default it is the current state.
-        events: with ``as_of``, whether a correction says that a record was wrong, whatever its event time.
+        key: names of its columns; may be empty with ``as_of``.
+        reporter: receives rows, and can cancel.
+        partition_bytes: approximate size of the keys in memory.
+        as_of: an event time; by default the latest state is written.
+        events: with ``as_of``, whether a correction replaces a record whatever its event time.
 
     Raises:
-        OdfError: as of :func:`build_projection`.
+        OdfError: as in :func:`build_projection`.
     """
     with atomic_file(path) as temporary:
         reporter.phase("find newest")
         if as_of is None:
-            stays = current_rows(rows, key, path.parent, reporter, share_bytes)
+            live = current_rows(rows, key, path.parent, reporter, partition_bytes)
         elif key:
-            stays = rows_as_of(rows, key, as_of, path.parent, reporter, share_bytes, events=events)
+            live = rows_as_of(rows, key, as_of, path.parent, reporter, partition_bytes, events=events)
         else:
-            stays = unretracted_rows(rows, as_of, path.parent, reporter, share_bytes)
+            live = unretracted_rows(rows, as_of, path.parent, reporter, partition_bytes)
         about = ProjectionMetadata(list(key), rows.row_count)
-        count = _write(temporary, rows, about, stays, reporter)
+        count = _write(temporary, rows, about, live, reporter)
     return Projection(path, list(key), count, about.of)
 
 
-def _extended(
-    file: ProjectionFile, rows: RowScan, key: Sequence[str], reporter: Reporter
+def _extend_predecessor(
+    file: ProjectionFile, rows: Scan, key: Sequence[str], reporter: Reporter
 ) -> Projection | None:
-    """The current state from that of fewer slices; None where there is no such file."""
+    """Build the latest state from the file of fewer slices; None if there is no such file."""
     before = file.predecessor()
     if before is None:
         return None
@@ -361,28 +370,28 @@ def _extended(
     try:
         with atomic_file(file.path) as temporary:
             reporter.phase("find newest")
-            stays = current_rows(more, key, file.path.parent, reporter, PARTITION_BYTES)
+            live = current_rows(more, key, file.path.parent, reporter, PARTITION_BYTES)
             about = ProjectionMetadata(list(key), rows.row_count)
-            count = _write(temporary, more, about, stays, reporter)
+            count = _write(temporary, more, about, live, reporter)
     except (BadData, NotFound) as error:
         if error.where != state.name:
             raise
-        state.unlink(missing_ok=True)  # what is damaged in the cache is made anew
+        state.unlink(missing_ok=True)  # a damaged cache file is rebuilt
         return None
     return Projection(file.path, list(key), count, about.of)
 
 
-def _events(state: ChainState) -> bool:
-    """Whether all sources say what happened, and none how things are."""
+def _ingests_events(state: ChainState) -> bool:
+    """Whether all sources ingest events (append, ledger), and none states."""
     sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
     return bool(sources) and all(isinstance(each.merge, Append | Ledger) for each in sources)
 
 
-def _columns(rows: RowScan, key: Sequence[str], *, optional: bool) -> list[str]:
-    """The columns of the key as the dataset writes them."""
+def _columns(rows: Scan, key: Sequence[str], *, optional: bool) -> list[str]:
+    """Return the columns of the key as the dataset spells them."""
     if not key and not optional:
         raise UsageError("the dataset has no primary key", hint="choose the columns that tell rows apart")
-    available = rows.columns.names
+    available = rows.schema.names
     if not available:
         raise NotFound("the dataset has no rows yet", hint="odf pull or odf ingest brings some in")
     names: list[str] = []
@@ -396,17 +405,15 @@ def _columns(rows: RowScan, key: Sequence[str], *, optional: bool) -> list[str]:
 # --- Writing -----------------------------------------------------------------------------------------
 
 
-def _write(
-    path: Path, rows: RowScan, about: ProjectionMetadata, stays: LiveRowSet, reporter: Reporter
-) -> int:
+def _write(path: Path, rows: Scan, about: ProjectionMetadata, live: LiveRowSet, reporter: Reporter) -> int:
     reporter.phase("write")
-    schema = rows.columns.with_metadata(about.metadata())
+    schema = rows.schema.with_metadata(about.metadata())
     done = 0
-    often: Any = _often_the_same(rows)  # the types of Parquet know only True and False
+    often: Any = _dictionary_columns(rows)  # the type stubs allow only bool
     with pq.ParquetWriter(
         path, schema, compression="zstd", compression_level=1, use_dictionary=often
     ) as writer:
-        for group in _groups(_staying(rows, stays)):
+        for group in _row_groups(_live_batches(rows, live)):
             writer.write_batch(group.replace_schema_metadata(schema.metadata), row_group_size=_GROUP_ROWS)
             done += group.num_rows
             reporter.set_amounts(rows=done)
@@ -414,23 +421,23 @@ def _write(
     return done
 
 
-def _often_the_same(rows: RowScan) -> list[str]:
-    """Columns for which a dictionary pays; for numbers and times it takes half of the time to write."""
+def _dictionary_columns(rows: Scan) -> list[str]:
+    """Return the columns worth a dictionary. For numbers and times it would double the time to write."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_boolean)
-    texts = [field.name for field in rows.columns if any(is_kind(field.type) for is_kind in kinds)]
-    return [*texts, *(name for name in rows.system_columns[1:] if name in rows.columns.names)]
+    texts = [field.name for field in rows.schema if any(is_kind(field.type) for is_kind in kinds)]
+    return [*texts, *(name for name in rows.system_columns[1:] if name in rows.schema.names)]
 
 
-def _staying(rows: RowScan, stays: LiveRowSet) -> Iterator[pa.RecordBatch]:
+def _live_batches(rows: Scan, live: LiveRowSet) -> Iterator[pa.RecordBatch]:
     offset = rows.vocabulary.offset_column
-    for batch in rows.batches(ranges=stays.ranges()):
-        mask = stays.mask(batch.column(offset))
+    for batch in rows.rows(live.ranges()).batches():
+        mask = live.mask(batch.column(offset))
         if pc.any(mask).as_py():
             yield batch.filter(mask)
 
 
-def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in row groups of some size: what stays of a batch may be few."""
+def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in larger row groups: few rows of a batch may be live."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Saved query results: Parquet files, the newest of which are kept."""
+"""Saved query results: Parquet files, of which the newest are kept."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from odf_engine.errors import BadData, NotFound
 MAX_RESULTS: Final = 20
 KEPT_BYTES: Final = 1 << 30
 GROUP_ROWS: Final = 1 << 14
-"""Rows of a row group: to show a few rows a whole one is decoded."""
+"""Rows of a row group. A window of a few rows decodes its row group."""
 NO_LIMIT: Final = 1 << 62
-"""A limit for those who want no limit."""
+"""A limit that is never reached."""
 _GROUP_BYTES: Final = 8 << 20
 _FOLDER: Final = Path("cache", "queries")
 _PART: Final = ".part"
@@ -35,9 +35,9 @@ _GONE: Final = "run the query again: only the newest results are kept"
 
 @contextmanager
 def new_result(odf: Path) -> Iterator[tuple[Path, Path]]:
-    """A new result: where to write it, and where it is once the block has ended without an error.
+    """Yield the path to write a new result to, and its path after the block has ended without an error.
 
-    Older results go away where there are too many, or too much.
+    Old results are removed if there are too many, or they are too large.
 
     Args:
         odf: the workspace's ``.odf`` folder.
@@ -56,7 +56,7 @@ def new_result(odf: Path) -> Iterator[tuple[Path, Path]]:
 
 @contextmanager
 def temporary_result(odf: Path) -> Iterator[Path]:
-    """The name of a file among the results that goes away with the end of the block."""
+    """Yield the path of a result file that is removed at the end of the block."""
     folder = odf / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.absolute() / f"{uuid.uuid4().hex}{_PART}"
@@ -67,35 +67,35 @@ def temporary_result(odf: Path) -> Iterator[Path]:
 
 
 def write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> tuple[int, bool]:
-    """Writes rows in their order, in groups that are quick to read.
+    """Write rows in order, in small row groups that are fast to read.
 
     Args:
         path: the file.
         schema: of the rows.
-        batches: the rows; no more are taken than needed.
-        limit: how many are kept.
+        batches: the rows; no more are consumed than needed.
+        limit: the maximum number of rows.
 
     Returns:
-        How many were written, and whether there were more.
+        The number of written rows, and whether there were more.
     """
     written = 0
     group: list[pa.RecordBatch] = []
-    some = LimitedBatches(_pieces(batches), limit)
+    some = LimitedBatches(_split_batches(batches), limit)
     with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
         for batch in some:
             group.append(batch)
             written += batch.num_rows
             if _is_full(group):
-                _put(writer, group)
-        _put(writer, group)
+                _write_group(writer, group)
+        _write_group(writer, group)
     return written, some.more
 
 
 class LimitedBatches:
-    """The first rows of some batches; no more are taken than needed.
+    """The first rows of a stream of batches; no more are consumed than needed.
 
     Attributes:
-        more: whether there would have been more.
+        more: whether there were more rows.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch], limit: int) -> None:
@@ -115,7 +115,7 @@ class LimitedBatches:
             yield batch
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _split_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for start in range(0, batch.num_rows, GROUP_ROWS):
             yield batch.slice(start, GROUP_ROWS)
@@ -126,14 +126,14 @@ def _is_full(group: list[pa.RecordBatch]) -> bool:
     return rows >= GROUP_ROWS or size >= _GROUP_BYTES
 
 
-def _put(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
+def _write_group(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
     if group:
         writer.write_table(pa.Table.from_batches(group), row_group_size=2 * GROUP_ROWS)
         group.clear()
 
 
 def sweep(odf: Path, kept: int = MAX_RESULTS, kept_bytes: int = KEPT_BYTES) -> None:
-    """Removes all but the newest results, and what was left half-written long ago."""
+    """Remove all but the newest results, and stale partial files."""
     found: list[tuple[float, int, Path]] = []
     for path in (odf / _FOLDER).glob("*"):
         with suppress(FileNotFoundError):
@@ -151,10 +151,10 @@ def sweep(odf: Path, kept: int = MAX_RESULTS, kept_bytes: int = KEPT_BYTES) -> N
 
 
 class ResultRows:
-    """The rows of a result by their number from 0; safe to use from several threads.
+    """Random access to the rows of a result by their number from 0. Safe to use from several threads.
 
     Raises:
-        NotFound: it is not kept any more.
+        NotFound: the result was removed.
         BadData: it cannot be read.
     """
 
@@ -174,16 +174,16 @@ class ResultRows:
 
     @property
     def columns(self) -> pa.Schema:
-        """Names and types."""
+        """Names and types of the columns."""
         return self._file.schema_arrow
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return self._ends[-1] if self._ends else 0
 
     def window(self, start: int, count: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows ``start`` to ``start + count``, as far as there are any; only these columns when named.
+        """Return rows ``start`` to ``start + count``, as far as they exist; by default all columns.
 
         Raises:
             BadData: the file cannot be read.

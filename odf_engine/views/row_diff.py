@@ -1,4 +1,4 @@
-"""Row differences of two versions, by partitioned comparison."""
+"""Row differences of two dataset versions, by partitioned comparison."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.parquet_reader import UNREADABLE
+from odf_engine.data.slice_file import RowRange
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 from odf_engine.views.as_at import PinnedVersion
@@ -39,7 +40,7 @@ from odf_engine.views.diff_columns import (
 )
 from odf_engine.views.projection import build_projection, dataset_key
 from odf_engine.views.query_results import GROUP_ROWS
-from odf_engine.views.scan import RowRange, RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
@@ -54,29 +55,29 @@ def diff_datasets(
     key: Sequence[str] = (),
     reporter: Reporter,
 ) -> Difference:
-    """Compares what :func:`resolve_sides` finds.
+    """Compare the versions that :func:`resolve_sides` returns.
 
     Args:
-        workspace: keeps the rows that differ in its cache.
-        dataset, other, as_at, other_as_at: as there.
-        key: columns that tell rows apart; by default what both datasets have as theirs.
-        reporter: hears of phases and rows, and is asked whether to stop.
+        workspace: its cache stores the rows that differ.
+        dataset, other, as_at, other_as_at: as in :func:`resolve_sides`.
+        key: columns of the key; by default the common key of both datasets.
+        reporter: receives phases and rows, and can cancel.
 
     Raises:
-        OdfError: there is no such side, they are the same, there is no such key, rows cannot be read, or the
+        OdfError: a side does not exist, both are the same, there is no such key, rows cannot be read, or the
             file cannot be written.
         Cancelled: the reporter was cancelled.
     """
 
     sides = resolve_sides(workspace, dataset, other, as_at, other_as_at)
     reporter.phase("compare blocks")
-    old, new = (settings_at(chain, place.sequence_number) for chain, place in sides.places)
+    old, new = (settings_at(chain, place.sequence_number) for chain, place in sides.versions)
     names = {each.id: str(each.alias) for each in workspace.datasets()}
     schema, settings = column_changes(old, new), setting_changes(old, new, names)
-    marks = [watermark_at(chain, place.sequence_number) for chain, place in sides.places]
+    marks = [watermark_at(chain, place.sequence_number) for chain, place in sides.versions]
     found = compare_rows(workspace.odf, sides, key, reporter)
     steps = sides.new_pin.sequence_number - sides.old_pin.sequence_number
-    records = [0 if place.last_offset is None else place.last_offset + 1 for _, place in sides.places]
+    records = [0 if place.last_offset is None else place.last_offset + 1 for _, place in sides.versions]
     return Difference(
         old=sides.old_pin,
         new=sides.new_pin,
@@ -103,13 +104,13 @@ def _text(value: object) -> str | None:
 
 COUNT_COLUMN: Final = "times"
 _WEIGHT: Final = "weight"
-_MAX_SHARES: Final = 128
+_MAX_PARTITIONS: Final = 128
 _NULL: Final = 0x9E3779B97F4A7C15
 _AWAY: Final = pa.array([1, 2], pa.int64())
 
 
 class DiffCounts(msgspec.Struct):
-    """How many rows differ, and in how many changed ones each column does."""
+    """Numbers of rows, and for each column the number of changed rows in which it differs."""
 
     added: int = 0
     removed: int = 0
@@ -119,67 +120,66 @@ class DiffCounts(msgspec.Struct):
 
 
 class DiffInput(msgspec.Struct, frozen=True):
-    """Rows to be compared.
+    """Rows of one side.
 
     Attributes:
-        rows: all of them.
-        ranges: those that are read; None: all.
-        wanted: which of all rows are meant, as Boolean; None: what is read.
-        weight: how often a row counts where rows are compared as a whole; negative on the older side.
+        rows: all rows.
+        ranges: the rows to read; None: all.
+        wanted: Boolean mask over all rows of those to compare; None: all that are read.
+        weight: multiplicity of a row in a comparison of multisets; negative on the older side.
     """
 
-    rows: RowScan
+    rows: Scan
     ranges: list[RowRange] | None = None
     wanted: pa.Array | None = None
     weight: int = 1
 
     @property
     def read(self) -> int:
-        """How many rows are read."""
+        """Number of rows to read."""
         return (
             self.rows.row_count if self.ranges is None else sum(stop - start for start, stop in self.ranges)
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows that are meant."""
+        """Yield the rows to compare."""
         ranges = [(0, self.rows.row_count)] if self.ranges is None else self.ranges
         for start, stop in ranges:
             at = start
-            for batch in self.rows.batches(ranges=[(start, stop)]):
+            for batch in self.rows.rows([(start, stop)]).batches():
                 mask = None if self.wanted is None else self.wanted.slice(at, batch.num_rows)
                 at += batch.num_rows
                 yield batch if mask is None else batch.filter(mask)
 
 
 def is_retracting(op: pa.Array) -> pa.Array:
-    """Which rows of a changelog take one away."""
+    """Return a mask of the operations that retract a row."""
     return pc.is_in(op.cast(pa.int64()), _AWAY)
 
 
-# --- Sharing out -------------------------------------------------------------------------------------
+# --- Partitioning ------------------------------------------------------------------------------------
 
 
-def partition_count(places: Sequence[DiffInput], share_bytes: int) -> int:
-    """Into how many parts rows are shared out, judged by the first of them."""
+def partition_count(places: Sequence[DiffInput], partition_bytes: int) -> int:
+    """Return the number of partitions, estimated from the first rows."""
     size = 0.0
     for place in places:
         first = next(place.batches(), None) if place.read else None
         if first is not None and first.num_rows:
             size += first.nbytes / first.num_rows * place.read
-    return min(max(1, -(-int(size) // share_bytes)), _MAX_SHARES)
+    return min(max(1, -(-int(size) // partition_bytes)), _MAX_PARTITIONS)
 
 
 class ComparisonLayout(msgspec.Struct, frozen=True):
-    """How rows are laid for comparison.
+    """Layout of rows for comparison.
 
-    Columns of the key are called ``k0``, ``k1``, … then, in the type in which they are compared, and all
-    others ``v`` with their number. Where rows are compared as a whole, ``v`` also has values of the key that
-    are compared as text, and there is a weight.
+    Columns of the key are named ``k0``, ``k1``, …, in their common type; all others ``v`` and their number.
+    For multisets, ``v`` also has the values of the key that are compared as text, and there is a weight.
 
     Attributes:
-        columns: those of both sides.
-        old: whether these are rows of the older side, where the two have columns of their own.
-        whole: whether rows are compared as a whole.
+        columns: the aligned columns.
+        old: whether the rows have the column names of the older side.
+        whole: whether rows are compared as multisets.
     """
 
     columns: Sequence[AlignedColumn]
@@ -187,7 +187,7 @@ class ComparisonLayout(msgspec.Struct, frozen=True):
     whole: bool
 
     def arrange_rows(self, batch: pa.RecordBatch, place: DiffInput) -> pa.Table:
-        """Rows as they are compared."""
+        """Return rows in this layout."""
         found: dict[str, Any] = {}
         for at, each in enumerate(self.columns):
             name = each.old if self.old else each.new
@@ -206,21 +206,25 @@ class ComparisonLayout(msgspec.Struct, frozen=True):
 
 
 def partition_rows(
-    place: DiffInput, lay: ComparisonLayout, folder: Path, shares: int, reporter: Reporter
+    place: DiffInput, layout: ComparisonLayout, folder: Path, partitions: int, reporter: Reporter
 ) -> list[Path]:
-    """Writes rows to files: all that have the same values in the key to the same one."""
-    files = [folder / str(share) for share in range(shares)]
+    """Write rows to files, all rows of a key to the same file. Return the files."""
+    files = [folder / str(partition) for partition in range(partitions)]
     done, total = 0, place.read
     with ExitStack() as stack:
         writers: list[pa.ipc.RecordBatchStreamWriter] = []
-        for table in (lay.arrange_rows(batch, place) for batch in _with_none(place)):
+        for table in (layout.arrange_rows(batch, place) for batch in _with_empty_batch(place)):
             if not writers:
                 for file in files:
                     sink = stack.enter_context(pa.OSFile(str(file), "wb"))
                     writers.append(stack.enter_context(pa.ipc.new_stream(sink, table.schema)))
-            share = _share_of(table, shares) if shares > 1 else None
+            partition = _partition_of(table, partitions) if partitions > 1 else None
             for at, writer in enumerate(writers):
-                mine = table if share is None else table.filter(pc.equal(share, pa.scalar(at, pa.uint64())))
+                mine = (
+                    table
+                    if partition is None
+                    else table.filter(pc.equal(partition, pa.scalar(at, pa.uint64())))
+                )
                 writer.write_table(mine)
             done += table.num_rows
             reporter.set_amounts(rows=min(done, total), total_rows=total)
@@ -228,20 +232,20 @@ def partition_rows(
     return files
 
 
-def _with_none(place: DiffInput) -> Iterator[pa.RecordBatch]:
-    """The rows, after a batch without any: files have columns even where there are no rows."""
-    schema = place.rows.columns
+def _with_empty_batch(place: DiffInput) -> Iterator[pa.RecordBatch]:
+    """Yield an empty batch before the rows, so that files have columns even without rows."""
+    schema = place.rows.schema
     yield pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
     yield from place.batches()
 
 
 def _as_text(each: AlignedColumn) -> bool:
-    """Whether values are compared as text, but have a type that both sides share."""
+    """Whether values are compared as text although both sides have a common type."""
     return each.type is not None and pa.types.is_nested(each.type)
 
 
-def _share_of(table: pa.Table, shares: int) -> pa.Array:
-    """The number of the part that each row belongs to."""
+def _partition_of(table: pa.Table, partitions: int) -> pa.Array:
+    """Return the partition number of each row."""
     mixed: pa.Array | None = None
     for name in table.column_names:
         if not name.startswith("k"):
@@ -250,26 +254,26 @@ def _share_of(table: pa.Table, shares: int) -> pa.Array:
         mixed = hashes if mixed is None else hash_values(pc.bit_wise_xor(mixed, hashes))
     assert mixed is not None
     high = pc.shift_right(mixed, pa.scalar(32, pa.uint64()))
-    of = pa.scalar(shares, pa.uint64())
+    of = pa.scalar(partitions, pa.uint64())
     return pc.subtract(high, pc.multiply(pc.divide(high, of), of))
 
 
 def _hashes(array: pa.Array) -> pa.Array:
-    """Hashes of values; of texts each that is different is looked at once."""
-    kind = array.type
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    """Return hashes of values; distinct texts are hashed once."""
+    data_type = array.type
+    if not (pa.types.is_string(data_type) or pa.types.is_large_string(data_type)):
         return hash_values(array)
     encoded = array.dictionary_encode()
     return pc.fill_null(hash_values(encoded.dictionary).take(encoded.indices), pa.scalar(_NULL, pa.uint64()))
 
 
-# --- What differs ------------------------------------------------------------------------------------
+# --- Comparison --------------------------------------------------------------------------------------
 
 
 def compare_keyed(
     before: pa.Table, after: pa.Table, columns: Sequence[AlignedColumn], counted: DiffCounts
 ) -> pa.Table:
-    """The rows of two states that differ, in the columns of the file; they are counted."""
+    """Return the rows of two states that differ, in the columns of the file, and count them."""
     keys = [name for name in before.column_names if name.startswith("k")]
     index = pa.concat_tables(
         [_numbered(before.select(keys), "a", "b"), _numbered(after.select(keys), "b", "a")]
@@ -277,23 +281,23 @@ def compare_keyed(
     grouped = index.group_by(keys).aggregate([("a", "max"), ("b", "max")])
     old, new = (grouped.column(f"{name}_max").combine_chunks() for name in "ab")
     both = pc.and_(pc.is_valid(old), pc.is_valid(new))
-    laid: dict[str, Any] = {}
+    arranged: dict[str, Any] = {}
     changed = pc.and_(both, False)
     for at, each in enumerate(columns):
         if each.key:
-            laid[f"k{at}"] = grouped.column(f"k{at}")
+            arranged[f"k{at}"] = grouped.column(f"k{at}")
             continue
         values = _values(before, old, each.old, at, each), _values(after, new, each.new, at, each)
         if each.old is not None:
-            laid[f"old{at}"] = values[0]
+            arranged[f"old{at}"] = values[0]
         if each.new is not None:
-            laid[f"new{at}"] = values[1]
+            arranged[f"new{at}"] = values[1]
         if each.counts:
             mask = pc.and_(both, values_differ(*values, each.type))
             counted.by_column[each.name] = counted.by_column.get(each.name, 0) + _count(mask)
             changed = pc.or_(changed, mask)
     lone = pc.if_else(pc.is_null(old), "added", "removed")
-    table = pa.table({CHANGE_COLUMN: pc.if_else(both, "changed", lone), **laid})
+    table = pa.table({CHANGE_COLUMN: pc.if_else(both, "changed", lone), **arranged})
     counted.changed += _count(changed)
     counted.added += _count(pc.is_null(old))
     counted.removed += _count(pc.is_null(new))
@@ -310,7 +314,7 @@ def _numbered(table: pa.Table, mine: str, theirs: str) -> pa.Table:
 
 
 def _values(table: pa.Table, places: pa.Array, name: str | None, at: int, each: AlignedColumn) -> pa.Array:
-    """The values of a column of one side by row, null where this has none."""
+    """Return the values of a column of one side by row, null if the side lacks the row."""
     if name is None:
         return pa.nulls(len(places), each.type)
     return table.column(f"v{at}").combine_chunks().take(places)
@@ -319,7 +323,7 @@ def _values(table: pa.Table, places: pa.Array, name: str | None, at: int, each: 
 def compare_multisets(
     parts: Sequence[pa.Table], columns: Sequence[AlignedColumn], counted: DiffCounts
 ) -> pa.Table:
-    """The rows that are there more often on one side, with how often; they are counted."""
+    """Return the rows that one side has more often, with how often, and count them."""
     table = pa.concat_tables(parts)
     keys = [name for name in table.column_names if name.startswith("k")]
     index = table.select([*keys, _WEIGHT]).append_column("row", pa.array(range(table.num_rows), pa.int64()))
@@ -345,18 +349,18 @@ def _count(mask: pa.Array) -> int:
     return pc.sum(mask).as_py() or 0
 
 
-SHARE_BYTES: Final = 48 << 20
-"""About how many bytes of rows are compared at once; that takes several times as much memory."""
+PARTITION_BYTES: Final = 48 << 20
+"""Approximate size of the rows in memory; the comparison needs several times as much."""
 _SORTED_BYTES: Final = 192 << 20
 _NEAR: Final = 1 << 15
 _FILES: Final = 20
 _BYTES: Final = 1 << 30
-_ABOUT: Final = b"odf.difference"
+_METADATA_KEY: Final = b"odf.difference"
 _VERSION: Final = "1"
 
 
 class RowDiff(msgspec.Struct, frozen=True):
-    """How many rows differ, and the file that has them; described with ``differing.Difference``."""
+    """Numbers of rows that differ, and their file; see :class:`odf_engine.views.diff.Difference`."""
 
     file: Path
     key: list[str]
@@ -368,102 +372,102 @@ class RowDiff(msgspec.Struct, frozen=True):
     columns: list[DiffColumn]
 
 
-class _About(msgspec.Struct):
+class _FileMetadata(msgspec.Struct):
     key: list[str]
     counted: DiffCounts
     columns: list[DiffColumn]
 
 
 def compare_rows(
-    odf: Path, sides: DiffSides, key: Sequence[str], reporter: Reporter, share_bytes: int = SHARE_BYTES
+    odf: Path,
+    sides: DiffSides,
+    key: Sequence[str],
+    reporter: Reporter,
+    partition_bytes: int = PARTITION_BYTES,
 ) -> RowDiff:
-    """Compares the rows of two sides; what was compared before is taken from the cache.
+    """Compare the rows of two sides, or return the result from the cache.
 
     Args:
-        odf: the workspace's ``.odf`` folder; its cache keeps the file.
-        sides: what is compared.
-        key: columns that tell rows apart; empty for what both datasets have as theirs.
-        reporter: hears of rows, and is asked whether to stop.
-        share_bytes: about how many bytes of rows are compared at once.
+        odf: the workspace's ``.odf`` folder, which contains the cache.
+        sides: the versions.
+        key: columns of the key; empty for the common key of both datasets.
+        reporter: receives rows, and can cancel.
+        partition_bytes: approximate size of the rows in memory.
 
     Raises:
-        InvalidSchema: the key is not there, or cannot be one.
-        NotFound, BadData: rows that cannot be read.
+        InvalidSchema: the key does not exist, or cannot be a key.
+        NotFound, BadData: rows cannot be read.
         OdfError: the file cannot be written.
         Cancelled: the reporter was cancelled.
     """
-    old, new = _stored(sides.old, sides.old_pin), _stored(sides.new, sides.new_pin)
-    old, new = _like(old, new), _like(new, old)
-    wanted = list(key) or (common_key(sides) if new.columns.names else [])
+    old, new = _scan_version(sides.old, sides.old_pin), _scan_version(sides.new, sides.new_pin)
+    old, new = _with_columns_of(old, new), _with_columns_of(new, old)
+    wanted = list(key) or (common_key(sides) if new.schema.names else [])
     columns = align_columns(old, new, wanted, same=sides.same)
     names = [each.name for each in columns if each.key] if wanted else []
-    path = _path(odf, sides, columns, names)
-    known = _known(path)
+    path = _cache_path(odf, sides, columns, names)
+    known = _read_cached(path)
     if known is not None:
         with suppress(OSError):
-            os.utime(path)  # it was used just now
+            os.utime(path)  # for eviction of the least recently used
         return known
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         atomic_file(path) as temporary,
         tempfile.TemporaryDirectory(dir=path.parent, prefix=".rows-") as folder,
     ):
-        work = _Work(Path(folder), columns, reporter, share_bytes)
+        work = _Comparison(Path(folder), columns, reporter, partition_bytes)
         if names:
             keys = ([each.old or "" for each in columns if each.key], names)
             if old.row_count:
-                old = _state(odf, sides.old, sides.old_pin, keys[0], reporter)
+                old = _latest_state(odf, sides.old, sides.old_pin, keys[0], reporter)
             if new.row_count:
-                new = _state(odf, sides.new, sides.new_pin, keys[1], reporter)
+                new = _latest_state(odf, sides.new, sides.new_pin, keys[1], reporter)
             counted = work.by_key(old, new, same=sides.same)
         else:
             counted = work.whole(old, new, sides)
         made = result_columns(columns if names else [each for each in columns if each.key])
-        work.write(temporary, made, _About(names, counted, made))
+        work.write(temporary, made, _FileMetadata(names, counted, made))
     evict_oldest(path.parent, _FILES, _BYTES)
-    return _found(path, _About(names, counted, made))
+    return _row_diff(path, _FileMetadata(names, counted, made))
 
 
 def common_key(sides: DiffSides) -> list[str]:
-    """The key that both datasets have; empty when they have none, or not the same."""
+    """Return the key that both datasets have; empty if they have none, or different ones."""
     keys = [dataset_key(entry.dataset) for entry in (sides.old, sides.new)]
     return keys[1] if [name.casefold() for name in keys[0]] == [name.casefold() for name in keys[1]] else []
 
 
-def _stored(entry: DatasetEntry, place: PinnedVersion) -> RowScan:
-    return RowScan.of_dataset(entry.dataset, until=_until(place))
+def _scan_version(entry: DatasetEntry, place: PinnedVersion) -> Scan:
+    return Scan.of_dataset(entry.dataset, place.scan_offset)
 
 
-def _until(place: PinnedVersion) -> int:
-    return -1 if place.last_offset is None else place.last_offset
+def _with_columns_of(rows: Scan, other: Scan) -> Scan:
+    """Return the same rows; if there never were any, with the columns of the other side."""
+    return rows if rows.schema.names else Scan(other.schema, other.vocabulary, [], rows.fingerprint)
 
 
-def _like(rows: RowScan, other: RowScan) -> RowScan:
-    """The same rows; where there never were any, in the columns of the other side."""
-    return rows if rows.columns.names else RowScan(other.columns, other.vocabulary, [], rows.mark)
-
-
-def _state(
+def _latest_state(
     odf: Path, entry: DatasetEntry, place: PinnedVersion, key: list[str], reporter: Reporter
-) -> RowScan:
-    projection = build_projection(odf, entry.dataset, key, reporter, until=_until(place))
-    return RowScan.of_file(projection.file, entry.dataset.state().vocabulary)
+) -> Scan:
+    projection = build_projection(odf, entry.dataset, key, reporter, last_offset=place.scan_offset)
+    return Scan.of_file(projection.file, entry.dataset.state().vocabulary)
 
 
-def _path(odf: Path, sides: DiffSides, columns: Sequence[AlignedColumn], key: Sequence[str]) -> Path:
+def _cache_path(odf: Path, sides: DiffSides, columns: Sequence[AlignedColumn], key: Sequence[str]) -> Path:
     about = [_VERSION, sides.old_pin.block, sides.new_pin.block, *map(str, columns), *key]
     mark = hashlib.sha256("\0".join(about).encode()).hexdigest()[:40]
     return odf / "cache" / "differences" / f"{mark}.parquet"
 
 
-def _known(path: Path) -> RowDiff | None:
+def _read_cached(path: Path) -> RowDiff | None:
     with suppress(*UNREADABLE, msgspec.MsgspecError, KeyError, RecursionError):
         metadata = pq.read_metadata(path).metadata or {}
-        return _found(path, msgspec.json.decode(metadata[_ABOUT], type=_About))
+        return _row_diff(path, msgspec.json.decode(metadata[_METADATA_KEY], type=_FileMetadata))
     return None
 
 
-def _found(path: Path, about: _About) -> RowDiff:
+def _row_diff(path: Path, about: _FileMetadata) -> RowDiff:
     told = about.counted
     by_column = {name: count for name, count in told.by_column.items() if count}
     return RowDiff(
@@ -471,110 +475,112 @@ def _found(path: Path, about: _About) -> RowDiff:
     )
 
 
-class _Work:
-    """One comparison: parts of rows in, files of rows that differ out."""
+class _Comparison:
+    """One comparison: partitions the rows of both sides, and collects those that differ in files."""
 
     def __init__(
-        self, folder: Path, columns: Sequence[AlignedColumn], reporter: Reporter, share_bytes: int
+        self, folder: Path, columns: Sequence[AlignedColumn], reporter: Reporter, partition_bytes: int
     ) -> None:
         self._folder, self._columns, self._reporter = folder, columns, reporter
-        self._share_bytes = share_bytes
+        self._partition_bytes = partition_bytes
         self._parts: list[Path] = []
 
-    def by_key(self, old: RowScan, new: RowScan, *, same: bool) -> DiffCounts:
-        """Compares two states in which each key is there once."""
+    def by_key(self, old: Scan, new: Scan, *, same: bool) -> DiffCounts:
+        """Compare two states in which each key is unique."""
         counted = DiffCounts()
         places = DiffInput(old), DiffInput(new)
         if same:
             self._reporter.phase("find what can differ")
-            places = self._apart(old, new)
+            places = self._unshared_rows(old, new)
             counted.unchanged = old.row_count - (pc.sum(places[0].wanted).as_py() or 0)
-        for before, after in self._shares(places, whole=False):
-            self._keep(compare_keyed(before, after, self._columns, counted))
+        for before, after in self._partitions(places, whole=False):
+            self._spill(compare_keyed(before, after, self._columns, counted))
         return counted
 
-    def _apart(self, old: RowScan, new: RowScan) -> tuple[DiffInput, DiffInput]:
-        """What is not at the same offset: a row of a changelog never changes."""
+    def _unshared_rows(self, old: Scan, new: Scan) -> tuple[DiffInput, DiffInput]:
+        """Return the rows whose offsets the other side lacks: rows of a changelog are immutable."""
         there = [self._offsets(rows) for rows in (old, new)]
         wanted = [_not_among(there[at], there[1 - at]) for at in (0, 1)]
-        return DiffInput(old, _runs(wanted[0]), wanted[0]), DiffInput(new, _runs(wanted[1]), wanted[1])
+        return DiffInput(old, _ranges_of(wanted[0]), wanted[0]), DiffInput(
+            new, _ranges_of(wanted[1]), wanted[1]
+        )
 
-    def _offsets(self, rows: RowScan) -> pa.Array:
+    def _offsets(self, rows: Scan) -> pa.Array:
         found: list[pa.Array] = [pa.array([], pa.int64())]
-        for batch in rows.batches([rows.vocabulary.offset_column]):
-            self._reporter.raise_if_cancelled()
+        for batch in rows.select([rows.vocabulary.offset_column]).batches(self._reporter):
             found.append(batch.column(0).cast(pa.int64()))
         return pa.concat_arrays(found)
 
-    def whole(self, old: RowScan, new: RowScan, sides: DiffSides) -> DiffCounts:
-        """Compares rows as a whole."""
+    def whole(self, old: Scan, new: Scan, sides: DiffSides) -> DiffCounts:
+        """Compare rows as multisets."""
         counted = DiffCounts()
-        if not self._columns:  # there never was a schema, and so no rows
-            self._keep(
+        if not self._columns:  # without a schema there are no rows
+            self._spill(
                 pa.table({CHANGE_COLUMN: pa.array([], pa.string()), COUNT_COLUMN: pa.array([], pa.int64())})
             )
             return counted
         self._reporter.phase("count")
-        before = self._net(old)
-        if sides.same:  # of one changelog, only what lies between them makes a difference
+        before = self._count_live(old)
+        if sides.same:  # versions of one changelog differ only by the rows between them
             less, more = sorted((old.row_count, new.row_count))
             longer = new if new.row_count == more else old
             between = [(less, more)] if less < more else []
             places = (DiffInput(longer, between, weight=1 if longer is new else -1),)
         else:
             places = DiffInput(old, weight=-1), DiffInput(new)
-        for parts in self._shares(places, whole=True):
-            self._keep(compare_multisets(parts, self._columns, counted))
+        for parts in self._partitions(places, whole=True):
+            self._spill(compare_multisets(parts, self._columns, counted))
         counted.unchanged = max(before - counted.removed, 0)
         return counted
 
-    def _net(self, rows: RowScan) -> int:
-        """How many rows are there, without those that were taken away."""
+    def _count_live(self, rows: Scan) -> int:
+        """Return the number of rows without retracted ones."""
         total = 0
         if not rows.row_count:
             return total
-        for batch in rows.batches([rows.vocabulary.operation_type_column]):
-            self._reporter.raise_if_cancelled()
+        for batch in rows.select([rows.vocabulary.operation_type_column]).batches(self._reporter):
             away = (
                 pc.sum(pc.is_in(batch.column(0).cast(pa.int64()), pa.array([1, 2], pa.int64()))).as_py() or 0
             )
             total += batch.num_rows - 2 * away
         return total
 
-    def _shares(self, places: Sequence[DiffInput], *, whole: bool) -> Iterator[list[pa.Table]]:
-        """Rows of all places, a part at a time: all rows that could be equal are in the same one."""
-        shares = partition_count(places, self._share_bytes)
+    def _partitions(self, places: Sequence[DiffInput], *, whole: bool) -> Iterator[list[pa.Table]]:
+        """Yield the rows of all inputs partition by partition. Equal rows are in the same partition."""
+        partitions = partition_count(places, self._partition_bytes)
         files: list[list[Path]] = []
         for at, place in enumerate(places):
             self._reporter.phase(("read older", "read newer")[at] if len(places) == 2 else "read")
             folder = self._folder / f"side-{at}"
             folder.mkdir()
-            lay = ComparisonLayout(self._columns, old=len(places) == 2 and at == 0, whole=whole)
-            files.append(partition_rows(place, lay, folder, shares, self._reporter))
-        for share in range(shares):
-            self._reporter.phase("compare" if shares == 1 else f"compare, part {share + 1} of {shares}")
+            layout = ComparisonLayout(self._columns, old=len(places) == 2 and at == 0, whole=whole)
+            files.append(partition_rows(place, layout, folder, partitions, self._reporter))
+        for partition in range(partitions):
+            self._reporter.phase(
+                "compare" if partitions == 1 else f"compare, part {partition + 1} of {partitions}"
+            )
             self._reporter.raise_if_cancelled()
-            yield [_table(listed[share]) for listed in files]
+            yield [_table(listed[partition]) for listed in files]
 
-    def _keep(self, table: pa.Table) -> None:
+    def _spill(self, table: pa.Table) -> None:
         path = self._folder / f"part-{len(self._parts)}"
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         self._parts.append(path)
 
-    def write(self, path: Path, columns: Sequence[DiffColumn], about: _About) -> None:
-        """Writes all rows that differ; in the order of the key, where that many fit into the memory."""
+    def write(self, path: Path, columns: Sequence[DiffColumn], about: _FileMetadata) -> None:
+        """Write all rows that differ, sorted by the key if they fit in memory."""
         self._reporter.phase("write")
         names = [CHANGE_COLUMN]
         for each in columns:
             names += [each.new or ""] if each.key else [name for name in (each.old, each.new) if name]
         done = 0
-        metadata = {_ABOUT: msgspec.json.encode(about)}
+        metadata = {_METADATA_KEY: msgspec.json.encode(about)}
         writer: pq.ParquetWriter | None = None
         keys = [each.new or "" for each in columns if each.key]
         try:
-            for table in self._in_order():
-                for piece in _pieces(table, names, keys):
+            for table in self._spilled_tables():
+                for piece in _sorted_pieces(table, names, keys):
                     if writer is None:
                         schema = piece.schema.with_metadata(metadata)
                         writer = pq.ParquetWriter(path, schema, compression="zstd", compression_level=1)
@@ -586,7 +592,7 @@ class _Work:
             if writer is not None:
                 writer.close()
 
-    def _in_order(self) -> Iterator[pa.Table]:
+    def _spilled_tables(self) -> Iterator[pa.Table]:
         if sum(path.stat().st_size for path in self._parts) <= _SORTED_BYTES:
             yield pa.concat_tables([_table(path) for path in self._parts])
             return
@@ -599,7 +605,7 @@ def _table(path: Path) -> pa.Table:
 
 
 def _not_among(offsets: pa.Array, others: pa.Array) -> pa.Array:
-    """Which offsets are not among the others."""
+    """Return a mask of the offsets that are not among the others."""
     if not len(offsets) or not len(others):
         return pc.fill_null(pa.nulls(len(offsets), pa.bool_()), True)
     most = max(pc.max(offsets).as_py(), pc.max(others).as_py())
@@ -608,8 +614,8 @@ def _not_among(offsets: pa.Array, others: pa.Array) -> pa.Array:
     return pc.invert(pc.take(there, offsets))
 
 
-def _runs(mask: pa.Array) -> list[RowRange]:
-    """Runs of rows that hold all true ones; what lies between them is long enough to be worth leaving out."""
+def _ranges_of(mask: pa.Array) -> list[RowRange]:
+    """Return ranges that contain all true rows. Small gaps are not worth a new range."""
     found: list[RowRange] = []
     for row in pc.indices_nonzero(mask).to_pylist():
         if found and row - found[-1][1] < _NEAR:
@@ -619,8 +625,8 @@ def _runs(mask: pa.Array) -> list[RowRange]:
     return found
 
 
-def _pieces(table: pa.Table, names: Sequence[str], keys: Sequence[str]) -> Iterator[pa.Table]:
-    """Rows as they stand in the file, in the order of the key: each as often as it is there."""
+def _sorted_pieces(table: pa.Table, names: Sequence[str], keys: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield rows of the file, sorted by the key, each repeated by its count."""
     times = table.column(COUNT_COLUMN) if COUNT_COLUMN in table.column_names else None
     table = table.drop_columns([COUNT_COLUMN]) if times is not None else table
     table = table.rename_columns(list(names))

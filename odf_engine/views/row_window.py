@@ -15,122 +15,19 @@ import pyarrow as pa
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import pc
-from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
-from odf_engine.data.row_groups import MAX_BYTES
-from odf_engine.errors import BadData, NotFound, OdfError
+from odf_engine.data.slice_file import Bounds, SliceFile
+from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
-
-HINT: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
-
-
-class Bounds(NamedTuple):
-    """Least and greatest of a column in a row group, as the file stores them; None when it does not say."""
-
-    least: int | None
-    greatest: int | None
-
-
-class SliceFile:
-    """An open slice.
-
-    Attributes:
-        where: the slice as a person finds it.
-        group_ends: for each row group, the number of the row after its last.
-    """
-
-    def __init__(self, dataset: Dataset, row: SliceSummary) -> None:
-        self.where = f"slice {row.physical_hash.abbreviated} (block {row.sequence_number})"
-        self._path = dataset.slice_path(row)
-        try:
-            self._parquet = open_parquet(self._path)
-        except FileNotFoundError:
-            raise NotFound("the slice is not here", where=self.where, hint=HINT) from None
-        except UNREADABLE as error:
-            raise self._damaged(error) from error
-        metadata = self._parquet.metadata
-        groups = (metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
-        self.group_ends = list(accumulate(groups))
-
-    @property
-    def rows(self) -> int:
-        """How many rows it has."""
-        return self.group_ends[-1] if self.group_ends else 0
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Names and types of its columns."""
-        return self._parquet.schema_arrow
-
-    def group_of(self, row: int) -> tuple[int, int, int]:
-        """The row group of a row: its number, its first row, and the row after its last."""
-        group = bisect_right(self.group_ends, row)
-        return group, self.group_ends[group - 1] if group else 0, self.group_ends[group]
-
-    def group_rows(self, group: int) -> int:
-        """How many rows a row group has."""
-        return self.group_ends[group] - (self.group_ends[group - 1] if group else 0)
-
-    def read(self, group: int, columns: Sequence[str], rows: range) -> pa.Table:
-        """Read some columns of some rows of a row group. Columns that the slice lacks are left out.
-
-        Where the rows need more than 64 MiB, only the first of them are read, and one at least.
-
-        Raises:
-            BadData: it is damaged, or needs too much memory.
-        """
-        known = [name for name in columns if name in self.schema.names]
-        if not known:
-            return pa.table({})
-        first = self.group_ends[group] - self.group_rows(group)
-        parts: list[pa.RecordBatch] = []
-        size = 0
-        try:
-            start, stop = first + rows.start, first + rows.stop
-            for batch in read_bounded(self._path, known, start, stop, opened=self._parquet):
-                if parts and size + batch.nbytes > MAX_BYTES:
-                    break
-                batch.validate(full=True)  # texts may not be UTF-8
-                size += batch.nbytes
-                if batch.get_total_buffer_size() > 2 * batch.nbytes:  # holds rows that were not asked for
-                    batch = batch.take(pa.array(range(batch.num_rows), pa.int64()))
-                parts.append(batch)
-        except UNREADABLE as error:
-            raise self._damaged(error) from error
-        if not parts:
-            raise BadData("the slice has fewer rows than its footer declares", where=self.where, hint=HINT)
-        return pa.Table.from_batches(parts)
-
-    def bounds(self, group: int, field: pa.Field) -> Bounds:
-        """What the file says of a column of whole numbers or times, if it has the type of ``field``."""
-        index = self.schema.get_field_index(field.name)
-        # Nested columns before it would shift the number that Parquet counts by.
-        about = self._parquet.metadata
-        metadata = about.row_group(group)
-        at = next((i for i in range(about.num_columns) if about.schema.column(i).path == field.name), -1)
-        if index < 0 or at < 0 or self.schema.field(index).type != field.type:
-            return Bounds(None, None)
-        found = metadata.column(at).statistics
-        if found is None or not found.has_min_max or not isinstance(found.max_raw, int):
-            return Bounds(None, None)
-        return Bounds(found.min_raw, found.max_raw)
-
-    def close(self) -> None:
-        """Lets go of the file."""
-        self._parquet.close()
-
-    def _damaged(self, error: Exception) -> BadData:
-        return BadData(f"the slice cannot be read: {error}", where=self.where, hint=HINT)
-
+from odf_engine.views.scan import declared_schema, open_slice, slices_until
 
 ColumnKey = tuple[Multihash, int, int, str]
 
 
 class ColumnCache:
-    """Decoded columns of row groups, the least recently used of them forgotten first.
+    """LRU cache of decoded columns of row groups.
 
-    What is decoded together stays together at least until the next, however large it is.
+    The columns of one call of :meth:`put` stay at least until the next call, whatever their size.
     """
 
     def __init__(self, limit: int) -> None:
@@ -139,14 +36,14 @@ class ColumnCache:
         self._columns: OrderedDict[ColumnKey, pa.ChunkedArray] = OrderedDict()
 
     def get(self, key: ColumnKey) -> pa.ChunkedArray | None:
-        """A column, if it is kept."""
+        """Return a cached column, or None."""
         column = self._columns.get(key)
         if column is not None:
             self._columns.move_to_end(key)
         return column
 
     def put(self, columns: dict[ColumnKey, pa.ChunkedArray]) -> None:
-        """Keeps columns."""
+        """Add columns."""
         room = self._limit - sum(column.nbytes for column in columns.values())
         while self._columns and self._bytes > max(room, 0):
             self._bytes -= self._columns.popitem(last=False)[1].nbytes
@@ -154,7 +51,7 @@ class ColumnCache:
         self._bytes += sum(column.nbytes for column in columns.values())
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Remove all columns."""
         self._columns.clear()
         self._bytes = 0
 
@@ -168,7 +65,7 @@ _TRIM_BYTES: Final = 2 * 1024 * 1024
 
 
 class UnreadableRange(NamedTuple):
-    """Rows ``start`` to ``stop`` that cannot be read, and why."""
+    """Rows ``start`` to ``stop`` that cannot be read, and the reason."""
 
     start: int
     stop: int
@@ -176,7 +73,7 @@ class UnreadableRange(NamedTuple):
 
 
 class RowGroupInfo(NamedTuple):
-    """Rows ``start`` to ``stop`` are stored together; what their file says of a column."""
+    """Rows ``start`` to ``stop`` of a row group, and the bounds of a column."""
 
     start: int
     stop: int
@@ -184,15 +81,18 @@ class RowGroupInfo(NamedTuple):
 
 
 class RowWindowReader:
-    """The rows of a dataset by their number from 0, in the order they were stored.
+    """Random access to the rows of a dataset by their number from 0, in the order of the files.
 
-    Safe to use from several threads. It shows the dataset as it was when this was made, or at the
-    last :meth:`refresh`; with ``until`` only its slices that begin no later than at that offset (-1: none).
+    Safe to use from several threads. Reads the version of the last :meth:`refresh`; with ``last_offset``
+    only its slices that begin no later than at that offset (-1: none). A sequential reader should use
+    :class:`odf_engine.views.scan.Scan`.
     """
 
-    def __init__(self, dataset: Dataset, cache_bytes: int = CACHE_BYTES, until: int | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset, cache_bytes: int = CACHE_BYTES, last_offset: int | None = None
+    ) -> None:
         self._dataset = dataset
-        self._until = until
+        self._last_offset = last_offset
         self._lock = threading.Lock()
         self._files: OrderedDict[int, SliceFile] = OrderedDict()
         self._decoded = ColumnCache(cache_bytes)
@@ -207,7 +107,7 @@ class RowWindowReader:
 
     @property
     def row_count(self) -> int:
-        """How many rows there are in all slices."""
+        """Number of rows in all slices."""
         return self._ends[-1] if self._ends else 0
 
     @property
@@ -221,7 +121,7 @@ class RowWindowReader:
         return self._ends
 
     def refresh(self) -> bool:
-        """Looks for rows that came since; whether the dataset has changed."""
+        """Load new rows. Return whether the dataset has changed."""
         with self._lock:
             if self._dataset.head() == self._head:
                 return False
@@ -229,13 +129,13 @@ class RowWindowReader:
             return True
 
     def window(self, start: int, count: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows ``start`` to ``start + count``, as far as there are any.
+        """Return rows ``start`` to ``start + count``, as far as they exist.
 
         Args:
-            columns: which, and in what order; by default all of :attr:`columns`.
+            columns: names in the order of the result; by default all of :attr:`columns`.
 
         Raises:
-            NotFound: a slice is not here.
+            NotFound: a slice is missing.
             BadData: a slice is damaged, or does not fit the dataset's schema.
         """
         table, _ = self._read(start, count, columns, past_gaps=False)
@@ -244,17 +144,17 @@ class RowWindowReader:
     def window_with_gaps(
         self, start: int, count: int, columns: Sequence[str] | None = None
     ) -> tuple[pa.Table, list[UnreadableRange]]:
-        """As :meth:`window`, with nulls for rows that cannot be read, and which these are."""
+        """Return a window with nulls for rows that cannot be read, and the ranges of these."""
         return self._read(start, count, columns, past_gaps=True)
 
     def tail(self, n: int) -> pa.Table:
-        """The newest ``n`` rows by offset, oldest of them first."""
+        """Return the newest ``n`` rows in the order of their offsets."""
         table = self.window(self.row_count - max(n, 0), min(max(n, 0), self.row_count))
-        # Some writers do not store rows in the order of their offsets.
+        # Foreign writers may store rows in another order than that of their offsets.
         return table.sort_by(self._offset_column) if self._offset_column in table.column_names else table
 
     def groups(self, column: str) -> Iterator[RowGroupInfo]:
-        """The row groups that can be read, in order, and what their files say of a column."""
+        """Yield the readable row groups in order, with the bounds of a column."""
         field = self._columns.field(column)
         for at in range(len(self._slices)):
             first = self._ends[at - 1] if at else 0
@@ -273,19 +173,10 @@ class RowWindowReader:
         self._head = self._dataset.head()
         self._files.clear()
         state = self._dataset.state() if self._head else None
-        if self._until is None:
-            self._slices = self._dataset.slices() if self._head else []
-        else:
-            self._slices = self._dataset.slices(0, self._until) if self._until >= 0 else []
+        self._slices = slices_until(self._dataset, self._last_offset) if self._head else []
         self._ends = list(accumulate(row.end - row.start + 1 for row in self._slices))
         self._offset_column = (state.vocabulary if state else DEFAULT_VOCABULARY).offset_column
-        columns = pa.schema([])
-        if state is not None and state.schema is not None:
-            columns = decode_schema(state.schema)
-        elif self._slices:
-            columns = self._file(len(self._slices) - 1).schema
-        # Nothing is required here: a column that came later is null in older slices.
-        columns = pa.schema([pa.field(field.name, field.type) for field in columns])
+        columns = declared_schema(self._dataset, state, self._slices) if state else pa.schema([])
         if columns != self._columns:
             self._decoded.clear()
             self._columns = columns
@@ -302,7 +193,7 @@ class RowWindowReader:
             stop = min(start + max(count, 0), self.row_count) if names else start
             while start < stop:
                 try:
-                    part = self._piece(start, stop, schema)
+                    part = self._read_in_group(start, stop, schema)
                 except OdfError as error:
                     if not past_gaps:
                         raise
@@ -313,23 +204,19 @@ class RowWindowReader:
                 start += part.num_rows
         return pa.concat_tables(parts) if parts else schema.empty_table(), gaps
 
-    def _piece(self, start: int, stop: int, schema: pa.Schema) -> pa.Table:
-        """Rows from ``start`` to the end of its row group, or to ``stop``."""
+    def _read_in_group(self, start: int, stop: int, schema: pa.Schema) -> pa.Table:
+        """Return rows from ``start`` to the end of its row group, or to ``stop``."""
         at = bisect_right(self._ends, start)
         first = self._ends[at - 1] if at else 0
         file = self._file(at)
         row = start - first
         if row >= file.rows:
-            raise BadData(
-                f"the slice has {file.rows} rows where its block says {self._ends[at] - first}",
-                where=file.where,
-                hint=HINT,
-            )
+            raise file.row_count_error(self._ends[at] - first)
         group, begin, end = file.group_of(row)
         stop = min(stop, self._ends[at]) - first
-        block = _block(row - begin, stop - row, end - begin)
+        block = _cache_block(row - begin, stop - row, end - begin)
         table = self._decode(self._slices[at], file, group, block, schema)
-        if table.num_rows <= row - begin - block.start:  # the rows before it need too much memory
+        if table.num_rows <= row - begin - block.start:  # the memory limit was reached before this row
             block = range(row - begin, block.stop)
             table = self._decode(self._slices[at], file, group, block, schema)
         return table.slice(row - begin - block.start, min(stop, end) - row)
@@ -337,14 +224,14 @@ class RowWindowReader:
     def _decode(
         self, row: SliceSummary, file: SliceFile, group: int, block: range, schema: pa.Schema
     ) -> pa.Table:
-        """Rows of columns of a row group, from those that are kept or from the file.
+        """Return rows of columns of a row group, from the cache or the file.
 
-        Where they need much memory, only the first of them, and one at least.
+        If they need much memory, only the first of them, at least one.
         """
         file_hash = row.physical_hash
         found: dict[str, pa.ChunkedArray] = {}
         for name in schema.names:
-            for start in {block.start, 0}:  # all rows of the group may be here
+            for start in {block.start, 0}:  # a large window caches all rows of a group
                 kept = self._decoded.get((file_hash, group, start, name))
                 if kept is not None and start + len(kept) >= block.stop:
                     found[name] = kept.slice(block.start - start, len(block))
@@ -352,8 +239,10 @@ class RowWindowReader:
         if missing:
             table = file.read(group, [field.name for field in missing], block)
             rows = table.num_rows if table.column_names else len(block)
-            fresh = {field.name: _unified(table, field, rows, file.where) for field in missing}
-            self._untrimmed += table.nbytes * block.stop // len(block)  # rows before it are decoded as well
+            fresh = {field.name: _chunked(file.cast_column(table, field, rows)) for field in missing}
+            self._untrimmed += (
+                table.nbytes * block.stop // len(block)
+            )  # the rows before the block are decoded too
             self._decoded.put(
                 {(file_hash, group, block.start, name): column for name, column in fresh.items()}
             )
@@ -363,7 +252,7 @@ class RowWindowReader:
         return pa.Table.from_arrays([found[field.name].slice(0, rows) for field in schema], schema=schema)
 
     def _trim(self) -> None:
-        """Gives back to the system what decoding needed: the pool would keep several times the cache."""
+        """Release memory of decoding, of which the pool would keep several times the size of the cache."""
         if self._untrimmed > _TRIM_BYTES:
             self._untrimmed = 0
             pa.default_memory_pool().release_unused()
@@ -371,7 +260,7 @@ class RowWindowReader:
     def _file(self, at: int) -> SliceFile:
         file = self._files.get(at)
         if file is None:
-            file = SliceFile(self._dataset, self._slices[at])
+            file = open_slice(self._dataset, self._slices[at])
             self._files[at] = file
             if len(self._files) > _OPEN_FILES:
                 self._files.popitem(last=False)[1].close()
@@ -379,8 +268,8 @@ class RowWindowReader:
         return file
 
 
-def _block(row: int, count: int, rows: int) -> range:
-    """Which rows of a group to keep for a window: a block of them, of a size that fits the window."""
+def _cache_block(row: int, count: int, rows: int) -> range:
+    """Return the rows of a group to decode and cache for a window; the size depends on the window."""
     size = _BLOCK if count <= _SMALL else _LARGE_BLOCK
     start = row - row % size
     return range(start, min(start + size, rows))
@@ -390,43 +279,34 @@ def _nulls(schema: pa.Schema, rows: int) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
 
 
-def _unified(table: pa.Table, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
-    """A column in the type of the dataset's schema; null where it is missing."""
-    if field.name not in table.column_names:
-        return pa.chunked_array([pa.nulls(rows, field.type)])
-    column = table.column(field.name)
-    try:
-        return column if column.type == field.type else column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise BadData(
-            f"column '{field.name}' is {column.type} where the dataset's schema says {field.type}",
-            where=where,
-            hint=HINT,
-        ) from None
+def _chunked(column: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
 
 
 _ROWS: Final = 1 << 20
-"""Rows that are read at once."""
+"""Number of rows of a window during a search."""
 
 
-def row_of_offset(preview: RowWindowReader, offset: int, column: str) -> int | None:
-    """The row with an offset; None when there is none, or when its slice cannot be read.
+def row_of_offset(reader: RowWindowReader, offset: int, column: str) -> int | None:
+    """Return the number of the row with an offset; None if there is none, or its slice is unreadable.
 
     Args:
-        column: the offset's.
+        reader: the rows.
+        offset: the offset.
+        column: name of the offset column.
     """
-    slices = preview.slices
+    slices = reader.slices
     at = bisect_left(slices, offset, key=lambda row: row.end)
     if at == len(slices) or not slices[at].start <= offset:
         return None
-    first = preview.ends[at - 1] if at else 0
+    first = reader.ends[at - 1] if at else 0
     guess = first + offset - slices[at].start
-    table, gaps = preview.window_with_gaps(guess, 1, [column])
+    table, gaps = reader.window_with_gaps(guess, 1, [column])
     if gaps or table.column(0)[0].as_py() == offset:
         return guess
-    # Some writers do not store rows in the order of their offsets.
-    for start in range(first, preview.ends[at], _ROWS):
-        table, _ = preview.window_with_gaps(start, min(preview.ends[at] - start, _ROWS), [column])
+    # Foreign writers may store rows in another order than that of their offsets.
+    for start in range(first, reader.ends[at], _ROWS):
+        table, _ = reader.window_with_gaps(start, min(reader.ends[at] - start, _ROWS), [column])
         found = pc.index(table.column(0), pa.scalar(offset, table.schema.field(0).type)).as_py()
         if found >= 0:
             return start + found
@@ -434,20 +314,21 @@ def row_of_offset(preview: RowWindowReader, offset: int, column: str) -> int | N
 
 
 def row_at_time(
-    preview: RowWindowReader, moment: datetime, column: str, stop: Callable[[], bool]
+    reader: RowWindowReader, moment: datetime, column: str, stop: Callable[[], bool]
 ) -> int | None:
-    """The first row, in the order they are stored, whose time is at or after a moment; None: there is none.
+    """Return the number of the first row in the order of storage with a time at or after a moment, or None.
 
-    Row groups that are over before the moment, as their files say, are not read. Gives up with None when
-    ``stop`` says so.
+    Row groups whose statistics exclude it are not decoded.
 
     Args:
+        reader: the rows.
         moment: with a time zone.
-        column: of timestamps or dates.
+        column: a column of timestamps or dates.
+        stop: returns True to give up with None.
     """
-    kind = preview.columns.field(column).type
-    wanted = to_column_value(moment, kind)
-    for group in preview.groups(column):
+    data_type = reader.columns.field(column).type
+    wanted = to_column_value(moment, data_type)
+    for group in reader.groups(column):
         if stop():
             return None
         greatest = group.bounds.greatest
@@ -456,18 +337,18 @@ def row_at_time(
         for start in range(group.start, group.stop, _ROWS):
             if stop():
                 return None
-            table, _ = preview.window_with_gaps(start, min(group.stop - start, _ROWS), [column])
+            table, _ = reader.window_with_gaps(start, min(group.stop - start, _ROWS), [column])
             hits = pc.greater_equal(table.column(0), wanted).fill_null(False)
             if (at := pc.index(hits, True).as_py()) >= 0:
                 return start + at
     return None
 
 
-def to_column_value(moment: datetime, kind: pa.DataType) -> pa.Scalar:
-    """A moment as a value of a column's type; for days, the first that begins at or after it."""
+def to_column_value(moment: datetime, data_type: pa.DataType) -> pa.Scalar:
+    """Return a time as a value of a column; for dates the first day that begins at or after it."""
     moment = moment.astimezone(UTC)
-    if pa.types.is_date(kind):
+    if pa.types.is_date(data_type):
         day = moment.date()
         bare = moment.time().replace(tzinfo=None) == datetime.min.time()
-        return pa.scalar(day if bare else date.fromordinal(day.toordinal() + 1), kind)
-    return pa.scalar(moment if kind.tz else moment.replace(tzinfo=None), kind)
+        return pa.scalar(day if bare else date.fromordinal(day.toordinal() + 1), data_type)
+    return pa.scalar(moment if data_type.tz else moment.replace(tzinfo=None), data_type)

@@ -1,205 +1,412 @@
-"""Sequential scans of Parquet rows with little memory."""
+"""Scans of committed rows: which files, columns and rows are read, as a stream of record batches."""
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow import types
 
+from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
-from odf_engine.data.arrow_compute import decode_array, decoded_type
+from odf_engine.chain.state import ChainState
+from odf_engine.data.arrow_compute import decoded_type, pc
 from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
-from odf_engine.errors import BadData, NotFound
+from odf_engine.data.slice_file import FileLabel, RowRange, SliceFile
+from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
 
-_MAX_ROWS: Final = 1 << 16
-_BATCH_BYTES: Final = 16 << 20
+MAX_ROWS: Final = 1 << 16
+MAX_BYTES: Final = 16 << 20
+"""Default limits of a batch."""
 _HINT: Final = "odf verify shows everything that is wrong"
+_UNITS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_DAY: Final = 86_400 * 10**9
 
-RowRange = tuple[int, int]
-"""Numbers of rows: of the first, and of the one after the last."""
+TimeRange = tuple[Timestamp | None, Timestamp | None]
+"""The first time, and the time after the last; None: no limit."""
 
 
 class ScanFile(msgspec.Struct, frozen=True):
-    """A file with rows; ``mark`` tells its content apart, ``where`` is it as a person finds it."""
+    """A file of a scan.
+
+    Attributes:
+        path: the file.
+        rows: number of rows that it is declared to have.
+        fingerprint: identifies its content.
+        where: how errors refer to it.
+        first_offset: of its rows, which have consecutive offsets; None: not known.
+    """
 
     path: Path
     rows: int
-    mark: str
+    fingerprint: str
     where: str
+    first_offset: int | None = None
+
+    @classmethod
+    def of_slice(cls, dataset: Dataset, row: SliceSummary) -> Self:
+        """Return the file of a slice."""
+        where = describe_slice(row)
+        rows = row.end - row.start + 1
+        return cls(dataset.slice_path(row), rows, str(row.physical_hash), where, row.start)
+
+    def open(self) -> SliceFile:
+        """Open the file.
+
+        Raises:
+            NotFound: it does not exist.
+            BadData: it is damaged.
+        """
+        label = FileLabel(self.where, _HINT, "it", "the file with these rows is not there")
+        return SliceFile(self.path, label)
 
 
-class RowScan:
-    """Rows in files.
+class _ValueRange(NamedTuple):
+    """Rows whose value in a column is at least ``start`` and less than ``stop``; both in its unit."""
+
+    column: str
+    start: int | None
+    stop: int | None
+
+
+class Scan:
+    """A read of committed rows: of a dataset up to an offset, or of one Parquet file.
+
+    A scan is immutable. :meth:`select`, :meth:`rows` and :meth:`where` return narrower scans. Opening files
+    and decoding begin with the iteration of :meth:`batches`::
+
+        scan = Scan.of_dataset(dataset).select(["city", "population"]).rows([(0, 1000)])
+        for batch in scan.batches():
+            ...
+
+    Rows are numbered from 0 in the order in which the files store them. In a dataset these numbers are the
+    offsets, unless a foreign writer stored the rows of a slice in another order. All batches have the columns
+    and types of :attr:`schema`: a column that an older slice lacks is null, other types are cast. One file is
+    open at a time. Memory is bounded by the size of a batch, whatever a file declares.
 
     Attributes:
-        columns: names and types.
+        schema: names and types of the columns of all batches.
         vocabulary: names of the system columns.
-        parts: the files in order.
-        mark: tells these rows apart from all others.
-        offsets: they are less than this.
+        files: the files in order.
+        fingerprint: identifies the files and columns before any narrowing.
+        end_offset: all offsets are less.
     """
 
     def __init__(
         self,
-        columns: pa.Schema,
+        schema: pa.Schema,
         vocabulary: DatasetVocabulary,
-        parts: Sequence[ScanFile],
-        mark: str,
-        offsets: int | None = None,
+        files: Sequence[ScanFile],
+        fingerprint: str,
+        end_offset: int | None = None,
     ) -> None:
-        # Nothing is required here: a column that came later is null in older slices.
-        self.columns = pa.schema([pa.field(field.name, _computable(field.type)) for field in columns])
+        self.schema = pa.schema([pa.field(field.name, _computable_type(field.type)) for field in schema])
         self.vocabulary = vocabulary
-        self.parts = list(parts)
-        self.mark = mark
-        self.offsets = self.row_count if offsets is None else offsets
+        self.files = list(files)
+        self.fingerprint = fingerprint
+        self._all_columns = self.schema
+        self._ends = list(accumulate(file.rows for file in self.files))
+        self._ranges: list[RowRange] | None = None
+        self._filters: list[_ValueRange] = []
+        self.end_offset = self.row_count if end_offset is None else end_offset
 
     @classmethod
-    def of_dataset(cls, dataset: Dataset, until: int | None = None) -> Self:
-        """All rows of a dataset as it is now, in slices that begin no later than at offset ``until``.
+    def of_dataset(cls, dataset: Dataset, last_offset: int | None = None) -> Self:
+        """Return a scan of the rows of a dataset, in the columns of its newest schema.
 
-        A slice belongs to one block: where ``until`` is the last offset of a block, these are the rows up
-        to there, in the columns that the dataset has now. -1: none.
+        Args:
+            dataset: the dataset.
+            last_offset: the last offset of a block, as in
+                :attr:`odf_engine.views.as_at.PinnedVersion.last_offset`; -1: no rows. By default all rows.
+
+        Raises:
+            NotFound, BadData: the chain has no schema, and the newest slice cannot be opened.
         """
-        state = dataset.state()
-        slices = dataset.slices() if until is None else dataset.slices(0, until) if until >= 0 else []
-        parts = [
-            ScanFile(
-                dataset.slice_path(row),
-                row.end - row.start + 1,
-                str(row.physical_hash),
-                f"slice {row.physical_hash.abbreviated} (block {row.sequence_number})",
-            )
-            for row in slices
-        ]
-        if state.schema is not None:
-            columns = decode_schema(state.schema)
-        else:
-            columns = open_part(parts[-1]).schema_arrow if parts else pa.schema([])
-        mark = f"{state.head}{'' if until is None else f'-{until}'}"
-        return cls(columns, state.vocabulary, parts, mark, slices[-1].end + 1 if slices else 0)
+        state, slices = dataset.state(), slices_until(dataset, last_offset)
+        files = [ScanFile.of_slice(dataset, row) for row in slices]
+        fingerprint = f"{state.head}{'' if last_offset is None else f'-{last_offset}'}"
+        schema = declared_schema(dataset, state, slices)
+        return cls(schema, state.vocabulary, files, fingerprint, slices[-1].end + 1 if slices else 0)
 
     @classmethod
     def of_file(cls, path: Path, vocabulary: DatasetVocabulary = DEFAULT_VOCABULARY) -> Self:
-        """All rows of a Parquet file, whose name and size tell them apart from those of others.
+        """Return a scan of a Parquet file. Its fingerprint is its name and size.
 
         Raises:
-            NotFound, BadData: it cannot be read.
+            NotFound, BadData: the file cannot be opened.
         """
         part = ScanFile(path, 0, path.stem, path.name)
-        file = open_part(part)
-        part = msgspec.structs.replace(part, rows=file.metadata.num_rows)
-        return cls(file.schema_arrow, vocabulary, [part], f"{path.stem}-{path.stat().st_size}")
+        with part.open() as file:
+            part = msgspec.structs.replace(part, rows=file.rows)
+            return cls(file.schema, vocabulary, [part], f"{path.stem}-{path.stat().st_size}")
 
-    def of_parts(self, parts: Sequence[ScanFile]) -> Self:
-        """Rows of other files with the same columns and some of the same offsets."""
-        mark = f"{self.mark}-{parts[0].mark}"
-        return type(self)(self.columns, self.vocabulary, parts, mark, self.offsets)
+    def with_files(self, files: Sequence[ScanFile]) -> Self:
+        """Return a scan of other files with the same columns and offsets of the same range."""
+        fingerprint = f"{self.fingerprint}-{files[0].fingerprint}"
+        return type(self)(self._all_columns, self.vocabulary, files, fingerprint, self.end_offset)
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
-        return sum(part.rows for part in self.parts)
+        """Number of rows, without regard to :meth:`where`."""
+        if self._ranges is not None:
+            return sum(stop - start for start, stop in self._ranges)
+        return self._ends[-1] if self._ends else 0
 
     @property
     def system_columns(self) -> tuple[str, str, str]:
-        """The columns that the system made; the event time belongs to the data."""
+        """Names of the columns that the engine adds: offset, operation, system time."""
         names = self.vocabulary
         return names.offset_column, names.operation_type_column, names.system_time_column
 
-    def batches(
-        self,
-        names: Sequence[str] | None = None,
-        ranges: Sequence[RowRange] | None = None,
-        first_part: int = 0,
-    ) -> Iterator[pa.RecordBatch]:
-        """Rows in order, some thousands at a time and never of two files at once.
+    # --- Narrowing ---------------------------------------------------------------------------------
 
-        Args:
-            names: the columns to read; by default all.
-            ranges: rows by their number; by default all.
-            first_part: the number of the file to begin with.
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return a scan of some columns, in this order, each once.
 
         Raises:
-            NotFound: a file is not there.
-            BadData: a file is damaged, or does not fit the columns.
+            KeyError: there is no such column.
         """
-        columns = self.columns if names is None else pa.schema([self.columns.field(name) for name in names])
-        ends = list(accumulate(part.rows for part in self.parts))
-        stops = [stop for _, stop in ranges or ()]
-        ordered = all(stop <= after[0] for (_, stop), after in pairwise(ranges or ()))
-        for at, part in enumerate(self.parts[first_part:], first_part):
-            begin = ends[at] - part.rows
-            if ranges is None:
-                yield from _read(part, columns, 0, part.rows)
+        found = copy.copy(self)
+        found.schema = pa.schema([self._all_columns.field(name) for name in dict.fromkeys(columns)])
+        return found
+
+    def rows(self, ranges: Sequence[RowRange]) -> Self:
+        """Return a scan of the rows with these numbers, which replace earlier ones.
+
+        Rows come in the order of the ranges. A file is opened once if they are ascending.
+        """
+        found, end = copy.copy(self), self._ends[-1] if self._ends else 0
+        clipped = [(max(start, 0), min(stop, end)) for start, stop in ranges]
+        found._ranges = [(start, stop) for start, stop in clipped if start < stop]
+        return found
+
+    def where(
+        self,
+        *,
+        offsets: tuple[int | None, int | None] | None = None,
+        event_time: TimeRange | None = None,
+        system_time: TimeRange | None = None,
+    ) -> Self:
+        """Return a scan of the rows in ranges of values, in addition to earlier conditions.
+
+        A range begins with its first value and ends before its second; None: no limit. Rows without a value
+        are left out. Row groups are skipped if their statistics exclude them.
+
+        Raises:
+            InvalidSchema: a column does not exist, or has no times.
+        """
+        found, names = copy.copy(self), self.vocabulary
+        found._filters = list(self._filters)
+        if offsets is not None:
+            found._filters.append(_ValueRange(names.offset_column, *offsets))
+        for name, times in ((names.event_time_column, event_time), (names.system_time_column, system_time)):
+            if times is None:
                 continue
-            for start, stop in ranges[bisect_right(stops, begin) :] if ordered else ranges:
-                if start < ends[at] and stop > begin:
-                    yield from _read(part, columns, max(start - begin, 0), min(stop - begin, part.rows))
-                elif ordered:
-                    break
+            if name not in self._all_columns.names:
+                raise InvalidSchema(f"there is no column '{name}'")
+            data_type = self._all_columns.field(name).type
+            start, stop = (None if time is None else _ceil_to_unit(time, data_type) for time in times)
+            found._filters.append(_ValueRange(name, start, stop))
+        return found
+
+    def by_file(self) -> list[Self]:
+        """Return one scan for each file that has rows of this scan, in order.
+
+        A reader that needs the newest rows first iterates them in reverse.
+        """
+        found: list[Self] = []
+        for _, first, ranges in self._plan():
+            found.append(self.rows([(first + start, first + stop) for start, stop in ranges]))
+        return found
+
+    # --- Reading -----------------------------------------------------------------------------------
+
+    def batches(
+        self, reporter: Reporter | None = None, *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order. No batch has rows of two files.
+
+        Args:
+            reporter: cancels the scan.
+            max_rows, max_bytes: limits of a batch. A single row may be larger.
+
+        Raises:
+            NotFound: a file does not exist.
+            BadData: a file is damaged, has another number of rows than its block declares, or a column does
+                not fit the schema.
+            Cancelled: the reporter was cancelled.
+        """
+        names = dict.fromkeys([*self.schema.names, *(each.column for each in self._filters)])
+        schema = pa.schema([self._all_columns.field(name) for name in names])
+        for part, _, ranges in self._plan():
+            if self._is_excluded(part):
+                continue
+            with part.open() as file:
+                file.check_row_count(part.rows)
+                for each in self._filters:
+                    ranges = _prune(file, ranges, each, schema.field(each.column))
+                for batch in file.batches(schema, ranges, max_rows=max_rows, max_bytes=max_bytes):
+                    if reporter is not None:
+                        reporter.raise_if_cancelled()
+                    yield self._filtered(batch) if self._filters else batch
+
+    def to_reader(self, reporter: Reporter | None = None) -> pa.RecordBatchReader:
+        """Return the rows as a stream for other Arrow libraries. Raises as :meth:`batches`."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches(reporter))
+
+    def to_arrow(self, reporter: Reporter | None = None) -> pa.Table:
+        """Return all rows as a table in memory. Raises as :meth:`batches`."""
+        return pa.Table.from_batches(self.batches(reporter), self.schema)
+
+    def _plan(self) -> Iterator[tuple[ScanFile, int, list[RowRange]]]:
+        """Yield files, the number of their first row, and the ranges to read, by numbers in the file."""
+        if self._ranges is None:
+            for part, end in zip(self.files, self._ends, strict=True):
+                yield part, end - part.rows, [(0, part.rows)]
+            return
+        current, found = -1, list[RowRange]()
+        for start, stop in self._ranges:
+            at = bisect_right(self._ends, start)
+            while start < stop:
+                begin, end = self._ends[at] - self.files[at].rows, self._ends[at]
+                if found and (at != current or start - begin < found[-1][1]):
+                    yield self._planned(current, found)
+                    found = []
+                current = at
+                found.append((start - begin, min(stop, end) - begin))
+                start, at = max(start, end), at + 1
+        if found:
+            yield self._planned(current, found)
+
+    def _planned(self, at: int, ranges: list[RowRange]) -> tuple[ScanFile, int, list[RowRange]]:
+        return self.files[at], self._ends[at] - self.files[at].rows, ranges
+
+    def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that pass all filters, without the columns that only the filters need."""
+        for column, start, stop in self._filters:
+            if start is not None:
+                batch = batch.filter(pc.greater_equal(times_as_numbers(batch.column(column)), start))
+            if stop is not None:
+                batch = batch.filter(pc.less(times_as_numbers(batch.column(column)), stop))
+        return batch.select(self.schema.names)
+
+    def _is_excluded(self, part: ScanFile) -> bool:
+        """Whether the offsets of a file are outside of a filter."""
+        first = part.first_offset
+        if first is None:
+            return False
+        return any(
+            (start is not None and first + part.rows <= start) or (stop is not None and first >= stop)
+            for column, start, stop in self._filters
+            if column == self.vocabulary.offset_column
+        )
 
 
-def _computable(kind: pa.DataType) -> pa.DataType:
-    """The type without an encoding that Arrow does not compute with."""
-    kind = decoded_type(kind)
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    return pa.binary() if pa.types.is_binary_view(kind) else kind
+def slices_until(dataset: Dataset, last_offset: int | None) -> list[SliceSummary]:
+    """Return the slices of a dataset, oldest first.
+
+    Args:
+        dataset: the dataset.
+        last_offset: only slices that begin no later; -1: none. By default all. A slice belongs to one block.
+    """
+    if last_offset is None:
+        return dataset.slices()
+    return dataset.slices(0, last_offset) if last_offset >= 0 else []
 
 
-def file_metadata(part: ScanFile) -> pq.FileMetaData:
-    """What a file tells of itself.
+def declared_schema(dataset: Dataset, state: ChainState, slices: Sequence[SliceSummary]) -> pa.Schema:
+    """Return the newest schema of a chain; if it declares none, that of the newest slice.
+
+    All columns are nullable: a column that was added later is null in older slices.
 
     Raises:
-        NotFound, BadData: it cannot be read.
+        NotFound, BadData: the newest slice cannot be opened.
     """
-    with open_part(part) as file:
-        return file.metadata
+    schema = pa.schema([])
+    if state.schema is not None:
+        schema = decode_schema(state.schema)
+    elif slices:
+        with open_slice(dataset, slices[-1]) as file:
+            schema = file.schema
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
-def open_part(part: ScanFile) -> pq.ParquetFile:
-    try:
-        return open_parquet(part.path)
-    except FileNotFoundError:
-        raise NotFound("the file with these rows is not there", where=part.where, hint=_HINT) from None
-    except UNREADABLE as error:
-        raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
+def open_slice(dataset: Dataset, row: SliceSummary) -> SliceFile:
+    """Open a slice to show its rows.
+
+    Raises:
+        NotFound: the slice is missing.
+        BadData: the slice is damaged.
+    """
+    return SliceFile(dataset.slice_path(row), FileLabel(describe_slice(row)))
 
 
-def _read(part: ScanFile, columns: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    with open_part(part) as file:
-        metadata = file.metadata
-        if metadata.num_rows != part.rows:
-            problem = f"it has {metadata.num_rows} rows where its block says {part.rows}"
-            raise BadData(problem, where=part.where, hint=_HINT)
-        known = [name for name in columns.names if name in file.schema_arrow.names]
-        limits = {"most_rows": _MAX_ROWS, "most_bytes": _BATCH_BYTES}
-        try:
-            for batch in read_bounded(part.path, known, start, stop, **limits, opened=file):
-                yield _fitted(batch, columns, part)
-        except UNREADABLE as error:
-            raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
+def describe_slice(row: SliceSummary) -> str:
+    """Return how errors refer to a slice."""
+    return f"slice {row.physical_hash.abbreviated} (block {row.sequence_number})"
 
 
-def _fitted(batch: pa.RecordBatch, columns: pa.Schema, part: ScanFile) -> pa.RecordBatch:
-    arrays: list[pa.Array] = []
-    for field in columns:
-        if field.name not in batch.schema.names:
-            arrays.append(pa.nulls(batch.num_rows, field.type))
-            continue
-        array = decode_array(batch.column(field.name))
-        try:
-            arrays.append(array if array.type == field.type else array.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            problem = f"column '{field.name}' is {array.type} where the dataset's schema says {field.type}"
-            raise BadData(problem, where=part.where, hint=_HINT) from None
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+def to_time_unit(moment: Timestamp, data_type: pa.DataType) -> int:
+    """Return a time as the integer that a column of times stores, rounded down.
+
+    Raises:
+        InvalidSchema: the column has no times.
+    """
+    return moment.ns // _nanoseconds(data_type)
+
+
+def times_as_numbers(times: pa.Array) -> pa.Array:
+    """Return times as 64-bit integers, in the unit of their column."""
+    return (times.cast(pa.int32()) if types.is_date32(times.type) else times).cast(pa.int64())
+
+
+def _ceil_to_unit(moment: Timestamp, data_type: pa.DataType) -> int:
+    return -(-moment.ns // _nanoseconds(data_type))
+
+
+def _nanoseconds(data_type: pa.DataType) -> int:
+    """Return the nanoseconds of the unit of a type."""
+    if types.is_timestamp(data_type):
+        return _UNITS[data_type.unit]
+    if types.is_date32(data_type):
+        return _DAY
+    if types.is_date64(data_type):
+        return _UNITS["ms"]
+    raise InvalidSchema(f"the event time is {data_type}, which is no time")
+
+
+def _prune(
+    file: SliceFile, ranges: Sequence[RowRange], values: _ValueRange, field: pa.Field
+) -> list[RowRange]:
+    """Return the parts of row ranges in row groups whose statistics do not exclude them."""
+    found: list[RowRange] = []
+    for start, stop in ranges:
+        while start < stop:
+            group, _, end = file.group_of(start)
+            end = min(stop, end)
+            least, greatest = file.bounds(group, field)
+            is_before = greatest is not None and values.start is not None and greatest < values.start
+            is_after = least is not None and values.stop is not None and least >= values.stop
+            if not is_before and not is_after:
+                if found and found[-1][1] == start:
+                    start = found.pop()[0]
+                found.append((start, end))
+            start = end
+    return found
+
+
+def _computable_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type without encodings for which Arrow lacks kernels."""
+    data_type = decoded_type(data_type)
+    if types.is_string_view(data_type):
+        return pa.string()
+    return pa.binary() if types.is_binary_view(data_type) else data_type

@@ -185,7 +185,7 @@ def _newest(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
     if as_at is None:
         return RowWindowReader(entry.dataset).tail(rows)
     at = resolve_as_at(entry, as_at)
-    preview = RowWindowReader(entry.dataset, until=-1 if at.last_offset is None else at.last_offset)
+    preview = RowWindowReader(entry.dataset, last_offset=at.scan_offset)
     _say_seen(_as_at_words(to_builtins(at)), preview.row_count)
     return preview.tail(rows)
 

@@ -223,8 +223,8 @@ def _form(output: Path) -> Format:
 def _write_file(found: Difference, output: Path) -> None:
     from odf_engine.progress import Reporter
     from odf_engine.views.export import export
-    from odf_engine.views.scan import RowScan
+    from odf_engine.views.scan import Scan
 
-    rows = RowScan.of_file(Path(found.file))
+    rows = Scan.of_file(Path(found.file))
     export(rows, output.absolute(), _form(output), Reporter(), replace=True)
     say(f"{count(found.rows)} {'row' if found.rows == 1 else 'rows'} in {output}")

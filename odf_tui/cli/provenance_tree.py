@@ -129,17 +129,18 @@ def _made(made: ProducingTransaction) -> list[str]:
 
 def _values(workspace: Workspace, step: TraceStep, columns: Sequence[str]) -> list[str]:
     """The first rows themselves, where they are here; in these columns, or all."""
-    from odf_engine.views.scan import RowScan
+    from odf_engine.views.scan import Scan
 
     try:
-        rows = RowScan.of_dataset(workspace.resolve(step.dataset).dataset)
+        rows = Scan.of_dataset(workspace.resolve(step.dataset).dataset)
         system = rows.system_columns
-        known = [name for name in columns if name in rows.columns.names]
-        names = known or [name for name in rows.columns.names if name not in system]
+        known = [name for name in columns if name in rows.schema.names]
+        names = known or [name for name in rows.schema.names if name not in system]
         names = [system[0], *(name for name in names if name != system[0])]
         found: list[dict[str, Any]] = []
         spans = [(first, last + 1) for first, last in step.runs[:_MOST_ROWS]]
-        for batch in rows.batches(names, [(first, min(end, first + _MOST_ROWS)) for first, end in spans]):
+        some = [(first, min(end, first + _MOST_ROWS)) for first, end in spans]
+        for batch in rows.select(names).rows(some).batches():
             found += batch.slice(0, _MOST_ROWS - len(found)).to_pylist()
             if len(found) >= _MOST_ROWS:
                 break

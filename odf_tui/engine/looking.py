@@ -37,18 +37,18 @@ class LookReads(Entries):
 
     def described(self, dataset: str, file: str | None) -> Known:
         """What is known of the columns of a dataset, or of a Parquet file, without looking at rows."""
-        from odf_engine.views.scan import RowScan
+        from odf_engine.views.scan import Scan
         from odf_engine.views.statistics import load_statistics, statistics_from_footers
         from odf_tui.looks import Known
         from odf_tui.widgets.cells import type_name
 
         state = self.entry(dataset).dataset.state() if dataset else None
         if file is None:
-            rows = RowScan.of_dataset(self.entry(dataset).dataset)
+            rows = Scan.of_dataset(self.entry(dataset).dataset)
         else:
-            rows = RowScan.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
-        types = {field.name: type_name(field.type) for field in rows.columns}
-        found = load_statistics(self.workspace.odf, rows.mark)
+            rows = Scan.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
+        types = {field.name: type_name(field.type) for field in rows.schema}
+        found = load_statistics(self.workspace.odf, rows.fingerprint)
         whole = found is not None
         required = _required(state) if state is not None and file is None else ()
         told = comments(state) if state is not None else {}

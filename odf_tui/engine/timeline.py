@@ -17,7 +17,7 @@ from odf_tui.timeline import Probe, Timeline
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.views.row_window import SliceFile
+    from odf_engine.data.slice_file import SliceFile
 
 _MOST_SCHEMAS: Final = 2000
 _LOOKED_ROWS: Final = 20_000
@@ -69,9 +69,9 @@ class _Timeline:
         return found
 
     def _probe(self, stop: int, row: SliceSummary) -> Probe:
-        from odf_engine.views.row_window import SliceFile
+        from odf_engine.views.scan import open_slice
 
-        file = SliceFile(self._dataset, row)
+        file = open_slice(self._dataset, row)
         try:
             changes = _changes(file, self._vocabulary)
             moments = self._moments(file) if changes else ()

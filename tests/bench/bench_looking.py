@@ -25,7 +25,7 @@ from odf_engine.data.arrow_compute import pc
 from odf_engine.progress import Reporter
 from odf_engine.views.export import Format, export
 from odf_engine.views.projection import write_projection
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics
 
 GROUP = 1 << 17
@@ -98,7 +98,7 @@ def measure(title: str, way: str, path: Path, folder: Path, most: int | None) ->
 
 def look(way: str, path: Path, folder: Path) -> None:
     """Looks, and prints processor seconds and megabytes."""
-    rows, (what, _, how) = RowScan.of_file(path), way.partition(":")
+    rows, (what, _, how) = Scan.of_file(path), way.partition(":")
     if what == "describe":
         compute_statistics(folder, rows, Reporter())
     elif what == "project":

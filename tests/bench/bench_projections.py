@@ -34,7 +34,7 @@ from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.views import scan
 from odf_engine.views.as_at import resolve_as_at
 from odf_engine.views.projection import Projection, build_projection
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
@@ -135,7 +135,7 @@ def processor(pid: int) -> float:
 
 def state(workspace: Workspace, entry: DatasetEntry, until: int | None = None) -> Projection:
     """The current state by the number of a row."""
-    return build_projection(workspace.odf, entry.dataset, ["id"], Reporter(), until=until)
+    return build_projection(workspace.odf, entry.dataset, ["id"], Reporter(), last_offset=until)
 
 
 def in_spark(root: Path, paths: Sequence[str], rows: int) -> dict[int, list[Cost]]:
@@ -207,20 +207,20 @@ def state_anew(workspace: Workspace, entry: DatasetEntry, until: int | None) -> 
 
 def read(entry: DatasetEntry, until: int | None) -> None:
     """All rows."""
-    for _ in RowScan.of_dataset(entry.dataset, until).batches():
+    for _ in Scan.of_dataset(entry.dataset, until).batches():
         pass
 
 
 def watched(opened: set[Path]) -> mock._patch:  # type: ignore[type-arg]
     """Notes the slices that are opened."""
-    before = scan.open_part
+    before = scan.ScanFile.open
 
     def noting(part: scan.ScanFile):
         if part.path.parent.name == "data":
             opened.add(part.path)
         return before(part)
 
-    return mock.patch.object(scan, "open_part", noting)
+    return mock.patch.object(scan.ScanFile, "open", noting)
 
 
 # --- Making changelogs -------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from odf_engine.provenance.trace import Tracer
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.views.as_at import resolve_as_at
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_tui.cli.provenance_tree import draw
 from tests.transform.city import City
@@ -98,9 +98,9 @@ def last_feed(step: TraceStep, name: str) -> InputRows:
 
 
 def read(entry: DatasetEntry, runs: Sequence[OffsetRange]) -> list[dict[str, Any]]:
-    rows = RowScan.of_dataset(entry.dataset)
+    rows = Scan.of_dataset(entry.dataset)
     spans = [(first, last + 1) for first, last in runs]
-    return [row for batch in rows.batches(ranges=spans) for row in batch.to_pylist()]
+    return [row for batch in rows.rows(spans).batches() for row in batch.to_pylist()]
 
 
 def newest_of_each(city: City, runs: Sequence[OffsetRange]) -> list[dict[str, Any]]:

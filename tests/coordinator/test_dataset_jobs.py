@@ -18,7 +18,7 @@ from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import load_statistics
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -84,7 +84,7 @@ def test_the_current_state_and_its_statistics_and_a_file_of_it(entry, context, t
     assert (pin["block"], pin["last_offset"], pin["head"]) == (str(entry.dataset.head()), 2, True)
     assert found == {"name": "port/ships", "key": ["name"], "rows": 2, "of": 3}
     run_request(ComputeStatistics(str(entry.id), file=file), context, Reporter())
-    mark = RowScan.of_file(Path(file)).mark
+    mark = Scan.of_file(Path(file)).fingerprint
     state = load_statistics(context.host.folder / ".odf", mark)
     assert state is not None and state.rows == 2
     path = tmp_path / "now.csv"

@@ -71,7 +71,7 @@ def test_proofs_are_refused_without_a_sandbox(
 
     monkeypatch.setattr("odf_engine.transform.engines.sandbox.unavailable_reason", missing)
     stranger = KeyStore(tmp_path / "keys")
-    foreign = proof.signed_with(stranger.private_key_pem(stranger.generate()))
+    foreign = proof.with_signature(stranger.private_key_pem(stranger.generate()))
     for each in (proof, replace(proof, signature=None), foreign):
         with pytest.raises(NotTrusted, match="the proof is not trusted, and there is no sandbox") as caught:
             checked(each, context)

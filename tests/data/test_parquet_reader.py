@@ -53,18 +53,18 @@ def _table(rows: int) -> pa.Table:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("most_bytes", [1, 2000, 1 << 26])
-def test_rows_are_those_that_arrow_reads(tmp_path: Path, options: dict[str, object], most_bytes: int) -> None:
+@pytest.mark.parametrize("max_bytes", [1, 2000, 1 << 26])
+def test_rows_are_those_that_arrow_reads(tmp_path: Path, options: dict[str, object], max_bytes: int) -> None:
     path = tmp_path / "rows.parquet"
     table = _table(50)
     pq.write_table(table, path, row_group_size=20, **options)
     schema = read_parquet_schema(path)
-    batches = list(read_bounded(path, most_bytes=most_bytes))
+    batches = list(read_bounded(path, max_bytes=max_bytes))
     assert pa.Table.from_batches(batches, schema).equals(pq.read_table(path))
-    if most_bytes < 1 << 20:
-        assert all(batch.num_rows == 1 or batch.nbytes < most_bytes + 4000 for batch in batches)
+    if max_bytes < 1 << 20:
+        assert all(batch.num_rows == 1 or batch.nbytes < max_bytes + 4000 for batch in batches)
     columns = ["struct", "city"]
-    some = pa.Table.from_batches(read_bounded(path, columns, most_bytes=most_bytes))
+    some = pa.Table.from_batches(read_bounded(path, columns, max_bytes=max_bytes))
     assert some.select(columns).equals(pq.read_table(path, columns=columns).select(columns))
 
 
@@ -82,10 +82,10 @@ def test_a_column_that_was_a_dictionary_is_read_as_its_values(tmp_path: Path) ->
     ("start", "count"),
     [(0, 5), (0, 35), (0, 99), (8, 4), (9, 1), (10, 10), (29, 6), (34, 1), (35, 5), (3, 0)],
 )
-@pytest.mark.parametrize("most_rows", [3, 100])
-def test_rows_by_number(tmp_path: Path, start: int, count: int, most_rows: int) -> None:
+@pytest.mark.parametrize("max_rows", [3, 100])
+def test_rows_by_number(tmp_path: Path, start: int, count: int, max_rows: int) -> None:
     pq.write_table(pa.table({"n": range(35)}), tmp_path / "n", row_group_size=10)
-    batches = read_bounded(tmp_path / "n", ["n"], start, start + count, most_rows=most_rows)
+    batches = read_bounded(tmp_path / "n", ["n"], start, start + count, max_rows=max_rows)
     rows = [number for batch in batches for number in batch["n"].to_pylist()]
     assert rows == list(range(35))[start : start + count]
 
@@ -126,7 +126,7 @@ def test_a_long_text_that_repeats_is_read_in_pieces(tmp_path: Path) -> None:
         "prefix": crafted.shared_prefix("t", text, 5000),
     }.items():
         (tmp_path / name).write_bytes(crafted.parquet(5000, column))
-        batches = read_bounded(tmp_path / name, most_bytes=1 << 20)
+        batches = read_bounded(tmp_path / name, max_bytes=1 << 20)
         for number, batch in enumerate(batches):
             assert batch.nbytes <= 1 << 20, name
             assert number or batch["t"][0].as_py() == text

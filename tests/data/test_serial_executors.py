@@ -1,4 +1,4 @@
-"""Work in order within strands, side by side between them."""
+"""Work in order within executors, side by side between them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import pytest
 from odf_engine.data.digest import SerialExecutors
 
 
-def test_each_strand_keeps_its_order() -> None:
+def test_each_executor_keeps_its_order() -> None:
     done: list[list[int]] = [[], [], []]
-    with SerialExecutors(3) as strands:
-        lanes = [strands.strand() for _ in done]
+    with SerialExecutors(3) as executors:
+        lanes = [executors.new_executor() for _ in done]
         for number in range(200):
-            for lane, seen in zip(lanes, done, strict=True):
-                lane.submit(lambda seen=seen, number=number: seen.append(number))
-        strands.wait()
+            for executor, seen in zip(lanes, done, strict=True):
+                executor.submit(lambda seen=seen, number=number: seen.append(number))
+        executors.wait()
     assert done == [list(range(200))] * 3
 
 
-def test_strands_run_side_by_side() -> None:
+def test_executors_run_side_by_side() -> None:
     both = threading.Barrier(2, timeout=10)
-    with SerialExecutors(2) as strands:
+    with SerialExecutors(2) as executors:
         for _ in range(2):
-            strands.strand().submit(lambda: both.wait() and None)
-        strands.wait()
+            executors.new_executor().submit(lambda: both.wait() and None)
+        executors.wait()
 
 
 def test_putting_waits_while_too_much_is_queued() -> None:
     go = threading.Event()
     put: list[int] = []
-    with SerialExecutors(1, depth=2) as strands:
-        lane = strands.strand()
+    with SerialExecutors(1, depth=2) as executors:
+        executor = executors.new_executor()
 
         def fill() -> None:
             for number in range(4):
-                lane.submit(lambda: go.wait(10) and None)
+                executor.submit(lambda: go.wait(10) and None)
                 put.append(number)
 
         filler = threading.Thread(target=fill)
@@ -49,13 +49,13 @@ def test_putting_waits_while_too_much_is_queued() -> None:
 
 
 def test_an_error_reaches_the_one_who_puts_or_waits() -> None:
-    with SerialExecutors(1) as strands:
-        lane = strands.strand()
-        lane.submit(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    with SerialExecutors(1) as executors:
+        executor = executors.new_executor()
+        executor.submit(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
         with pytest.raises(ZeroDivisionError):
-            strands.wait()
+            executors.wait()
         with pytest.raises(ZeroDivisionError):
-            lane.submit(lambda: None)
+            executor.submit(lambda: None)
 
 
 def test_leaving_by_an_error_forgets_what_has_not_begun() -> None:
@@ -66,12 +66,12 @@ def test_leaving_by_an_error_forgets_what_has_not_begun() -> None:
         started.set()
         go.wait(10)
 
-    with pytest.raises(KeyboardInterrupt), SerialExecutors(1, depth=5) as strands:
-        lane = strands.strand()
-        lane.submit(first)
-        lane.submit(lambda: done.append("second"))
+    with pytest.raises(KeyboardInterrupt), SerialExecutors(1, depth=5) as executors:
+        executor = executors.new_executor()
+        executor.submit(first)
+        executor.submit(lambda: done.append("second"))
         started.wait(10)
         threading.Timer(0.1, go.set).start()
         raise KeyboardInterrupt
     assert done == []
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("strand")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("hash")]

@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 from odf_engine.errors import BadData
 from odf_engine.views.statistics import statistics_from_footers
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 try:
-    found = statistics_from_footers(RowScan.of_file(Path(sys.argv[1])))
+    found = statistics_from_footers(Scan.of_file(Path(sys.argv[1])))
 except BadData as error:
     print(error)
 else:

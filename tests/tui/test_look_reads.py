@@ -17,7 +17,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.views.projection import build_projection
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -81,7 +81,7 @@ def test_columns_before_and_after_they_were_counted(source: WorkspaceSource, ent
     assert told.comments == {"ship": "the captain's name for it", "berth no": "counted from the quay"}
     berth = next(each for each in told.statistics.columns if each.name == "berth no")
     assert (berth.least, berth.greatest, berth.nulls, berth.distinct) == ("7", "9", 0, None)
-    compute_statistics(source.workspace.odf, RowScan.of_dataset(entry.dataset), Reporter(), str(entry.id))
+    compute_statistics(source.workspace.odf, Scan.of_dataset(entry.dataset), Reporter(), str(entry.id))
     counted = source.described(str(entry.id), None)
     assert counted.whole
     assert [each.distinct for each in counted.statistics.columns][-3:] == [2, 3, 2]

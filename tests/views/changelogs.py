@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from odf_engine.data.changelog import Op
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
-from odf_engine.views.scan import RowScan, ScanFile
+from odf_engine.views.scan import Scan, ScanFile
 
 Row = tuple[Op, str | None, int | None, str]
 """An operation, a key, an event time in seconds since 1970, and a value."""
@@ -35,7 +35,7 @@ def table_of(rows: Iterable[Row], kind: pa.DataType = TIME) -> pa.Table:
     )
 
 
-def stored(folder: Path, tables: Sequence[pa.Table]) -> RowScan:
+def stored(folder: Path, tables: Sequence[pa.Table]) -> Scan:
     """Tables as slices, in small row groups."""
     parts: list[ScanFile] = []
     for table in tables:
@@ -46,7 +46,7 @@ def stored(folder: Path, tables: Sequence[pa.Table]) -> RowScan:
         parts.append(ScanFile(path, table.num_rows, f"{path.stem}-{table.num_rows}", path.name))
     schema = pq.read_schema(parts[0].path)
     system = pa.field("system_time", TIME)
-    return RowScan(schema.insert(2, system), DEFAULT_VOCABULARY, parts, "here")
+    return Scan(schema.insert(2, system), DEFAULT_VOCABULARY, parts, "here")
 
 
 def offsets(file: Path) -> list[int]:

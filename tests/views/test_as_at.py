@@ -10,7 +10,7 @@ from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.views.as_at import PinnedVersion, resolve_as_at
 from odf_engine.views.row_window import RowWindowReader
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import SECOND, START, add_blocks, add_slices, describe, make_root
@@ -70,25 +70,28 @@ def test_a_pin_stays_and_shows_the_same_rows(entry: DatasetEntry) -> None:
     block = str(entry.dataset.block(3).hash)
     before = resolve_as_at(entry, block)
     until = before.last_offset
-    rows, window = RowScan.of_dataset(entry.dataset, until), RowWindowReader(entry.dataset, until=until)
-    cities = [batch.to_pydict() for batch in rows.batches(["city", "people"])]
+    rows, window = Scan.of_dataset(entry.dataset, until), RowWindowReader(entry.dataset, last_offset=until)
+    cities = [batch.to_pydict() for batch in rows.select(["city", "people"]).batches()]
     add_slices(entry, 2, city="Basel")
     assert resolve_as_at(entry, block) == before == resolve_as_at(entry, later(2))
-    again = RowScan.of_dataset(entry.dataset, until)
-    assert [batch.to_pydict() for batch in again.batches(["city", "people"])] == cities
-    assert again.row_count == again.offsets == 6
-    assert window.refresh() and window.row_count == 6 == RowWindowReader(entry.dataset, until=until).row_count
+    again = Scan.of_dataset(entry.dataset, until)
+    assert [batch.to_pydict() for batch in again.select(["city", "people"]).batches()] == cities
+    assert again.row_count == again.end_offset == 6
+    assert (
+        window.refresh()
+        and window.row_count == 6 == RowWindowReader(entry.dataset, last_offset=until).row_count
+    )
     assert window.tail(1)["people"].to_pylist() == [5]
-    assert RowWindowReader(entry.dataset).row_count == 15 == RowScan.of_dataset(entry.dataset).row_count
+    assert RowWindowReader(entry.dataset).row_count == 15 == Scan.of_dataset(entry.dataset).row_count
 
 
 def test_none_of_the_rows(entry: DatasetEntry) -> None:
     assert (
-        RowScan.of_dataset(entry.dataset, -1).row_count
+        Scan.of_dataset(entry.dataset, -1).row_count
         == 0
-        == RowWindowReader(entry.dataset, until=-1).row_count
+        == RowWindowReader(entry.dataset, last_offset=-1).row_count
     )
-    assert "city" in RowScan.of_dataset(entry.dataset, -1).columns.names
+    assert "city" in Scan.of_dataset(entry.dataset, -1).schema.names
 
 
 def test_datasets_without_rows_and_without_blocks(workspace: Workspace, entry: DatasetEntry) -> None:

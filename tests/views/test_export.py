@@ -20,7 +20,7 @@ from odf_engine.errors import AlreadyExists, BadData, Cancelled, OdfError, Usage
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.views.export import Format, export
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
@@ -57,11 +57,11 @@ TABLE = pa.table(
 
 
 @pytest.fixture
-def rows(workspace: Workspace, append: Append) -> RowScan:
+def rows(workspace: Workspace, append: Append) -> Scan:
     dataset = workspace.add(read_manifests(MANIFEST, "all.yaml"))[0].dataset
     append(dataset, TABLE.slice(0, 4))
     append(dataset, TABLE.slice(4))
-    return RowScan.of_dataset(dataset)
+    return Scan.of_dataset(dataset)
 
 
 def as_json(value: Any) -> Any:
@@ -82,7 +82,7 @@ def as_json(value: Any) -> Any:
 EXPECTED = [{name: as_json(value) for name, value in row.items()} for row in TABLE.to_pylist()]
 
 
-def test_csv(rows: RowScan, tmp_path: Path) -> None:
+def test_csv(rows: Scan, tmp_path: Path) -> None:
     done = export(rows, tmp_path / "all.csv", "csv", Reporter(), system=False)
     text = (tmp_path / "all.csv").read_bytes().decode()
     assert (done.rows, done.size) == (6, len(text.encode()))
@@ -107,7 +107,7 @@ def test_csv(rows: RowScan, tmp_path: Path) -> None:
     assert text.endswith("\r\n")
 
 
-def test_json_lines_and_an_array(rows: RowScan, tmp_path: Path) -> None:
+def test_json_lines_and_an_array(rows: Scan, tmp_path: Path) -> None:
     export(rows, tmp_path / "all.ndjson", "ndjson", Reporter(), system=False)
     lines = (tmp_path / "all.ndjson").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line) for line in lines[:-1]] == EXPECTED
@@ -117,7 +117,7 @@ def test_json_lines_and_an_array(rows: RowScan, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "all.json").read_text(encoding="utf-8")) == EXPECTED
 
 
-def test_parquet(rows: RowScan, tmp_path: Path) -> None:
+def test_parquet(rows: Scan, tmp_path: Path) -> None:
     export(rows, tmp_path / "all.parquet", "parquet", Reporter(), system=False)
     found = pq.read_table(tmp_path / "all.parquet")
     assert found.schema.names == TABLE.schema.names
@@ -128,7 +128,7 @@ def test_parquet(rows: RowScan, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_some_rows_with_what_the_system_made(rows: RowScan, tmp_path: Path, form: Format) -> None:
+def test_some_rows_with_what_the_system_made(rows: Scan, tmp_path: Path, form: Format) -> None:
     path = tmp_path / "some"
     done = export(rows, path, form, Reporter(), ranges=[(1, 2), (3, 6)])
     assert done.rows == 4
@@ -147,12 +147,12 @@ def test_some_rows_with_what_the_system_made(rows: RowScan, tmp_path: Path, form
 @pytest.mark.parametrize(("form", "text"), [("csv", "a\r\n"), ("json", "[]\n"), ("ndjson", "")])
 def test_no_rows(tmp_path: Path, form: Format, text: str) -> None:
     pq.write_table(pa.table({"a": pa.array([], pa.string())}), tmp_path / "none.parquet")
-    export(RowScan.of_file(tmp_path / "none.parquet"), tmp_path / "none", form, Reporter())
+    export(Scan.of_file(tmp_path / "none.parquet"), tmp_path / "none", form, Reporter())
     assert (tmp_path / "none").read_bytes().decode() == text
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_stopped_export_leaves_nothing(rows: RowScan, tmp_path: Path, form: Format) -> None:
+def test_a_stopped_export_leaves_nothing(rows: Scan, tmp_path: Path, form: Format) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     reporter = Reporter()
@@ -162,7 +162,7 @@ def test_a_stopped_export_leaves_nothing(rows: RowScan, tmp_path: Path, form: Fo
     assert list(folder.iterdir()) == []
 
 
-def test_a_file_that_is_there(rows: RowScan, tmp_path: Path) -> None:
+def test_a_file_that_is_there(rows: Scan, tmp_path: Path) -> None:
     path = tmp_path / "all.csv"
     path.write_text("mine")
     with pytest.raises(AlreadyExists, match="there already"):
@@ -176,7 +176,7 @@ def test_a_file_that_is_there(rows: RowScan, tmp_path: Path) -> None:
 
 
 def test_places_where_nothing_can_be_written(
-    rows: RowScan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rows: Scan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UsageError, match="folder is not there"):
         export(rows, tmp_path / "no" / "all.csv", "csv", Reporter())
@@ -204,7 +204,7 @@ def test_rows_that_cannot_be_read(workspace: Workspace, append: Append, tmp_path
     path = dataset.slice_path(dataset.slices()[0])
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(BadData, match="cannot be read"):
-        export(RowScan.of_dataset(dataset), tmp_path / "all.csv", "csv", Reporter())
+        export(Scan.of_dataset(dataset), tmp_path / "all.csv", "csv", Reporter())
     assert not (tmp_path / "all.csv").exists()
 
 
@@ -217,7 +217,7 @@ def test_what_only_queries_give(tmp_path: Path) -> None:
         }
     )
     pq.write_table(table.drop_columns(["span"]), tmp_path / "odd.parquet")
-    rows = RowScan.of_file(tmp_path / "odd.parquet")
+    rows = Scan.of_file(tmp_path / "odd.parquet")
     export(rows, tmp_path / "odd.csv", "csv", Reporter())
     assert (tmp_path / "odd.csv").read_text().splitlines() == ["view,map", 'a,"[[""k"", 1]]"', ","]
     assert compute_statistics(tmp_path, rows, Reporter()).columns[0].distinct == 1
@@ -233,7 +233,7 @@ def test_times_without_a_zone_and_fine_fractions(tmp_path: Path) -> None:
         }
     )
     pq.write_table(table, tmp_path / "times.parquet")
-    export(RowScan.of_file(tmp_path / "times.parquet"), tmp_path / "times.csv", "csv", Reporter())
+    export(Scan.of_file(tmp_path / "times.parquet"), tmp_path / "times.csv", "csv", Reporter())
     assert (tmp_path / "times.csv").read_text().split() == [
         "us,ns,far",
         "1970-01-01T00:00:01.500,1970-01-01T00:00:00.000000010Z,5138-11-16T09:46:40Z",

@@ -18,7 +18,7 @@ from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.views.projection import build_projection_of, write_projection
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from tests.views.changelogs import Row, offsets, stored, table_of
 
 A, R, C_FROM, C_TO = Op
@@ -30,9 +30,9 @@ def at(seconds: int) -> Timestamp:
     return Timestamp.from_ms(seconds * 1000)
 
 
-def as_of(log: RowScan, moment: int, key: tuple[str, ...] = ("station",), **how: object) -> list[int]:
+def as_of(log: Scan, moment: int, key: tuple[str, ...] = ("station",), **how: object) -> list[int]:
     """The offsets that stay."""
-    path = log.parts[0].path.with_name("as-of.parquet")
+    path = log.files[0].path.with_name("as-of.parquet")
     found = write_projection(path, log, key, Reporter(), as_of=at(moment), **how)  # type: ignore[arg-type]
     assert not list(path.parent.glob(".*"))
     assert (found.rows, found.of) == (pq.read_metadata(path).num_rows, log.row_count)
@@ -112,7 +112,7 @@ def test_a_dataset_without_event_times_and_offsets_that_are_wrong(tmp_path: Path
     log = stored(tmp_path, [table_of([(A, "Quay", 1, "a")]).drop_columns(["event_time"])])
     with pytest.raises(InvalidSchema, match="no event time"):
         as_of(log, LATE)
-    wrong = RowScan(log.columns, log.vocabulary, log.parts, "here", offsets=0)
+    wrong = Scan(log.schema, log.vocabulary, log.files, "here", end_offset=0)
     with pytest.raises(BadData, match="blocks do not say"):
         write_projection(tmp_path / "x.parquet", wrong, ["station"], Reporter())
 
@@ -182,13 +182,13 @@ def test_any_changelog(rows: list[Row], moment: int, events: bool, share: int, d
     cut = data.draw(st.integers(0, len(rows)))
     with tempfile.TemporaryDirectory() as folder:
         log = stored(Path(folder), [table_of(rows[:cut]), table_of(rows[cut:])])
-        found = as_of(log, moment, events=events, share_bytes=share)
+        found = as_of(log, moment, events=events, partition_bytes=share)
         assert found == naive(rows, moment, events=events)
         left = Counter[tuple]()
         for op, key, time, value in rows:
             if time is not None and time <= moment:
                 left[key, time, value] += 1 if op in ADDS else -1
-        stays = Counter(tuple(rows[offset][1:]) for offset in as_of(log, moment, (), share_bytes=share))
+        stays = Counter(tuple(rows[offset][1:]) for offset in as_of(log, moment, (), partition_bytes=share))
         assert stays == +left
 
 
@@ -212,7 +212,7 @@ def test_a_state_that_grows_is_the_state_from_scratch(rows: list[Row], cuts: lis
         tables = [table_of(rows[start:stop]) for start, stop in pairwise(edges)]
         log, cache = stored(Path(folder), tables), Path(folder) / "cache"
         for count in range(len(tables) + 1):
-            known = RowScan(log.columns, log.vocabulary, log.parts[:count], "x", len(rows))
+            known = Scan(log.schema, log.vocabulary, log.files[:count], "x", len(rows))
             grown = build_projection_of(cache, known, ["station"], Reporter())
             scratch = write_projection(Path(folder) / "x.parquet", known, ["station"], Reporter())
             assert pq.read_table(grown.file).equals(pq.read_table(scratch.file))

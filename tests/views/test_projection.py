@@ -23,7 +23,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.views.projection import Projection, build_projection, primary_key, write_projection
-from odf_engine.views.scan import RowScan, ScanFile
+from odf_engine.views.scan import Scan, ScanFile
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
 
@@ -87,7 +87,7 @@ def append() -> Append:
     return commit
 
 
-def stored(folder: Path, *tables: pa.Table) -> RowScan:
+def stored(folder: Path, *tables: pa.Table) -> Scan:
     """Changes in files."""
     parts: list[ScanFile] = []
     for table in tables:
@@ -98,7 +98,7 @@ def stored(folder: Path, *tables: pa.Table) -> RowScan:
             table.add_column(0, "offset", offsets), path, row_group_size=max(7, table.num_rows // 5)
         )
         parts.append(ScanFile(path, table.num_rows, path.name, path.name))
-    return RowScan(pq.read_schema(parts[0].path), DEFAULT_VOCABULARY, parts, "here")
+    return Scan(pq.read_schema(parts[0].path), DEFAULT_VOCABULARY, parts, "here")
 
 
 def shown(found: Projection) -> list[tuple[Any, ...]]:
@@ -154,10 +154,10 @@ def test_it_goes_on_from_the_file_of_fewer_slices(
     found = build_projection(workspace.odf, stations, [], Reporter())  # which needs the new slices only
     assert shown(found) == [("Quay", 1, "harbour"), ("Quay", 0, "county"), ("Lighthouse", 0, "city")]
     assert (found.rows, found.of) == (3, 9)
-    assert build_projection(workspace.odf, stations, [], Reporter(), until=3) == first
-    middle = build_projection(workspace.odf, stations, [], Reporter(), until=6)
+    assert build_projection(workspace.odf, stations, [], Reporter(), last_offset=3) == first
+    middle = build_projection(workspace.odf, stations, [], Reporter(), last_offset=6)
     assert (middle.rows, middle.of) == (3, 7)
-    none = build_projection(workspace.odf, stations, [], Reporter(), until=-1)
+    none = build_projection(workspace.odf, stations, [], Reporter(), last_offset=-1)
     assert (none.rows, none.of) == (0, 0)
     # A block without rows changes nothing, and a file that is damaged is made anew.
     stations.commit([SetInfo("x")], system_time=Timestamp.now(), expected_head=stations.head())
@@ -199,7 +199,9 @@ def test_as_of_an_event_time_with_and_without_a_key(
         build_projection(workspace.odf, stations, ["owner"], Reporter(), as_of=Timestamp.from_ms(9000)).rows
         == 3
     )
-    known = build_projection(workspace.odf, stations, [], Reporter(), as_of=Timestamp.from_ms(5000), until=-1)
+    known = build_projection(
+        workspace.odf, stations, [], Reporter(), as_of=Timestamp.from_ms(5000), last_offset=-1
+    )
     assert (known.rows, known.of) == (0, 0)
 
 
@@ -226,13 +228,13 @@ def changelogs(draw: st.DrawFn) -> tuple[list[tuple[Op, Key, str]], dict[Key, st
 
 @given(changelogs(), st.sampled_from([400, 1 << 20]), st.integers(1, 50))
 @settings(max_examples=25, deadline=None)
-def test_any_changelog(log: tuple[list, dict], share_bytes: int, cut: int) -> None:
+def test_any_changelog(log: tuple[list, dict], partition_bytes: int, cut: int) -> None:
     rows, state = log
     with tempfile.TemporaryDirectory() as folder:
         parts = [changes(part) for part in (rows[:cut], rows[cut:]) if part]
         log_ = stored(Path(folder), *parts)
         path = Path(folder) / "state.parquet"
-        found = write_projection(path, log_, ["station", "floor"], Reporter(), share_bytes)
+        found = write_projection(path, log_, ["station", "floor"], Reporter(), partition_bytes)
         assert {(station, floor): owner for station, floor, owner in shown(found)} == state
         assert (found.rows, found.of) == (len(state), len(rows))
 
@@ -244,7 +246,7 @@ def test_more_keys_than_memory(tmp_path: Path) -> None:
     reporter = Reporter()
     reporter.phase = phases.append  # type: ignore[method-assign]
     log, path = stored(tmp_path, changes(rows), changes(taken)), tmp_path / "state.parquet"
-    found = write_projection(path, log, ["station", "floor"], reporter, share_bytes=20_000)
+    found = write_projection(path, log, ["station", "floor"], reporter, partition_bytes=20_000)
     assert len(phases) > 3 and "part 2 of" in phases[2]
     assert found.rows == 2000
     left = [row for number, row in enumerate(rows) if number % 3]

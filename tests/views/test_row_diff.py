@@ -127,7 +127,7 @@ def test_the_newest_block_with_data_against_the_one_before(
     cells = {name: mask.to_pylist() for name, mask in changed_cells(table, found.columns).items()}
     assert {name for name, mask in cells.items() if mask != [False] * 3} == {"tags"}
     assert cells["tags"] == [True, False, False]
-    with mock.patch.object(row_diff, "_Work", side_effect=AssertionError):
+    with mock.patch.object(row_diff, "_Comparison", side_effect=AssertionError):
         assert differs(workspace) == found  # what was compared before is kept
     back = differs(workspace, as_at=found.new.block, other_as_at=found.old.block)
     assert (back.added, back.removed, back.changed, back.blocks) == (1, 1, 1, -4)
@@ -249,7 +249,7 @@ def test_rows_by_key(slices: Sequence[Any], at: Sequence[int], small: bool) -> N
         if len(states) < 3:
             return
         wanted = sides(workspace, states, at)
-        how = {"share_bytes": 40} if small else {}
+        how = {"partition_bytes": 40} if small else {}
         found = row_diff.compare_rows(workspace.odf, wanted, ["station"], Reporter(), **how)
         state, after = dict(states[at[0]][1]), states[at[1]][1]
         before = dict(state)
@@ -285,7 +285,7 @@ def test_whole_rows(slices: Sequence[Any], others: Sequence[Any], at: Sequence[i
             if changes := [change for edits in others for change in edited(state, edits)]:
                 put(_append(), entry, rows(changes))
             wanted, after = resolve_sides(workspace, "stations", "others", states[at[0]][0]), state
-        found = row_diff.compare_rows(workspace.odf, wanted, [], Reporter(), share_bytes=60)
+        found = row_diff.compare_rows(workspace.odf, wanted, [], Reporter(), partition_bytes=60)
         before = states[at[0]][1]
         counter = Counter(_hashable(key, value) for key, value in before.items())
         for row in pq.read_table(found.file).to_pylist():

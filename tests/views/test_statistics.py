@@ -14,7 +14,7 @@ from odf_engine.errors import BadData, Cancelled, NotFound
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import evict_oldest
-from odf_engine.views.scan import RowScan
+from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics, load_statistics, statistics_from_footers
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
@@ -64,8 +64,8 @@ class Heard(Reporter):
 def test_columns_of_a_dataset(workspace: Workspace, air: Dataset, append: Append) -> None:
     append(air, readings(0, 100))
     append(air, readings(100, 20, no2=list(range(20))))  # a column that came later
-    rows = RowScan.of_dataset(air)
-    assert load_statistics(workspace.odf, rows.mark) is None
+    rows = Scan.of_dataset(air)
+    assert load_statistics(workspace.odf, rows.fingerprint) is None
     found = compute_statistics(workspace.odf, rows, Heard(), "air")
     assert found.rows == 120
     columns = {column.name: column for column in found.columns}
@@ -80,14 +80,14 @@ def test_columns_of_a_dataset(workspace: Workspace, air: Dataset, append: Append
     assert (no2.nulls, no2.greatest) == (100, "19")
     assert columns["event_time"].least == "2024-03-01T00:00:00Z"
     assert columns["event_time"].greatest == "2024-03-05T23:00:00Z"
-    assert load_statistics(workspace.odf, rows.mark) == found
+    assert load_statistics(workspace.odf, rows.fingerprint) == found
 
 
 def test_only_new_rows_are_looked_at(workspace: Workspace, air: Dataset, append: Append) -> None:
     append(air, readings(0, 100))
-    compute_statistics(workspace.odf, RowScan.of_dataset(air), Heard(), "air")
+    compute_statistics(workspace.odf, Scan.of_dataset(air), Heard(), "air")
     append(air, readings(100, 50))
-    rows = RowScan.of_dataset(air)
+    rows = Scan.of_dataset(air)
     heard = Heard()
     air.slice_path(air.slices()[0]).unlink()  # which is not read again
     grown = compute_statistics(workspace.odf, rows, heard, "air")
@@ -95,7 +95,7 @@ def test_only_new_rows_are_looked_at(workspace: Workspace, air: Dataset, append:
     table = pa.concat_tables([readings(0, 100), readings(100, 50)])
     path = workspace.odf / "all.parquet"
     pq.write_table(table, path)
-    anew = compute_statistics(workspace.odf, RowScan.of_file(path), Heard())
+    anew = compute_statistics(workspace.odf, Scan.of_file(path), Heard())
     assert [column for column in grown.columns if column.name in table.column_names] == anew.columns
 
 
@@ -103,11 +103,11 @@ def test_a_dataset_that_began_anew_is_counted_anew(
     workspace: Workspace, air: Dataset, append: Append
 ) -> None:
     append(air, readings(0, 100))
-    rows = RowScan.of_dataset(air)
+    rows = Scan.of_dataset(air)
     compute_statistics(workspace.odf, rows, Heard(), "air")
     other = workspace.add(read_manifests(MANIFEST.replace("air", "sea"), "sea.yaml"))[0].dataset
     append(other, readings(7, 30))
-    found = compute_statistics(workspace.odf, RowScan.of_dataset(other), Heard(), "air")
+    found = compute_statistics(workspace.odf, Scan.of_dataset(other), Heard(), "air")
     assert (found.rows, found.columns[0].distinct) == (30, 30)
 
 
@@ -115,11 +115,11 @@ def test_what_is_damaged_in_the_cache_is_computed_again(
     workspace: Workspace, air: Dataset, append: Append
 ) -> None:
     append(air, readings(0, 100))
-    rows = RowScan.of_dataset(air)
+    rows = Scan.of_dataset(air)
     found = compute_statistics(workspace.odf, rows, Heard(), "air")
     for path in (workspace.odf / "cache" / "statistics").iterdir():
         path.write_bytes(b"{}" + path.read_bytes()[:20])
-    assert load_statistics(workspace.odf, rows.mark) is None
+    assert load_statistics(workspace.odf, rows.fingerprint) is None
     assert compute_statistics(workspace.odf, rows, Heard(), "air") == found
 
 
@@ -128,7 +128,7 @@ def test_it_can_be_stopped(
 ) -> None:
     append(air, readings(0, 50))
     append(air, readings(50, 50))
-    rows = RowScan.of_dataset(air)
+    rows = Scan.of_dataset(air)
     with pytest.raises(Cancelled):
         compute_statistics(workspace.odf, rows, Heard(stop=50), "air")
     assert not (workspace.odf / "cache" / "statistics").exists()
@@ -140,16 +140,16 @@ def test_a_slice_that_is_missing_or_damaged(workspace: Workspace, air: Dataset, 
     data = path.read_bytes()
     path.write_bytes(data[:200])
     with pytest.raises(BadData, match="cannot be read"):
-        compute_statistics(workspace.odf, RowScan.of_dataset(air), Heard(), "air")
+        compute_statistics(workspace.odf, Scan.of_dataset(air), Heard(), "air")
     path.unlink()
     with pytest.raises(NotFound, match=r"slice .* \(block"):
-        compute_statistics(workspace.odf, RowScan.of_dataset(air), Heard(), "air")
+        compute_statistics(workspace.odf, Scan.of_dataset(air), Heard(), "air")
 
 
 def test_what_files_tell_at_once(air: Dataset, append: Append) -> None:
     append(air, readings(0, 100))
     append(air, readings(100, 20, no2=list(range(20))))
-    told = {column.name: column for column in statistics_from_footers(RowScan.of_dataset(air)).columns}
+    told = {column.name: column for column in statistics_from_footers(Scan.of_dataset(air)).columns}
     assert (told["offset"].least, told["offset"].greatest) == ("0", "119")
     assert told["event_time"].greatest == "2024-03-05T23:00:00Z"
     assert (told["no2"].nulls, told["no2"].least, told["no2"].greatest) == (100, "0", "19")
@@ -158,12 +158,12 @@ def test_what_files_tell_at_once(air: Dataset, append: Append) -> None:
     assert (told["pm25"].nulls, told["pm25"].least) == (24, None)
     assert told["pm25"].distinct is None
     air.slice_path(air.slices()[0]).unlink()
-    columns = statistics_from_footers(RowScan.of_dataset(air)).columns
+    columns = statistics_from_footers(Scan.of_dataset(air)).columns
     assert [(column.name, column.nulls) for column in columns][-1] == ("no2", None)
 
 
 def test_a_dataset_without_rows(workspace: Workspace, air: Dataset) -> None:
-    found = compute_statistics(workspace.odf, RowScan.of_dataset(air), Heard(), "air")
+    found = compute_statistics(workspace.odf, Scan.of_dataset(air), Heard(), "air")
     assert (found.rows, found.columns) == (0, [])
 
 

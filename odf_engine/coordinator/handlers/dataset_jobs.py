@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odf_engine.coordinator.job_queue import JobContext
     from odf_engine.metadata.model import DatasetSnapshot
     from odf_engine.metadata.timestamp import Timestamp
-    from odf_engine.views.scan import RowScan
+    from odf_engine.views.scan import Scan
 
 
 def validate(request: Validate, context: JobContext, reporter: Reporter) -> dict[str, Any]:
@@ -150,9 +150,10 @@ def project(request: BuildProjection, context: JobContext, reporter: Reporter) -
     entry = workspace.resolve(request.dataset)
     of = None if request.as_of is None else _moment(request.as_of)
     at = resolve_as_at(entry, request.as_at)
-    until = -1 if at.last_offset is None else at.last_offset
     with _memory_given_back():
-        found = build_projection(workspace.odf, entry.dataset, request.key, reporter, until=until, as_of=of)
+        found = build_projection(
+            workspace.odf, entry.dataset, request.key, reporter, last_offset=at.scan_offset, as_of=of
+        )
     return {
         "name": str(entry.alias),
         "key": found.key,
@@ -227,18 +228,18 @@ def _moment(text: str) -> Timestamp:
         raise UsageError(str(error)) from None
 
 
-def _rows(dataset: str, file: str | None, context: JobContext) -> tuple[RowScan, str]:
+def _rows(dataset: str, file: str | None, context: JobContext) -> tuple[Scan, str]:
     """The rows that a request is about, and the name of their dataset, if they are of one."""
-    from odf_engine.views.scan import RowScan
+    from odf_engine.views.scan import Scan
 
     if not dataset:
         if file is None:
             raise UsageError("neither a dataset nor a file says which rows")
-        return RowScan.of_file(Path(file)), ""
+        return Scan.of_file(Path(file)), ""
     entry = context.workspace.resolve(dataset)
     if file is None:
-        return RowScan.of_dataset(entry.dataset), str(entry.alias)
-    return RowScan.of_file(Path(file), entry.dataset.state().vocabulary), str(entry.alias)
+        return Scan.of_dataset(entry.dataset), str(entry.alias)
+    return Scan.of_file(Path(file), entry.dataset.state().vocabulary), str(entry.alias)
 
 
 def trace(request: Trace, context: JobContext, reporter: Reporter) -> dict[str, Any]:

@@ -312,12 +312,12 @@ def _proof(
     proof = QueryProof(
         query=request.sql,
         tables=tables.read,
-        result=answer.outcome(reporter),
+        result=answer.summarize(reporter),
         engine=this_engine(session.version),
         as_at=None if how.blocks else how.as_at,  # the tables say it: some are seen at other blocks
         as_of=None if how.as_of is None else str(how.as_of),
     )
-    return (proof if key is None else proof.signed_with(key)).document
+    return (proof if key is None else proof.with_signature(key)).document
 
 
 def this_engine(spark: str) -> Engine:

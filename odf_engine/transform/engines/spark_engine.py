@@ -378,7 +378,7 @@ class SparkEngine:
         with execute_query(
             sql, [each.name for each in tables], find, session, reporter, proven=True
         ) as answer:
-            outcome = answer.outcome(reporter)
+            outcome = answer.summarize(reporter)
         return ComputedResult(outcome, read, session.version)
 
     def _new_session(self, request: TransformRequest) -> SparkSession:
