@@ -49,8 +49,9 @@ def _sanitize(text: str) -> str:
 
 
 def has_surrogates(text: str) -> bool:
-    """Return whether the text has lone surrogates, which UTF-8 cannot encode. File names that are not UTF-8
-    have them.
+    """Return whether the text has lone surrogates, which UTF-8 cannot encode.
+
+    File names that are not UTF-8 have them.
     """
     try:
         text.encode()

@@ -27,10 +27,10 @@ def count_open_descriptors() -> int:
 
 
 def build_python_environment() -> dict[str, str]:
-    """Return the environment in which ``python -P -m`` finds this package, also when it runs from a source
-    folder.
+    """Return the environment in which ``python -P -m`` finds this package.
 
-    ``-P`` excludes the current folder from the search path, since another user may own it.
+    ``-P`` excludes the current folder from the search path, since another user may own it. This also supports
+    a package in a source folder.
     """
     environment = dict(os.environ)
     root = Path(__file__).resolve().parents[1]

@@ -18,8 +18,9 @@ _UNSAFE_IN_JSON: Final = re.compile(f"[{_BEYOND_ASCII}]")
 
 
 def escape_controls(text: str) -> str:
-    """Return ``text`` with control characters as ``\\x1b`` or ``\\u202e``. Tabs and line ends are not
-    escaped.
+    """Return ``text`` with control characters as ``\\x1b`` or ``\\u202e``.
+
+    Tabs and line ends are not escaped.
     """
     return text if text.isprintable() else _UNSAFE.sub(_escape, text)
 

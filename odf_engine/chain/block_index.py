@@ -155,9 +155,7 @@ class BlockIndex:
     def slices(
         self, at: BlockPosition, first: int | None = None, last: int | None = None
     ) -> list[SliceSummary]:
-        """Return the slices up to ``at`` that overlap the offsets ``first`` to ``last`` (inclusive), oldest
-        first.
-        """
+        """Return the slices up to ``at`` that overlap this range of offsets (inclusive), oldest first."""
         rows = self.query_rows(
             f"SELECT {_SLICE_COLUMNS} FROM slices"
             " WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ? ORDER BY sequence",
@@ -178,8 +176,9 @@ class BlockIndex:
         return [Multihash.from_bytes(row[0]) for row in rows]
 
     def find_hashes(self, at: BlockPosition, text: str, limit: int) -> list[Multihash]:
-        """Return hashes up to ``at`` whose base16 text starts with ``text`` or has it as its last 8
-        characters.
+        """Return hashes up to ``at`` whose base16 text starts or ends with ``text``.
+
+        ``text`` matches an end only if it has 8 characters.
         """
         rows = self.query_rows(
             "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ?"
@@ -469,8 +468,10 @@ def index_to_head(index: BlockIndex, read: BlockReader, head: Multihash) -> None
 def _walk_back(
     index: BlockIndex, read: BlockReader, head: Multihash
 ) -> tuple[list[Multihash], deque[StoredBlock], BlockPosition | None]:
-    """Return the blocks that are not indexed: their hashes, newest first; the oldest of them as blocks; and
-    the position of the newest indexed block.
+    """Return the blocks that are not indexed.
+
+    Returns:
+        Their hashes, newest first; the oldest of them as blocks; the position of the newest indexed block.
     """
     missing: list[Multihash] = []
     walked: deque[StoredBlock] = deque(maxlen=_MAX_BUFFERED)

@@ -127,8 +127,10 @@ class Dataset:
         return StoredBlock(block_hash, decoded.block, decoded.version, len(data), decoded.unknown)
 
     def find_block(self, text: str) -> Multihash:
-        """Return the hash of a block by its text: in any encoding, or in base16 its beginning or its last 8
-        characters.
+        """Return the hash of the block that ``text`` identifies.
+
+        Args:
+            text: a hash in any encoding, or in base16 its beginning or its last 8 characters.
 
         Raises:
             NotFound: no block matches, or several do.
@@ -144,8 +146,9 @@ class Dataset:
     def list_blocks(
         self, limit: int, before: int | None = None, kinds: Collection[str] | None = None
     ) -> list[BlockSummary]:
-        """Return at most ``limit`` blocks before sequence number ``before``, newest first, with these kinds
-        of event.
+        """Return at most ``limit`` blocks before sequence number ``before``, newest first.
+
+        ``kinds`` limits them to these kinds of event.
         """
         if self.head() is None:
             return []
@@ -368,9 +371,7 @@ class Dataset:
     # --- Private ------------------------------------------------------------------------------
 
     def _at_head(self, query: Callable[[Multihash], T | None]) -> T:
-        """Return the result of ``ask`` for the head; while it is None, index the chain up to the head and
-        repeat.
-        """
+        """Return the result of ``query`` for the head. While it is None, index the chain and repeat."""
         for attempt in range(_MAX_ATTEMPTS + 1):
             if attempt == _MAX_ATTEMPTS:
                 # Other processes keep switching the shared index between two histories.

@@ -94,8 +94,9 @@ class Quarantine:
     # --- Bytes ---
 
     def read_block(self, block_hash: Multihash) -> bytes | None:
-        """Return the bytes of a block from the dataset or an earlier attempt, unverified; None if it is
-        missing.
+        """Return the bytes of a block, unverified, or None if it is missing.
+
+        The block may be in the dataset or from an earlier attempt.
         """
         name = str(block_hash)
         for folder in (self._received, self._final):

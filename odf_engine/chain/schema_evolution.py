@@ -202,7 +202,7 @@ def add_source_columns(
 
 
 def data_ddl(declared: pa.Schema, vocab: DatasetVocabulary) -> list[str] | None:
-    """Return the data columns of a schema in the form of :func:`schema_from_ddl`; None if DDL cannot express
+    """Return the data columns of a schema as DDL for :func:`schema_from_ddl`; None if DDL cannot express
     them.
     """
     import pyarrow as pa

@@ -54,10 +54,13 @@ _NAME_SLOT: Final = 0
 
 
 def parse_column_names(schema: bytes | None, odf_schema: DataSchema | None) -> list[str] | None:
-    """Return the column names of a bare Arrow schema or a schema of the specification; None if it cannot be
-    parsed.
+    """Return the column names of a schema, or None if it cannot be parsed.
 
     Parses the FlatBuffers itself, to avoid the import of Arrow.
+
+    Args:
+        schema: a bare Arrow schema.
+        odf_schema: a schema in terms of the specification, used if ``schema`` is None.
     """
     if schema is None:
         return None if odf_schema is None else [field.name for field in odf_schema.fields]

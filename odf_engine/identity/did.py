@@ -24,8 +24,9 @@ _STAGING: Final = ".new-"  # odf fsck finds files of killed processes by this pr
 
 
 class DatasetId:
-    """The identity of a dataset: an ed25519 public key. Equality compares keys, whatever the encoding of the
-    text.
+    """The identity of a dataset: an ed25519 public key.
+
+    Equality compares keys, whatever the encoding of the text.
 
     Attributes:
         public_key: 32 bytes.

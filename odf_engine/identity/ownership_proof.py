@@ -93,8 +93,11 @@ class _Document(msgspec.Struct, rename="camel"):
 
 
 def create_proof(private_key_pem: str, head: Multihash) -> OwnershipProof:
-    """Create the proof for ``head`` with a private key in PEM, as :meth:`KeyStore.private_key_pem` returns
-    it.
+    """Create the proof for ``head`` with a private key.
+
+    Args:
+        private_key_pem: the key as :meth:`KeyStore.private_key_pem` returns it.
+        head: the head.
 
     Raises:
         BadData: the text is not an ed25519 private key.

@@ -162,9 +162,7 @@ class _Walker:
             raise _InvalidLayout(at, path, "it holds more than its size allows")
 
     def _bytes(self, at: int, path: str) -> tuple[int, int]:
-        """Add spans for the offset and the length of a text or a byte vector; return the start and end of its
-        content.
-        """
+        """Add spans for the offset and the length of a text or a byte vector; return its bounds."""
         start = self._follow(at, path)
         self._spans.add(at, at + 4, path, f"lies at {start:#x}")
         length = self._unpack("I", start, path)

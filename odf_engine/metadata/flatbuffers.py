@@ -54,8 +54,9 @@ _DAY_NS: Final = 86_400 * 10**9
 
 
 def encode_root(value: model.Model, *, aligned: bool = True) -> bytes:
-    """Encode ``value`` as a FlatBuffers buffer. A member of a union is encoded in the wrapper table of its
-    union.
+    """Encode ``value`` as a FlatBuffers buffer.
+
+    A member of a union is encoded in the wrapper table of its union.
 
     Args:
         value: the table.

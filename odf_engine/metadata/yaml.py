@@ -357,9 +357,7 @@ class ModelReader:
         return INVALID if tag is None else self.table(describe_table(by_tag[tag]), node, path)
 
     def _match_spelling(self, node: Node, names: Iterable[str], type_name: str, path: str) -> str | None:
-        """Return the name in ``names`` that the node spells; record a problem and return None if there is
-        none.
-        """
+        """Return the name in ``names`` that the node spells; otherwise record a problem and return None."""
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
             self.add_problem(node, path, f"expected one of {', '.join(names)}, found {_describe_node(node)}")
             return None
@@ -472,8 +470,9 @@ def _fields_by_key(layout: TableDescriptor, definition: bool) -> dict[str, tuple
 
 
 def _select_field(fields: Iterable[FieldDescriptor], node: Node) -> FieldDescriptor | None:
-    """Return the field that a key refers to. A renamed key may refer to two, which differ in the type of
-    value.
+    """Return the field that a key refers to.
+
+    A renamed key may refer to two fields, which differ in the type of their value.
     """
     fields = tuple(fields)
     fitting = (field for field in fields if isinstance(node, _node_type(field.shape)))

@@ -126,8 +126,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def atomic_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
-    """Yield a temporary path next to ``path``, which replaces ``path`` if the block succeeds and is removed
-    otherwise.
+    """Yield a temporary path for the new content of ``path``.
+
+    It replaces ``path`` if the block succeeds, and is removed otherwise.
 
     Args:
         path: the final file.

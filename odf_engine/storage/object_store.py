@@ -118,8 +118,10 @@ class LocalObjectStore:
             raise self._unreadable(name, error) from error
 
     def path(self, name: str) -> Path:
-        """Return the path of the object with this name, whether or not it exists; raise NotFound for an
-        invalid name.
+        """Return the path of the object with this name, whether or not it exists.
+
+        Raises:
+            NotFound: an invalid name.
         """
         if not name or "/" in name or name.startswith("."):
             raise NotFound(f"'{name}' cannot be the name of an object")

@@ -34,8 +34,7 @@ class RefStore:
         self._depth = 0
 
     def read(self, name: str) -> str | None:
-        """Return the text of the reference without surrounding white space; None if there is no such
-        reference.
+        """Return the text of the reference without surrounding white space, or None if it does not exist.
 
         Raises:
             NotFound: the file exists but cannot be read.

@@ -18,8 +18,9 @@ Kind = Literal["pull", "transform", "replay", "sandbox"]
 
 @contextmanager
 def job_scratch_folder(cache: Path, kind: Kind = "pull") -> Iterator[Path]:
-    """Create a scratch folder for one job and remove it at the end; also remove the folders of dead
-    processes.
+    """Create a scratch folder for one job and remove it at the end.
+
+    The scratch folders of dead processes are removed, too.
     """
     cache.mkdir(parents=True, exist_ok=True)
     for old in cache.glob("*-*-*"):

@@ -86,8 +86,9 @@ def dataset_lineage(workspace: Workspace, entry: DatasetEntry) -> ColumnLineage:
 
 
 def read_columns(workspace: Workspace, entries: Iterable[DatasetEntry] | None = None) -> list[DatasetColumns]:
-    """Return the columns of all datasets, or of ``entries``. An unreadable dataset has no columns, but a
-    problem.
+    """Return the columns of all datasets, or of ``entries``.
+
+    An unreadable dataset has no columns, but a problem.
     """
     reader = _LineageReader(workspace)
     return [reader.read_safely(entry) for entry in (workspace.datasets() if entries is None else entries)]
@@ -238,9 +239,7 @@ def _add_system_columns(
 def _is_input_system_column(
     name: str, value: Sequence[InputColumn], vocabs: Mapping[str, DatasetVocabulary]
 ) -> bool:
-    """Return whether this is a system column of an input, which ``SELECT *`` selects but a dataset does not
-    store.
-    """
+    """Return whether this is a system column of an input, which a dataset does not store."""
     return bool(value) and all(
         each.how == "identity"
         and each.column.casefold() == name.casefold()
@@ -484,9 +483,7 @@ def _stronger(one: TransformationType, other: TransformationType) -> Transformat
 
 
 def build_column_graph(workspace: Workspace, around: Iterable[DatasetId] | None = None) -> ColumnGraph:
-    """Return the graph of all datasets, or of the datasets ``around`` and all upstream and downstream of
-    them.
-    """
+    """Return the graph of all datasets, or of the datasets connected with ``around``."""
     entries = workspace.datasets()
     if around is not None:
         graph = DatasetGraph(workspace.summaries(entries))

@@ -96,9 +96,7 @@ def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
 
 
 def _describe_disabled(entry: DatasetEntry, name: str | None) -> str:
-    """Return the part of a message that states which block disabled the source, or any source; otherwise
-    empty.
-    """
+    """Return the part of a message that states which block disabled the source; empty if none did."""
     dataset = entry.dataset
     for row in dataset.list_blocks(dataset.state().blocks, kinds={"DisablePushSource"}):
         source_name = getattr(dataset.block(row.hash).block.event, "source_name", None)
@@ -618,8 +616,9 @@ class UpdatePlan(NamedTuple):
 
 
 def record_origin(entry: DatasetEntry, origin: str) -> None:
-    """Store the origin of a definition by another author. The dataset is then no longer an own one (see
-    :mod:`odf_engine.workspace.trust`).
+    """Store the origin of a definition by another author.
+
+    The dataset is then no longer an own one (see :mod:`odf_engine.workspace.trust`).
 
     Raises:
         OdfError: the origin was not stored durably. The definition must not be committed without it.

@@ -69,12 +69,13 @@ def plan_schema(
     sources: Sequence[SourceChange],
     vocab: DatasetVocabulary,
 ) -> SetDataSchema | None:
-    """Return the new schema that a definition sets, explicitly or because a source reads more columns; None
-    if it is unchanged.
+    """Return the new schema of a definition, or None if it is unchanged.
+
+    It is explicit, or changes because a source reads more columns.
 
     Args:
         state: the state of the chain.
-        said: the schema in the definition.
+        explicit: the schema in the definition.
         sources: the sources in the definition.
         vocab: names of the system columns according to the definition.
 

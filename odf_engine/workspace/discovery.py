@@ -1,5 +1,6 @@
-"""Finds the workspace of the current folder. At the top it imports nothing else of the engine but errors, for
-a fast start.
+"""Finds the workspace of the current folder.
+
+For a fast start, it imports only the errors of the engine at the top.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _CHECKED_FOLDERS: Final = ("cache", "datasets", "incoming", "keys", "remotes", "
 
 
 def workspace_folder(start: Path | None = None, explicit: Path | None = None) -> Path:
-    """Return the folder of the workspace: ``explicit``, otherwise ``$ODF_WORKSPACE``, otherwise ``start`` or
-    a parent of it.
+    """Return the folder of the workspace.
+
+    It is ``explicit``, otherwise ``$ODF_WORKSPACE``, otherwise ``start`` or a parent of it.
 
     Raises:
         NotFound: there is no ``.odf`` folder; the hint has the command to create one.

@@ -94,9 +94,7 @@ class FsckReport(msgspec.Struct):
         size: int = 0,
         left: str = "",
     ) -> None:
-        """Add a problem, and repair it with ``fix`` if repair is requested and ``left`` gives no reason not
-        to.
-        """
+        """Add a problem; repair it with ``fix`` if repair is requested and ``left`` is empty."""
         repaired = False
         if self.repair and not left:
             if fix is None:
@@ -453,9 +451,7 @@ class _WorkspaceCheck:
     # --- Interrupted work ---
 
     def unfinished(self) -> None:
-        """Check for interrupted creations, deletions and transfers of datasets, and for folders of dead
-        processes.
-        """
+        """Check for interrupted creations, deletions and transfers, and for folders of dead processes."""
         folders = DatasetFolders(self._odf / "datasets")
         with self._locked():
             if self._report.repair:

@@ -210,8 +210,9 @@ class Remotes:
                 continue
 
     def set(self, dataset: DatasetId, remotes: DatasetRemotes) -> None:
-        """Replace the remotes of a dataset. :meth:`attach` and other methods change a part of them under the
-        lock.
+        """Replace the remotes of a dataset.
+
+        :meth:`attach` and other methods change a part of them under the lock.
         """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         replace_text_file(self._path(dataset), msgspec.json.encode(remotes).decode())

@@ -1,6 +1,4 @@
-"""Trust: which sources of other authors may run in this workspace, and proofs by the owner of a dataset's
-key.
-"""
+"""Trust: which sources of other authors may run, and proofs by the owner of a dataset's key."""
 
 from __future__ import annotations
 

@@ -81,8 +81,9 @@ class Workspace:
 
     @classmethod
     def find(cls, start: Path | None = None, explicit: Path | None = None) -> Self:
-        """Open the workspace in ``explicit``, otherwise in ``$ODF_WORKSPACE``, otherwise in ``start`` or a
-        parent of it.
+        """Open a workspace.
+
+        It is in ``explicit``, otherwise in ``$ODF_WORKSPACE``, otherwise in ``start`` or a parent of it.
 
         Raises:
             NotFound: there is no ``.odf`` folder; the hint has the command to create one.
@@ -132,8 +133,9 @@ class Workspace:
         return KeyStore(self.odf / "keys")
 
     def resolve_path(self, text: str) -> Path:
-        """Return a path or ``file:`` URL of a manifest as an absolute path, relative to the workspace's
-        folder.
+        """Return a path or ``file:`` URL of a manifest as an absolute path.
+
+        Relative paths refer to the workspace's folder.
         """
         if text[:5].lower() == "file:":
             parts = urlsplit(text)
