@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -19,7 +19,8 @@ from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
-from odf_engine.ingest.merge.base import MergeInputs, PreparedMerge, RetryMerge
+from odf_engine.ingest.merge.base import MergeInputs
+from odf_engine.ingest.merge.merge_plan import MergedSlice, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge
 from odf_engine.ingest.prep_step import Limits, PreparedFile, prepare
 from odf_engine.ingest.read.read_step import ReadPlan, read
@@ -210,6 +211,13 @@ Reader = Callable[["SparkSession", PreparedFile, Path, Reporter], ReadPlan | Non
 """Begins to read a prepared file; the folder is for temporary files."""
 
 
+class _StagedSlice(NamedTuple):
+    """A slice that is not yet committed, and its complete schema."""
+
+    schema: pa.Schema
+    merged: MergedSlice
+
+
 class PayloadJob:
     """Reads, merges and commits one payload of a source that is polled or pushed to.
 
@@ -260,7 +268,6 @@ class PayloadJob:
         self._declared = declared_schema(self._state)
         self._begun = monotonic()
         self._size = 0
-        self._merged: PreparedMerge | None = None
 
     def run(self) -> Multihash:
         """Does it; returns the head that the dataset has then.
@@ -274,9 +281,9 @@ class PayloadJob:
             prepared = self._prepare()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
                 reading = self._read(prepared)
-                written, schema = (None, None) if reading is None else self._write(reading, staged)
+                staged_slice = None if reading is None else self._write(reading, staged)
             self._payload.check_unchanged()
-            head = self._commit(written, schema, staged)
+            head = self._commit(staged_slice, staged)
         except (Cancelled, NotSynced):
             raise
         except OdfError:
@@ -313,8 +320,8 @@ class PayloadJob:
             return reading
         return read(session, step, prepared, folder, reporter, columns, limits=limits)
 
-    def _write(self, reading: ReadPlan, staged: Path) -> tuple[WrittenSlice | None, pa.Schema]:
-        """Everything that runs in Spark; errors get the place in the file that they are about."""
+    def _write(self, reading: ReadPlan, staged: Path) -> _StagedSlice:
+        """Run preprocess, merge and write. The location of an error in the file is added to it."""
         try:
             vocab = self._state.vocabulary
             result = preprocess(self._session, reading.frame, self._source.preprocess)
@@ -328,9 +335,10 @@ class PayloadJob:
                 vocab,
             )
             self._reporter.phase("merge")
-            self._merged = merge(self._source.merge, self._inputs(result, schema, operations))
+            prepared = merge(self._source.merge, self._inputs(result, schema, operations))
             self._reporter.phase("write")
-            return self._write_slice(self._merged, schema, staged), schema
+            merged = run_merge(prepared, lambda rows: self._write_slice(rows, schema, staged), self._reporter)
+            return _StagedSlice(schema, merged)
         except BadData as error:
             raise reading.explain(error) from error
         except InvalidSchema as error:
@@ -353,15 +361,12 @@ class PayloadJob:
             unordered=self._source.preprocess is not None and has_nondeterministic_order(new),
         )
 
-    def _write_slice(self, merged: PreparedMerge, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
-        while True:
-            with suppress(RetryMerge):
-                return self._write_once(merged, schema, staged)
-
-    def _write_once(self, merged: PreparedMerge, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
+    def _write_slice(
+        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, staged: Path
+    ) -> WrittenSlice | None:
         begun = monotonic()
         written = write_slice(
-            merged.batches(),
+            rows,
             schema=schema,
             vocab=self._state.vocabulary,
             path=staged,
@@ -388,8 +393,10 @@ class PayloadJob:
         # Spark counts what it reads of earlier slices too.
         return {"bytes": min(read, self._size), "total_bytes": self._size}
 
-    def _commit(self, written: WrittenSlice | None, schema: pa.Schema | None, staged: Path) -> Multihash:
+    def _commit(self, staged_slice: _StagedSlice | None, staged: Path) -> Multihash:
+        """Commit the rows, if any, and the source state; return the new head."""
         reporter, state = self._reporter, self._state
+        written = None if staged_slice is None else staged_slice.merged.written
         source_state = self._payload.state or state.source_state
         if written is None and source_state == state.source_state:
             reporter.log(f"{self._payload.name}: nothing changed")
@@ -397,8 +404,8 @@ class PayloadJob:
         reporter.phase("commit")
         reporter.raise_if_cancelled()
         events: list[MetadataEvent] = []
-        if written is not None and self._declared is None and schema is not None:
-            events.append(SetDataSchema(schema=encode_schema(schema)))
+        if staged_slice is not None and written is not None and self._declared is None:
+            events.append(SetDataSchema(schema=encode_schema(staged_slice.schema)))
         checkpoint = state.last_checkpoint
         watermark = [time for time in (state.watermark, written and written.max_event_time) if time]
         events.append(
@@ -422,8 +429,9 @@ class PayloadJob:
         took = monotonic() - self._begun
         reporter.log(f"{self._payload.name}: block {head}, {rows:,} rows, in {took:.1f} s all in all")
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
-        if written is not None and self._merged is not None:
-            self._merged.committed(written.offset_interval.end, str(written.physical_hash))
+        keys = None if staged_slice is None else staged_slice.merged.keys
+        if written is not None and keys is not None:
+            keys.commit(written.offset_interval.end, str(written.physical_hash), reporter)
         return head
 
 

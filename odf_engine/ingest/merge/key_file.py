@@ -266,8 +266,12 @@ _BUCKETS: Final = 64
 _RANGE: Final = 1 << 20
 
 
+class NullKey(Exception):
+    """The primary key of a row is null."""
+
+
 class RepeatedKey(Exception):
-    """A key came twice."""
+    """A primary key occurs twice."""
 
 
 def bucket_bounds(parts: int) -> list[int]:
