@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -260,6 +260,22 @@ class EngineUse(msgspec.Struct, frozen=True):
     version: str | None
     transactions: int
     records: int
+
+
+class ReplayResult(NamedTuple):
+    """The result of replaying a transaction.
+
+    Attributes:
+        problems: kinds and messages of differences.
+        doubts: kinds and messages of what could not be confirmed, and may be valid.
+        skipped: kind and message of the reason why it was not replayed; None if it was.
+        engine: the engine that replayed it, for one transaction.
+    """
+
+    problems: Sequence[tuple[str, str]] = ()
+    doubts: Sequence[tuple[str, str]] = ()
+    skipped: tuple[str, str] | None = None
+    engine: EngineUse | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
