@@ -1,4 +1,4 @@
-"""Verifies a dataset: blocks, append rules, slices, checkpoints, ownership proofs."""
+"""Verification of a dataset: blocks, append rules, slices, checkpoints, ownership proofs."""
 
 from __future__ import annotations
 

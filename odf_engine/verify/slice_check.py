@@ -1,4 +1,4 @@
-"""Checks single objects: bytes of files, rows and system columns of slices, checkpoints."""
+"""Checks of single objects: bytes of files, rows and system columns of slices, checkpoints."""
 
 from __future__ import annotations
 
