@@ -33,18 +33,17 @@ def test_results_are_in_the_order_of_the_tasks() -> None:
     assert list(run_in_order(tasks)) == list(range(40))
 
 
-def test_results_do_not_wait_for_later_tasks() -> None:
-    """The first result is there although the second task can only end after it was used."""
-    used = threading.Event()
+def test_a_result_is_there_before_the_next_task_is_requested() -> None:
+    used: list[int] = []
 
-    def tasks() -> Iterator[Callable[[], bool] | Done[bool]]:
-        yield Done(True)
-        yield lambda: used.wait(10)
+    def tasks() -> Iterator[Done[int]]:
+        for number in range(5):
+            assert used == list(range(number))
+            yield Done(number)
 
-    results = run_in_order(tasks())
-    assert next(results)
-    used.set()
-    assert list(results) == [True]
+    for number in run_in_order(tasks()):
+        used.append(number)
+    assert used == list(range(5))
 
 
 def test_an_error_waits_for_the_tasks_that_run() -> None:
