@@ -104,7 +104,7 @@ def prepare(
     limits = limits or Limits()
     packed = path.stat().st_size  # Nested archives are compared with the outermost one.
     for number, step in enumerate(steps or ()):
-        target, begun = job / f"prepared-{number}", monotonic()
+        target, started = job / f"prepared-{number}", monotonic()
         if isinstance(step, Pipe):
             run_pipe(step, path, name, target, reporter, limits.most_bytes)
             name = f"{name} | {Path(step.command[0]).name}"
@@ -114,7 +114,7 @@ def prepare(
         else:
             _gunzip(path, name, target, packed, reporter, limits)
             name = name.removesuffix(".gz")
-        reporter.log(f"prepared {name}, {target.stat().st_size:,} bytes in {monotonic() - begun:.1f} s")
+        reporter.log(f"prepared {name}, {target.stat().st_size:,} bytes in {monotonic() - started:.1f} s")
         if number:
             path.unlink()  # The output of the previous step.
         path = target
@@ -285,8 +285,10 @@ class CommandResult:
     remarks: str
 
     def __str__(self) -> str:
-        how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
-        return f"{how}: {self.remarks}" if self.remarks else how
+        status = (
+            f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+        )
+        return f"{status}: {self.remarks}" if self.remarks else status
 
 
 def run_command(
@@ -353,11 +355,11 @@ def _start(
         )
     except (OSError, ValueError) as error:
         problem = "is not installed" if isinstance(error, FileNotFoundError) else "cannot be started"
-        because = (
+        reason = (
             "" if isinstance(error, FileNotFoundError) else f": {getattr(error, 'strerror', None) or error}"
         )
         raise Unsupported(
-            f"the command '{argv[0]}' {problem}{because}",
+            f"the command '{argv[0]}' {problem}{reason}",
             hint=f"it is looked for in {environment.get('PATH', 'no folder')}",
         ) from None
 

@@ -99,14 +99,14 @@ class PushedFileReader:
             return self._read_keys(session, step, columns, prepared, folder, reporter)
         places = match_columns(columns.names, found)
         self._check(columns, found, prepared.name, reporter)
-        held = [
+        fields = [
             pa.field(name, pa.string()) if place is None else columns.field(place)
             for name, place in zip(found, places, strict=True)
         ]
         if isinstance(step, Parquet):
-            held = [field for field, place in zip(held, places, strict=True) if place is not None]
+            fields = [field for field, place in zip(fields, places, strict=True) if place is not None]
         step = replace(step, schema=None, odf_schema=None)
-        reading = read(session, step, prepared, folder, reporter, pa.schema(held))
+        reading = read(session, step, prepared, folder, reporter, pa.schema(fields))
         return reading and self._select_columns(reading, columns)
 
     def _header(self, step: Csv, prepared: PreparedFile) -> list[str] | None:
@@ -123,10 +123,10 @@ class PushedFileReader:
             assert self.columns is not None
             if not {name.casefold() for name in self.columns.names} & set(folded):
                 return None
-        double = next((name for at, name in enumerate(names) if folded[at] in folded[:at]), None)
-        if double is not None or "" in names:
+        duplicate = next((name for at, name in enumerate(names) if folded[at] in folded[:at]), None)
+        if duplicate is not None or "" in names:
             raise InvalidSchema(
-                "the header lacks a name" if double is None else f"the header has '{double}' twice",
+                "the header lacks a name" if duplicate is None else f"the header has '{duplicate}' twice",
                 where=f"{prepared.name}: line 1",
             )
         return names or None
@@ -148,11 +148,11 @@ class PushedFileReader:
                 absent.extend(self._check(columns, keys, file.name, reporter))
 
         reading = read(session, step, prepared, folder, reporter, columns, compare, self.limits)
-        gone = [name for name in absent if name in self.optional]
-        if reading is None or not gone:
+        omitted = [name for name in absent if name in self.optional]
+        if reading is None or not omitted:
             return reading
         return self._select_columns(
-            reading, pa.schema([field for field in columns if field.name not in gone])
+            reading, pa.schema([field for field in columns if field.name not in omitted])
         )
 
     def _check(self, columns: pa.Schema, found: Collection[str], file: str, reporter: Reporter) -> list[str]:
@@ -161,13 +161,13 @@ class PushedFileReader:
         Raises:
             InvalidSchema: columns are unknown or missing, and may not be.
         """
-        there, known = {name.casefold() for name in found}, {name.casefold() for name in columns.names}
+        present, known = {name.casefold() for name in found}, {name.casefold() for name in columns.names}
         # These formats always have a geometry, which the source may omit.
         implicit = [_GEOMETRY] if isinstance(self.step, _WITH_GEOMETRY) else []
         unknown = [name for name in found if name.casefold() not in known and name not in implicit]
-        missing = [name for name in columns.names if name.casefold() not in there]
-        wanted = [name for name in missing if name not in self.optional]
-        required = [name for name in wanted if not columns.field(name).nullable]
+        missing = [name for name in columns.names if name.casefold() not in present]
+        not_optional = [name for name in missing if name not in self.optional]
+        required = [name for name in not_optional if not columns.field(name).nullable]
         if any(name.casefold() == self.operations.casefold() for name in unknown):
             # Without the column, retractions would be appended as rows.
             raise InvalidSchema(
@@ -176,14 +176,14 @@ class PushedFileReader:
                 where=file,
                 hint=f"declare it in the source's read.schema, as {self.operations} STRING: odf add --update",
             )
-        if required or ((unknown or wanted) and not self.ignore_unknown):
+        if required or ((unknown or not_optional) and not self.ignore_unknown):
             if unknown and isinstance(found, Mapping) and isinstance(self.step, NdJson):
                 file = f"{file}: line {found[unknown[0]]}"
-            raise self._mismatch(columns, unknown, wanted, required, file)
+            raise self._mismatch(columns, unknown, not_optional, required, file)
         if unknown:
             reporter.log(f"{file}: unknown columns are left out: {_listed(unknown)}", "warning")
-        if wanted:
-            reporter.log(f"{file}: missing columns are null: {_listed(wanted)}", "warning")
+        if not_optional:
+            reporter.log(f"{file}: missing columns are null: {_listed(not_optional)}", "warning")
         return missing
 
     def _mismatch(
@@ -210,16 +210,16 @@ class PushedFileReader:
 
     def _select_columns(self, reading: ReadPlan, columns: pa.Schema) -> ReadPlan:
         """Select the columns of the source; missing ones are null, or omitted if they are optional."""
-        held = arrow_schema(reading.frame.schema)
+        present = arrow_schema(reading.frame.schema)
         parts: list[str] = []
         fields: list[pa.Field] = []
-        for field, place in zip(columns, match_columns(held.names, columns.names), strict=True):
+        for field, place in zip(columns, match_columns(present.names, columns.names), strict=True):
             if place is None and field.name in self.optional:
                 continue
             value = (
                 sql_types.null(field.type, field.name)
                 if place is None
-                else sql_types.column(held.names[place])
+                else sql_types.column(present.names[place])
             )
             parts.append(f"{value} AS {sql_types.column(field.name)}")
             fields.append(field)
@@ -288,13 +288,13 @@ def read_step_for(source: ReadStep, requested: str | None, path: Path, reporter:
     Raises:
         UsageError: no format has the requested name.
     """
-    wanted = format_named(requested) if requested is not None else _format_of_suffix(type(source), path)
-    if wanted is type(source):
+    selected = format_named(requested) if requested is not None else _format_of_suffix(type(source), path)
+    if selected is type(source):
         return source
     if requested is None:
-        own, other = kind_of(source), wanted.__name__  # type: ignore[arg-type]
+        own, other = kind_of(source), selected.__name__  # type: ignore[arg-type]
         reporter.log(f"{path.name} is read as {other}, as its name says, and not as {own}")
-    return replace(wanted(), schema=source.schema, odf_schema=source.odf_schema)
+    return replace(selected(), schema=source.schema, odf_schema=source.odf_schema)
 
 
 def _format_of_suffix(own: type[ReadStep], path: Path) -> type[ReadStep]:
@@ -302,9 +302,9 @@ def _format_of_suffix(own: type[ReadStep], path: Path) -> type[ReadStep]:
 
     All JSON formats use the suffix ``.json``: the first character of the file selects one.
     """
-    wanted = _SUFFIXES.get(path.suffix.lower(), own)
-    if wanted is not Json or own in (Json, GeoJson, NdGeoJson):
-        return own if own is NdGeoJson and wanted in (NdJson, GeoJson) else wanted
+    selected = _SUFFIXES.get(path.suffix.lower(), own)
+    if selected is not Json or own in (Json, GeoJson, NdGeoJson):
+        return own if own is NdGeoJson and selected in (NdJson, GeoJson) else selected
     with path.open("rb") as file:
         head = file.read(_HEAD).removeprefix(b"\xef\xbb\xbf").lstrip()
     return Json if head.startswith(b"[") else NdJson
@@ -406,8 +406,8 @@ def _file_reader(
     operations = vocab.operation_type_column
     columns = declared_columns(step)
     optional: list[str] = []
-    if columns is None and source.preprocess is None and (held := declared_schema(state)) is not None:
-        columns = data_columns(held, vocab).append(pa.field(operations, pa.int32()))
+    if columns is None and source.preprocess is None and (declared := declared_schema(state)) is not None:
+        columns = data_columns(declared, vocab).append(pa.field(operations, pa.int32()))
         optional.append(vocab.event_time_column)
     if source.preprocess is None:  # A query may require the column.
         optional.append(operations)

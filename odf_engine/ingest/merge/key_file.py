@@ -129,15 +129,15 @@ class KeyFile:
         if pc.all(agree).as_py() is not False:
             return found, places
         rows, ats = found.to_pylist(), places.to_pylist()
-        kept: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         for index, at in zip(rows, ats, strict=True):
             key, other = keys[index].as_py(), seconds[index].as_py()
             while at < self.rows and self._at(self.names[0], at) == key:
                 if self._at(second, at) == other:
-                    kept.append((index, at))
+                    pairs.append((index, at))
                     break
                 at += 1
-        return pa.array([pair[0] for pair in kept], _NUMBER), pa.array([pair[1] for pair in kept], _NUMBER)
+        return pa.array([pair[0] for pair in pairs], _NUMBER), pa.array([pair[1] for pair in pairs], _NUMBER)
 
     def _at(self, name: str, place: int) -> int:
         return self.take(name, pa.array([place], _NUMBER))[0].as_py()
@@ -402,8 +402,8 @@ def merge_files(older: KeyFile, newer: KeyFile, path: Path, *, drop_gone: bool) 
             superseded = pc.subtract(places, place)
             place += old.num_rows
             if len(superseded):
-                gone = pc.scatter(pa.repeat(True, len(superseded)), superseded, max_index=old.num_rows - 1)
-                old = old.filter(gone.is_null())
+                hits = pc.scatter(pa.repeat(True, len(superseded)), superseded, max_index=old.num_rows - 1)
+                old = old.filter(hits.is_null())
             batch = concat_batches([old, new], old.schema)
             if drop_gone:
                 batch = batch.filter(pc.greater_equal(batch.column(OFFSET), 0))

@@ -121,9 +121,9 @@ class Table:
                 "is not a dBASE table: its header contradicts itself", where=name, hint="fetch it again"
             )
         if path.stat().st_size < begin + count * width:
-            kept = max(path.stat().st_size - begin, 0) // width
+            complete = max(path.stat().st_size - begin, 0) // width
             raise BadData(
-                f"was cut short: the header tells of {count:,} rows, {kept:,} are there",
+                f"was cut short: the header tells of {count:,} rows, {complete:,} are there",
                 where=name,
                 hint="fetch the whole file again",
             )

@@ -217,12 +217,12 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
     Raises:
         BadData: there is no array at ``all_keys``.
     """
-    shown = ".".join(all_keys)
+    path = ".".join(all_keys)
     if not keys:
         if document.peek() != "[":
             if not document.peek():
                 raise document.error("is empty, or ends in the middle")
-            what = f"'{shown}' is not an array" if shown else "the document is not an array"
+            what = f"'{path}' is not an array" if path else "the document is not an array"
             raise document.error(
                 what, hint="say where the array of objects is in read.subPath, such as a.b.c"
             )
@@ -231,7 +231,7 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
         return
     names: list[str] = []
     if document.peek() != "{":
-        raise document.error(f"there is no '{shown}': its parent is not an object")
+        raise document.error(f"there is no '{path}': its parent is not an object")
     for _ in document.members("{", "}"):
         key = document.key()
         names.append(key)
@@ -241,7 +241,7 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
             document.skip()
     if keys[0] not in names:
         hint = "names there: " + ", ".join(names[:10])
-        raise document.error(f"there is no '{shown}' (read.subPath) in the document", hint=hint)
+        raise document.error(f"there is no '{path}' (read.subPath) in the document", hint=hint)
 
 
 class _Document:

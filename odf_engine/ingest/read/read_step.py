@@ -243,9 +243,11 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
     where = f"{name}: line 1"
     folded = [text.strip().casefold() for text in header]
     if columns is None:
-        double = next((text for at, text in enumerate(header) if folded[at] in folded[:at]), None)
-        if double is not None or "" in folded:
-            problem = f"the header has '{double}' twice" if double is not None else "the header lacks a name"
+        duplicate = next((text for at, text in enumerate(header) if folded[at] in folded[:at]), None)
+        if duplicate is not None or "" in folded:
+            problem = (
+                f"the header has '{duplicate}' twice" if duplicate is not None else "the header lacks a name"
+            )
             raise InvalidSchema(
                 problem, where=where, hint="declare the columns in read.schema: they go by position then"
             )

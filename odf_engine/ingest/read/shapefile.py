@@ -89,26 +89,26 @@ def shapefile_to_lines(
             kind: _unpack(archive, entry, folder / f"part{kind}", name, reporter, limits or Limits())
             for kind, entry in _siblings(archive, chosen).items()
         }
-    shown = f"{name}/{chosen}"
+    shp_name = f"{name}/{chosen}"
     if ".dbf" not in parts:
         raise BadData(
             "the archive lacks the .dbf file that goes with it",
-            where=shown,
+            where=shp_name,
             hint="a shapefile is at least a .shp and a .dbf file of one name: fetch the whole archive",
         )
-    _check_projection(parts.get(".prj"), shown, reporter)
+    _check_projection(parts.get(".prj"), shp_name, reporter)
     code_page = parts[".cpg"].read_text("latin-1") if ".cpg" in parts else None
-    table = Table.open(parts[".dbf"], re.sub(r"(?i)\.shp$", ".dbf", shown), code_page)
+    table = Table.open(parts[".dbf"], re.sub(r"(?i)\.shp$", ".dbf", shp_name), code_page)
     if table.guessed:
         reporter.log(
             f"{table.name}: nothing says the encoding of its text: {table.encoding} is taken", "warning"
         )
     columns = _columns(table, reporter)
     lines = folder / "lines"
-    deleted = _write(table, columns, parts[".shp"], shown, lines, reporter)
+    deleted = _write(table, columns, parts[".shp"], shp_name, lines, reporter)
     for part in parts.values():
         part.unlink()
-    return ShapeLines(lines, shown, columns, deleted)
+    return ShapeLines(lines, shp_name, columns, deleted)
 
 
 # --- the archive -------------------------------------------------------------------------------
