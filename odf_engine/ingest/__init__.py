@@ -1,1 +1,1 @@
-"""Ingesting outside data into root datasets: fetch, prepare, read, preprocess, merge, commit."""
+"""Ingestion of external data into root datasets: fetch, prepare, read, preprocess, merge, commit."""

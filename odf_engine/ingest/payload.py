@@ -1,13 +1,13 @@
-"""Turns one payload into one commit: preprocess, schema, merge, write."""
+"""Ingestion of one payload as one commit: read, preprocess, schema, merge, write."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -19,7 +19,8 @@ from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
-from odf_engine.ingest.merge.base import MergeInputs, PreparedMerge, RetryMerge
+from odf_engine.ingest.merge.base import MergeInputs
+from odf_engine.ingest.merge.merge_plan import MergedSlice, run_merge
 from odf_engine.ingest.merge.merge_strategy import merge
 from odf_engine.ingest.prep_step import Limits, PreparedFile, prepare
 from odf_engine.ingest.read.read_step import ReadPlan, read
@@ -57,10 +58,10 @@ INPUT: Final = "input"
 
 
 def preprocess(session: SparkSession, frame: DataFrame, step: Transform | None) -> DataFrame:
-    """The result of the query; ``input`` in it is what was read. Nothing runs yet.
+    """Return the result of the query over ``input``, the rows that were read. Nothing runs yet.
 
     Raises:
-        InvalidQuery: another engine, a syntax error, an unknown column, …
+        InvalidQuery: the query is for another engine, or invalid.
     """
     if step is None:
         return frame
@@ -76,7 +77,7 @@ def preprocess(session: SparkSession, frame: DataFrame, step: Transform | None) 
 
 
 def steps_of(step: Sql) -> list[SqlQueryStep]:
-    """The steps of a query, however it was written.
+    """Return the steps of a query.
 
     Raises:
         InvalidQuery: it has both ``query`` and ``queries``, or neither.
@@ -89,18 +90,18 @@ def steps_of(step: Sql) -> list[SqlQueryStep]:
 def result_schema(
     result: pa.Schema, columns: pa.Schema | None, declared: pa.Schema | None, vocab: DatasetVocabulary
 ) -> pa.Schema:
-    """The complete schema of the slice for a result.
+    """Return the complete schema of the slice for a result.
 
     Args:
-        result: columns as they come out of Spark.
-        columns: the same as the manifest declares them, when no query comes in between; Spark knows
-            fewer types, and nothing of NOT NULL.
-        declared: the dataset's schema, which the result has to have then.
+        result: schema of the result in Spark.
+        columns: the columns as declared in the manifest, if there is no query. Spark has fewer types, and
+            no NOT NULL.
+        declared: schema of the dataset, which the result must have; None for a new dataset.
         vocab: names of the system columns.
 
     Raises:
-        InvalidSchema: a clash with a system column, an event time that is no time, or columns that
-            are not those of the dataset; the message lists the differences.
+        InvalidSchema: a column has the name of a system column, the event time is not a time, or the
+            columns differ from those of the dataset; the message lists the differences.
     """
     _check_clashes(result, vocab)
     source = columns if columns is not None else pa.schema([field.with_nullable(True) for field in result])
@@ -113,10 +114,13 @@ def result_schema(
 def adopt_declared_types(
     guessed: pa.Schema, declared: pa.Schema | None, vocab: DatasetVocabulary, *, subset: bool
 ) -> pa.Schema | None:
-    """Columns whose types were guessed, in the types of the dataset; None to leave them as they are.
+    """Return inferred columns with the types of the dataset; None if the inferred types are to be used.
 
-    Without ``subset`` the names have to be all those of the dataset; with it some may be missing, as
-    in files where a value that is null is not written at all.
+    Args:
+        guessed: inferred columns.
+        declared: schema of the dataset; None for a new dataset.
+        vocab: names of the system columns.
+        subset: columns of the dataset may be missing, as in formats that omit null values.
     """
     if declared is None:
         return None
@@ -124,7 +128,7 @@ def adopt_declared_types(
     places = [place for place in match_columns(columns.names, guessed.names) if place is not None]
     missing = set(columns.names) - {columns.names[place] for place in places} - {vocab.event_time_column}
     if len(places) < len(guessed) or (missing and not subset):
-        return None  # a difference that is said later
+        return None  # result_schema reports the difference.
     if missing:
         return columns
     found = [columns.field(at).with_name(name) for at, name in zip(places, guessed.names, strict=True)]
@@ -133,24 +137,30 @@ def adopt_declared_types(
 
 
 def operation_column(names: list[str], vocab: DatasetVocabulary) -> str | None:
-    """What the rows call the column with operations (``op``); None when they have none."""
+    """Return the name of the column with operations as the rows spell it; None if they have none."""
     (place,) = match_columns(names, [vocab.operation_type_column])
     return None if place is None else names[place]
 
 
 def drop_column(schema: pa.Schema, name: str | None) -> pa.Schema:
-    """The schema without a column of this name, in whatever case."""
+    """Return the schema without a column of this name, ignoring case."""
     if name is None:
         return schema
     return pa.schema([field for field in schema if field.name.casefold() != name.casefold()])
 
 
 def data_columns(declared: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """Return the event time and data columns of a dataset's schema."""
     system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     return pa.schema([field for field in declared if field.name not in system])
 
 
 def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
+    """Check the names of columns and the type of the event time.
+
+    Raises:
+        InvalidSchema: a column has the name of a system column, or the event time is not a time.
+    """
     keys = ("offsetColumn", "operationTypeColumn", "systemTimeColumn")
     names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     for key, name in zip(keys, names, strict=True):
@@ -173,13 +183,17 @@ def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
 
 
 def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
-    """Names and types have to be equal; the order and nullability of columns do not matter."""
-    wanted = data_columns(declared, vocab)
-    held = arrow_schema(spark_schema(wanted))  # the same columns as Spark has them
-    places = match_columns(source.names, wanted.names)
+    """Compare names and types of columns. Their order and nullability may differ.
+
+    Raises:
+        InvalidSchema: the columns differ.
+    """
+    expected = data_columns(declared, vocab)
+    spark_types = arrow_schema(spark_schema(expected))
+    places = match_columns(source.names, expected.names)
     missing: list[str] = []
     changed: list[str] = []
-    for field, in_spark, place in zip(wanted, held, places, strict=True):
+    for field, in_spark, place in zip(expected, spark_types, places, strict=True):
         if place is None:
             if field.name != vocab.event_time_column:
                 missing.append(f"column '{field.name}' is missing")
@@ -188,8 +202,8 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
         if not (pa.types.is_null(kind) or slice_type(kind) == field.type or kind == in_spark.type):
             changed.append(f"column '{field.name}' was {type_ddl(field.type)}, is {type_ddl(kind)}")
     new = [field for place, field in enumerate(source) if place not in places]
-    told = [*missing, *changed, *(f"column '{field.name}' is new" for field in new)]
-    if not told:
+    differences = [*missing, *changed, *(f"column '{field.name}' is new" for field in new)]
+    if not differences:
         return
     hint = "give the dataset's columns in the preprocess query, or start a new dataset for the others"
     if new and not changed:
@@ -200,21 +214,28 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
         )
         if missing:
             hint += ", which can also give NULL for what is missing"
-    raise InvalidSchema("the columns are not those of the dataset: " + "; ".join(told), hint=hint)
+    raise InvalidSchema("the columns are not those of the dataset: " + "; ".join(differences), hint=hint)
 
 
 _LINE: Final = re.compile(r": line ([0-9]+)")
-_WIDEST: Final = 160
-_PART: Final = 1 << 16
+_MAX_WIDTH: Final = 160
+_READ_CHARACTERS: Final = 1 << 16
 Reader = Callable[["SparkSession", PreparedFile, Path, Reporter], ReadPlan | None]
-"""Begins to read a prepared file; the folder is for temporary files."""
+"""Plans to read a prepared file; the folder is for temporary files. Returns None for an empty file."""
+
+
+class _StagedSlice(NamedTuple):
+    """A slice that is not yet committed, and its complete schema."""
+
+    schema: pa.Schema
+    merged: MergedSlice
 
 
 class PayloadJob:
-    """Reads, merges and commits one payload of a source that is polled or pushed to.
+    """Reads, merges and commits one payload of a polling or push source.
 
-    ``run`` leaves the dataset either as it was, or with the payload's rows and source state in it.
-    Rows that are pushed may have a column with operations; those of a polled source may not.
+    ``run`` commits the rows and the source state of the payload, or nothing. Only pushed rows may have a
+    column with operations.
     """
 
     def __init__(
@@ -231,12 +252,22 @@ class PayloadJob:
         reader: Reader | None = None,
         strict: bool = False,
     ) -> None:
-        """``after`` is the head of which source and payload were taken, where others may have moved it
-        since; ``reader`` reads in another way than the source says; ``strict`` makes errors of rows that
-        a ledger has with other values.
+        """Prepare the ingestion into the current head.
+
+        Args:
+            entry: the dataset.
+            source: the source event.
+            payload: the fetched or pushed file.
+            session: Spark session.
+            folder: for temporary files; the caller removes it.
+            config: of the workspace.
+            reporter: receives phases, amounts and commits, and cancels the job.
+            after: the expected head; None for any.
+            reader: replaces the read step of the source.
+            strict: rows of a ledger with a known key and other values are an error.
 
         Raises:
-            Conflict: the head is another one than ``after``.
+            Conflict: the head is not ``after``.
         """
         self._entry = entry
         self._dataset = entry.dataset
@@ -258,15 +289,14 @@ class PayloadJob:
         self._system_time = max(Timestamp.now(), self._state.system_time)
         self._event_time = payload.event_time or self._system_time
         self._declared = declared_schema(self._state)
-        self._begun = monotonic()
+        self._started = monotonic()
         self._size = 0
-        self._merged: PreparedMerge | None = None
 
     def run(self) -> Multihash:
-        """Does it; returns the head that the dataset has then.
+        """Ingest the payload; return the new head, or the old one if nothing has changed.
 
         Raises:
-            NotSynced: the head has moved; a power failure may undo it.
+            NotSynced: the head was moved, and a power failure can revert it.
             OdfError: nothing was committed.
         """
         staged = self._dataset.staging_path("data")
@@ -274,13 +304,13 @@ class PayloadJob:
             prepared = self._prepare()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
                 reading = self._read(prepared)
-                written, schema = (None, None) if reading is None else self._write(reading, staged)
+                staged_slice = None if reading is None else self._write(reading, staged)
             self._payload.check_unchanged()
-            head = self._commit(written, schema, staged)
+            head = self._commit(staged_slice, staged)
         except (Cancelled, NotSynced):
             raise
         except OdfError:
-            self._payload.check_unchanged()  # then whatever looked wrong is no wonder
+            self._payload.check_unchanged()  # A change of the file explains the error.
             raise
         finally:
             staged.unlink(missing_ok=True)
@@ -305,7 +335,7 @@ class PayloadJob:
         reading = read(session, step, prepared, folder, reporter, limits=limits)
         if reading is None or reading.columns is not None or self._source.preprocess is not None:
             return reading
-        # What types were guessed depends on the rows of the day; the dataset's types count.
+        # Inferred types depend on the rows of the file. Those of the dataset take precedence.
         guessed = arrow_schema(reading.frame.schema)
         subset = not isinstance(step, Csv | Parquet | EsriShapefile)
         columns = adopt_declared_types(guessed, self._declared, self._state.vocabulary, subset=subset)
@@ -313,8 +343,8 @@ class PayloadJob:
             return reading
         return read(session, step, prepared, folder, reporter, columns, limits=limits)
 
-    def _write(self, reading: ReadPlan, staged: Path) -> tuple[WrittenSlice | None, pa.Schema]:
-        """Everything that runs in Spark; errors get the place in the file that they are about."""
+    def _write(self, reading: ReadPlan, staged: Path) -> _StagedSlice:
+        """Run preprocess, merge and write. The location of an error in the file is added to it."""
         try:
             vocab = self._state.vocabulary
             result = preprocess(self._session, reading.frame, self._source.preprocess)
@@ -328,9 +358,10 @@ class PayloadJob:
                 vocab,
             )
             self._reporter.phase("merge")
-            self._merged = merge(self._source.merge, self._inputs(result, schema, operations))
+            prepared = merge(self._source.merge, self._inputs(result, schema, operations))
             self._reporter.phase("write")
-            return self._write_slice(self._merged, schema, staged), schema
+            merged = run_merge(prepared, lambda rows: self._write_slice(rows, schema, staged), self._reporter)
+            return _StagedSlice(schema, merged)
         except BadData as error:
             raise reading.explain(error) from error
         except InvalidSchema as error:
@@ -347,35 +378,32 @@ class PayloadJob:
             first_offset=self._first_offset,
             event_time=self._event_time,
             scratch=self._folder,
-            reporter=_Part(self._reporter, bytes=self._bytes_read),
+            reporter=_AmountFilter(self._reporter, bytes=self._bytes_read),
             changelog=operations,
             strict=self._strict,
             unordered=self._source.preprocess is not None and has_nondeterministic_order(new),
         )
 
-    def _write_slice(self, merged: PreparedMerge, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
-        while True:
-            with suppress(RetryMerge):
-                return self._write_once(merged, schema, staged)
-
-    def _write_once(self, merged: PreparedMerge, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
-        begun = monotonic()
+    def _write_slice(
+        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, staged: Path
+    ) -> WrittenSlice | None:
+        started = monotonic()
         written = write_slice(
-            merged.batches(),
+            rows,
             schema=schema,
             vocab=self._state.vocabulary,
             path=staged,
             first_offset=self._first_offset,
             system_time=self._system_time,
             fallback_event_time=self._event_time,
-            reporter=_Part(self._reporter, rows=lambda rows: {"rows": rows}),
+            reporter=_AmountFilter(self._reporter, rows=lambda rows: {"rows": rows}),
         )
         if written is None:
             self._reporter.log(f"{self._payload.name}: no new rows")
         else:
             self._reporter.log(
                 f"{self._payload.name}: read, merged and written, {written.rows:,} rows,"
-                f" {written.size:,} bytes in {monotonic() - begun:.1f} s"
+                f" {written.size:,} bytes in {monotonic() - started:.1f} s"
             )
         return written
 
@@ -385,11 +413,13 @@ class PayloadJob:
         return 0 if last is None else last + 1
 
     def _bytes_read(self, read: int) -> dict[str, int]:
-        # Spark counts what it reads of earlier slices too.
+        # The count of Spark includes bytes of earlier slices.
         return {"bytes": min(read, self._size), "total_bytes": self._size}
 
-    def _commit(self, written: WrittenSlice | None, schema: pa.Schema | None, staged: Path) -> Multihash:
+    def _commit(self, staged_slice: _StagedSlice | None, staged: Path) -> Multihash:
+        """Commit the rows, if any, and the source state; return the new head."""
         reporter, state = self._reporter, self._state
+        written = None if staged_slice is None else staged_slice.merged.written
         source_state = self._payload.state or state.source_state
         if written is None and source_state == state.source_state:
             reporter.log(f"{self._payload.name}: nothing changed")
@@ -397,8 +427,8 @@ class PayloadJob:
         reporter.phase("commit")
         reporter.raise_if_cancelled()
         events: list[MetadataEvent] = []
-        if written is not None and self._declared is None and schema is not None:
-            events.append(SetDataSchema(schema=encode_schema(schema)))
+        if staged_slice is not None and written is not None and self._declared is None:
+            events.append(SetDataSchema(schema=encode_schema(staged_slice.schema)))
         checkpoint = state.last_checkpoint
         watermark = [time for time in (state.watermark, written and written.max_event_time) if time]
         events.append(
@@ -419,17 +449,18 @@ class PayloadJob:
             block_version=self._config.block_version,
         )
         rows = written.rows if written is not None else 0
-        took = monotonic() - self._begun
+        took = monotonic() - self._started
         reporter.log(f"{self._payload.name}: block {head}, {rows:,} rows, in {took:.1f} s all in all")
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
-        if written is not None and self._merged is not None:
-            self._merged.committed(written.offset_interval.end, str(written.physical_hash))
+        keys = None if staged_slice is None else staged_slice.merged.keys
+        if written is not None and keys is not None:
+            keys.commit(written.offset_interval.end, str(written.physical_hash), reporter)
         return head
 
 
 @contextmanager
 def _excerpts(prepared: PreparedFile, encoding: str | None) -> Iterator[None]:
-    """Gives errors about a line of the file that line."""
+    """Add the line of the file to errors that name its number."""
     try:
         yield
     except OdfError as error:
@@ -441,18 +472,18 @@ def _excerpts(prepared: PreparedFile, encoding: str | None) -> Iterator[None]:
 
 
 def _excerpt(path: Path, number: int, encoding: str) -> tuple[str, ...]:
-    """One line, cut to what can be shown, with its number before it."""
+    """Return a line of the file with its number, truncated for display."""
     here = 1
     try:
         with path.open(encoding=encoding, errors="replace") as lines:
-            while here < number and (part := lines.readline(_PART)):
-                here += part.endswith("\n")  # a line may be larger than memory
-            line = lines.readline(_PART).rstrip()
+            while here < number and (part := lines.readline(_READ_CHARACTERS)):
+                here += part.endswith("\n")  # A line can exceed the memory.
+            line = lines.readline(_READ_CHARACTERS).rstrip()
     except (OSError, LookupError, UnicodeError):
         return ()
-    # A terminal must not obey what stands in a file.
+    # Control characters of a file must not reach a terminal.
     text = "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line)
-    return (f"{number} | {text if len(text) <= _WIDEST else text[:_WIDEST] + '…'}",) if text else ()
+    return (f"{number} | {text if len(text) <= _MAX_WIDTH else text[:_MAX_WIDTH] + '…'}",) if text else ()
 
 
 def _data_slice(written: WrittenSlice | None) -> DataSlice | None:
@@ -466,30 +497,33 @@ def _data_slice(written: WrittenSlice | None) -> DataSlice | None:
     )
 
 
-class _Part(Reporter):
-    """Passes on one kind of amount only: Spark knows the bytes that were read, the slice its rows."""
+class _AmountFilter(Reporter):
+    """Passes on some amounts, after a conversion.
 
-    def __init__(self, whole: Reporter, **amounts: Callable[[int], dict[str, int]]) -> None:
+    The bytes are those that Spark reads, the rows are those that the slice writer writes.
+    """
+
+    def __init__(self, target: Reporter, **amounts: Callable[[int], dict[str, int]]) -> None:
         super().__init__()
-        self._whole = whole
+        self._target = target
         self._amounts = amounts
 
     def set_amounts(self, **amounts: Any) -> None:
-        for name, said in self._amounts.items():
+        for name, convert in self._amounts.items():
             if amounts.get(name) is not None:
-                self._whole.set_amounts(**said(amounts[name]))
+                self._target.set_amounts(**convert(amounts[name]))
 
     def log(self, text: str, level: str = "info") -> None:
-        self._whole.log(text, level)
+        self._target.log(text, level)
 
     @property
     def cancelled(self) -> bool:
-        return self._whole.cancelled
+        return self._target.cancelled
 
     def raise_if_cancelled(self) -> None:
-        self._whole.raise_if_cancelled()
+        self._target.raise_if_cancelled()
 
     @contextmanager
     def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
-        with self._whole.on_cancel(hook):
+        with self._target.on_cancel(hook):
             yield

@@ -1,4 +1,4 @@
-"""Pulls a root dataset from its polling source, payload by payload."""
+"""Pulls of root datasets from their polling source, payload by payload."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ def pull(
     strict: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> ChainUpdate:
-    """Brings a root dataset up to date with its source.
+    """Ingest the new data of the polling source.
 
     Args:
-        workspace: where relative paths start.
+        workspace: the workspace; relative paths start at its folder.
         entry: the dataset.
         runtime: a started Spark.
-        reporter: hears of phases, amounts and commits, and is asked whether to stop.
-        fetch_uncacheable: fetch a source again that cannot say whether it changed.
-        set_watermark: instead of polling, say up to when event time is complete.
-        force: fetch although the source says that nothing changed.
-        strict: rows that a ledger has with other values are an error, not a warning.
-        environment: values for ``${{ env.NAME }}`` that were given along with the request.
+        reporter: receives phases, amounts and commits, and cancels the pull.
+        fetch_uncacheable: fetch an ingested source that has no information about changes.
+        set_watermark: commit this watermark instead of polling.
+        force: fetch even if the source reports no change.
+        strict: rows of a ledger with a known key and other values are an error, not a warning.
+        environment: values for ``${{ env.NAME }}`` in the request.
 
     Raises:
-        NotTrusted: somebody else wrote the source, and it was not allowed to run.
-        Cancelled: what was committed until then stays.
-        OdfError: the pull failed; what was committed until then stays, and the next pull goes on there.
+        NotTrusted: the source is by another author, and is not trusted.
+        Cancelled: the pull was cancelled; earlier commits remain.
+        OdfError: the pull failed; earlier commits remain, and the next pull continues after them.
     """
     dataset = entry.dataset
     before = dataset.state()
@@ -68,15 +68,19 @@ def pull(
         _set_watermark(workspace, entry, before, set_watermark, reporter)
     else:
         Trust(workspace).require_trust(entry)
-        if _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
+        if _needs_fetch(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
             _poll(workspace, entry, runtime, reporter, environment, force=force, strict=strict)
     return ChainUpdate.from_states(before, dataset.state())
 
 
-def _has_news(
+def _needs_fetch(
     dataset: Dataset, state: ChainState, reporter: Reporter, *, fetch_uncacheable: bool, force: bool
 ) -> bool:
-    """Whether it makes sense to ask the source."""
+    """Return whether the source has to be fetched; log why not.
+
+    Raises:
+        Unsupported: the source is of a newer specification.
+    """
     source = state.polling_source
     if "SetPollingSource" in state.not_understood:
         raise Unsupported(
@@ -84,7 +88,7 @@ def _has_news(
             where=f"block {state.not_understood['SetPollingSource']}",
         )
     if source is None:
-        reporter.log(_no_source(dataset, state))
+        reporter.log(_no_source_message(dataset, state))
         return False
     if force or isinstance(source.fetch, FilesGlob) or not state.was_polled:
         return True
@@ -101,7 +105,7 @@ def _has_news(
     return True
 
 
-def _no_source(dataset: Dataset, state: ChainState) -> str:
+def _no_source_message(dataset: Dataset, state: ChainState) -> str:
     if disabled := dataset.list_blocks(1, kinds={"DisablePollingSource"}):
         why = f"the polling source was disabled by block {disabled[0].sequence_number}"
     else:
@@ -164,12 +168,12 @@ def _poll(
             downloads=workspace.odf / "cache" / "downloads",
         )
         session = runtime.session()
-        with closing(_told(fetch(source.fetch, context), reporter)) as payloads:
+        with closing(_report_fetch_phase(fetch(source.fetch, context), reporter)) as payloads:
             head = state.head
             for payload in payloads:
                 with payload_scratch_folder(job) as folder:
-                    # What was fetched, and how it is read, goes with the state at the beginning: nobody
-                    # else may commit in between, such as another source, or the same file.
+                    # Payload and source belong to the state at the start: a commit by another process in
+                    # between, such as of another source or the same file, is a conflict.
                     head = PayloadJob(
                         entry,
                         source,
@@ -183,8 +187,8 @@ def _poll(
                     ).run()
 
 
-def _told(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:
-    """The payloads, with the phase in which each is fetched."""
+def _report_fetch_phase(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:
+    """Yield the payloads; report the phase before each is fetched."""
     while True:
         reporter.phase("fetch")
         try:

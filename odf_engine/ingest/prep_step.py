@@ -29,13 +29,13 @@ from odf_engine.settings import PrepareConfig
 
 
 def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter, most_bytes: int) -> None:
-    """Writes what the command makes of ``path`` to ``target``; ``name`` is what people call the file.
+    """Run a command on ``path`` and write its output to ``target``. Errors refer to the file by ``name``.
 
     Raises:
         BadData: the command failed, or wrote more than ``most_bytes``.
-        InvalidManifest: there is no command.
+        InvalidManifest: the step has no command.
         Unsupported: the program is not installed.
-        Cancelled: the command was killed, with everything that it had started.
+        Cancelled: the command and its child processes were killed.
     """
     if not step.command or not step.command[0]:
         raise InvalidManifest("a Pipe step has no command", where="prepare")
@@ -54,14 +54,17 @@ def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter
         raise BadData(f"the command {shlex.join(step.command)} {ended}", where=name)
 
 
-_GZIP: Final = 31  # zlib's window bits for a gzip stream
+_GZIP: Final = 31  # Window bits of zlib for a gzip stream.
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on what a step writes: bytes in all, and how many times its packed size a file may become.
+    """Limits for the output of a step.
 
-    The ratio is looked at beyond ``ratio_from`` bytes only: small files may well be all zeros.
+    Attributes:
+        most_bytes: maximum number of bytes.
+        most_ratio: maximum ratio to the compressed size.
+        ratio_from: number of bytes from which the ratio is checked. A small file may be all zeros.
     """
 
     most_bytes: int = PrepareConfig().most_bytes
@@ -70,13 +73,13 @@ class Limits:
 
     @classmethod
     def of(cls, config: PrepareConfig) -> Limits:
-        """The bounds that the workspace's configuration sets."""
+        """Return the limits of the workspace's configuration."""
         return cls(config.most_bytes, config.most_ratio)
 
 
 @dataclass(frozen=True)
 class PreparedFile:
-    """A file to be read, and what people call it."""
+    """A prepared file, and its name in messages."""
 
     path: Path
     name: str
@@ -90,18 +93,18 @@ def prepare(
     reporter: Reporter,
     limits: Limits | None = None,
 ) -> PreparedFile:
-    """Runs the steps over a fetched file; without steps the file is taken as it is.
+    """Run the steps on a fetched file. Without steps, return the file itself.
 
     Raises:
-        BadData: not such an archive, cut short, damaged, unsafe, beyond the limits, or without the entry
-            asked for; a command that failed.
-        Unsupported: a command that is not installed.
-        Cancelled: asked to stop.
+        BadData: the archive is of another format, truncated, damaged, unsafe or beyond the limits, or has
+            no entry of that name; or a command failed.
+        Unsupported: a command is not installed.
+        Cancelled: the job was cancelled.
     """
     limits = limits or Limits()
-    packed = path.stat().st_size  # archives within archives are measured by the outermost one
+    packed = path.stat().st_size  # Nested archives are compared with the outermost one.
     for number, step in enumerate(steps or ()):
-        target, begun = job / f"prepared-{number}", monotonic()
+        target, started = job / f"prepared-{number}", monotonic()
         if isinstance(step, Pipe):
             run_pipe(step, path, name, target, reporter, limits.most_bytes)
             name = f"{name} | {Path(step.command[0]).name}"
@@ -111,9 +114,9 @@ def prepare(
         else:
             _gunzip(path, name, target, packed, reporter, limits)
             name = name.removesuffix(".gz")
-        reporter.log(f"prepared {name}, {target.stat().st_size:,} bytes in {monotonic() - begun:.1f} s")
+        reporter.log(f"prepared {name}, {target.stat().st_size:,} bytes in {monotonic() - started:.1f} s")
         if number:
-            path.unlink()  # what the step before wrote
+            path.unlink()  # The output of the previous step.
         path = target
     return PreparedFile(path, name)
 
@@ -131,7 +134,7 @@ def _gunzip(path: Path, name: str, target: Path, packed: int, reporter: Reporter
 
 
 def _gunzipped(source: BinaryIO, name: str) -> Iterator[bytes]:
-    """The contents of one gzip member after the other; zero bytes after a member are padding."""
+    """Yield the content of all gzip members. Zero bytes after a member are padding."""
     stream = None
     data = source.read(_CHUNK)
     while data:
@@ -196,25 +199,25 @@ ZIP_ERRORS: Final = (
     ValueError,
     struct.error,
 )
-"""What ``zipfile`` raises for damaged archives. An OSError may also be one of the disk."""
+"""Errors of ``zipfile`` for damaged archives. An OSError can also be a disk error."""
 
 
 def is_disk_error(error: Exception) -> bool:
-    """Whether reading an archive failed for another reason than what is in it."""
+    """Return whether an error while reading an archive is one of the disk, not of the archive."""
     return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 
 def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfile.ZipInfo:
     entries = archive.infolist()
     for entry in entries:
-        if _leaves(entry.orig_filename):
+        if _escapes(entry.orig_filename):
             raise BadData(
-                f"the archive has an entry outside of itself: '{_plain(entry.orig_filename)}'",
+                f"the archive has an entry outside of itself: '{_printable(entry.orig_filename)}'",
                 where=name,
                 hint="archives like this are made to overwrite files: nothing of it is unpacked",
             )
     files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")]
-    names = ", ".join(_plain(entry.filename) for entry in files[:10]) + (", …" if len(files) > 10 else "")
+    names = ", ".join(_printable(entry.filename) for entry in files[:10]) + (", …" if len(files) > 10 else "")
     if not files:
         raise BadData("the archive has no files", where=name)
     if sub_path is None:
@@ -222,7 +225,7 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfil
             raise BadData(
                 f"the archive has {len(files)} files, and no subPath says which to read: {names}",
                 where=name,
-                hint=f"add one to the Decompress step, such as subPath: {_plain(files[0].filename)}",
+                hint=f"add one to the Decompress step, such as subPath: {_printable(files[0].filename)}",
             )
         return files[0]
     found = [entry for entry in files if entry.filename == sub_path] or [
@@ -236,13 +239,13 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfil
     return found[0]
 
 
-def _leaves(name: str) -> bool:
-    """Whether an entry would be unpacked elsewhere than below the folder it is unpacked to."""
-    path = PureWindowsPath(name)  # which knows both kinds of slashes, and drives
+def _escapes(name: str) -> bool:
+    """Return whether the path of an entry is absolute or leaves the target folder."""
+    path = PureWindowsPath(name)  # It splits at both kinds of slashes, and detects drives.
     return bool(path.anchor) or ".." in path.parts
 
 
-def _plain(name: str) -> str:
+def _printable(name: str) -> str:
     return "".join(char if char.isprintable() else "�" for char in name)
 
 
@@ -267,8 +270,8 @@ def _write(
 
 
 _CHUNK: Final = 1 << 18
-_PATIENCE: Final = 0.2
-"""Seconds until a cancelled command is killed, at most."""
+_POLL_SECONDS: Final = 0.2
+"""Interval in seconds at which a running command is checked for cancellation."""
 _MAX_LINES: Final = 2000
 _MAX_LINE: Final = 2000
 _LAST_LINES: Final = 5
@@ -276,14 +279,16 @@ _LAST_LINES: Final = 5
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended: its exit code, minus the signal that killed it, and its last remarks."""
+    """Exit code of a command, or the negative signal that killed it, and the last lines of its output."""
 
     code: int
     remarks: str
 
     def __str__(self) -> str:
-        how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
-        return f"{how}: {self.remarks}" if self.remarks else how
+        status = (
+            f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+        )
+        return f"{status}: {self.remarks}" if self.remarks else status
 
 
 def run_command(
@@ -297,31 +302,31 @@ def run_command(
     most_bytes: int | None = None,
     level: str = "info",
 ) -> CommandResult:
-    """Runs a command without a shell, in a process group of its own, until it has ended.
+    """Run a command without a shell, in its own process group, until it exits.
 
     Args:
         argv: the program and its arguments.
-        folder: where it runs.
-        environment: all that it gets of variables.
-        reporter: gets its remarks as they come, and how much it has written; cancels it.
-        stdin: what it reads; None: nothing.
-        target: the file that takes its output; None: that is remarks too.
-        most_bytes: how much it may write to ``target``.
-        level: of its remarks in the log.
+        folder: working directory.
+        environment: all environment variables of the command.
+        reporter: receives the lines of its error output and the bytes written; cancels it.
+        stdin: input file; None for empty input.
+        target: output file; None to log the output like error output.
+        most_bytes: maximum size of ``target``.
+        level: log level of its lines.
 
     Raises:
-        Unsupported: there is no such program, or it may not run.
-        BadData: it wrote too much.
-        Cancelled: its whole process group was killed.
+        Unsupported: the program does not exist, or cannot be started.
+        BadData: the output exceeds ``most_bytes``.
+        Cancelled: the job was cancelled, and the process group killed.
     """
     with Path(os.devnull if stdin is None else stdin).open("rb") as source:
         process = _start(argv, folder, environment, source)
     with process:
         try:
-            remarks = _attend(process, argv[0], reporter, target, most_bytes, level)
+            remarks = _collect_output(process, argv[0], reporter, target, most_bytes, level)
             while True:
                 with suppress(subprocess.TimeoutExpired):
-                    return CommandResult(process.wait(_PATIENCE), remarks)
+                    return CommandResult(process.wait(_POLL_SECONDS), remarks)
                 reporter.raise_if_cancelled()
         except BaseException:
             with suppress(ProcessLookupError):
@@ -330,9 +335,9 @@ def run_command(
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
-    """What a command gets of variables: where programs are, and nothing that may be secret."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return {"PATH": os.defpath, "LANG": "C.UTF-8", **kept, "TMPDIR": str(folder)}
+    """Return the environment variables of a command: the search path, but nothing that can be secret."""
+    inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {"PATH": os.defpath, "LANG": "C.UTF-8", **inherited, "TMPDIR": str(folder)}
 
 
 def _start(
@@ -350,16 +355,16 @@ def _start(
         )
     except (OSError, ValueError) as error:
         problem = "is not installed" if isinstance(error, FileNotFoundError) else "cannot be started"
-        because = (
+        reason = (
             "" if isinstance(error, FileNotFoundError) else f": {getattr(error, 'strerror', None) or error}"
         )
         raise Unsupported(
-            f"the command '{argv[0]}' {problem}{because}",
+            f"the command '{argv[0]}' {problem}{reason}",
             hint=f"it is looked for in {environment.get('PATH', 'no folder')}",
         ) from None
 
 
-def _attend(
+def _collect_output(
     process: subprocess.Popen[bytes],
     program: str,
     reporter: Reporter,
@@ -367,21 +372,21 @@ def _attend(
     most_bytes: int | None,
     level: str,
 ) -> str:
-    """Takes what a process writes until it closes both ends; its last remarks."""
+    """Read the output of a process until it closes both streams; return the last lines of its errors."""
     assert process.stdout is not None
     assert process.stderr is not None
-    remarks = _StderrLog(Path(program).name, reporter, level)
+    log = _StderrLog(Path(program).name, reporter, level)
     size = 0
     with selectors.DefaultSelector() as ready, Path(target or os.devnull).open("wb") as file:
         ready.register(process.stdout, selectors.EVENT_READ)
         ready.register(process.stderr, selectors.EVENT_READ)
         while ready.get_map():
-            for key, _ in ready.select(_PATIENCE):
+            for key, _ in ready.select(_POLL_SECONDS):
                 chunk = os.read(key.fd, _CHUNK)
                 if not chunk:
                     ready.unregister(key.fileobj)
                 elif key.fileobj is process.stderr or target is None:
-                    remarks.take(chunk)
+                    log.add(chunk)
                 else:
                     size += len(chunk)
                     if most_bytes is not None and size > most_bytes:
@@ -392,11 +397,11 @@ def _attend(
                     file.write(chunk)
                     reporter.set_amounts(bytes=size)
             reporter.raise_if_cancelled()
-    return remarks.end()
+    return log.end()
 
 
 class _StderrLog:
-    """Lines of a command's error output: into the log as they come, the last of them kept."""
+    """Logs the lines of a command's error output, and stores the last ones."""
 
     def __init__(self, program: str, reporter: Reporter, level: str) -> None:
         self._program = program
@@ -406,21 +411,23 @@ class _StderrLog:
         self._lines = 0
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
 
-    def take(self, chunk: bytes) -> None:
-        # A carriage return alone draws a line again, as progress bars do.
+    def add(self, chunk: bytes) -> None:
+        """Log the complete lines so far."""
+        # Progress bars separate lines by a carriage return.
         *lines, self._rest = (self._rest + chunk).replace(b"\r", b"\n").split(b"\n")
         if len(self._rest) > _MAX_LINE:
             lines, self._rest = [*lines, self._rest], b""
         for line in lines:
-            self._say(line)
+            self._log_line(line)
 
     def end(self) -> str:
-        self._say(self._rest)
+        """Log the rest; return the last lines."""
+        self._log_line(self._rest)
         if self._lines > _MAX_LINES:
             self._reporter.log(f"{self._program}: … {self._lines - _MAX_LINES:,} more lines", "warning")
         return " / ".join(self._last)
 
-    def _say(self, line: bytes) -> None:
+    def _log_line(self, line: bytes) -> None:
         text = "".join(char if char.isprintable() else " " for char in line.decode(errors="replace")).strip()
         if not text:
             return

@@ -1,4 +1,4 @@
-"""Pushes files into a root dataset through a push source."""
+"""Pushes of files into a root dataset through a push source."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
 
-_MANY: Final = 50
-"""So many names are listed."""
-_SHAPES: Final = (GeoJson, NdGeoJson, EsriShapefile)
+_MAX_NAMES: Final = 50
+"""Number of names that a message lists."""
+_WITH_GEOMETRY: Final = (GeoJson, NdGeoJson, EsriShapefile)
 _GEOMETRY: Final = "geometry"
 
 
 @dataclass(frozen=True)
 class PushedFileReader:
-    """Reads files with the columns that a push source takes.
+    """Reads files with the columns that a push source accepts.
 
     Attributes:
-        step: how to read.
-        plain: the step is not the source's own: CSV has a header if its first line has a column's name.
-        columns: that the source takes; None where any will do.
-        optional: of them those that a push may always leave out.
-        operations: the name of the column that says what is done with a row.
-        ignore_unknown: leave out what is unknown, and make null what is missing.
-        limits: of what a format that is an archive may unpack to.
+        step: how to read the file.
+        plain: the step is not that of the source: CSV has a header if its first line has a column name.
+        columns: accepted columns; None for any.
+        optional: columns that may be missing.
+        operations: name of the column with operations.
+        ignore_unknown: drop unknown columns, and fill missing ones with null.
+        limits: for unpacking a format that is an archive.
     """
 
     step: ReadStep
@@ -80,10 +80,10 @@ class PushedFileReader:
     def read(
         self, session: SparkSession, prepared: PreparedFile, folder: Path, reporter: Reporter
     ) -> ReadPlan | None:
-        """Begins to read; None when there is nothing in the file at all.
+        """Plan to read a file; return None if it is empty.
 
         Raises:
-            InvalidSchema: columns that are unknown, or missing; the message lists them.
+            InvalidSchema: columns are unknown or missing; the message lists them.
             BadData: the file is not of its format.
         """
         columns, step = self.columns, self.step
@@ -99,18 +99,22 @@ class PushedFileReader:
             return self._read_keys(session, step, columns, prepared, folder, reporter)
         places = match_columns(columns.names, found)
         self._check(columns, found, prepared.name, reporter)
-        held = [
+        fields = [
             pa.field(name, pa.string()) if place is None else columns.field(place)
             for name, place in zip(found, places, strict=True)
         ]
         if isinstance(step, Parquet):
-            held = [field for field, place in zip(held, places, strict=True) if place is not None]
+            fields = [field for field, place in zip(fields, places, strict=True) if place is not None]
         step = replace(step, schema=None, odf_schema=None)
-        reading = read(session, step, prepared, folder, reporter, pa.schema(held))
-        return reading and self._in_order(reading, columns)
+        reading = read(session, step, prepared, folder, reporter, pa.schema(fields))
+        return reading and self._select_columns(reading, columns)
 
     def _header(self, step: Csv, prepared: PreparedFile) -> list[str] | None:
-        """The names in the first line; None when it has none."""
+        """Return the names in the first line; None if the file has no header.
+
+        Raises:
+            InvalidSchema: a name is empty or repeated.
+        """
         if not step.header and not self.plain:
             return None
         names = [name.strip() for name in first_row(csv_file(step, prepared))]
@@ -119,10 +123,10 @@ class PushedFileReader:
             assert self.columns is not None
             if not {name.casefold() for name in self.columns.names} & set(folded):
                 return None
-        double = next((name for at, name in enumerate(names) if folded[at] in folded[:at]), None)
-        if double is not None or "" in names:
+        duplicate = next((name for at, name in enumerate(names) if folded[at] in folded[:at]), None)
+        if duplicate is not None or "" in names:
             raise InvalidSchema(
-                "the header lacks a name" if double is None else f"the header has '{double}' twice",
+                "the header lacks a name" if duplicate is None else f"the header has '{duplicate}' twice",
                 where=f"{prepared.name}: line 1",
             )
         return names or None
@@ -136,7 +140,7 @@ class PushedFileReader:
         folder: Path,
         reporter: Reporter,
     ) -> ReadPlan | None:
-        """Files whose every row has names of its own, or none at all."""
+        """Read a file in which each row names its columns, or none does."""
         absent: list[str] = []
 
         def compare(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -> None:
@@ -144,39 +148,42 @@ class PushedFileReader:
                 absent.extend(self._check(columns, keys, file.name, reporter))
 
         reading = read(session, step, prepared, folder, reporter, columns, compare, self.limits)
-        gone = [name for name in absent if name in self.optional]
-        if reading is None or not gone:
+        omitted = [name for name in absent if name in self.optional]
+        if reading is None or not omitted:
             return reading
-        return self._in_order(reading, pa.schema([field for field in columns if field.name not in gone]))
+        return self._select_columns(
+            reading, pa.schema([field for field in columns if field.name not in omitted])
+        )
 
     def _check(self, columns: pa.Schema, found: Collection[str], file: str, reporter: Reporter) -> list[str]:
-        """Compares names, in whatever case.
+        """Compare names, ignoring case; return the missing columns.
 
-        Returns: the columns that are not there.
+        Raises:
+            InvalidSchema: columns are unknown or missing, and may not be.
         """
-        there, known = {name.casefold() for name in found}, {name.casefold() for name in columns.names}
-        # Shapes are always there, and a source need not want them.
-        tacit = [_GEOMETRY] if isinstance(self.step, _SHAPES) else []
-        unknown = [name for name in found if name.casefold() not in known and name not in tacit]
-        missing = [name for name in columns.names if name.casefold() not in there]
-        wanted = [name for name in missing if name not in self.optional]
-        required = [name for name in wanted if not columns.field(name).nullable]
+        present, known = {name.casefold() for name in found}, {name.casefold() for name in columns.names}
+        # These formats always have a geometry, which the source may omit.
+        implicit = [_GEOMETRY] if isinstance(self.step, _WITH_GEOMETRY) else []
+        unknown = [name for name in found if name.casefold() not in known and name not in implicit]
+        missing = [name for name in columns.names if name.casefold() not in present]
+        not_optional = [name for name in missing if name not in self.optional]
+        required = [name for name in not_optional if not columns.field(name).nullable]
         if any(name.casefold() == self.operations.casefold() for name in unknown):
-            # Without it, rows that take others back would be added.
+            # Without the column, retractions would be appended as rows.
             raise InvalidSchema(
                 f"the rows say in a column '{self.operations}' what is done with each, and the source does"
                 " not take that column",
                 where=file,
                 hint=f"declare it in the source's read.schema, as {self.operations} STRING: odf add --update",
             )
-        if required or ((unknown or wanted) and not self.ignore_unknown):
+        if required or ((unknown or not_optional) and not self.ignore_unknown):
             if unknown and isinstance(found, Mapping) and isinstance(self.step, NdJson):
                 file = f"{file}: line {found[unknown[0]]}"
-            raise self._mismatch(columns, unknown, wanted, required, file)
+            raise self._mismatch(columns, unknown, not_optional, required, file)
         if unknown:
             reporter.log(f"{file}: unknown columns are left out: {_listed(unknown)}", "warning")
-        if wanted:
-            reporter.log(f"{file}: missing columns are null: {_listed(wanted)}", "warning")
+        if not_optional:
+            reporter.log(f"{file}: missing columns are null: {_listed(not_optional)}", "warning")
         return missing
 
     def _mismatch(
@@ -201,18 +208,18 @@ class PushedFileReader:
             "the columns are not those that the source takes; " + "; ".join(problems), where=where, hint=hint
         )
 
-    def _in_order(self, reading: ReadPlan, columns: pa.Schema) -> ReadPlan:
-        """The rows with the columns of the source, what is missing as null; without what may be left out."""
-        held = arrow_schema(reading.frame.schema)
+    def _select_columns(self, reading: ReadPlan, columns: pa.Schema) -> ReadPlan:
+        """Select the columns of the source; missing ones are null, or omitted if they are optional."""
+        present = arrow_schema(reading.frame.schema)
         parts: list[str] = []
         fields: list[pa.Field] = []
-        for field, place in zip(columns, match_columns(held.names, columns.names), strict=True):
+        for field, place in zip(columns, match_columns(present.names, columns.names), strict=True):
             if place is None and field.name in self.optional:
                 continue
             value = (
                 sql_types.typed_null(field.type, field.name)
                 if place is None
-                else sql_types.column(held.names[place])
+                else sql_types.column(present.names[place])
             )
             parts.append(f"{value} AS {sql_types.column(field.name)}")
             fields.append(field)
@@ -223,13 +230,13 @@ def _parquet_names(path: Path) -> list[str] | None:
     try:
         return list(read_parquet_schema(path).names)
     except (*UNREADABLE, InvalidSchema):
-        return None  # reading it says what is wrong
+        return None  # The reader reports the error.
 
 
 def _listed(names: Iterable[str]) -> str:
     names = list(names)
-    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
-    return ", ".join(map(shorten, names[:_MANY])) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(map(shorten, names[:_MAX_NAMES])) + more
 
 
 FORMATS: Final[dict[str, type[ReadStep]]] = {
@@ -241,8 +248,8 @@ FORMATS: Final[dict[str, type[ReadStep]]] = {
     "parquet": Parquet,
     "esrishapefile": EsriShapefile,
 }
-"""The formats by the names that people give them."""
-_ENDINGS: Final[dict[str, type[ReadStep]]] = {
+"""Formats by their names on the command line."""
+_SUFFIXES: Final[dict[str, type[ReadStep]]] = {
     ".csv": Csv,
     ".ndjson": NdJson,
     ".jsonl": NdJson,
@@ -255,10 +262,10 @@ _HEAD: Final = 4096
 
 
 def format_named(name: str) -> type[ReadStep]:
-    """The format of this name, in whatever case.
+    """Return the format with a name, ignoring case.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no format has this name.
     """
     try:
         return FORMATS[name.lower()]
@@ -266,40 +273,44 @@ def format_named(name: str) -> type[ReadStep]:
         raise UsageError(f"there is no format '{name}'", hint="formats: " + ", ".join(FORMATS)) from None
 
 
-def read_step_for(source: ReadStep, asked: str | None, path: Path, reporter: Reporter) -> ReadStep:
-    """How to read a file: the source's own step, or the plain step of another format with its columns.
+def read_step_for(source: ReadStep, requested: str | None, path: Path, reporter: Reporter) -> ReadStep:
+    """Return the read step for a file: that of the source, or the default one of another format.
 
-    Another format is one that is asked for, or else one that the end of the file's name tells. All that
-    belongs to the source's format alone, such as separators, does not count then. A CSV file that is
-    read in this way has a header if its first line has the name of a column; that is looked at when it
-    is read.
+    The default step has the columns of the source, but no options such as separators. A CSV file that is
+    read in this way has a header if its first line has the name of a column.
+
+    Args:
+        source: read step of the source.
+        requested: name of the format; None to use the suffix of the file name.
+        path: the file.
+        reporter: receives a message if the suffix selects another format than that of the source.
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: no format has the requested name.
     """
-    wanted = format_named(asked) if asked is not None else _by_name(type(source), path)
-    if wanted is type(source):
+    selected = format_named(requested) if requested is not None else _format_of_suffix(type(source), path)
+    if selected is type(source):
         return source
-    if asked is None:
-        own, other = kind_of(source), wanted.__name__  # type: ignore[arg-type]
+    if requested is None:
+        own, other = kind_of(source), selected.__name__  # type: ignore[arg-type]
         reporter.log(f"{path.name} is read as {other}, as its name says, and not as {own}")
-    return replace(wanted(), schema=source.schema, odf_schema=source.odf_schema)
+    return replace(selected(), schema=source.schema, odf_schema=source.odf_schema)
 
 
-def _by_name(own: type[ReadStep], path: Path) -> type[ReadStep]:
-    """The format that the end of a name stands for, where that cannot be the source's own.
+def _format_of_suffix(own: type[ReadStep], path: Path) -> type[ReadStep]:
+    """Return the format of the file name's suffix, unless the format of the source has this suffix too.
 
-    Names ending in ``.json`` are given to JSON of all kinds: what is in the file decides then.
+    All JSON formats use the suffix ``.json``: the first character of the file selects one.
     """
-    wanted = _ENDINGS.get(path.suffix.lower(), own)
-    if wanted is not Json or own in (Json, GeoJson, NdGeoJson):
-        return own if own is NdGeoJson and wanted in (NdJson, GeoJson) else wanted
+    selected = _SUFFIXES.get(path.suffix.lower(), own)
+    if selected is not Json or own in (Json, GeoJson, NdGeoJson):
+        return own if own is NdGeoJson and selected in (NdJson, GeoJson) else selected
     with path.open("rb") as file:
         head = file.read(_HEAD).removeprefix(b"\xef\xbb\xbf").lstrip()
     return Json if head.startswith(b"[") else NdJson
 
 
-_PACKED: Final = {b"\x1f\x8b": "gzip -dc", b"PK\x03\x04": "unzip -p"}
+_COMPRESSED: Final = {b"\x1f\x8b": "gzip -dc", b"PK\x03\x04": "unzip -p"}
 
 
 def push(
@@ -315,26 +326,25 @@ def push(
     ignore_unknown: bool = False,
     strict: bool = False,
 ) -> ChainUpdate:
-    """Adds the rows of files to a root dataset, as one of its push sources says.
+    """Ingest files into a root dataset through one of its push sources.
 
     Args:
-        workspace: whose dataset it is.
+        workspace: the workspace of the dataset.
         entry: the dataset.
         runtime: a started Spark.
-        reporter: hears of phases, amounts and commits, and is asked whether to stop.
-        files: what to read; each becomes at most one commit.
-        source: the push source's name; it may be left out when there is only one.
-        format: of the files, when it is not what the source or the file's name says.
-        event_time: of rows without one; by default the time of ingestion.
-        ignore_unknown: leave out columns that the source does not know, and make those that are missing
-            null, if they may be.
-        strict: a known key of a ledger with other values is an error.
+        reporter: receives phases, amounts and commits, and cancels the push.
+        files: the files; each becomes at most one commit.
+        source: name of the push source; None if there is only one.
+        format: of the files; None for that of the file name or the source.
+        event_time: of rows that have none; None for the time of ingestion.
+        ignore_unknown: drop unknown columns, and fill missing nullable ones with null.
+        strict: rows of a ledger with a known key and other values are an error.
 
     Raises:
-        Cancelled: what was committed until then stays.
-        NotTrusted: somebody else's dataset, and what it runs was not allowed.
-        OdfError: the push failed. The files before the one that failed are in the dataset, and the hint
-            names them; of that one nothing is.
+        Cancelled: the push was cancelled; earlier commits remain.
+        NotTrusted: the dataset is by another author, and is not trusted.
+        OdfError: the push failed. Files before the failed one are committed, and the hint names them;
+            nothing of the failed one is.
     """
     before = entry.dataset.state()
     event = select_push_source(entry, source)
@@ -350,33 +360,33 @@ def push(
         for path in files:
             payload = Payload(path, path.name, None, event_time, file_stamp(path))
             try:
-                state = _unchanged(entry, event, path)
+                state = _state_before(entry, event, path)
                 step = read_step_for(event.read, format, path, reporter)
-                _check_unpacked(path, step, entry)
-                columns = _columns(workspace, state, event, step, ignore_unknown)
+                _reject_compressed(path, step, entry)
+                file_reader = _file_reader(workspace, state, event, step, ignore_unknown)
                 effective = replace(event, read=step)
                 with payload_scratch_folder(job) as folder:
                     PayloadJob(
                         *(entry, effective, payload, session, folder, workspace.config, reporter),
                         after=state.head,
-                        reader=columns.read,
+                        reader=file_reader.read,
                         strict=strict,
                     ).run()
             except OdfError as error:
                 if isinstance(error, NotSynced):
                     done.append(path.name)
-                _say_done(error, done)
+                _add_committed_files(error, done)
                 raise
             done.append(path.name)
             reporter.raise_if_cancelled()
     return ChainUpdate.from_states(before, entry.dataset.state())
 
 
-def _unchanged(entry: DatasetEntry, source: AddPushSource, path: Path) -> ChainState:
-    """The state of the dataset before a file.
+def _state_before(entry: DatasetEntry, source: AddPushSource, path: Path) -> ChainState:
+    """Return the state of the dataset before a file.
 
     Raises:
-        Conflict: the source is defined otherwise by now.
+        Conflict: the definition of the source has changed.
     """
     state = entry.dataset.state()
     if state.push_sources.get(source.source_name) != source:
@@ -388,18 +398,18 @@ def _unchanged(entry: DatasetEntry, source: AddPushSource, path: Path) -> ChainS
     return state
 
 
-def _columns(
+def _file_reader(
     workspace: Workspace, state: ChainState, source: AddPushSource, step: ReadStep, ignore_unknown: bool
 ) -> PushedFileReader:
-    """What the source takes: the columns that it declares, else those of the dataset."""
+    """Return the reader for the columns that the source declares, else for those of the dataset."""
     vocab = state.vocabulary
     operations = vocab.operation_type_column
     columns = declared_columns(step)
     optional: list[str] = []
-    if columns is None and source.preprocess is None and (held := declared_schema(state)) is not None:
-        columns = data_columns(held, vocab).append(pa.field(operations, pa.int32()))
+    if columns is None and source.preprocess is None and (declared := declared_schema(state)) is not None:
+        columns = data_columns(declared, vocab).append(pa.field(operations, pa.int32()))
         optional.append(vocab.event_time_column)
-    if source.preprocess is None:  # a query may count on the column being there
+    if source.preprocess is None:  # A query may require the column.
         optional.append(operations)
     names = [] if columns is None else columns.names
     return PushedFileReader(
@@ -413,11 +423,15 @@ def _columns(
     )
 
 
-def _check_unpacked(path: Path, step: ReadStep, entry: DatasetEntry) -> None:
-    """A push source has no prepare steps that could unpack a file."""
+def _reject_compressed(path: Path, step: ReadStep, entry: DatasetEntry) -> None:
+    """Check that a file is not compressed, since a push source has no prepare steps.
+
+    Raises:
+        BadData: the file is compressed.
+    """
     with path.open("rb") as file:
         head = file.read(4)
-    for magic, command in _PACKED.items():
+    for magic, command in _COMPRESSED.items():
         if head.startswith(magic) and not (isinstance(step, EsriShapefile) and magic.startswith(b"PK")):
             raise BadData(
                 "is packed, and what is pushed is read as it is",
@@ -426,8 +440,8 @@ def _check_unpacked(path: Path, step: ReadStep, entry: DatasetEntry) -> None:
             )
 
 
-def _say_done(error: OdfError, done: Sequence[str]) -> None:
-    """What a person has to know who would push the same files again."""
+def _add_committed_files(error: OdfError, done: Sequence[str]) -> None:
+    """Add the names of the committed files to the hint, which must not be pushed again."""
     if done:
-        said = f"already in the dataset: {', '.join(done)}; push only the files after it"
-        error.hint = f"{error.hint}; {said}" if error.hint else said
+        committed = f"already in the dataset: {', '.join(done)}; push only the files after it"
+        error.hint = f"{error.hint}; {committed}" if error.hint else committed

@@ -1,1 +1,1 @@
-"""Verification: integrity of chain and files, replay of transactions, origins."""
+"""Verification: integrity of chain and files, replay of transactions, origins of datasets."""

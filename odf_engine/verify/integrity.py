@@ -1,15 +1,15 @@
-"""Verifies a dataset: blocks, append rules, slices, checkpoints, ownership proofs."""
+"""Verification of a dataset: blocks, append rules, slices, checkpoints, ownership proofs."""
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -42,40 +42,40 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.progress import Reporter
-from odf_engine.verify.report import Finding, Report
+from odf_engine.verify.report import EngineUse, Finding, ReplayResult, Report
 from odf_engine.verify.slice_check import ExpectedSlice, FileChecks, Problem, VerifiedSlices, VerifyProgress
 
 if TYPE_CHECKING:
-    from odf_engine.verify.replay import NotReplayable, Replay
+    from odf_engine.verify.replay import Replay
 
 
 class ProofCheck(NamedTuple):
-    """What was found of the proofs of a dataset.
+    """The result of checking the ownership proofs of a dataset.
 
     Attributes:
-        right: how many are right.
-        newest: the number of the newest block that has a right one.
-        wrong: those that are not.
-        elsewhere: those that say nothing of this chain.
+        valid: number of valid proofs.
+        newest: sequence number of the newest block with a valid proof.
+        invalid: findings about invalid proofs.
+        unchecked: proofs of other chains, or of an owner that is not known.
     """
 
-    right: int
+    valid: int
     newest: int | None
-    wrong: list[Finding]
-    elsewhere: list[Finding]
+    invalid: list[Finding]
+    unchecked: list[Finding]
 
 
 def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multihash, int]) -> ProofCheck:
-    """Checks all proofs of a dataset.
+    """Check all ownership proofs of a dataset, also those of blocks outside of the verified range.
 
     Args:
-        folder: the dataset's.
-        owner: its id, as the first block says; None where that is lost.
-        numbers: the blocks of the chain.
+        folder: of the dataset.
+        owner: the dataset id in the first block; None if that block is lost.
+        numbers: sequence numbers of the blocks of the chain.
     """
-    right: list[int] = []
-    wrong: list[Finding] = []
-    elsewhere: list[Finding] = []
+    valid: list[int] = []
+    invalid: list[Finding] = []
+    unchecked: list[Finding] = []
     for name in list_proof_files(folder):
         try:
             block = Multihash.parse(name)
@@ -83,80 +83,64 @@ def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multiha
             if proof is None:
                 raise BadData(f"{PROOFS_FOLDER}/{name} is not named after a block")
             if owner is None:
-                elsewhere.append(_finding("proof-unknown", name, "whose dataset this is, is lost"))
+                unchecked.append(_proof_finding("proof-unknown", name, "whose dataset this is, is lost"))
                 continue
             verify_proof(proof, owner, block)
         except (BadData, InvalidIdentity) as error:
-            wrong.append(_finding("proof-wrong", name, error.message))
+            invalid.append(_proof_finding("proof-wrong", name, error.message))
             continue
         if block in numbers:
-            right.append(numbers[block])
+            valid.append(numbers[block])
         else:
             message = "a proof is for a block that is not in the chain"
-            elsewhere.append(_finding("proof-elsewhere", name, message))
-    return ProofCheck(len(right), max(right, default=None), wrong, elsewhere)
+            unchecked.append(_proof_finding("proof-elsewhere", name, message))
+    return ProofCheck(len(valid), max(valid, default=None), invalid, unchecked)
 
 
-def _finding(kind: str, block: str, message: str) -> Finding:
+def _proof_finding(kind: str, block: str, message: str) -> Finding:
     return Finding(kind, block[:100], message)
 
 
 _THREADS: Final = os.cpu_count() or 1
-_AHEAD: Final = 4 * _THREADS  # so that no thread waits for the one with the oldest check
-Check = Callable[[], Iterable[Problem]]
+_AHEAD: Final = 4 * _THREADS
+"""Number of tasks that are submitted ahead of the oldest one that runs."""
+_Result = TypeVar("_Result")
 
 
-class ParallelChecks:
-    """Checks of blocks, which run within a ``with`` block; its end waits for them.
+class Done(NamedTuple, Generic[_Result]):
+    """A result that needs no thread. It is cheaper than a Future that is done."""
 
-    After an exception they should end by themselves: they heed a cancellation.
+    value: _Result
 
-    Args:
-        found: is told each problem with its block, by the thread that calls, in the order of the calls.
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> _Result:
+        return self.value
+
+
+Task = Callable[[], _Result] | Done[_Result]
+
+
+def run_in_order(tasks: Iterable[Task[_Result]]) -> Generator[_Result, None, None]:
+    """Run tasks in threads, and yield their results in the order of the tasks.
+
+    An exception of a task, or of ``tasks``, waits for the tasks that run. These must end on cancellation.
     """
-
-    def __init__(self, found: Callable[[str, Problem], None]) -> None:
-        self._found = found
-        self._threads: ThreadPoolExecutor | None = None
-        self._waiting: deque[tuple[str, Future[list[Problem]]]] = deque()
-
-    def submit(self, block: str, check: Check) -> None:
-        """Runs a check; waits first where too many are under way."""
-        assert self._threads is not None  # within `with`
-        self._waiting.append((block, self._threads.submit(lambda: list(check()))))
-        self._tell(at_most=_AHEAD)
-
-    def add_result(self, block: str, problem: Problem) -> None:
-        """Something that was found already."""
-        known: Future[list[Problem]] = Future()
-        known.set_result([problem])
-        self._waiting.append((block, known))
-        self._tell(at_most=_AHEAD)
-
-    def _tell(self, at_most: int) -> None:
-        """Tells what is known up to the first check that is under way; waits for what is too many."""
-        while self._waiting and (len(self._waiting) > at_most or self._waiting[0][1].done()):
-            block, future = self._waiting.popleft()
-            for problem in future.result():
-                self._found(block, problem)
-
-    def __enter__(self) -> Self:
-        self._threads = ThreadPoolExecutor(_THREADS, "verify")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._threads is not None
-        try:
-            if error is None:
-                self._tell(at_most=0)
-        finally:
-            self._threads.shutdown(wait=True, cancel_futures=True)
-            self._threads = None
+    waiting: deque[Future[_Result] | Done[_Result]] = deque()
+    threads = ThreadPoolExecutor(_THREADS, "verify")
+    try:
+        for task in tasks:
+            waiting.append(task if isinstance(task, Done) else threads.submit(task))
+            while waiting and (len(waiting) > _AHEAD or waiting[0].done()):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        threads.shutdown(wait=True, cancel_futures=True)
 
 
-# Behind a lost block these cannot be judged: until the next data block …
+# Rules that cannot be checked after a lost block until the next data block,
 _CARRIED: Final = frozenset(
     {
         "watermark",
@@ -167,7 +151,7 @@ _CARRIED: Final = frozenset(
     }
 )
 
-# … and for good, because the lost block may have been the setting that they look at.
+# and rules that cannot be checked at all then: the lost block may have been the setting that they use.
 _FROM_SETTINGS: Final = frozenset(
     {
         "schema-before-data",
@@ -182,6 +166,33 @@ _FROM_SETTINGS: Final = frozenset(
 )
 
 
+class Transaction(NamedTuple):
+    """A transaction to replay: its block, and the state of the chain before it."""
+
+    block_hash: Multihash
+    state: ChainState
+    block: MetadataBlock
+
+
+class BlockResult(NamedTuple):
+    """The result of checking one block, its slice and its checkpoint.
+
+    Attributes:
+        findings: problems, in the order of the checks.
+        blocks, slices: number of blocks and slices that were checked: 0 or 1.
+        rows_known: number of slices whose rows were verified before: 0 or 1.
+        transaction: to replay; None if the block has none.
+        unchecked: why the transaction of the block cannot be replayed.
+    """
+
+    findings: Sequence[Finding] = ()
+    blocks: int = 0
+    slices: int = 0
+    rows_known: int = 0
+    transaction: Transaction | None = None
+    unchecked: Finding | None = None
+
+
 def verify(
     dataset: Dataset,
     reporter: Reporter,
@@ -190,277 +201,352 @@ def verify(
     replay: Replay | None = None,
     known: VerifiedSlices | None = None,
 ) -> Report:
-    """Checks a dataset, or its blocks ``first`` to ``last`` by sequence number, both included.
+    """Verify a dataset, or its blocks ``first`` to ``last``.
 
     Args:
-        dataset: what is checked.
-        reporter: hears of amounts and findings, and is asked whether to stop.
-        first, last: None for the first and the last block.
-        replay: runs the transactions of a derivative dataset again, to compare them.
-        known: slices whose rows were found right before; None checks all of them.
+        dataset: the dataset to verify.
+        reporter: receives amounts and findings, and cancels the verification.
+        first, last: sequence numbers, both included; None for the first and the last block.
+        replay: replays the transactions of a derivative dataset; None to skip them.
+        known: slices whose rows were verified before; None to check the rows of all slices.
 
     Raises:
         UsageError: the range is empty.
-        Cancelled: somebody asked to stop.
+        Cancelled: the verification was cancelled.
     """
     if first is not None and last is not None and first > last:
         raise UsageError(
             f"the range {first}..{last} is empty", hint="it goes from the older block to the newer"
         )
-    return _Integrity(dataset, reporter, first or 0, last, replay, known).run()
+    reporter.phase("chain")
+    files = BlockFiles(dataset)
+    chain = files.walk(reporter)
+    findings: list[Finding] = []
+    unchecked: list[Finding] = []
+    if chain.head_problem is not None:
+        findings += _log_findings([_finding("head", chain.head_problem)], reporter)
+
+    reporter.phase("verify")
+    blocks = slices = rows_known = 0
+    transactions: list[Transaction] = []
+    check = _ChainCheck(dataset, files, reporter, known, replays=replay is not None)
+    with closing(run_in_order(check.tasks(chain, first or 0, last))) as results:
+        for result in results:
+            findings += _log_findings(result.findings, reporter)
+            blocks, slices = blocks + result.blocks, slices + result.slices
+            rows_known += result.rows_known
+            if result.unchecked is not None:
+                unchecked += _log_unchecked([result.unchecked], unchecked, reporter)
+            if result.transaction is not None:
+                transactions.append(result.transaction)
+    check.progress.report()
+
+    replayed: list[tuple[Multihash, ReplayResult]] = []
+    engines: list[EngineUse] = []
+    if replay is not None and transactions:
+        reporter.phase("replay")
+        with closing(_replay(replay, transactions, reporter)) as replays:
+            for transaction, result in zip(transactions, replays, strict=True):
+                block = str(transaction.block_hash)
+                findings += _log_findings([_finding(block, each) for each in result.problems], reporter)
+                replayed.append((transaction.block_hash, result))
+                engines = _add_engine_use(engines, result.engine, reporter)
+        unchecked += [_finding(str(block), each) for block, result in replayed for each in result.doubts]
+        skipped = [_finding(str(block), result.skipped) for block, result in replayed if result.skipped]
+        unchecked += _log_unchecked(skipped, unchecked, reporter)
+
+    numbers = {block_hash: number for number, block_hash in enumerate(chain.hashes, chain.first_number)}
+    proofs = check_proofs(dataset.folder, check.owner, numbers)
+    findings += _log_findings(proofs.invalid, reporter)
+    unchecked += proofs.unchecked
+    last_number = chain.first_number + len(chain.hashes) - 1
+    return Report(
+        valid=not findings,
+        blocks=blocks,
+        slices=slices,
+        transforms=sum(result.skipped is None for _, result in replayed),
+        rows_known=rows_known,
+        findings=findings,
+        unchecked=unchecked,
+        engines=engines,
+        proofs=proofs.valid,
+        proven=proofs.newest,
+        newer=0 if proofs.newest is None else last_number - proofs.newest,
+    )
 
 
-class _Lost(Exception):
-    """A block that says nothing."""
+def _finding(block: str, problem: Problem) -> Finding:
+    kind, message = problem
+    return Finding(kind, block, message)
+
+
+def _log_findings(findings: Sequence[Finding], reporter: Reporter) -> Sequence[Finding]:
+    """Log findings as errors, and return them."""
+    for each in findings:
+        reporter.log(f"{each.kind}: block {each.block[-8:]}: {each.message}", "error")
+    return findings
+
+
+def _log_unchecked(skipped: list[Finding], before: list[Finding], reporter: Reporter) -> list[Finding]:
+    """Log why transactions were not replayed, each message once, and return them."""
+    logged = {each.message for each in before}
+    for message in dict.fromkeys(each.message for each in skipped):
+        if message not in logged:
+            reporter.log(f"not run again: {message}", "warning")
+    return skipped
+
+
+def _add_engine_use(uses: list[EngineUse], use: EngineUse | None, reporter: Reporter) -> list[EngineUse]:
+    """Return the uses with another one added to that of the same engine and version."""
+    if use is None:
+        return uses
+    same = next((at for at, each in enumerate(uses) if _engine_key(each) == _engine_key(use)), None)
+    if same is None:
+        if None not in (use.made_by, use.version) and use.made_by != use.version:
+            reporter.log(f"made by {use.engine} {use.made_by}, run again by {use.version}", "warning")
+        return [*uses, use]
+    before = uses[same]
+    total = replace(
+        before, transactions=before.transactions + use.transactions, records=before.records + use.records
+    )
+    return [*uses[:same], total, *uses[same + 1 :]]
+
+
+def _engine_key(use: EngineUse) -> tuple[str, str | None]:
+    return use.engine, use.made_by
+
+
+def _replay(
+    replay: Replay, transactions: list[Transaction], reporter: Reporter
+) -> Generator[ReplayResult, None, None]:
+    """Replay transactions, stateless ones in threads, and yield their results in order."""
+
+    def tasks() -> Iterator[Task[ReplayResult]]:
+        for at, transaction in enumerate(transactions):
+            reporter.raise_if_cancelled()
+            task = partial(_replay_one, replay, transaction, at, len(transactions), reporter)
+            stateless = replay.is_stateless(transaction.state, _transform(transaction))
+            yield task if stateless else Done(task())
+
+    with replay.running():
+        yield from run_in_order(tasks())
+
+
+def _replay_one(
+    replay: Replay, transaction: Transaction, at: int, total: int, reporter: Reporter
+) -> ReplayResult:
+    """Replay transaction number ``at`` of ``total``."""
+    block, event = transaction.block, _transform(transaction)
+    records = record_count(event.new_data)
+    reporter.set_amounts(files=at + 1, total_files=total)
+    reporter.log(
+        f"transaction {at + 1} of {total}: block {block.sequence_number}, {records:,} records", "debug"
+    )
+    return replay.check(transaction.state, event, block.system_time)
+
+
+def _transform(transaction: Transaction) -> ExecuteTransform:
+    event = transaction.block.event
+    assert isinstance(event, ExecuteTransform)
+    return event
+
+
+class _LostBlock(Exception):
+    """A block that is missing, or cannot be read: kind and message of the finding."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind, self.message = kind, message
+        self.problem: Problem = (kind, message)
 
 
-class _Integrity:
+class _ChainCheck:
+    """Checks the blocks of a chain one after another, from the state that the earlier ones give.
+
+    Args:
+        dataset: the dataset to verify.
+        files: its blocks.
+        reporter: receives amounts and messages.
+        known: slices whose rows were verified before.
+        replays: the transactions are replayed later.
+    """
+
     def __init__(
         self,
         dataset: Dataset,
+        files: BlockFiles,
         reporter: Reporter,
-        first: int,
-        last: int | None,
-        replay: Replay | None,
         known: VerifiedSlices | None,
+        *,
+        replays: bool,
     ) -> None:
         self._dataset = dataset
-        self._replay = replay
-        self._transactions: list[tuple[Multihash, ChainState, MetadataBlock]] = []
+        self._blocks = files
         self._reporter = reporter
-        self._first, self._last = first, last
-        self._blocks = BlockFiles(dataset)
-        self._progress = VerifyProgress(reporter)
-        self._files = FileChecks(dataset, known, self._progress)
-        self._beside = ParallelChecks(self._add)
-        self._findings: list[Finding] = []
-        self._unchecked: list[Finding] = []
-        self._checked = self._slices = 0
+        self._replays = replays
+        self.progress = VerifyProgress(reporter)
+        self._files = FileChecks(dataset, known, self.progress)
         self._state: ChainState | None = None
         self._lost_settings = self._lost_data = False
 
-    def run(self) -> Report:
-        self._reporter.phase("chain")
-        found = self._blocks.walk(self._reporter)
-        if found.head_problem is not None:
-            self._find("head", *found.head_problem)
-        self._reporter.phase("verify")
-        self._progress.total_blocks = len(found.hashes)
-        if not found.complete:
+    @property
+    def owner(self) -> DatasetId | None:
+        """The dataset id in the first block, else in the name of the folder; None if both are lost."""
+        return self._id_of_folder() if self._state is None else self._state.dataset_id
+
+    def tasks(self, chain: WalkedChain, first: int, last: int | None) -> Iterator[Task[BlockResult]]:
+        """Yield a task for each block of the chain up to ``last``.
+
+        A block before ``first`` only adds to the state.
+        """
+        self.progress.total_blocks = len(chain.hashes)
+        if not chain.complete:
             self._lost_settings = self._lost_data = True
-            oldest = str(found.hashes[0]) if found.hashes else "head"
-            self._find(oldest, "chain-incomplete", "what came before this block cannot be found")
-        with self._beside:
-            for number, block_hash in enumerate(found.hashes, found.first_number):
-                if self._last is not None and number > self._last:
-                    break
-                self._block(block_hash, number)
-                self._progress.block()
-        self._progress.report()
-        transforms = self._replay_transactions()
-        proofs = self._proofs(found)
-        return Report(
-            valid=not self._findings,
-            blocks=self._checked,
-            slices=self._slices,
-            transforms=transforms,
-            rows_known=self._files.rows_known,
-            findings=self._findings,
-            unchecked=self._unchecked,
-            engines=[] if self._replay is None else self._replay.engines,
-            proofs=proofs.right,
-            proven=proofs.newest,
-            newer=0 if proofs.newest is None else found.first_number + len(found.hashes) - 1 - proofs.newest,
-        )
-
-    def _proofs(self, found: WalkedChain) -> ProofCheck:
-        """Checks the proofs of ownership, also those of blocks outside of the range."""
-        owner = self._named() if self._state is None else self._state.dataset_id
-        numbers = {block_hash: number for number, block_hash in enumerate(found.hashes, found.first_number)}
-        proofs = check_proofs(self._dataset.folder, owner, numbers)
-        for finding in proofs.wrong:
-            self._find(finding.block, finding.kind, finding.message)
-        self._unchecked += proofs.elsewhere
-        return proofs
-
-    def _replay_transactions(self) -> int:
-        """Runs them again, those that keep no state beside each other; how many of them."""
-        replay = self._replay
-        if replay is None or not self._transactions:
-            return 0
-        self._reporter.phase("replay")
-        left: dict[int, NotReplayable] = {}
-        with replay.running(), self._beside:
-            for at, (block_hash, state, block) in enumerate(self._transactions):
-                self._reporter.raise_if_cancelled()
-                assert isinstance(block.event, ExecuteTransform)
-                check = partial(self._replay_one, replay, at, left)
-                if replay.is_stateless(state, block.event):
-                    self._beside.submit(str(block_hash), check)
-                    continue
-                self._found(block_hash, check())
-                while replay.doubts:
-                    kind, message = replay.doubts.pop()
-                    self._unchecked.append(Finding(kind, str(block_hash), message))
-        for at, reason in sorted(left.items()):
-            self._leave(self._transactions[at][0], reason.kind, reason.message)
-        return len(self._transactions) - len(left)
-
-    def _replay_one(self, replay: Replay, at: int, left: dict[int, NotReplayable]) -> list[Problem]:
-        """What is wrong with transaction number ``at``; why it was not run goes to ``left``."""
-        from odf_engine.verify.replay import NotReplayable
-
-        _, state, block = self._transactions[at]
-        assert isinstance(block.event, ExecuteTransform)
-        total, records = len(self._transactions), record_count(block.event.new_data)
-        self._reporter.set_amounts(files=at + 1, total_files=total)
-        self._reporter.log(
-            f"transaction {at + 1} of {total}: block {block.sequence_number}, {records:,} records", "debug"
-        )
-        try:
-            return list(replay.problems(state, block.event, block.system_time))
-        except NotReplayable as reason:
-            left[at] = reason
-            return []
-
-    def _leave(self, block_hash: Multihash, kind: str, message: str) -> None:
-        """Notes that a transaction is not run again; the reason is logged once for all of them."""
-        if message not in (each.message for each in self._unchecked):
-            self._reporter.log(f"not run again: {message}", "warning")
-        self._unchecked.append(Finding(kind, str(block_hash), message))
-
-    def _find(self, block: str, kind: str, message: str) -> None:
-        self._beside.add_result(block, (kind, message))
-
-    def _add(self, block: str, problem: Problem) -> None:
-        kind, message = problem
-        self._findings.append(Finding(kind, block, message))
-        self._reporter.log(f"{kind}: block {block[-8:]}: {message}", "error")
-
-    def _found(self, block_hash: Multihash, problems: Iterable[Problem]) -> None:
-        for kind, message in problems:
-            self._find(str(block_hash), kind, message)
+            oldest = str(chain.hashes[0]) if chain.hashes else "head"
+            problem = "chain-incomplete", "what came before this block cannot be found"
+            yield Done(BlockResult([_finding(oldest, problem)]))
+        for number, block_hash in enumerate(chain.hashes, chain.first_number):
+            if last is not None and number > last:
+                break
+            self._reporter.raise_if_cancelled()
+            yield self._task(block_hash, number, is_checked=first <= number)
+            self.progress.block()
 
     # --- Blocks -------------------------------------------------------------------------------
 
-    def _block(self, block_hash: Multihash, number: int) -> None:
-        self._reporter.raise_if_cancelled()
-        inside = self._first <= number
-        self._checked += inside
+    def _task(self, block_hash: Multihash, number: int, *, is_checked: bool) -> Task[BlockResult]:
+        """Check a block, and return the task that checks its slice."""
         try:
             decoded = self._read(block_hash)
-        except _Lost as lost:
-            if inside:
-                self._find(str(block_hash), lost.kind, lost.message)
+        except _LostBlock as lost:
             self._skip(block_hash, number)
-            return
-        if inside:
+            findings = [_finding(str(block_hash), lost.problem)]
+            return Done(BlockResult(findings, blocks=1) if is_checked else BlockResult())
+        task: Task[BlockResult] = Done(BlockResult())
+        if is_checked:
             for part in decoded.unknown:
                 self._reporter.log(f"block {number}: {part} is of a newer specification", "warning")
-            self._rules(block_hash, decoded.block)
-            self._objects(block_hash, decoded.block)
-            if self._replay is not None and isinstance(decoded.block.event, ExecuteTransform):
-                self._transaction(block_hash, decoded.block)
+            task = self._check(block_hash, decoded.block)
         self._follow(block_hash, decoded.block)
+        return task
 
-    def _transaction(self, block_hash: Multihash, block: MetadataBlock) -> None:
-        if self._state is None or self._lost_settings or self._lost_data:
-            self._leave(block_hash, "before-lost", "blocks before it are lost or damaged")
-        else:
-            self._transactions.append((block_hash, self._state, block))
+    def _check(self, block_hash: Multihash, block: MetadataBlock) -> Task[BlockResult]:
+        event, state = block.event, self._state
+        result = BlockResult([_finding(str(block_hash), each) for each in self._rule_problems(block)], 1)
+        if not isinstance(event, AddData | ExecuteTransform):
+            return Done(result)
+        if self._replays and isinstance(event, ExecuteTransform):
+            if state is None or self._lost_settings or self._lost_data:
+                lost = "before-lost", "blocks before it are lost or damaged"
+                result = result._replace(unchecked=_finding(str(block_hash), lost))
+            else:
+                result = result._replace(transaction=Transaction(block_hash, state, block))
+        checkpoint = event.new_checkpoint
+        of_checkpoint = [] if checkpoint is None else self._files.checkpoint_problems(checkpoint)
+        if event.new_data is None:
+            findings = [_finding(str(block_hash), each) for each in of_checkpoint]
+            return Done(result._replace(findings=[*result.findings, *findings]))
+        return partial(self._check_slice, block_hash, self._expected_slice(block), of_checkpoint, result)
+
+    def _check_slice(
+        self,
+        block_hash: Multihash,
+        expected: ExpectedSlice,
+        of_checkpoint: list[Problem],
+        result: BlockResult,
+    ) -> BlockResult:
+        """Add the findings about a slice and a checkpoint to the result of their block."""
+        found = self._files.check_slice(expected)
+        findings = [_finding(str(block_hash), each) for each in (*found.problems, *of_checkpoint)]
+        return result._replace(
+            findings=[*result.findings, *findings], slices=1, rows_known=int(found.rows_known)
+        )
 
     def _read(self, block_hash: Multihash) -> DecodedBlock:
+        """Read a block.
+
+        Raises:
+            _LostBlock: it is missing or damaged.
+        """
         try:
             data = self._blocks.read(block_hash)
-            self._progress.bytes(len(data))
+            self.progress.bytes(len(data))
             actual = hash_bytes(data, block_hash.code)
             if actual != block_hash:
-                # Nothing that these bytes say is to be relied on.
-                raise _Lost("block-hash", f"the block has other bytes: their hash is {actual}")
+                # Other bytes are not decoded: their content cannot be trusted.
+                raise _LostBlock("block-hash", f"the block has other bytes: their hash is {actual}")
             return decode_block(data)
         except NotFound:
-            raise _Lost("block-missing", "the block is not here") from None
+            raise _LostBlock("block-missing", "the block is not here") from None
         except MalformedBlock as error:
-            raise _Lost("block-malformed", f"the block cannot be read: {error}") from None
+            raise _LostBlock("block-malformed", f"the block cannot be read: {error}") from None
 
     def _skip(self, block_hash: Multihash, number: int) -> None:
-        """Goes on behind a block that says nothing."""
+        """Continue after a lost block."""
         self._lost_settings = self._lost_data = True
         if self._state is not None:
             self._state = replace(self._state, head=block_hash, sequence_number=number)
 
     def _follow(self, block_hash: Multihash, block: MetadataBlock) -> None:
+        """Add a block to the state."""
         if isinstance(block.event, AddData | ExecuteTransform):
             self._lost_data = False
         try:
             self._state = apply_block(self._state, block, block_hash)
-        except ChainRuleViolated:  # no Seed, or numbers that cannot be stored: there is a finding already
+        except ChainRuleViolated:  # No Seed, or invalid numbers: a rule has reported it.
             if self._state is not None:
                 self._skip(block_hash, block.sequence_number)
 
-    def _rules(self, block_hash: Multihash, block: MetadataBlock) -> None:
+    def _rule_problems(self, block: MetadataBlock) -> Iterator[Problem]:
+        """Yield the append rules that a block violates; their names are the kinds."""
         if isinstance(block.event, Seed):
-            self._identity(block_hash, block.event)
+            expected = self._id_of_folder()
+            if expected is not None and expected != block.event.dataset_id:
+                yield (
+                    "identity",
+                    f"the chain is that of {block.event.dataset_id}, in the folder of {expected}",
+                )
         if self._state is None and self._lost_settings:
-            return  # not the first block: that one is lost
+            return  # The first block is lost, and this is not the first block.
         try:
             for violation in append_rules.find_violations(self._state, block):
                 lost = violation.rule in _CARRIED and self._lost_data
                 if not lost and not (violation.rule in _FROM_SETTINGS and self._lost_settings):
-                    self._find(str(block_hash), violation.rule, violation.message)
+                    yield violation.rule, violation.message
         except OdfError:
-            return  # a rule that stumbles over what another rule has found
+            return  # A rule failed on a value that another rule has reported.
 
-    def _identity(self, block_hash: Multihash, seed: Seed) -> None:
-        named = self._named()
-        if named is not None and named != seed.dataset_id:
-            self._find(
-                str(block_hash),
-                "identity",
-                f"the chain is that of {seed.dataset_id}, in the folder of {named}",
-            )
-
-    def _named(self) -> DatasetId | None:
-        """The id that the folder is named after, if it is one."""
+    def _id_of_folder(self) -> DatasetId | None:
+        """Return the dataset id in the name of the folder; None for a folder with another name."""
         try:
             return DatasetId.parse(DID_PREFIX + self._dataset.folder.name)
         except InvalidIdentity:
-            return None  # a folder by another name, such as one that was copied here to be looked at
+            return None
 
-    # --- Slices and checkpoints ---------------------------------------------------------------
+    # --- Slices -------------------------------------------------------------------------------
 
-    def _objects(self, block_hash: Multihash, block: MetadataBlock) -> None:
-        event = block.event
-        if not isinstance(event, AddData | ExecuteTransform):
-            return
-        data, state = event.new_data, self._state
-        if data is not None:
-            self._slices += 1
-            self._reporter.log(
-                f"block {block.sequence_number}: {kind_of(event)}, offsets {data.offset_interval.start} to "
-                f"{data.offset_interval.end}, slice {data.physical_hash.abbreviated}",
-                "debug",
-            )
-            expected = ExpectedSlice(
-                data=data,
-                vocabulary=state.vocabulary if state else DEFAULT_VOCABULARY,
-                schema=self._schema(),
-                earliest=state.last_data_time if state else None,
-                latest=block.system_time,
-            )
-            self._beside.submit(str(block_hash), lambda: self._files.slice_problems(expected))
-        checkpoint = event.new_checkpoint
-        if checkpoint is not None:
-            self._found(block_hash, self._files.checkpoint_problems(checkpoint))
+    def _expected_slice(self, block: MetadataBlock) -> ExpectedSlice:
+        event, state = block.event, self._state
+        assert isinstance(event, AddData | ExecuteTransform)
+        assert event.new_data is not None
+        data = event.new_data
+        self._reporter.log(
+            f"block {block.sequence_number}: {kind_of(event)}, offsets {data.offset_interval.start} to "
+            f"{data.offset_interval.end}, slice {data.physical_hash.abbreviated}",
+            "debug",
+        )
+        return ExpectedSlice(
+            data=data,
+            vocabulary=state.vocabulary if state else DEFAULT_VOCABULARY,
+            schema=self._schema(),
+            earliest=state.last_data_time if state else None,
+            latest=block.system_time,
+        )
 
     def _schema(self) -> pa.Schema | None:
+        """Return the schema of the dataset; None if it is lost or invalid."""
         if self._state is None or self._state.schema is None or self._lost_settings:
             return None
         try:
             return decode_schema(self._state.schema)
         except InvalidSchema:
-            return None  # the rule about SetDataSchema has found it
+            return None  # The rule about SetDataSchema has reported it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,16 +22,16 @@ _MANY: Final = 100_000
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where rows of a root dataset came from.
+    """A source of a root dataset.
 
     Attributes:
         kind: ``Url``, ``FilesGlob``, ``Container``, … or ``Push``.
-        place: the address, pattern of files, command, or name of the push source.
-        block: which introduced the source.
-        since: when.
-        loads: how many times it brought rows; those of several push sources are not told apart.
-        records: how many rows these had.
-        first, last: when it did so for the first and the last time.
+        place: the address, file pattern, command, or name of the push source.
+        block: hash of the block that added the source.
+        since: system time of that block.
+        loads: number of ingested slices. Those of several push sources are not distinguished.
+        records: number of rows of these slices.
+        first, last: system times of the first and the last slice; None without slices.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """What a dataset was made from: up to which block of the input, and up to which offset."""
+    """An input of a derivative dataset, up to the block and offset that were read."""
 
     id: str
     name: str | None
@@ -55,19 +55,19 @@ class Input(msgspec.Struct, frozen=True):
 
 
 class DatasetOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """How a dataset came to be.
+    """Origin of a dataset.
 
     Attributes:
-        id, name: the dataset; no name when it is not here.
-        kind: Root or Derivative; None when it is not here.
-        block: up to which this is told: the head, or how far the datasets made from it have read it.
-        records: up to there.
+        id, name: the dataset; the name is None if it is not in the workspace.
+        kind: Root or Derivative; None if it is not in the workspace.
+        block: the last block considered: the head, or the last one that downstream datasets have read.
+        records: number of rows up to that block.
         engine, version, query: of the newest transform; the steps of the query.
-        transactions: how many transactions made rows.
-        first, last: when it got its first and its newest rows.
-        inputs: what a derivative dataset was made from.
-        sources: where a root dataset's rows came from, oldest first.
-        problem: why nothing is known, such as that the dataset is not here.
+        transactions: number of transactions with rows.
+        first, last: system times of the first and the newest rows.
+        inputs: of a derivative dataset.
+        sources: of a root dataset, oldest first.
+        problem: why the origin is not known.
     """
 
     id: str
@@ -89,12 +89,12 @@ class DatasetOrigin(msgspec.Struct, frozen=True, kw_only=True):
 def dataset_origins(
     workspace: Workspace, entry: DatasetEntry, last: int | None = None
 ) -> list[DatasetOrigin]:
-    """The dataset, then everything that it was made from, each dataset once.
+    """Return the origins of a dataset and of everything upstream of it, each dataset once.
 
     Args:
-        workspace: where the datasets are.
+        workspace: the workspace of the datasets.
         entry: the dataset.
-        last: number of its block up to which it is told; None for its head.
+        last: sequence number of the last block to consider; None for the head.
     """
     found: dict[DatasetId, DatasetOrigin] = {}
     limits: dict[DatasetId, int] = {}
@@ -121,7 +121,11 @@ def dataset_origins(
 
 
 def _limit(entry: DatasetEntry, end: Multihash | int | None) -> int:
-    """The number of the block up to which a dataset is told: given as it is, by its hash, or the head's."""
+    """Return the sequence number of a block; ``end`` is that number, a block hash, or None for the head.
+
+    Raises:
+        NotFound: the dataset does not have the block.
+    """
     if isinstance(end, int):
         return end
     if end is None:
@@ -134,7 +138,7 @@ def _limit(entry: DatasetEntry, end: Multihash | int | None) -> int:
 def _origin(
     workspace: Workspace, entry: DatasetEntry, limit: int
 ) -> tuple[DatasetOrigin, list[tuple[DatasetId, Multihash | int | None]]]:
-    """A dataset up to block number ``limit``, and its inputs with the last block of each that was read."""
+    """Return the origin up to block number ``limit``, and the inputs with the last block read of each."""
     dataset = entry.dataset
     slices = [row for row in dataset.slices() if row.sequence_number <= limit]
     newest = dataset.list_blocks(1, before=limit + 1)
@@ -182,16 +186,16 @@ def _input(workspace: Workspace, item: ExecuteTransformInput, alias: str | None)
 
 
 def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) -> list[Source]:
-    """The sources up to a block, and what came while each was there, oldest first."""
+    """Return the sources up to block number ``limit``, oldest first, with the slices of each."""
     rows = entry.dataset.list_blocks(_MANY, before=limit + 1, kinds=_SOURCES)[::-1]
     found: list[Source] = []
     for at, row in enumerate(rows):
         if row.kind == "DisablePollingSource":
             continue
-        # Push sources may be there side by side; anything else takes the place of what was before it.
-        beside = "AddPushSource" if row.kind == "AddPushSource" else ""
-        end = next((each.sequence_number for each in rows[at + 1 :] if each.kind != beside), limit + 1)
-        came = [each for each in slices if row.sequence_number < each.sequence_number < end]
+        # Several push sources can be active at once. Any other source replaces the previous ones.
+        concurrent = "AddPushSource" if row.kind == "AddPushSource" else ""
+        end = next((each.sequence_number for each in rows[at + 1 :] if each.kind != concurrent), limit + 1)
+        loaded = [each for each in slices if row.sequence_number < each.sequence_number < end]
         event = entry.dataset.block(row.hash).block.event
         kind, place = _place(event)
         found.append(
@@ -200,17 +204,17 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
                 place=place,
                 block=str(row.hash),
                 since=str(row.system_time),
-                loads=len(came),
-                records=sum(each.end - each.start + 1 for each in came),
-                first=str(came[0].system_time) if came else None,
-                last=str(came[-1].system_time) if came else None,
+                loads=len(loaded),
+                records=sum(each.end - each.start + 1 for each in loaded),
+                first=str(loaded[0].system_time) if loaded else None,
+                last=str(loaded[-1].system_time) if loaded else None,
             )
         )
     return found
 
 
 def _place(event: Any) -> tuple[str, str]:
-    """Kind and place of a source."""
+    """Return kind and place of a source."""
     if isinstance(event, AddPushSource):
         return "Push", event.source_name
     match getattr(event, "fetch", None):
@@ -229,14 +233,14 @@ def _place(event: Any) -> tuple[str, str]:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that is wrong.
+    """A problem that the verification found.
 
     Attributes:
-        kind: stable name in kebab case: the broken append rule, or ``block-…``, ``slice-…``,
-            ``checkpoint-…``, ``head-…``, ``chain-incomplete``, ``identity``, from running
-            transactions again ``input-…`` and ``transform-…``, and ``proof-wrong``.
-        block: hash of the block that says otherwise, or ``head``.
-        message: what is wrong, as a person reads it.
+        kind: stable name in kebab case: the violated append rule, or ``block-…``, ``slice-…``,
+            ``checkpoint-…``, ``head-…``, ``chain-incomplete``, ``identity``, from replays
+            ``input-…`` and ``transform-…``, and ``proof-wrong``.
+        block: hash of the block, or ``head``.
+        message: text for the user.
     """
 
     kind: str
@@ -245,14 +249,14 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class EngineUse(msgspec.Struct, frozen=True):
-    """An engine that ran transactions again.
+    """An engine that replayed transactions.
 
     Attributes:
-        engine: its name in the query.
-        made_by: the version that the chain says made the rows; None where it does not say.
-        version: the version that ran them again; None where it is not known.
-        transactions: how many.
-        records: how many rows they had.
+        engine: name of the engine in the query.
+        made_by: version in the transform of the chain; None if it has none.
+        version: version that replayed the transactions; None if it is not known.
+        transactions: number of transactions.
+        records: number of their rows.
     """
 
     engine: str
@@ -262,25 +266,40 @@ class EngineUse(msgspec.Struct, frozen=True):
     records: int
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What was checked, and everything that was found.
+class ReplayResult(NamedTuple):
+    """The result of replaying a transaction.
 
     Attributes:
-        valid: nothing was found; what is in ``unchecked`` does not count.
-        blocks, slices: how many were checked.
-        transforms: how many transactions were run again.
-        findings: all of them, in the order of the chain; those of transactions come last.
-        unchecked: what could not be checked, for a reason that says nothing against it: transactions
-            (``input-missing``, ``engine-missing``, ``before-lost``), or a checkpoint whose bytes are
-            not those that were made again (``checkpoint-other``); or a proof of ownership that says nothing
-            of this chain (``proof-elsewhere``), or whose owner is not known (``proof-unknown``).
-        engines: which engines ran them.
-        rows_known: how many of the slices have the bytes whose rows were found right before, so that only
-            the bytes were looked at.
-        proofs: how many proofs of ownership are right.
-        proven: the number of the newest block that has a right one: the holder of the dataset's key stands
-            behind it, and behind all before it; None where there is none.
-        newer: how many blocks came after that one.
+        problems: kinds and messages of differences.
+        doubts: kinds and messages of what could not be confirmed, and may be valid.
+        skipped: kind and message of the reason why it was not replayed; None if it was.
+        engine: the engine that replayed it, for one transaction.
+    """
+
+    problems: Sequence[tuple[str, str]] = ()
+    doubts: Sequence[tuple[str, str]] = ()
+    skipped: tuple[str, str] | None = None
+    engine: EngineUse | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Result of a verification.
+
+    Attributes:
+        valid: there are no findings; ``unchecked`` does not count.
+        blocks, slices: number of blocks and slices that were checked.
+        transforms: number of transactions that were replayed.
+        findings: all problems in the order of the chain; those of transactions and proofs are last.
+        unchecked: objects that could not be checked and may be valid: transactions (``input-missing``,
+            ``engine-missing``, ``before-lost``), checkpoints with other bytes than the replayed one
+            (``checkpoint-other``), ownership proofs of other chains (``proof-elsewhere``) or of an
+            unknown owner (``proof-unknown``).
+        engines: engines that replayed the transactions.
+        rows_known: number of slices whose rows were verified before, so that only the bytes were checked.
+        proofs: number of valid ownership proofs.
+        proven: sequence number of the newest block with a valid proof, which covers all earlier blocks;
+            None if there is none.
+        newer: number of blocks after that one.
     """
 
     valid: bool

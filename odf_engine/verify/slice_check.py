@@ -1,4 +1,4 @@
-"""Checks single objects: bytes of files, rows and system columns of slices, checkpoints."""
+"""Checks of single objects: bytes of files, rows and system columns of slices, checkpoints."""
 
 from __future__ import annotations
 
@@ -28,14 +28,20 @@ from odf_engine.storage.object_store import LocalObjectStore, find_object_name
 _BYTES: Final = 1 << 20
 _CORRECT_FROM: Final = 2
 _CORRECT_TO: Final = 3
-_CHECKS: Final = 1  # raise it when check_rows looks at more
-Problem = tuple[str, str]  # kind and message
+_CHECKS: Final = 1
+"""Version of :func:`check_rows`: a new one invalidates the slices that were verified before."""
+Problem = tuple[str, str]
+"""Kind and message of a finding."""
 
 
 class ExpectedSlice(NamedTuple):
-    """What the chain says of a slice.
+    """The properties of a slice according to the chain.
 
-    ``schema`` is None where it is not known; ``earliest`` and ``latest`` bound the system time.
+    Attributes:
+        data: hashes, size and offsets.
+        vocabulary: names of the system columns.
+        schema: of the dataset; None if it is not known.
+        earliest, latest: bounds of the system time.
     """
 
     data: DataSlice
@@ -46,9 +52,9 @@ class ExpectedSlice(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """A hash of all of it: what was found right once stays so for the same bytes and the same key."""
+        """Hash of all properties. Equal bytes with an equal key need no second check."""
         data, schema = self.data, self.schema
-        said = (
+        properties = (
             _CHECKS,
             *map(str, (data.physical_hash, data.logical_hash, data.size)),
             *map(str, astuple(data.offset_interval)),
@@ -56,25 +62,31 @@ class ExpectedSlice(NamedTuple):
             "" if schema is None else schema.remove_metadata().serialize().to_pybytes().hex(),
             *map(str, (self.earliest, self.latest)),
         )
-        return hashlib.sha3_256(repr(said).encode()).digest()
+        return hashlib.sha3_256(repr(properties).encode()).digest()
 
 
 class VerifiedSlices(Protocol):
-    """Remembers which slices had the right rows, by :attr:`ExpectedSlice.key`."""
+    """A store of verified slices, by :attr:`ExpectedSlice.key`."""
 
     def is_verified(self, key: bytes) -> bool:
-        """Whether it was so once."""
+        """Return whether the rows of a slice were verified."""
         ...
 
     def mark_verified(self, key: bytes) -> None:
-        """It is so."""
+        """Store that the rows of a slice were verified."""
         ...
 
 
 def check_object(
     path: Path | None, what: str, expected: Multihash, size: int, progress: Callable[[int], None]
 ) -> Iterator[Problem]:
-    """Existence, size and hash of an object; ``progress`` is told how many bytes were read.
+    """Check existence, size and hash of an object.
+
+    Args:
+        path: of the object; None if it is missing.
+        what: ``slice`` or ``checkpoint``.
+        expected, size: physical hash, and size in bytes.
+        progress: receives the number of bytes of each read.
 
     Yields:
         kinds ``<what>-missing``, ``<what>-size``, ``<what>-physical-hash``.
@@ -95,7 +107,7 @@ def check_object(
 
 
 def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multihash:
-    """The physical hash of a file by the algorithm of this multicodec number."""
+    """Return the physical hash of a file by the algorithm with this multicodec number."""
     hasher = _hasher(code)
     with path.open("rb", buffering=0) as file:
         while piece := file.read(_BYTES):
@@ -105,10 +117,10 @@ def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multiha
 
 
 def check_rows(path: Path, expected: ExpectedSlice, check: Callable[[], None]) -> Iterator[Problem]:
-    """Schema, logical hash, number and order of rows, and values of the system columns.
+    """Check schema, logical hash, number and order of rows, and values of the system columns.
 
-    Each kind of problem is told once a slice, with its first row. ``check`` is called often, and
-    may raise to stop.
+    Each kind of problem is reported once for a slice, with its first row. ``check`` is called for each
+    batch, and may raise to cancel.
 
     Yields:
         kinds ``slice-malformed``, ``slice-schema``, ``slice-null``, ``slice-logical-hash``,
@@ -121,7 +133,7 @@ def check_rows(path: Path, expected: ExpectedSlice, check: Callable[[], None]) -
         if first is not None:
             yield from _check_schema(first.schema, expected)
             yield from _check_batches(first, batches, rows, check)
-    except (BadData, NotFound, ValueError) as error:  # names that are no UTF-8 are ValueErrors
+    except (BadData, NotFound, ValueError) as error:  # A column name that is not UTF-8 is a ValueError.
         yield "slice-malformed", f"the slice cannot be read: {error}"
         return
     yield from rows.finish()
@@ -166,7 +178,7 @@ def _check_schema(found: pa.Schema, expected: ExpectedSlice) -> Iterator[Problem
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without what does not change values: how text and lists are laid out, names of items."""
+    """Return the type without its layout of text and lists and the names of items."""
     if types.is_large_string(kind) or types.is_string_view(kind):
         return pa.string()
     if types.is_large_binary(kind) or types.is_binary_view(kind):
@@ -179,38 +191,38 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 class _Rows:
-    """Checks the system columns of a slice, batch after batch; each kind of problem once."""
+    """Checks the system columns of a slice, batch after batch. Each kind of problem is reported once."""
 
     def __init__(self, expected: ExpectedSlice) -> None:
         self.expected = expected
         self._count = 0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._next_offset = expected.data.offset_interval.start
         self._last_op: int | None = None
         declared = expected.schema if expected.schema is not None else pa.schema([])
-        system = astuple(expected.vocabulary)  # these have rules of their own
+        system = astuple(expected.vocabulary)  # These columns have their own checks.
         self._required = [field.name for field in declared if not field.nullable and field.name not in system]
 
     def check(self, batch: pa.RecordBatch) -> Iterator[Problem]:
-        """The problems of the next rows."""
+        """Yield the problems of the next rows."""
         vocabulary = self.expected.vocabulary
         yield from self._nulls(batch)
-        for column, look, kind in (
+        for column, check, kind in (
             (vocabulary.offset_column, self._offsets, "slice-offset"),
             (vocabulary.operation_type_column, self._ops, "slice-op"),
             (vocabulary.system_time_column, self._system_times, "slice-system-time"),
             (vocabulary.event_time_column, self._event_times, "slice-event-time"),
         ):
-            if kind in self._told:
+            if kind in self._reported:
                 continue
-            message = self._column(batch, column, look)
+            message = self._column(batch, column, check)
             if message is not None:
-                self._told.add(kind)
+                self._reported.add(kind)
                 yield kind, message
         self._count += batch.num_rows
 
     def finish(self) -> Iterator[Problem]:
-        """The problems that show at the end."""
+        """Yield the problems that are known after the last row."""
         interval = self.expected.data.offset_interval
         rows = interval.end - interval.start + 1
         if self._count != rows:
@@ -218,25 +230,27 @@ class _Rows:
                 "slice-rows",
                 f"the slice has {self._count} rows; offsets {interval.start} to {interval.end} are {rows}",
             )
-        if self._last_op == _CORRECT_FROM and "slice-op" not in self._told:
+        if self._last_op == _CORRECT_FROM and "slice-op" not in self._reported:
             yield "slice-op", f"row {self._count - 1} is a -C, and no +C follows it"
 
     def _nulls(self, batch: pa.RecordBatch) -> Iterator[Problem]:
         for name in self._required:
             at = batch.schema.get_field_index(name)
-            if at >= 0 and batch.column(at).null_count and "slice-null" not in self._told:
-                self._told.add("slice-null")
+            if at >= 0 and batch.column(at).null_count and "slice-null" not in self._reported:
+                self._reported.add("slice-null")
                 row = self._row(pc.is_null(batch.column(at)))
                 yield "slice-null", f"row {row} has no value in '{name}', which is NOT NULL"
 
-    def _column(self, batch: pa.RecordBatch, name: str, look: Callable[[pa.Array], str | None]) -> str | None:
+    def _column(
+        self, batch: pa.RecordBatch, name: str, check: Callable[[pa.Array], str | None]
+    ) -> str | None:
         if batch.schema.get_field_index(name) < 0:
             return f"there is no column '{name}'"
         column = batch.column(name)
         if column.null_count:
             return f"row {self._row(pc.is_null(column))} has no value in '{name}'"
         try:
-            return look(column)
+            return check(column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return f"column '{name}' is {column.type}"
 
@@ -245,7 +259,7 @@ class _Rows:
 
     def _offsets(self, column: pa.Array) -> str | None:
         if not types.is_integer(column.type):
-            return self._no_number(column)
+            return self._not_an_integer(column)
         if not len(column):
             return None
         if column[0].as_py() == self._next_offset:
@@ -261,7 +275,7 @@ class _Rows:
 
     def _ops(self, column: pa.Array) -> str | None:
         if not types.is_integer(column.type):
-            return self._no_number(column)
+            return self._not_an_integer(column)
         if not len(column):
             return None
         wrong = pc.invert(pc.is_in(column, pa.array(range(_CORRECT_TO + 1), column.type)))
@@ -280,7 +294,7 @@ class _Rows:
         return f"row {self._count + at} is a +C that does not follow a -C"
 
     @staticmethod
-    def _no_number(column: pa.Array) -> str:
+    def _not_an_integer(column: pa.Array) -> str:
         return f"the column is {column.type}, which is no integer"
 
     def _system_times(self, column: pa.Array) -> str | None:
@@ -304,7 +318,7 @@ _REPORT_SECONDS: Final = 0.1
 
 
 class VerifyProgress:
-    """Tells amounts now and then: blocks as files, and bytes of everything that was read. From any thread."""
+    """Reports amounts at intervals, from any thread: blocks as files, and bytes that were read."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -314,87 +328,92 @@ class VerifyProgress:
         self.total_blocks = 0
 
     def check(self) -> None:
-        """Raises Cancelled when somebody asked to stop."""
+        """Raise Cancelled if the verification was cancelled."""
         self._reporter.raise_if_cancelled()
 
     def block(self) -> None:
-        """A block was checked."""
+        """Count a block."""
         with self._lock:
             self._blocks += 1
-            self._tell_sometimes()
+            self._report_at_intervals()
 
     def bytes(self, count: int) -> None:
-        """So many bytes were read."""
+        """Count bytes that were read.
+
+        Raises:
+            Cancelled: the verification was cancelled.
+        """
         self._reporter.raise_if_cancelled()
         with self._lock:
             self._bytes += count
-            self._tell_sometimes()
+            self._report_at_intervals()
 
     def report(self) -> None:
-        """Tells the reporter now."""
+        """Report the amounts."""
         self._reporter.set_amounts(files=self._blocks, total_files=self.total_blocks, bytes=self._bytes)
 
-    def _tell_sometimes(self) -> None:
+    def _report_at_intervals(self) -> None:
         now = time.monotonic()
         if now >= self._next:
             self._next = now + _REPORT_SECONDS
             self.report()
 
 
-class FileChecks:
-    """Checks files; slices from any thread.
-
-    Args:
-        dataset: which has them.
-        known: slices whose rows were found right before.
-        progress: is told of the bytes that were read.
+class SliceResult(NamedTuple):
+    """The result of checking a slice.
 
     Attributes:
-        rows_known: how many slices had bytes whose rows are known.
+        problems: of the file and of the rows.
+        rows_known: the rows were not read, since they were verified before and the bytes are the same.
+    """
+
+    problems: list[Problem]
+    rows_known: bool = False
+
+
+class FileChecks:
+    """Checks slices, from any thread, and checkpoints, from one.
+
+    Args:
+        dataset: the dataset that has the files.
+        known: slices whose rows were verified before.
+        progress: receives the number of bytes that were read.
     """
 
     def __init__(self, dataset: Dataset, known: VerifiedSlices | None, progress: VerifyProgress) -> None:
         self._data = LocalObjectStore(dataset.folder / "data")
         self._checkpoints = LocalObjectStore(dataset.folder / "checkpoints")
-        self._good_checkpoints: set[tuple[Multihash, int]] = set()
+        self._valid_checkpoints: set[tuple[Multihash, int]] = set()
         self._known = known
         self._progress = progress
-        self._lock = Lock()
-        self.rows_known = 0
 
-    def slice_problems(self, expected: ExpectedSlice) -> Iterator[Problem]:
-        """What is wrong with a slice: the file, then its rows.
+    def check_slice(self, expected: ExpectedSlice) -> SliceResult:
+        """Check the file of a slice, then its rows.
 
         Raises:
-            Cancelled: somebody asked to stop.
+            Cancelled: the verification was cancelled.
         """
-        data, sound = expected.data, True
+        data, known = expected.data, self._known
         path = _locate(self._data, data.physical_hash)
-        for problem in check_object(path, "slice", data.physical_hash, data.size, self._progress.bytes):
-            sound = False
-            yield problem
+        problems = list(check_object(path, "slice", data.physical_hash, data.size, self._progress.bytes))
         if path is None:
-            return
-        known = self._known if sound else None
-        if known is not None and known.is_verified(expected.key):
-            with self._lock:
-                self.rows_known += 1
-            return
-        for problem in check_rows(path, expected, self._progress.check):
-            known = None
-            yield problem
-        if known is not None:
+            return SliceResult(problems)
+        if known is not None and not problems and known.is_verified(expected.key):
+            return SliceResult([], rows_known=True)
+        problems += check_rows(path, expected, self._progress.check)
+        if known is not None and not problems:
             known.mark_verified(expected.key)
+        return SliceResult(problems)
 
     def checkpoint_problems(self, checkpoint: Checkpoint) -> list[Problem]:
-        """What is wrong with a checkpoint; one that several transactions share is read once."""
+        """Check a checkpoint. One that several transactions share is read once."""
         identity = (checkpoint.physical_hash, checkpoint.size)
-        if identity in self._good_checkpoints:
+        if identity in self._valid_checkpoints:
             return []
         path = _locate(self._checkpoints, checkpoint.physical_hash)
         problems = list(check_object(path, "checkpoint", *identity, self._progress.bytes))
         if not problems:
-            self._good_checkpoints.add(identity)
+            self._valid_checkpoints.add(identity)
         return problems
 
 

@@ -1,10 +1,8 @@
-"""Pushes of rows that bring their own operations."""
+"""Pushes of rows with operations. See test_merge_rows for random changelogs."""
 
 from __future__ import annotations
 
 import json
-import random
-from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any
 
@@ -155,48 +153,3 @@ def test_operations_need_an_order(log: Log) -> None:
     log.define(LEDGER, more=f'preprocess: {{kind: Sql, engine: spark, query: "{query}"}}')
     with pytest.raises(InvalidQuery, match="operations"):
         log.push((A, 1, "a"))
-
-
-def test_any_changelog_is_what_a_model_says(log: Log) -> None:
-    """Random batches, a part of them wrong: taken whole or not at all, as plain Python would."""
-    log.define(LEDGER)
-    dice = random.Random(5)
-    state: dict[int, tuple[str, datetime]] = {}
-    taken = 0
-    for _ in range(6):
-        trial, rows = dict(state), []
-        good = True
-        for _ in range(60):
-            key, note = dice.randrange(40), dice.choice("ab")
-            time = datetime(2024, 1, dice.randrange(1, 4), tzinfo=UTC)
-            if key in trial:
-                old, old_time = trial.pop(key)
-                given = old_time.isoformat() if dice.random() < 0.5 else None
-                if dice.random() < 0.5:
-                    rows.append((R, key, old, given))
-                else:
-                    rows += [(F, key, old, given), (T, key, note, time.isoformat())]
-                    trial[key] = (note, time)
-            else:
-                rows.append((A, key, note, time.isoformat()))
-                trial[key] = (note, time)
-        if dice.random() < 0.4:
-            good = False
-            at = next(at for at, row in enumerate(rows) if row[0] == A)
-            rows.insert(at, rows[at])
-        try:
-            log.push(*rows)
-        except BadData:
-            assert not good
-        else:
-            assert good
-            state, taken = trial, taken + len(rows)
-    table = log.table()
-    assert table.num_rows == taken > 0
-    live: dict[int, tuple[str, datetime]] = {}
-    for row in table.to_pylist():
-        if row["op"] in (Op.APPEND, Op.CORRECT_TO):
-            live[row["id"]] = (row["note"], row["event_time"])
-        else:
-            assert live.pop(row["id"]) == (row["note"], row["event_time"])
-    assert live == state

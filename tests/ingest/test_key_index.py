@@ -1,21 +1,16 @@
-"""The keys that are kept beside a dataset: never a wrong answer, whatever happens to their files."""
+"""Key files: damage is found where it matters. See test_merge_rows for merges with damaged files."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.block_index import BlockIndex
-from odf_engine.chain.dataset import Dataset
-from odf_engine.data.changelog import replay_changelog
 from odf_engine.ingest.merge import key_file
 from odf_engine.ingest.merge.key_file import (
     KEY,
@@ -29,8 +24,6 @@ from odf_engine.ingest.merge.key_file import (
     RepeatedKey,
     merge_files,
 )
-from odf_engine.workspace.dataset_summary import DatasetEntry
-from tests.ingest.pulling import Pulled
 
 NAMES = [KEY, SECOND, OFFSET, TIME, VALUES]
 Rows = list[tuple[int, int, int, int, int]]
@@ -153,73 +146,3 @@ def test_a_description_that_nests_too_deeply(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(text + struct.pack("<QI", len(text), zlib.crc32(text)))
     with pytest.raises(CorruptKeyFile):
         KeyFile(tmp_path / "keys")
-
-
-SOURCE = """
-fetch: {{kind: FilesGlob, path: "*.csv"}}
-read: {{kind: Csv, schema: [id INT, n INT]}}
-merge: {{kind: {merge}, primaryKey: [id]}}
-"""
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    for at in range(0, len(data), 7):
-        data[at] ^= 0x10
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
-def test_merges_whatever_happens_to_the_files(pulled: Pulled, merge: str) -> None:
-    pulled.add(SOURCE.format(merge=merge))
-    info = pulled.dataset.folder / "info"
-    random.seed(1)
-    ids = [random.sample(range(6 + 2 * day), 5) for day in range(7)]
-    days = [{key: random.randrange(2) for key in day} for day in ids]
-    state: dict[int, int] = {}
-
-    def each(change: Callable[[Path], None]) -> Callable[[], None]:
-        return lambda: [change(path) for path in info.glob("keys/*/*.keys")] and None
-
-    happenings: list[Callable[[], object]] = [
-        lambda: None,
-        each(os.unlink),
-        each(flip),
-        lambda: flip(next(info.glob("keys/*/index.json"))),
-        each(lambda path: path.write_bytes(path.read_bytes()[:-1])),
-        each(lambda path: path.write_bytes(b"")),
-        lambda: None,
-    ]
-    for number, (day, happens) in enumerate(zip(days, happenings, strict=True)):
-        pulled.write(f"{number}.csv", "".join(f"{key},{value}\n" for key, value in day.items()))
-        assert len(list(info.glob("keys/*/index.json"))) == (number > 0)
-        happens()
-        pulled.pull()
-        state = {**day, **state} if merge == "Ledger" else day
-        table = replay_changelog([pulled.table()], ["id"], pulled.dataset.state().vocabulary)
-        assert {row["id"]: row["n"] for row in table.to_pylist()} == state
-        assert len(list(info.glob("keys/*/*"))) <= 4
-
-
-def test_a_history_that_was_taken_back(pulled: Pulled) -> None:
-    """What was kept of other slices at the same offsets does not count."""
-    pulled.add(
-        """
-fetch: {kind: Url, url: data.csv}
-read: {kind: Csv, schema: [id INT]}
-merge: {kind: Snapshot, primaryKey: [id]}
-"""
-    )
-
-    def pull(rows: str) -> int:
-        pulled.write("data.csv", rows)
-        return pulled.pull(force=True).records
-
-    assert pull("1\n") == 1
-    head = pulled.dataset.head()
-    assert [pull("1\n2\n"), pull("1\n2\n3\n")] == [1, 1]
-    (pulled.dataset.folder / "refs" / "head").write_text(str(head))
-    dataset = Dataset(pulled.dataset.folder, BlockIndex(":memory:"))
-    pulled.entry = DatasetEntry(pulled.entry.id, pulled.entry.alias, dataset)
-    assert [pull("1\n7\n"), pull("1\n7\n")] == [1, 0]
-    assert pulled.rows("id") == [(1,), (7,)]

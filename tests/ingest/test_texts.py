@@ -218,7 +218,7 @@ def test_features_that_are_wrong(tmp_path: Path, line: str, message: str) -> Non
 
 def test_what_is_skipped_may_be_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odf_engine.ingest.read.json_lines._CHUNK", 1 << 12)
-    monkeypatch.setattr("odf_engine.ingest.read.json_lines._LARGEST", 1 << 14)
+    monkeypatch.setattr("odf_engine.ingest.read.json_lines._MAX_CHARACTERS", 1 << 14)
     large = json.dumps([{"x": [i, {"y": "z" * 9}]} for i in range(5000)])
     assert lines(tmp_path, f'{{"a": {large}, "b": [{{"c": 1}}], "d": {{"e": {large}}}}}', "b") == ['{"c": 1}']
     with pytest.raises(BadData, match="one value has more than"):

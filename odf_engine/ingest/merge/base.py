@@ -1,9 +1,8 @@
-"""What merge strategies share: normalized new rows, primary keys, attempts, stored rows."""
+"""Inputs of a merge, and the steps that strategies share: normalized rows, primary keys, stored rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,15 +17,15 @@ from odf_engine.data.ddl import TIMESTAMP, UUID
 from odf_engine.data.schema_enforcement import cast_lossless, match_columns
 from odf_engine.data.slices import read_rows_at
 from odf_engine.errors import BadData, InvalidSchema, NotFound
-from odf_engine.ingest.merge.key_file import KEY, OFFSET, TIME, CorruptKeyFile, KeySorter, RepeatedKey
-from odf_engine.ingest.merge.key_index import KeyIndex, KeyIndexLocation, RowHasher, forget
+from odf_engine.ingest.merge.key_file import KEY, OFFSET, TIME, KeySorter, NullKey
+from odf_engine.ingest.merge.key_index import KeyIndex, KeyIndexLocation, RowHasher, remove_key_files
+from odf_engine.ingest.merge.merge_plan import MergeRows, PendingKeys
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.spark.row_order import UnsortedResult
 from odf_engine.spark.sql_types import spark_schema
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
@@ -36,32 +35,28 @@ if TYPE_CHECKING:
 
 
 NEW: Final = "odf_new"
+"""View of the new rows in queries of a merge."""
 POSITION: Final = "odf_position"
-
-
-class RetryMerge(Exception):
-    """Nothing is wrong with the data: ask the merge for its rows once more."""
-
-
-class SuspectKeys(Exception):
-    """A primary key was null or there twice: what is wrong has to be looked for."""
+"""Column with the position of a new row in its source."""
 
 
 @dataclass(frozen=True)
 class MergeInputs:
-    """What a merge needs.
+    """The inputs of a merge.
 
     Attributes:
-        new: rows as they came out of preprocessing.
-        schema: of the slice.
-        dataset: to which the rows will be added.
-        first_offset: of the first row that will be added.
-        event_time: for rows that have none.
-        scratch: folder for temporary files, which whoever calls removes.
-        changelog: what the new rows call their column of operations, when they bring retractions and
-            corrections themselves.
-        strict: a known key of a ledger with other values is an error.
-        unordered: a query joined or grouped the new rows, so that they come in no order of their own.
+        session: Spark session of the new rows.
+        new: result of the preprocess step.
+        schema: complete schema of the slice.
+        vocab: names of the system columns.
+        dataset: the dataset to extend.
+        first_offset: offset of the first row of the slice.
+        event_time: event time of rows that have none.
+        scratch: folder for temporary files; the caller removes it.
+        reporter: receives progress, and cancels the merge.
+        changelog: column of ``new`` with operations; None if every row is an append.
+        strict: if a row of a ledger has a known key and other values, that is an error.
+        unordered: the preprocess query joins or groups rows, so that their order is not deterministic.
     """
 
     session: SparkSession
@@ -79,31 +74,37 @@ class MergeInputs:
 
     @property
     def names(self) -> list[str]:
-        """Event time and data columns, in the order of the slice."""
+        """The event time and data columns, in the order of the slice."""
         system = (self.vocab.offset_column, self.vocab.operation_type_column, self.vocab.system_time_column)
         return [name for name in self.schema.names if name not in system]
 
     def select(
         self, parts: Mapping[str, str], query: str, frames: Mapping[str, DataFrame] | None = None
     ) -> DataFrame:
-        """The result of a query over named parts, frames by name, and ``odf_new``."""
-        named = ", ".join(f"{name} AS ({part})" for name, part in parts.items())
-        step = SqlQueryStep(query=f"WITH {named} {query}" if parts else query)
+        """Return the result of a query; nothing runs yet.
+
+        Args:
+            parts: common table expressions by name.
+            query: SQL over ``parts``, ``frames`` and ``odf_new``.
+            frames: further views by name.
+        """
+        expressions = ", ".join(f"{name} AS ({part})" for name, part in parts.items())
+        step = SqlQueryStep(query=f"WITH {expressions} {query}" if parts else query)
         return run_query(self.session, {NEW: self.new, **(frames or {})}, [step])
 
     def rows(
         self, parts: Mapping[str, str], query: str, frames: Mapping[str, DataFrame] | None = None
     ) -> list[dict[str, Any]]:
-        """All rows of a small result."""
+        """Run a query with a small result and return its rows. The arguments are those of :meth:`select`."""
         schema, batches = arrow_batches(self.select(parts, query, frames), self.reporter, progress=False)
         return pa.Table.from_batches(batches, schema).to_pylist()
 
     def read(self, paths: Sequence[Path], schema: pa.Schema) -> DataFrame:
-        """A frame of Parquet files."""
+        """Return the rows of Parquet files."""
         return self.session.read.schema(spark_schema(schema)).parquet(*map(spark_path, paths))
 
     def history(self, slices: Sequence[SliceSummary]) -> DataFrame:
-        """All rows of some slices, without the system time; columns that a slice lacks are null.
+        """Return the rows of slices without the system time. A column that a slice lacks is null.
 
         Raises:
             NotFound: a slice is missing.
@@ -112,93 +113,21 @@ class MergeInputs:
         for path in paths:
             if not path.exists():
                 raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify")
-        # Spark has no unsigned integers, and reads these columns best as what they are in the file.
-        plain = {self.vocab.offset_column: pa.int64(), self.vocab.operation_type_column: pa.int32()}
+        # Spark has no unsigned integers. These types are those of the Parquet file, so no cast is needed.
+        signed = {self.vocab.offset_column: pa.int64(), self.vocab.operation_type_column: pa.int32()}
         fields = [
-            field.with_type(plain.get(field.name, field.type))
+            field.with_type(signed.get(field.name, field.type))
             for field in self.schema
             if field.name != self.vocab.system_time_column
         ]
         return self.read(paths, pa.schema(fields))
 
 
-@dataclass
-class MergeAttempt:
-    """What was learnt from attempts: let Spark sort the rows; look for what is wrong with their keys."""
-
-    sort: bool = False
-    check: bool = False
-    damaged: bool = False
-
-
-class PreparedMerge:
-    """A merge that is ready to run.
-
-    Args:
-        run: the rows to write, in order, with their operations.
-        reporter: hears what was learnt.
-        keep: remembers the keys, given the last offset and the hash of the slice that was committed.
-        forget: drops what was remembered, when it is damaged.
-    """
-
-    def __init__(
-        self,
-        run: Callable[[MergeAttempt], Iterator[pa.RecordBatch]],
-        reporter: Reporter,
-        *,
-        keep: Callable[[int, str], None] = lambda end, physical_hash: None,
-        forget: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._run = run
-        self._reporter = reporter
-        self._keep = keep
-        self._forget = forget
-        self._how = MergeAttempt()
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Runs it.
-
-        Raises:
-            TryAgain: what came so far does not count.
-            BadData: null or different rows of one key, and the like; the message shows them.
-        """
-        try:
-            yield from self._run(self._how)
-        except UnsortedResult:
-            self._reporter.log("the rows are not in the order of their event time: they are sorted")
-            self._how.sort = True
-        except SuspectKeys:
-            if self._how.check:
-                raise BadData(
-                    "the rows are other ones each time they are computed",
-                    hint="take what is random out of the preprocess query",
-                ) from None
-            self._how.check = True
-        except CorruptKeyFile:
-            if self._how.damaged:
-                raise
-            self._reporter.log("the keys that were remembered are damaged: they are made anew", "warning")
-            self._how.damaged = True
-            self._forget()
-        else:
-            return
-        raise RetryMerge
-
-    def committed(self, end: int, physical_hash: str) -> None:
-        """The rows are a slice now, up to offset ``end``: their keys are remembered for the next merge.
-
-        It may fail, and nothing is lost then.
-        """
-        try:
-            self._keep(end, physical_hash)
-        except (CorruptKeyFile, OSError) as error:
-            self._forget()
-            self._reporter.log(f"the keys could not be remembered: {error}", "debug")
-
-
 def normalized_rows_sql(inputs: MergeInputs, more: Mapping[str, str] | None = None) -> str:
-    """The new rows in the names and precision of the slice, with their position; ``more`` are further
-    columns by name."""
+    """Return a query for the new rows in the names and precision of the slice, with their position.
+
+    ``more`` adds columns: SQL expressions by name.
+    """
     parts = [f"{value} AS {name}" for name, value in (more or {}).items()]
     for name, place in zip(inputs.names, match_columns(inputs.new.columns, inputs.names), strict=True):
         kind = inputs.schema.field(name).type
@@ -211,16 +140,17 @@ def normalized_rows_sql(inputs: MergeInputs, more: Mapping[str, str] | None = No
 
 
 def sort_time_sql(inputs: MergeInputs, name: str) -> str:
-    """The event time, which the rows call ``name``, to sort by; the source's where a row has none."""
+    """Return the sort key for the event time in column ``name``; a null sorts as the source's event time."""
     if pa.types.is_date(inputs.schema.field(inputs.vocab.event_time_column).type):
         return f"coalesce({sql_types.column(name)}, CAST(timestamp_millis({inputs.event_time.ms}L) AS DATE))"
     return f"coalesce(unix_millis(CAST({sql_types.column(name)} AS TIMESTAMP)), {inputs.event_time.ms}L)"
 
 
 def event_time_filler(inputs: MergeInputs, name: str | None) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Makes the event time, which the rows call ``name``, what it will be in the slice.
+    """Return a step that converts the event time in column ``name`` to its value in the slice.
 
-    It is cut to milliseconds first, and the source's where a row has none: rows are sorted by that.
+    It truncates to milliseconds and replaces nulls by the source's event time, since rows are sorted by
+    the result.
     """
     target = inputs.schema.field(inputs.vocab.event_time_column).with_nullable(True)
 
@@ -237,16 +167,21 @@ def event_time_filler(inputs: MergeInputs, name: str | None) -> Callable[[pa.Rec
 
 
 def default_event_time(inputs: MergeInputs) -> pa.Scalar:
-    """The event time of rows that have none."""
+    """Return the event time of rows that have none."""
     kind = inputs.schema.field(inputs.vocab.event_time_column).type
     return pa.scalar(inputs.event_time.ms, pa.timestamp("ms", "UTC")).cast(kind, safe=False)
 
 
 EXAMPLES: Final = 5
+"""Number of rows that a message shows."""
 
 
 def key_columns(primary_key: Sequence[str], inputs: MergeInputs) -> list[str]:
-    """The names of the key columns as the slice has them."""
+    """Return the names of the key columns as spelled in the slice.
+
+    Raises:
+        InvalidSchema: a key column is missing or nested, or there is none.
+    """
     keys: list[str] = []
     for name, place in zip(primary_key, match_columns(inputs.names, list(primary_key)), strict=True):
         if place is None:
@@ -263,11 +198,11 @@ def key_columns(primary_key: Sequence[str], inputs: MergeInputs) -> list[str]:
     return keys
 
 
-def check_keys(keys: list[str], inputs: MergeInputs) -> str:
-    """A query for the new rows with each key once.
+def check_primary_keys(keys: list[str], inputs: MergeInputs) -> str:
+    """Return a query for the new rows without exact copies.
 
     Raises:
-        BadData: a key that is null, or that rows have which are not alike.
+        BadData: a key is null, or occurs in rows that differ.
     """
     parts = {"n": normalized_rows_sql(inputs)}
     listed, names = sql_types.columns(keys), sql_types.columns(inputs.names)
@@ -312,8 +247,10 @@ class KeyedMerge:
     """A merge by primary key.
 
     Args:
-        compared: columns whose change makes a row another one, without key and event time; None for all.
-        live: keys that were taken away are as good as never seen.
+        inputs: of the merge.
+        keys: the primary key, as spelled in the slice.
+        compared: columns that are compared, without key and event time; None for all.
+        live: the index may drop retracted keys, since the strategy treats them as new.
     """
 
     def __init__(
@@ -330,7 +267,7 @@ class KeyedMerge:
             None if compared is None or set(compared) == set(values) else tuple(compared),
             uuid_texts(inputs),
         )
-        self._place = KeyIndexLocation(
+        self._location = KeyIndexLocation(
             dataset=inputs.dataset,
             scratch=inputs.scratch,
             hashes=self.hashes,
@@ -340,75 +277,72 @@ class KeyedMerge:
             form=self.hashes.form(live, inputs.session.version),
             reporter=inputs.reporter,
         )
-        self._index: KeyIndex | None = None
-        self._made: Path | None = None
 
-    def open(self) -> KeyIndex:
-        """The keys of the dataset."""
-        self._index = KeyIndex(self._place)
-        return self._index
+    def open_index(self) -> KeyIndex:
+        """Return the key index, updated to the head of the dataset."""
+        return KeyIndex(self._location)
 
-    def frame(self, how: MergeAttempt, order: str | None = None) -> DataFrame:
-        """The new rows with their hashes, and with ``POSITION`` when keys are checked.
+    def remove_index(self) -> None:
+        """Remove the files of the key index."""
+        remove_key_files(self._location)
+
+    def frame(self, *, check_keys: bool, order: str | None = None) -> DataFrame:
+        """Return the new rows with their hashes.
 
         Args:
-            how: whether keys are to be checked.
-            order: expressions to sort by.
+            check_keys: validate the keys first, drop exact copies, and add the column ``POSITION``.
+            order: SQL expressions to sort by.
 
         Raises:
-            BadData: keys were to be checked, and are null or stand in different rows.
+            BadData: ``check_keys`` is set, and a key is null or occurs in rows that differ.
         """
-        new = check_keys(self.keys, self.inputs) if how.check else normalized_rows_sql(self.inputs)
-        names = [*self.inputs.names, POSITION] if how.check else self.inputs.names
+        new = check_primary_keys(self.keys, self.inputs) if check_keys else normalized_rows_sql(self.inputs)
+        names = [*self.inputs.names, POSITION] if check_keys else self.inputs.names
         query = f"SELECT {sql_types.columns(names)}, {self.hashes.hash_new_rows()} FROM n"
         return self.inputs.select({"n": new}, f"{query} ORDER BY {order}" if order else query)
 
-    def spool(self, *, unique: bool = True) -> KeySorter:
-        """A place for the keys of the rows that are written."""
+    def key_sorter(self, *, unique: bool = True) -> KeySorter:
+        """Return a sorter for the keys of the slice; ``unique`` rejects a key that occurs twice."""
         return KeySorter(self.hashes.columns, self.inputs.scratch, unique=unique)
 
-    def written(
-        self, batches: Iterator[pa.RecordBatch], spool: KeySorter, *, taken: bool = False
-    ) -> Iterator[pa.RecordBatch]:
-        """Rows in the order in which they are written, without their hashes: these go into the spool.
+    def split_keys(
+        self, rows: Iterator[pa.RecordBatch], index: KeyIndex, sorter: KeySorter, *, retracted: bool = False
+    ) -> MergeRows:
+        """Yield the rows without their hashes, and return their keys as a key file.
 
-        With ``taken`` rows that take others back have hashes too, else they are left out.
+        Args:
+            rows: in the order in which they are written.
+            index: the keys before the merge.
+            sorter: receives the hashes.
+            retracted: rows that retract others have hashes too; otherwise they are skipped.
 
         Raises:
-            DoubtfulKeys: a key came twice.
+            RepeatedKey: a key occurs twice, and the sorter requires unique keys.
         """
         inputs, offset = self.inputs, self.inputs.first_offset
         op, event_time = inputs.vocab.operation_type_column, inputs.vocab.event_time_column
-        for batch in batches:
+        for batch in rows:
             ones = pa.repeat(pa.scalar(1, _NUMBER), batch.num_rows)
             offsets = pc.cumulative_sum(ones, start=offset - 1)
             offset += batch.num_rows
             columns = {name: batch.column(name) for name in self.hashes.names}
             columns |= {OFFSET: offsets, TIME: times_as_numbers(batch.column(event_time))}
             if op in batch.schema.names:
-                kinds = pa.array([Op.APPEND, Op.CORRECT_TO], batch.column(op).type)
-                stays = pc.is_in(batch.column(op), kinds)
-                if taken:
-                    columns[OFFSET] = pc.if_else(stays, offsets, pc.bit_wise_not(offsets))
+                added = pc.is_in(
+                    batch.column(op), pa.array([Op.APPEND, Op.CORRECT_TO], batch.column(op).type)
+                )
+                if retracted:
+                    columns[OFFSET] = pc.if_else(added, offsets, pc.bit_wise_not(offsets))
                 else:
-                    columns = {name: column.filter(stays) for name, column in columns.items()}
-            spool.add([columns[name] for name in self.hashes.columns])
+                    columns = {name: column.filter(added) for name, column in columns.items()}
+            sorter.add([columns[name] for name in self.hashes.columns])
             yield batch.drop_columns(self.hashes.names)
-        self._made = self._place.new_file()
-        with recheck_keys():
-            spool.finish(self._made, form=self._place.form)
-
-    def commit_keys(self, end: int, physical_hash: str) -> None:
-        """Remembers the keys of the slice that was written."""
-        if self._index is not None and self._made is not None:
-            self._index.add(self._made, end, physical_hash)
-
-    def forget(self) -> None:
-        """Drops what is remembered of the dataset."""
-        self._index = None
-        forget(self._place)
+        file = self._location.new_file()
+        sorter.finish(file, form=self._location.form)
+        return PendingKeys(index, file)
 
     def _history(self, slices: Sequence[SliceSummary]) -> Iterator[pa.RecordBatch]:
+        """Return the rows of the key file for slices."""
         inputs, vocab = self.inputs, self.inputs.vocab
         columns = self.hashes.hash_slice_rows(
             vocab.offset_column, vocab.operation_type_column, vocab.event_time_column
@@ -418,44 +352,37 @@ class KeyedMerge:
 
 
 def uuid_texts(inputs: MergeInputs) -> frozenset[str]:
-    """Columns of UUIDs that come in as text."""
+    """Return the UUID columns of the slice that are text in the new rows."""
     kinds = {name.casefold(): inputs.new.schema[name].dataType.typeName() for name in inputs.new.columns}
     uuids = [name for name in inputs.names if inputs.schema.field(name).type == UUID]
     return frozenset(name for name in uuids if kinds.get(name.casefold()) == "string")
 
 
-@contextmanager
-def recheck_keys() -> Iterator[None]:
-    """A key that came twice is looked at again."""
-    try:
-        yield
-    except RepeatedKey:
-        raise SuspectKeys from None
-
-
 def times_as_numbers(times: pa.Array) -> pa.Array:
-    """Event times as numbers: days, or milliseconds."""
+    """Return event times as 64-bit integers: days since 1970 for dates, else milliseconds."""
     if pa.types.is_date(times.type):
         return times.cast(pa.date32()).cast(pa.int32()).cast(_NUMBER)
     return cast_lossless(times, pa.field("", TIMESTAMP), 0).cast(_NUMBER)
 
 
 def check_null_keys(batch: pa.RecordBatch) -> None:
-    """Raises:
-    DoubtfulKeys: the key of a row is null.
+    """Check the key hashes of new rows.
+
+    Raises:
+        NullKey: the primary key of a row is null.
     """
     if batch.column(KEY).null_count:
-        raise SuspectKeys
+        raise NullKey
 
 
 def stored_rows_at(inputs: MergeInputs, offsets: pa.Array) -> Iterator[pa.RecordBatch]:
-    """Event time and data columns of the rows at these offsets.
+    """Read the event time and data columns of the rows at these offsets.
 
     Args:
         offsets: 64-bit integers, ascending.
 
     Returns:
-        The rows in that order, as the slice's schema has them; a column that an older slice lacks is
+        The rows in that order and in the schema of the new slice. A column that an older slice lacks is
         null.
 
     Raises:
@@ -474,11 +401,11 @@ def stored_rows_at(inputs: MergeInputs, offsets: pa.Array) -> Iterator[pa.Record
         places = pc.subtract(offsets[start:stop], row.start)
         for batch in read_rows_at(path, places, inputs.names):
             inputs.reporter.raise_if_cancelled()
-            yield _fitted(batch, inputs)
+            yield _to_slice_schema(batch, inputs)
 
 
-def examples(inputs: MergeInputs, offsets: Sequence[int]) -> list[dict[str, object]]:
-    """A few rows, in the order of the offsets that are given."""
+def example_rows(inputs: MergeInputs, offsets: Sequence[int]) -> list[dict[str, object]]:
+    """Return the rows at these offsets, in the order of the offsets. All of them are held in memory."""
     ascending = sorted(offsets)
     rows = [
         row for batch in stored_rows_at(inputs, pa.array(ascending, pa.int64())) for row in batch.to_pylist()
@@ -487,7 +414,8 @@ def examples(inputs: MergeInputs, offsets: Sequence[int]) -> list[dict[str, obje
     return [found[offset] for offset in offsets]
 
 
-def _fitted(batch: pa.RecordBatch, inputs: MergeInputs) -> pa.RecordBatch:
+def _to_slice_schema(batch: pa.RecordBatch, inputs: MergeInputs) -> pa.RecordBatch:
+    """Return stored rows in the schema of the new slice."""
     fields = [inputs.schema.field(name).with_nullable(True) for name in inputs.names]
     columns = [
         cast_lossless(batch.column(field.name), field, 0)

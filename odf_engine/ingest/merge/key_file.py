@@ -1,4 +1,4 @@
-"""Sorted, checksummed key files, and the external sort that makes them."""
+"""Sorted key files with checksums, and the external sort that writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from odf_engine.files import write_all
 
 _PAGE: Final = 4096
 _SHIFT: Final = 9
-"""A page has two to the power of this many numbers."""
+"""Binary logarithm of the count of numbers in a page."""
 _TAIL: Final = struct.Struct("<QI")
 _NUMBER: Final = pa.int64()
 _DAMAGE: Final = (
@@ -35,21 +35,25 @@ _DAMAGE: Final = (
 
 
 class CorruptKeyFile(Exception):
-    """The file is not as it was written."""
+    """A key file is missing, or has changed since it was written."""
 
 
 class KeyFile:
-    """An open file.
+    """An open key file: columns of 64-bit integers, sorted by the first one.
+
+    Each page is checked when it is read first.
 
     Attributes:
-        rows: how many keys it has.
-        names: of its columns.
-        facts: what its writer had to say.
+        rows: number of keys.
+        names: of the columns. The first two are hashes of the key.
+        facts: metadata of the file.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises:
-        DamagedKeys: it is missing, or not one.
+        """Open a file.
+
+        Raises:
+            CorruptKeyFile: it is missing or damaged.
         """
         self.path = path
         try:
@@ -79,26 +83,26 @@ class KeyFile:
             raise CorruptKeyFile from error
 
     def take(self, name: str, places: pa.Array) -> pa.Array:
-        """The numbers of a column at these places, which ascend.
+        """Return the values of a column at ascending places.
 
         Raises:
-            DamagedKeys: a page is not as it was written.
+            CorruptKeyFile: a page is damaged.
         """
         self._checks[name].check(places)
         return self._columns[name].take(places)
 
     def find(self, keys: pa.Array, seconds: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Which of the keys are there.
+        """Find keys.
 
         Args:
-            keys: numbers to look for in the first column, ascending.
-            seconds: the second column has to agree with these.
+            keys: values of the first column, ascending.
+            seconds: values of the second column.
 
         Returns:
-            Indices of the keys that were found, and their places in the file; both ascend.
+            Indices of the keys that the file has, and their places in the file; both ascend.
 
         Raises:
-            DamagedKeys: a page is not as it was written.
+            CorruptKeyFile: a page is damaged.
         """
         first, second = self.names[:2]
         if self.rows == 0 or len(keys) == 0:
@@ -115,31 +119,35 @@ class KeyFile:
             raise CorruptKeyFile
         found = pc.indices_nonzero(pc.and_(inside, pc.equal(here, keys))).cast(_NUMBER)
         places = places.take(found)
-        return self._agreeing(found, places, keys, seconds, second)
+        return self._filter_by_second(found, places, keys, seconds, second)
 
-    def _agreeing(
+    def _filter_by_second(
         self, found: pa.Array, places: pa.Array, keys: pa.Array, seconds: pa.Array, second: str
     ) -> tuple[pa.Array, pa.Array]:
-        """Those whose second numbers are equal; two keys may have the same first one."""
+        """Return the matches whose second hash is equal. Several keys may have the same first hash."""
         agree = pc.equal(self.take(second, places), seconds.take(found))
         if pc.all(agree).as_py() is not False:
             return found, places
         rows, ats = found.to_pylist(), places.to_pylist()
-        kept: list[tuple[int, int]] = []
+        pairs: list[tuple[int, int]] = []
         for index, at in zip(rows, ats, strict=True):
             key, other = keys[index].as_py(), seconds[index].as_py()
             while at < self.rows and self._at(self.names[0], at) == key:
                 if self._at(second, at) == other:
-                    kept.append((index, at))
+                    pairs.append((index, at))
                     break
                 at += 1
-        return pa.array([pair[0] for pair in kept], _NUMBER), pa.array([pair[1] for pair in kept], _NUMBER)
+        return pa.array([pair[0] for pair in pairs], _NUMBER), pa.array([pair[1] for pair in pairs], _NUMBER)
 
     def _at(self, name: str, place: int) -> int:
         return self.take(name, pa.array([place], _NUMBER))[0].as_py()
 
     def ranges(self, bounds: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """All rows, cut before the first number that is not below each bound."""
+        """Yield all rows in ``len(bounds) + 1`` batches. A batch ends before the first key >= its bound.
+
+        Raises:
+            CorruptKeyFile: a page is damaged.
+        """
         first = self._columns[self.names[0]]
         for checks in self._checks.values():
             checks.check_all()
@@ -150,18 +158,18 @@ class KeyFile:
 
 
 class KeyFileWriter:
-    """Writes a file of keys; rows have to come sorted. Leaving the ``with`` block by an error removes it.
+    """Writes a key file from sorted rows. An exception within the ``with`` block removes the file.
 
     Args:
         path: of the file.
         names: of the columns.
-        most: rows at most.
+        max_rows: upper bound of the number of rows.
     """
 
-    def __init__(self, path: Path, names: Sequence[str], most: int) -> None:
+    def __init__(self, path: Path, names: Sequence[str], max_rows: int) -> None:
         self._path = path
         self._names = list(names)
-        self._stride = _pages(most) * _PAGE
+        self._stride = _pages(max_rows) * _PAGE
         self.rows = 0
 
     def __enter__(self) -> Self:
@@ -174,7 +182,7 @@ class KeyFileWriter:
             self._path.unlink(missing_ok=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
+        """Write the next rows."""
         for at, column in enumerate(batch.columns):
             data = _raw(column)
             place = at * self._stride + 8 * self.rows
@@ -182,7 +190,7 @@ class KeyFileWriter:
         self.rows += batch.num_rows
 
     def finish(self, **facts: Any) -> None:
-        """Ends the file with what there is to say of it."""
+        """Write checksums and metadata; ``facts`` are added to the metadata."""
         end = self._stride * len(self._names)
         sums = array("I")
         self._file.truncate(end)
@@ -206,7 +214,7 @@ class KeyFileWriter:
 
 
 class _Checks:
-    """The checksums of the pages of a column, and which of them were compared."""
+    """Checksums of the pages of a column. Each page is checked once."""
 
     def __init__(self, data: memoryview, sums: Sequence[int]) -> None:
         self._data = data
@@ -215,12 +223,12 @@ class _Checks:
         self._left = len(sums)
 
     def check(self, places: pa.Array) -> None:
-        """Compares the pages of these ascending places."""
+        """Check the pages of ascending places."""
         if self._left:
             self._compare(pc.unique(pc.shift_right(places, _SHIFT)).to_pylist())
 
     def check_all(self) -> None:
-        """Compares all pages."""
+        """Check all pages."""
         if self._left:
             self._compare(range(len(self._sums)))
 
@@ -243,7 +251,7 @@ def _pages(rows: int) -> int:
 
 
 def _raw(column: pa.Array) -> memoryview:
-    """The bytes of numbers without nulls."""
+    """Return the bytes of an array of 64-bit integers without nulls."""
     data = column.buffers()[1]
     if data is None:
         return memoryview(b"")
@@ -254,59 +262,72 @@ _NONE: Final = pa.array([], _NUMBER)
 
 
 KEY: Final = "odf_key"
+"""Column with the first hash of the key."""
 SECOND: Final = "odf_key_2"
+"""Column with the second hash of the key."""
 OFFSET: Final = "odf_offset"
-"""Of the newest row of a key; its complement (~) when that row took the key away."""
+"""Column with the offset of the newest row of a key; the complement (~) if that row retracts the key."""
 TIME: Final = "odf_time"
+"""Column with the event time as a number."""
 VALUES: Final = "odf_values"
+"""Column with the hash of all columns except key and event time."""
 COMPARED: Final = "odf_compared"
-"""Only where some columns are compared: of these, while ``VALUES`` is of all but the key and event time."""
+"""Column with the hash of the compared columns; absent if these are all."""
 _IN_MEMORY: Final = 1 << 21
+"""Number of rows that are sorted in memory."""
 _BUCKETS: Final = 64
 _RANGE: Final = 1 << 20
+"""Number of rows that are merged at once."""
+
+
+class NullKey(Exception):
+    """The primary key of a row is null."""
 
 
 class RepeatedKey(Exception):
-    """A key came twice."""
+    """A primary key occurs twice."""
 
 
 def bucket_bounds(parts: int) -> list[int]:
-    """Numbers that cut all 64-bit numbers into parts of equal width."""
+    """Return the bounds that divide the 64-bit integers into ranges of equal width."""
     width = (1 << 64) // parts
     return [at * width - (1 << 63) for at in range(1, parts)]
 
 
 class KeySorter:
-    """Takes rows of keys in any order.
+    """Sorts keys, in memory or by files of key ranges.
 
     Args:
-        names: of the columns, the first four as above.
-        folder: for temporary files, which whoever calls removes.
-        unique: a key that comes twice is an error; else the one with the greatest offset counts.
+        names: of the columns. The first four are ``KEY``, ``SECOND``, ``OFFSET`` and ``TIME``.
+        folder: for temporary files; the caller removes it.
+        unique: a repeated key is an error; otherwise its row with the greatest offset remains.
+
+    Attributes:
+        rows: number of rows that were added.
     """
 
     def __init__(self, names: list[str], folder: Path, *, unique: bool) -> None:
         self._schema = pa.schema([pa.field(name, pa.int64()) for name in names])
         self._folder = folder
         self._unique = unique
-        self._held: list[pa.RecordBatch] = []
+        self._batches: list[pa.RecordBatch] = []
         self._buckets: list[pa.RecordBatchStreamWriter] = []
-        self.rows = self._waiting = 0
+        self.rows = self._buffered = 0
 
     def add(self, columns: list[pa.Array]) -> None:
-        """More rows: the columns in order, none with nulls."""
+        """Add rows: the columns in order, without nulls."""
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        self._held.append(batch)
+        self._batches.append(batch)
         self.rows += batch.num_rows
-        self._waiting += batch.num_rows
-        if self._waiting >= _IN_MEMORY:
+        self._buffered += batch.num_rows
+        if self._buffered >= _IN_MEMORY:
             self._flush()
 
     def finish(self, path: Path, **facts: Any) -> None:
-        """Writes the file.
+        """Write the key file; ``facts`` are added to its metadata.
 
         Raises:
-            RepeatedKey: when keys are to be unique.
+            RepeatedKey: a key occurs twice, and keys must be unique.
         """
         with KeyFileWriter(path, self._schema.names, self.rows) as writer:
             for part in self._parts():
@@ -314,24 +335,24 @@ class KeySorter:
             writer.finish(**facts)
 
     def _flush(self) -> None:
-        """Adds what is in memory to the buckets."""
+        """Append the rows in memory to the files of key ranges."""
         if not self._buckets:
             self._buckets = [
                 pa.ipc.new_stream(str(self._folder / f"keys-{id(self)}-{at}"), self._schema)
                 for at in range(_BUCKETS)
             ]
-        table = self._sorted(self._taken())
+        table = self._sorted(self._take_buffer())
         cuts = pc.search_sorted(table.column(KEY), pa.array(bucket_bounds(_BUCKETS))).to_pylist()
         for writer, (start, stop) in zip(self._buckets, pairwise([0, *cuts, table.num_rows]), strict=True):
             writer.write_batch(table.slice(start, stop - start))
 
-    def _taken(self) -> pa.RecordBatch:
-        held, self._held, self._waiting = self._held, [], 0
-        return concat_batches(held, self._schema)
+    def _take_buffer(self) -> pa.RecordBatch:
+        batches, self._batches, self._buffered = self._batches, [], 0
+        return concat_batches(batches, self._schema)
 
     def _parts(self) -> Iterator[pa.RecordBatch]:
         if not self._buckets:
-            yield self._taken()
+            yield self._take_buffer()
             return
         self._flush()
         for writer in self._buckets:
@@ -346,12 +367,12 @@ class KeySorter:
         return batch.take(pc.sort_indices(batch.column(KEY)))
 
     def _newest(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """In order, with each key once."""
+        """Return the rows sorted, with the newest row of each key."""
         batch = self._sorted(batch)
         if not _repeats(batch.column(KEY)):
             return batch
         offset = batch.column(OFFSET)
-        age = pc.if_else(pc.less(offset, 0), offset, pc.bit_wise_not(offset))  # the newest is the least
+        age = pc.if_else(pc.less(offset, 0), offset, pc.bit_wise_not(offset))  # The newest row has the least.
         columns = {"key": batch.column(KEY), "second": batch.column(SECOND), "age": age}
         order = pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns])
         batch = batch.take(order)
@@ -363,13 +384,15 @@ class KeySorter:
 
 
 def merge_files(older: KeyFile, newer: KeyFile, path: Path, *, drop_gone: bool) -> None:
-    """Writes a file with the keys of two; those of the newer one count.
+    """Write a key file with the keys of two files. For a key of both, the newer file counts.
 
     Args:
-        drop_gone: leaves out keys that were taken away.
+        older, newer: the files to merge.
+        path: of the new file.
+        drop_gone: omit retracted keys.
 
     Raises:
-        DamagedKeys: one of them is not as it was written.
+        CorruptKeyFile: a file is damaged.
     """
     cuts = bucket_bounds(max(1, (older.rows + newer.rows) // _RANGE))
     with KeyFileWriter(path, older.names, older.rows + newer.rows) as writer:
@@ -379,8 +402,8 @@ def merge_files(older: KeyFile, newer: KeyFile, path: Path, *, drop_gone: bool) 
             superseded = pc.subtract(places, place)
             place += old.num_rows
             if len(superseded):
-                gone = pc.scatter(pa.repeat(True, len(superseded)), superseded, max_index=old.num_rows - 1)
-                old = old.filter(gone.is_null())
+                hits = pc.scatter(pa.repeat(True, len(superseded)), superseded, max_index=old.num_rows - 1)
+                old = old.filter(hits.is_null())
             batch = concat_batches([old, new], old.schema)
             if drop_gone:
                 batch = batch.filter(pc.greater_equal(batch.column(OFFSET), 0))
@@ -389,7 +412,7 @@ def merge_files(older: KeyFile, newer: KeyFile, path: Path, *, drop_gone: bool) 
 
 
 def concat_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """All rows in one batch."""
+    """Return all rows as one batch."""
     table = pa.Table.from_batches(batches, schema).combine_chunks()
     if table.num_rows:
         return table.to_batches()[0]
@@ -397,7 +420,7 @@ def concat_batches(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Recor
 
 
 def array_of(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
-    """A column in one piece."""
+    """Return a column as one array."""
     column = table.column(name)
     if isinstance(column, pa.Array):
         return column

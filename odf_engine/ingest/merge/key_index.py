@@ -1,4 +1,4 @@
-"""Index of the primary keys of a dataset, as sorted files of row hashes."""
+"""Index of the primary keys of a dataset: sorted files of row hashes below ``info/keys``."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ NO_TIME: Final = "-9223372036854775807L"
 
 @dataclass(frozen=True)
 class RowHasher:
-    """Which columns are hashed.
+    """SQL expressions for the hashes of rows.
 
     Attributes:
         schema: of the slice.
         keys: the primary key.
-        values: all other columns but the event time.
-        compared: those whose change makes a row another one, where these are not all ``values``.
-        uuid_texts: columns of UUIDs that come in as text.
-        nullable: nulls in a key are values as others.
+        values: all other columns except the event time.
+        compared: columns in which a changed row differs, unless these are all ``values``.
+        uuid_texts: UUID columns that are text in new rows.
+        nullable: a null in a key is a value; otherwise the hash of such a key is null.
     """
 
     schema: pa.Schema
@@ -67,7 +67,7 @@ class RowHasher:
 
     @property
     def names(self) -> list[str]:
-        """The columns of hashes."""
+        """The columns of hashes of new rows."""
         return [KEY, SECOND, VALUES, *([COMPARED] if self.compared is not None else [])]
 
     @property
@@ -76,23 +76,27 @@ class RowHasher:
         return [KEY, SECOND, OFFSET, TIME, *self.names[2:]]
 
     def name(self, live: bool) -> str:
-        """Says which hashes are asked for: a dataset may have sources with different keys."""
+        """Return the folder name of the index. Sources of a dataset may have different keys."""
         return _digest([live, self.keys, self.compared])[:16]
 
     def form(self, live: bool, version: str) -> str:
-        """Says what the hashes mean: those of another form cannot be compared."""
+        """Return a digest of the hash definition. Hashes of different forms are not comparable."""
         fields = [[field.name, str(field.type)] for field in self.schema]
         return _digest([_FORM, version, live, self.keys, self.values, self.compared, fields])
 
     def hash_new_rows(self) -> str:
-        """The hashes of rows that come in; the first is null when one of the key's columns is."""
+        """Return the columns of hashes of new rows, see ``nullable`` for null keys."""
         key, second, *others = self._all(self.uuid_texts)
         if not self.nullable:
             key = f"if({sql_types.any_null(self.keys)}, NULL, {key})"
         return ", ".join((f"{key} AS {KEY}", f"{second} AS {SECOND}", *others))
 
     def hash_slice_rows(self, offset: str, op: str, event_time: str) -> str:
-        """The columns of the key file for rows of slices."""
+        """Return the columns of the key file for rows of slices.
+
+        Args:
+            offset, op, event_time: names of the system columns.
+        """
         key, second, *others = self._all(frozenset())
         op, place, time = sql_types.column(op), sql_types.column(offset), sql_types.column(event_time)
         is_date = types.is_date(self.schema.field(event_time).type)
@@ -106,6 +110,7 @@ class RowHasher:
         return ", ".join((*columns, *others))
 
     def _all(self, texts: frozenset[str]) -> list[str]:
+        """Return the hashes; those of the key have no alias."""
         found = [self._hash(1, self.keys, texts), self._hash(2, self.keys, texts)]
         found.append(f"{self._hash(3, self.values, texts)} AS {VALUES}")
         if self.compared is not None:
@@ -126,11 +131,12 @@ def _digest(parts: list[Any]) -> str:
 
 
 def _marked(value: str, kind: pa.DataType) -> str:
-    """Arguments for a hash; Spark's hashes pass over nulls and do not tell where a list ends."""
+    """Return hash arguments that mark nulls and lengths of lists, which Spark's hashes ignore."""
     return _nested(value, kind, 0) if types.is_nested(kind) else f"{value}, {value} IS NULL"
 
 
 def _nested(value: str, kind: pa.DataType, depth: int) -> str:
+    """Return a nested value with a null mark and length at each level; ``depth`` makes names unique."""
     parts = [("n", f"{value} IS NULL")]
     if types.is_struct(kind):
         parts += [
@@ -148,20 +154,24 @@ def _nested(value: str, kind: pa.DataType, depth: int) -> str:
     return sql_types.struct(parts)
 
 
-_MUCH: Final = 4
+_GROWTH: Final = 4
+"""A file that has less than this many times the keys of the next one is merged with it."""
 _NUMBER: Final = pa.int64()
 
 
 @dataclass(frozen=True)
 class KeyIndexLocation:
-    """Where the keys are kept, and of what form.
+    """Location and definition of an index.
 
     Attributes:
-        scratch: folder for temporary files, which whoever calls removes.
-        history: the columns of the key file for the rows of some slices.
-        live: keys that were taken away need not be remembered.
+        dataset: the dataset whose keys are indexed.
+        scratch: folder for temporary files; the caller removes it.
+        hashes: columns of the key files.
+        history: reads the columns of the key file for slices.
+        live: the index may drop retracted keys.
         name: see :meth:`RowHasher.name`.
         form: see :meth:`RowHasher.form`.
+        reporter: receives a debug message after an update.
     """
 
     dataset: Dataset
@@ -175,51 +185,52 @@ class KeyIndexLocation:
 
     @property
     def folder(self) -> Path:
+        """Folder of the key files."""
         return self.dataset.folder / "info" / "keys" / self.name
 
     def new_file(self) -> Path:
-        """A fresh name for a key file in the making."""
+        """Return a unique path for a new key file."""
         return self.scratch / f"{uuid.uuid4().hex}.keys"
 
 
 class KeyIndex:
-    """The keys of all rows up to the dataset's newest slice.
+    """The keys of all rows up to the newest slice of a dataset.
 
     Raises:
-        DamagedKeys: by any method: forget the index and open it again.
+        CorruptKeyFile: by any method; remove the index and open it again.
     """
 
-    def __init__(self, place: KeyIndexLocation) -> None:
-        """Opens it, and brings it up to the head of the chain."""
-        self._place = place
+    def __init__(self, location: KeyIndexLocation) -> None:
+        """Open the index and add the keys of slices that it lacks."""
+        self._location = location
         self._files: list[KeyFile] = []
         self._offset, self._slice = -1, ""
         with suppress(CorruptKeyFile):
             self._load()
-        behind = place.dataset.slices(first_offset=self._offset + 1)
-        if behind:
-            self._catch_up(behind)
+        missing = location.dataset.slices(first_offset=self._offset + 1)
+        if missing:
+            self._catch_up(missing)
 
     @property
     def rows(self) -> int:
-        """How many entries the files have, those that count no more among them."""
+        """Number of entries of all files, including superseded ones."""
         return sum(file.rows for file in self._files)
 
-    # --- Looking up ---------------------------------------------------------------------------
+    # --- Queries ------------------------------------------------------------------------------
 
     def find(self, keys: pa.Array, seconds: pa.Array) -> pa.Table:
-        """What is known of those of the keys that were seen.
+        """Find the known ones among keys.
 
         Args:
-            keys, seconds: the two hashes of each.
+            keys, seconds: the two hashes of each key, without nulls.
 
         Returns:
-            ``row``, an index into the arguments, ``place``, which is another one for every key, and the
-            columns of the key file but the hashes of the key.
+            ``row``, an index into the arguments; ``place``, a number unique to the key; and the columns
+            of the key file after the two hashes. All are 64-bit integers.
         """
         order = pc.sort_indices(keys).cast(_NUMBER)
         keys, seconds = keys.take(order), seconds.take(order)
-        names = self._place.hashes.columns[2:]
+        names = self._location.hashes.columns[2:]
         schema = pa.schema([(name, _NUMBER) for name in ("row", "place", *names)])
         parts: list[pa.RecordBatch] = []
         for file, start in reversed(list(self._starts())):
@@ -233,10 +244,13 @@ class KeyIndex:
         return pa.Table.from_batches(parts, schema).combine_chunks()
 
     def live_keys_except(self, seen: list[pa.Array]) -> Iterator[pa.RecordBatch]:
-        """The live keys at other places than these: the two hashes and the offset of each.
+        """Yield hashes and offset of the live keys that are not at these places.
+
+        Args:
+            seen: places as returned by :meth:`find`.
 
         Raises:
-            RepeatedKey: a place was seen twice.
+            RepeatedKey: a place occurs twice.
         """
         count = sum(map(len, seen))
         over = self._superseded()
@@ -256,11 +270,12 @@ class KeyIndex:
             yield pa.RecordBatch.from_arrays(columns, names=[KEY, SECOND, OFFSET])
 
     def _starts(self) -> Iterator[tuple[KeyFile, int]]:
+        """Return each file with the place of its first key."""
         rows = [file.rows for file in self._files]
         return zip(self._files, accumulate(rows, initial=0), strict=False)
 
     def _superseded(self) -> list[pa.Array]:
-        """The places of keys that a newer file has too."""
+        """Return the places of keys that occur in a newer file."""
         found: list[pa.Array] = []
         starts = list(self._starts())
         for at in range(1, len(starts)):
@@ -274,75 +289,85 @@ class KeyIndex:
                         keys, seconds = keys.filter(left), seconds.filter(left)
         return found
 
-    # --- Keeping ------------------------------------------------------------------------------
+    # --- Updates ------------------------------------------------------------------------------
 
     def add(self, file: Path, end: int, physical_hash: str) -> None:
-        """Takes over the file with the keys of the slice that ends at offset ``end``."""
-        folder = self._place.folder
+        """Add the keys of a slice.
+
+        Args:
+            file: key file of the slice; it is moved.
+            end: last offset of the slice.
+            physical_hash: hash of the slice.
+        """
+        folder = self._location.folder
         folder.mkdir(parents=True, exist_ok=True)
         if KeyFile(file).rows:
             move(file, folder / file.name)
             self._files.append(KeyFile(folder / file.name))
-        while len(self._files) > 1 and self._files[-2].rows < _MUCH * self._files[-1].rows:
+        while len(self._files) > 1 and self._files[-2].rows < _GROWTH * self._files[-1].rows:
             older, newer = self._files[-2:]
-            made = folder / self._place.new_file().name
-            merge_files(older, newer, made, drop_gone=self._place.live and len(self._files) == 2)
-            self._files[-2:] = [KeyFile(made)]
+            merged = folder / self._location.new_file().name
+            merge_files(older, newer, merged, drop_gone=self._location.live and len(self._files) == 2)
+            self._files[-2:] = [KeyFile(merged)]
         self._offset, self._slice = end, physical_hash
         self._save()
 
-    def forget(self) -> None:
-        """Removes all files."""
-        forget(self._place)
+    def remove(self) -> None:
+        """Remove the files. The index is rebuilt when it is opened again."""
+        remove_key_files(self._location)
 
     def _load(self) -> None:
-        place = self._place
-        facts = _read(place.folder / "index.json")
-        if facts is None or facts["form"] != place.form:
+        """Open the key files, unless they are of another form, or of slices that the chain does not have."""
+        location = self._location
+        facts = _read_checked_json(location.folder / "index.json")
+        if facts is None or facts["form"] != location.form:
             return
         offset = facts["offset"]
-        covered = place.dataset.slices(first_offset=offset, last_offset=offset)
+        covered = location.dataset.slices(first_offset=offset, last_offset=offset)
         if not covered or covered[-1].end != offset or str(covered[-1].physical_hash) != facts["slice"]:
             return
-        files = [KeyFile(place.folder / name) for name in facts["files"]]
-        if all(file.facts.get("form") == place.form for file in files):
+        files = [KeyFile(location.folder / name) for name in facts["files"]]
+        if all(file.facts.get("form") == location.form for file in files):
             self._files, self._offset, self._slice = files, offset, facts["slice"]
 
     def _save(self) -> None:
-        folder = self._place.folder
+        """Write ``index.json`` and remove all other files."""
+        folder = self._location.folder
         facts = {
-            "form": self._place.form,
+            "form": self._location.form,
             "offset": self._offset,
             "slice": self._slice,
             "files": [file.path.name for file in self._files],
         }
         body = json.dumps(facts).encode()
-        made = folder / f"{uuid.uuid4().hex}.new"
-        made.write_bytes(b"%08x\n" % zlib.crc32(body) + body)
-        made.replace(folder / "index.json")
+        staged = folder / f"{uuid.uuid4().hex}.new"
+        staged.write_bytes(b"%08x\n" % zlib.crc32(body) + body)
+        staged.replace(folder / "index.json")
         for path in folder.iterdir():
             if path.name not in ("index.json", *facts["files"]):
                 path.unlink(missing_ok=True)
 
     def _catch_up(self, slices: Sequence[SliceSummary]) -> None:
-        place = self._place
-        spool = KeySorter(place.hashes.columns, place.scratch, unique=False)
-        for batch in place.history(slices):
-            spool.add(batch.columns)
-        made = place.new_file()
-        spool.finish(made, form=place.form)
-        self.add(made, slices[-1].end, str(slices[-1].physical_hash))
-        place.reporter.log(f"remembers the keys up to offset {self._offset:,}", "debug")
+        """Add the keys of slices that other programs or sources committed."""
+        location = self._location
+        sorter = KeySorter(location.hashes.columns, location.scratch, unique=False)
+        for batch in location.history(slices):
+            sorter.add(batch.columns)
+        file = location.new_file()
+        sorter.finish(file, form=location.form)
+        self.add(file, slices[-1].end, str(slices[-1].physical_hash))
+        location.reporter.log(f"remembers the keys up to offset {self._offset:,}", "debug")
 
 
-def forget(place: KeyIndexLocation) -> None:
-    """Removes the files of an index that is damaged: it is made anew when it is opened."""
-    if place.folder.is_dir():
-        for path in place.folder.iterdir():
+def remove_key_files(location: KeyIndexLocation) -> None:
+    """Remove the files of an index. It is rebuilt when it is opened."""
+    if location.folder.is_dir():
+        for path in location.folder.iterdir():
             path.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read_checked_json(path: Path) -> dict[str, Any] | None:
+    """Return the content of a file that starts with its CRC-32; None if it is missing or damaged."""
     try:
         checksum, _, body = path.read_bytes().partition(b"\n")
         return json.loads(body) if int(checksum, 16) == zlib.crc32(body) else None

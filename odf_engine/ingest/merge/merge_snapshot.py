@@ -1,10 +1,11 @@
-"""Snapshot strategy: the difference to the current state, by primary key."""
+"""Snapshot strategy: the difference to the latest state, by primary key."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -15,19 +16,17 @@ from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.merge.base import (
     POSITION,
     KeyedMerge,
-    MergeAttempt,
     MergeInputs,
-    PreparedMerge,
     check_null_keys,
     event_time_filler,
     key_columns,
-    recheck_keys,
     stored_rows_at,
     times_as_numbers,
 )
 from odf_engine.ingest.merge.key_file import COMPARED, KEY, OFFSET, SECOND, TIME, VALUES, KeySorter, array_of
 from odf_engine.ingest.merge.key_index import KeyIndex
-from odf_engine.metadata.model import Snapshot
+from odf_engine.ingest.merge.merge_plan import MergePlan, MergeRows, PreparedMerge
+from odf_engine.metadata.model import DatasetVocabulary, Snapshot
 from odf_engine.spark import sql_types
 from odf_engine.spark.row_order import SortOrder, Step, external_sort, map_batches, sorted_batches
 
@@ -39,7 +38,7 @@ _OP: Final = pa.int32()
 
 
 def keyed_snapshot(strategy: Snapshot, inputs: MergeInputs) -> KeyedMerge:
-    """The rows by the strategy's key."""
+    """Return the merge by the primary key of the strategy."""
     keys = key_columns(strategy.primary_key, inputs)
     compared = [name for name in _compared(strategy, keys, inputs) if name != inputs.vocab.event_time_column]
     return KeyedMerge(
@@ -48,20 +47,27 @@ def keyed_snapshot(strategy: Snapshot, inputs: MergeInputs) -> KeyedMerge:
 
 
 def merge_snapshot(strategy: Snapshot, inputs: MergeInputs) -> PreparedMerge:
-    """Prepares the merge; rows of one key that differ become a correction, its two rows together."""
+    """Prepare the merge. A changed row becomes a correction of two adjacent rows."""
     keyed = keyed_snapshot(strategy, inputs)
     event_time = inputs.vocab.event_time_column
-    by_time = event_time in _compared(strategy, keyed.keys, inputs) and event_time not in keyed.keys
-    return PreparedMerge(
-        lambda how: _Run(keyed, how, by_time).rows(),
-        inputs.reporter,
-        keep=keyed.commit_keys,
-        forget=keyed.forget,
+    comparison = SnapshotComparison(
+        schema=inputs.schema,
+        vocab=inputs.vocab,
+        names=inputs.names,
+        hashes=keyed.hashes.names,
+        compared=COMPARED if keyed.hashes.compared is not None else VALUES,
+        compares_time=event_time in _compared(strategy, keyed.keys, inputs) and event_time not in keyed.keys,
+        fill=event_time_filler(inputs, event_time),
     )
+    return PreparedMerge(lambda plan: _rows(keyed, comparison, plan), keyed.remove_index)
 
 
 def _compared(strategy: Snapshot, keys: list[str], inputs: MergeInputs) -> list[str]:
-    """The columns whose change makes a row another one."""
+    """Return the columns in which a changed row differs.
+
+    Raises:
+        InvalidSchema: ``compareColumns`` is empty, or has an unknown column.
+    """
     if strategy.compare_columns is None:
         return [name for name in inputs.names if name not in keys]
     if not strategy.compare_columns:
@@ -80,119 +86,172 @@ def _compared(strategy: Snapshot, keys: list[str], inputs: MergeInputs) -> list[
     return names
 
 
-class _Run:
-    """One attempt; ``by_time``: another event time makes a row another one."""
+def _rows(keyed: KeyedMerge, comparison: SnapshotComparison, plan: MergePlan) -> MergeRows:
+    """Yield the rows to write in the order of key and operation; return their keys."""
+    index, sorter = keyed.open_index(), keyed.key_sorter()
+    if index.rows:
+        rows = _changed_rows(keyed, comparison, plan, index, sorter)
+    else:
+        rows = _first_rows(keyed, comparison, plan)
+    return (yield from keyed.split_keys(rows, index, sorter))
 
-    def __init__(self, keyed: KeyedMerge, how: MergeAttempt, by_time: bool) -> None:
-        self._keyed = keyed
-        self._inputs = keyed.inputs
-        self._how = how
-        self._by_time = by_time
-        self._op = self._inputs.vocab.operation_type_column
-        self._event_time = self._inputs.vocab.event_time_column
-        self._fill = event_time_filler(self._inputs, self._event_time)
-        self._values = COMPARED if keyed.hashes.compared is not None else VALUES
 
-    def rows(self) -> Iterator[pa.RecordBatch]:
-        """The rows to write, in order, with their operations."""
-        keyed, inputs = self._keyed, self._inputs
-        index, spool = keyed.open(), keyed.spool()
-        if not index.rows:
-            order = SortOrder(tuple(keyed.keys), extra=(POSITION,) if self._how.check else (), passes=True)
-            rows = sorted_batches(self._first, order, inputs.reporter, sort=self._how.sort)
-        else:
-            order = SortOrder((*keyed.keys, self._op))
-            path = inputs.scratch / "changes.parquet"
-            rows = external_sort(self._changes(index, spool), order, path, self._sorted, inputs.reporter)
-        yield from keyed.written(rows, spool)
+def _first_rows(
+    keyed: KeyedMerge, comparison: SnapshotComparison, plan: MergePlan
+) -> Iterator[pa.RecordBatch]:
+    """Return all rows of the first snapshot, in the order of the key."""
 
-    def _first(self, sort: bool) -> tuple[DataFrame, Step]:
-        """All rows of the first snapshot."""
+    def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+        check_null_keys(batch)
+        return comparison.fill(batch)
 
-        def step(batch: pa.RecordBatch) -> pa.RecordBatch:
-            check_null_keys(batch)
-            return self._fill(batch)
+    def start(sort: bool) -> tuple[DataFrame, Step]:
+        keys = sql_types.columns(keyed.keys) if sort else None
+        return keyed.frame(check_keys=plan.check_keys, order=keys), step
 
-        return self._keyed.frame(self._how, sql_types.columns(self._keyed.keys) if sort else None), step
+    order = SortOrder(tuple(keyed.keys), extra=(POSITION,) if plan.check_keys else (), passes=True)
+    return sorted_batches(start, order, keyed.inputs.reporter, sort=plan.sort)
 
-    def _sorted(self, schema: pa.Schema) -> DataFrame:
-        changes = self._inputs.read([self._inputs.scratch / "changes.parquet"], schema)
-        order = sql_types.columns([*self._keyed.keys, self._op])
-        return self._inputs.select({}, f"SELECT * FROM {_CHANGES} ORDER BY {order}", {_CHANGES: changes})
 
-    def _changes(self, index: KeyIndex, spool: KeySorter) -> Iterator[pa.RecordBatch]:
-        """The rows to write as they are found: first the new ones, then those that they replace."""
-        seen: list[pa.Array] = []
-        replaced: list[pa.Array] = []
+def _changed_rows(
+    keyed: KeyedMerge, comparison: SnapshotComparison, plan: MergePlan, index: KeyIndex, sorter: KeySorter
+) -> Iterator[pa.RecordBatch]:
+    """Return the difference to the latest state, in the order of key and operation."""
+    inputs = keyed.inputs
+    op = inputs.vocab.operation_type_column
+    path = inputs.scratch / "changes.parquet"
 
-        def step(batch: pa.RecordBatch) -> pa.RecordBatch:
-            return self._compare(batch, index, seen, replaced)
+    def sort(schema: pa.Schema) -> DataFrame:
+        columns = sql_types.columns([*keyed.keys, op])
+        changes = {_CHANGES: inputs.read([path], schema)}
+        return inputs.select({}, f"SELECT * FROM {_CHANGES} ORDER BY {columns}", changes)
 
-        with closing(map_batches(self._keyed.frame(self._how), step, self._inputs.reporter)) as batches:
-            for batch in batches:
-                if batch.num_rows:
-                    yield batch
-        offsets, ops = list(replaced), [_ops(Op.CORRECT_FROM, len(part)) for part in replaced]
-        with recheck_keys():
-            for gone in index.live_keys_except(seen):
-                zeros = [_zeros(gone.num_rows)] * (len(self._keyed.hashes.columns) - 3)
-                place = gone.column(OFFSET)
-                spool.add([gone.column(KEY), gone.column(SECOND), pc.bit_wise_not(place), *zeros])
-                offsets.append(place)
-                ops.append(_ops(Op.RETRACT, gone.num_rows))
-        if offsets:
-            yield from self._old(pa.concat_arrays(offsets), pa.concat_arrays(ops))
+    changes = _find_changes(keyed, comparison, plan, index, sorter)
+    return external_sort(changes, SortOrder((*keyed.keys, op)), path, sort, inputs.reporter)
 
-    def _compare(
-        self, batch: pa.RecordBatch, index: KeyIndex, seen: list[pa.Array], replaced: list[pa.Array]
-    ) -> pa.RecordBatch:
-        """The rows that are new or other than before; adds where the old ones are."""
+
+def _find_changes(
+    keyed: KeyedMerge, comparison: SnapshotComparison, plan: MergePlan, index: KeyIndex, sorter: KeySorter
+) -> Iterator[pa.RecordBatch]:
+    """Yield new and changed rows, then the stored rows that are corrected or retracted.
+
+    The keys of retracted rows are added to the sorter.
+
+    Raises:
+        NullKey: the key of a row is null.
+        RepeatedKey: two rows have the same known key.
+    """
+    inputs = keyed.inputs
+    known: list[pa.Array] = []
+    offsets: list[pa.Array] = []
+    frame = keyed.frame(check_keys=plan.check_keys)
+    with closing(map_batches(frame, lambda batch: batch, inputs.reporter)) as batches:
+        for batch in batches:
+            compared = comparison.compare(batch, index)
+            known.append(compared.known)
+            offsets.append(compared.corrected)
+            if compared.rows.num_rows:
+                yield compared.rows
+    ops = [_ops(Op.CORRECT_FROM, len(part)) for part in offsets]
+    for missing in index.live_keys_except(known):
+        zeros = [_zeros(missing.num_rows)] * (len(keyed.hashes.columns) - 3)
+        retracted = missing.column(OFFSET)
+        sorter.add([missing.column(KEY), missing.column(SECOND), pc.bit_wise_not(retracted), *zeros])
+        offsets.append(retracted)
+        ops.append(_ops(Op.RETRACT, missing.num_rows))
+    if offsets:
+        yield from _stored_rows(inputs, comparison, pa.concat_arrays(offsets), pa.concat_arrays(ops))
+
+
+def _stored_rows(
+    inputs: MergeInputs, comparison: SnapshotComparison, offsets: pa.Array, ops: pa.Array
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows of the dataset with the operations that correct or retract them."""
+    order = pc.sort_indices(offsets)
+    offsets, ops = offsets.take(order), ops.take(order)
+    at = 0
+    for batch in stored_rows_at(inputs, offsets):
+        zeros = [_zeros(batch.num_rows)] * len(comparison.hashes)
+        yield comparison.batch(batch.columns, ops[at : at + batch.num_rows], zeros)
+        at += batch.num_rows
+
+
+class ComparedRows(NamedTuple):
+    """A batch of new rows, compared with the latest state.
+
+    Attributes:
+        rows: those to write, with their operations.
+        known: places in the key index of the known keys.
+        corrected: offsets of the stored rows that differ.
+    """
+
+    rows: pa.RecordBatch
+    known: pa.Array
+    corrected: pa.Array
+
+
+@dataclass(frozen=True)
+class SnapshotComparison:
+    """Compares new rows with the latest state by their hashes.
+
+    Attributes:
+        schema: of the slice.
+        vocab: names of the system columns.
+        names: event time and data columns.
+        hashes: columns of hashes.
+        compared: the hash that differs for a changed row.
+        compares_time: a row with another event time is changed; a null event time is equal to any.
+        fill: converts the event time, see :func:`event_time_filler`.
+    """
+
+    schema: pa.Schema
+    vocab: DatasetVocabulary
+    names: list[str]
+    hashes: list[str]
+    compared: str
+    compares_time: bool
+    fill: Callable[[pa.RecordBatch], pa.RecordBatch]
+
+    def compare(self, batch: pa.RecordBatch, index: KeyIndex) -> ComparedRows:
+        """Select the new and the changed rows of a batch.
+
+        Raises:
+            NullKey: the key of a row is null.
+            BadData: a value does not fit the type of its column.
+        """
         check_null_keys(batch)
         known = index.find(batch.column(KEY), batch.column(SECOND))
         known = known.filter(pc.greater_equal(known.column(OFFSET), 0)).combine_chunks()
         rows = array_of(known, "row")
-        changed = pc.not_equal(batch.column(self._values).take(rows), array_of(known, self._values))
-        if self._by_time:
-            # A source that gives no event time says nothing about a change of it.
-            times = times_as_numbers(batch.column(self._event_time)).take(rows)
+        changed = pc.not_equal(batch.column(self.compared).take(rows), array_of(known, self.compared))
+        if self.compares_time:
+            times = times_as_numbers(batch.column(self.vocab.event_time_column)).take(rows)
             moved = pc.fill_null(pc.not_equal(times, array_of(known, TIME)), False)
             changed = pc.or_(changed, moved)
-        seen.append(array_of(known, "place"))
-        replaced.append(array_of(known, OFFSET).filter(changed))
         changes = pc.scatter(changed, rows, max_index=batch.num_rows - 1)
         ops = pc.if_else(changes.is_null(), pa.scalar(Op.APPEND, _OP), pa.scalar(Op.CORRECT_TO, _OP))
-        stays = pc.fill_null(changes, True)
-        return self._fitted(batch.filter(stays), ops.filter(stays))
+        is_written = pc.fill_null(changes, True)
+        return ComparedRows(
+            rows=self._to_slice_types(batch.filter(is_written), ops.filter(is_written)),
+            known=array_of(known, "place"),
+            corrected=array_of(known, OFFSET).filter(changed),
+        )
 
-    def _fitted(self, batch: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
-        """Rows in the types of the slice, with their operations."""
-        batch = self._fill(batch)
-        try:
-            columns = [
-                cast_lossless(batch.column(name), self._inputs.schema.field(name), 0)
-                for name in self._inputs.names
-            ]
-        except BadData as error:
-            error.where = None  # its row is one of those that are left
-            raise
-        hashes = [batch.column(name) for name in self._keyed.hashes.names]
-        return self._batch(columns, ops, hashes)
-
-    def _old(self, offsets: pa.Array, ops: pa.Array) -> Iterator[pa.RecordBatch]:
-        """Rows that the dataset has, with operations that take them back."""
-        order = pc.sort_indices(offsets)
-        offsets, ops = offsets.take(order), ops.take(order)
-        at = 0
-        for batch in stored_rows_at(self._inputs, offsets):
-            zeros = [_zeros(batch.num_rows)] * len(self._keyed.hashes.names)
-            yield self._batch(batch.columns, ops[at : at + batch.num_rows], zeros)
-            at += batch.num_rows
-
-    def _batch(self, columns: list[pa.Array], ops: pa.Array, hashes: list[pa.Array]) -> pa.RecordBatch:
-        fields = [self._inputs.schema.field(name).with_nullable(True) for name in self._inputs.names]
-        fields.append(pa.field(self._op, _OP))
-        fields += [pa.field(name, pa.int64()) for name in self._keyed.hashes.names]
+    def batch(self, columns: list[pa.Array], ops: pa.Array, hashes: list[pa.Array]) -> pa.RecordBatch:
+        """Return rows in the schema of the slice, with operations and hashes."""
+        fields = [self.schema.field(name).with_nullable(True) for name in self.names]
+        fields.append(pa.field(self.vocab.operation_type_column, _OP))
+        fields += [pa.field(name, pa.int64()) for name in self.hashes]
         return pa.RecordBatch.from_arrays([*columns, ops, *hashes], schema=pa.schema(fields))
+
+    def _to_slice_types(self, batch: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
+        batch = self.fill(batch)
+        try:
+            columns = [cast_lossless(batch.column(name), self.schema.field(name), 0) for name in self.names]
+        except BadData as error:
+            error.where = None  # Its row number is that among the selected rows.
+            raise
+        return self.batch(columns, ops, [batch.column(name) for name in self.hashes])
 
 
 def _ops(op: Op, count: int) -> pa.Array:

@@ -1,1 +1,1 @@
-"""Read phase: files of every supported format as Spark DataFrames, and where their errors are."""
+"""Read phase: files of all supported formats as Spark DataFrames, and the location of errors in them."""

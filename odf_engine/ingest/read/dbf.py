@@ -1,4 +1,4 @@
-"""Reads dBASE tables (.dbf)."""
+"""Reader of dBASE tables (.dbf)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_DIGITS: Final = 38
 _BIGINT_DIGITS: Final = 18
 _CHUNK: Final = 1 << 20
 _ANSI: Final = "cp1252"
-_UNSURE: Final = (0x00, 0x57)  # nothing said, or "the code page of this Windows"
+_UNKNOWN_LANGUAGES: Final = (0x00, 0x57)  # Not set, or the code page of the Windows that wrote the file.
 _CODE_PAGES: Final = {
     0x01: "cp437", 0x02: "cp850", 0x03: "cp1252", 0x04: "mac_roman", 0x08: "cp865", 0x09: "cp437",
     0x0A: "cp850", 0x0B: "cp437", 0x0D: "cp437", 0x0E: "cp850", 0x0F: "cp437", 0x10: "cp850",
@@ -39,15 +39,15 @@ _CODE_PAGES: Final = {
     0x88: "cp857", 0x96: "mac_cyrillic", 0x97: "mac_latin2", 0x98: "mac_greek", 0xC8: "cp1250",
     0xC9: "cp1251", 0xCA: "cp1254", 0xCB: "cp1253", 0xCC: "cp1257",
 }  # fmt: skip
-"""The language byte of a header and the code page that it stands for."""
+"""Code pages by the language byte of the header."""
 _ENCODING: Final = "the .cpg file beside it, or the language byte in its header, says the encoding"
 _MAX_EXPONENT: Final = 400
-"""Numbers with larger exponents have no type; written out, they would need gigabytes."""
+"""Numbers with larger exponents fit no type. Written without exponent, they would need gigabytes."""
 _TRUTHS: Final = {"t": "true", "y": "true", "f": "false", "n": "false", "?": None}
 
 
 class Column(NamedTuple):
-    """A column: its name, one letter for its type, how many bytes a value has, digits after the point."""
+    """A column: its name, letter of its type, width in bytes, and number of decimal digits."""
 
     name: str
     kind: str
@@ -56,9 +56,9 @@ class Column(NamedTuple):
 
     @property
     def type(self) -> pa.DataType | None:
-        """What its values are; None for a type that cannot be read.
+        """Arrow type of the values; None for a type that is not supported.
 
-        Numbers without decimals are BIGINT, or DECIMAL where they may have more digits than that holds.
+        Numbers without decimals are BIGINT, or DECIMAL if they can have more digits than BIGINT.
         """
         match self.kind:
             case "C":
@@ -78,15 +78,15 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """A dBASE table whose header was read.
+    """A dBASE table.
 
     Attributes:
         path: the file.
-        name: what people call it.
-        columns: all of them, in the order of the file.
-        count: rows that the header tells of, deleted ones among them.
-        encoding: of its text, as Python names it.
-        guessed: nothing says the encoding.
+        name: its name in messages.
+        columns: all columns, in the order of the file.
+        count: number of rows, including deleted ones.
+        encoding: of its text, a codec of Python.
+        guessed: the encoding is a guess.
     """
 
     path: Path
@@ -100,15 +100,15 @@ class Table:
 
     @classmethod
     def open(cls, path: Path, name: str, code_page: str | None) -> Table:
-        """Reads the header.
+        """Read the header.
 
         Args:
             path: the file.
-            name: how errors name it.
-            code_page: what a .cpg file beside it says.
+            name: its name in messages.
+            code_page: content of its .cpg file; None if there is none.
 
         Raises:
-            BadData: it is no such table, or it was cut short.
+            BadData: the file is not a dBASE table, or is truncated.
         """
         with path.open("rb") as file:
             head = file.read(_HEADER.size)
@@ -121,15 +121,15 @@ class Table:
                 "is not a dBASE table: its header contradicts itself", where=name, hint="fetch it again"
             )
         if path.stat().st_size < begin + count * width:
-            kept = max(path.stat().st_size - begin, 0) // width
+            complete = max(path.stat().st_size - begin, 0) // width
             raise BadData(
-                f"was cut short: the header tells of {count:,} rows, {kept:,} are there",
+                f"was cut short: the header tells of {count:,} rows, {complete:,} are there",
                 where=name,
                 hint="fetch the whole file again",
             )
         encoding, guessed = _encoding(code_page, language, path, begin)
         try:
-            columns = tuple(Column(_decoded(text, encoding), *rest) for text, rest in raw)
+            columns = tuple(Column(_decode(text, encoding), *rest) for text, rest in raw)
         except UnicodeError as error:
             raise BadData(
                 f"a column's name is not {encoding.upper()} text", where=name, hint=_ENCODING
@@ -137,10 +137,10 @@ class Table:
         return cls(path, name, columns, count, encoding, guessed, begin, width)
 
     def rows(self) -> Iterator[list[str | None] | None]:
-        """The values of each row in the order of the columns; None for a row that is marked as deleted.
+        """Yield the values of each row as text, in the order of the columns; None for a deleted row.
 
         Raises:
-            BadData: a value that is no text in the encoding, no date or truth value; ``where`` has the row.
+            BadData: a value is not of its type or encoding; ``where`` has the row.
         """
         with self.path.open("rb") as file:
             file.seek(self._begin)
@@ -170,13 +170,13 @@ def _fields(file: BinaryIO, name: str) -> Iterator[tuple[bytes, tuple[str, int, 
             raise BadData("is not a dBASE table: its header has no end", where=name)
         label, kind, width, decimals = _FIELD.unpack(raw)
         if kind == b"C":
-            width, decimals = width + 256 * decimals, 0  # as long texts are declared
+            width, decimals = width + 256 * decimals, 0  # The encoding of long widths.
         yield label.partition(b"\0")[0].strip(), (kind.decode("latin-1"), width, decimals)
 
 
 def _value(kind: str, raw: bytes, encoding: str) -> str | None:
     if kind == "C":
-        return _decoded(raw.partition(b"\0")[0].rstrip(b" "), encoding) or None
+        return _decode(raw.partition(b"\0")[0].rstrip(b" "), encoding) or None
     text = raw.decode("latin-1").partition("\0")[0].strip()
     match kind:
         case "N" | "F":
@@ -195,49 +195,49 @@ def _value(kind: str, raw: bytes, encoding: str) -> str | None:
 
 
 def _number(text: str) -> str:
-    """A number without the zeros that fill its column, nor an exponent, so that it may become any type."""
+    """Return a number without padding zeros and exponent, which any type can parse."""
     if text.isdecimal():
         return text
     try:
         value = Decimal(text)
     except InvalidOperation:
-        return text  # making it a number says what is wrong
+        return text  # The cast to the type of the column reports the error.
     if abs(value.adjusted()) > _MAX_EXPONENT:
         return text
     number = format(value, "f")
     return number.rstrip("0").rstrip(".") if "." in number else number
 
 
-def _decoded(raw: bytes, encoding: str) -> str:
-    # Programs cut long texts by bytes: half a character at the end is no part of the text.
+def _decode(raw: bytes, encoding: str) -> str:
+    # Programs truncate long texts by bytes: an incomplete character at the end is dropped.
     return codecs.getincrementaldecoder(encoding)().decode(raw)
 
 
 def _encoding(code_page: str | None, language: int, path: Path, begin: int) -> tuple[str, bool]:
-    """The encoding, and whether it was guessed."""
-    for text in _spellings((code_page or "").strip().strip("\0")):
+    """Return the encoding, and whether it is a guess."""
+    for text in _codec_names((code_page or "").strip().strip("\0")):
         try:
-            b"  ".decode(text)  # refuses codecs that are not for text
+            b"  ".decode(text)  # Fails for codecs that are not for text.
             codecs.getincrementaldecoder(text)
             return codecs.lookup(text).name, False
         except (LookupError, ValueError):
             continue
-    # What is UTF-8 throughout is hardly ever anything else.
-    if language in _UNSURE and _is_utf8(path, begin):
+    # A file that is valid UTF-8 is almost never of another encoding.
+    if language in _UNKNOWN_LANGUAGES and _is_utf8(path, begin):
         return "utf-8", False
     return _CODE_PAGES.get(language, _ANSI), language not in _CODE_PAGES
 
 
-def _spellings(said: str) -> Iterator[str]:
-    """How Python may call a code page that a .cpg file names, such as `1252`, `ANSI 1252`, `ISO 88591`."""
-    word = re.sub(r"(?i)^(ansi|oem|windows)[ _-]*", "", said)
+def _codec_names(code_page: str) -> Iterator[str]:
+    """Yield Python codecs for the content of a .cpg file, such as `1252`, `ANSI 1252`, `ISO 88591`."""
+    word = re.sub(r"(?i)^(ansi|oem|windows)[ _-]*", "", code_page)
     if (latin := re.fullmatch(r"(?i)(?:iso[ _-]*)?8859[ _-]*(\d+)", word)) is not None:
         yield f"iso8859-{latin[1]}"
     elif word == "65001":
         yield "utf-8"
     elif word.isdecimal():
         yield f"cp{word}"
-    yield from (word, said) if said else ()
+    yield from (word, code_page) if code_page else ()
 
 
 def _is_utf8(path: Path, begin: int) -> bool:

@@ -1,4 +1,4 @@
-"""Locates the row of a file that a read error is about."""
+"""Location of the row of a file that caused a read error."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from odf_engine.ingest.read.json_lines import dump, load
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 
-_SECONDS: Final = 60.0
+_MAX_SECONDS: Final = 60.0
 _MAX_FIELD: Final = 1 << 26
-_SHOWN: Final = 120
+_MAX_WIDTH: Final = 120
 _CUT: Final = 200
-"""Spark's errors carry so many characters of a value."""
+"""Number of characters of a value in an error of Spark."""
 _MARK: Final = "\x1f"
-"""Stands for a separator of several characters, which Python's reader does not know."""
+"""Replaces a separator of several characters, which Python's CSV reader does not support."""
 _CONFLICT: Final = ("<<<<<<< ", "=======", ">>>>>>> ")
 _NO_VALUE: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file and how values stand in it.
+    """A text file and its format.
 
     Attributes:
         path: the file.
-        name: what people call it.
-        columns: names of the columns in the order of the file, where that is known.
-        encoding: as Python names it.
-        header: the first row has names.
-        separator, quote, escape: of CSV; without a quote, quotes mean nothing.
+        name: its name in messages.
+        columns: names of the columns in the order of the file; empty if not known.
+        encoding: a codec of Python.
+        header: the first row has the names.
+        separator, quote, escape: of CSV; an empty quote disables quoting.
     """
 
     path: Path
@@ -56,11 +56,11 @@ class TextFile:
 
 
 def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not blank, each with the line where it begins, from 1.
+    """Yield the rows of a CSV file that are not blank, each with its first line, from 1.
 
     Raises:
-        csv.Error: what cannot be read as CSV.
-        UnicodeDecodeError: bytes that the encoding does not know.
+        csv.Error: the file is not CSV.
+        UnicodeDecodeError: the file is not of the encoding.
     """
     csv.field_size_limit(_MAX_FIELD)
     long = len(file.separator) > 1
@@ -88,11 +88,11 @@ def _lines(file: TextIO) -> Iterator[str]:
 
 
 def locate_csv_error(error: BadData, file: TextFile, reporter: Reporter) -> BadData:
-    """The error with the place in the CSV file that it is about, as far as it can be found."""
-    meant = _csv_test(error, file)
-    if meant is None:
-        return _named(error, file)
-    line, until = 0, monotonic() + _SECONDS
+    """Return the error with its line and column in the CSV file, or with the file if they are not found."""
+    is_rejected = _csv_row_test(error, file)
+    if is_rejected is None:
+        return _at_file(error, file)
+    line, until = 0, monotonic() + _MAX_SECONDS
     try:
         for number, (line, row) in enumerate(csv_rows(file)):
             if number % 1000 == 0:
@@ -101,23 +101,23 @@ def locate_csv_error(error: BadData, file: TextFile, reporter: Reporter) -> BadD
                     break
             if row[0].startswith(_CONFLICT):
                 return merge_conflict_error(f"{file.name}: line {line}", row[0])
-            if not (number == 0 and file.header) and meant(row):
-                return _placed(error, file, line, row)
+            if not (number == 0 and file.header) and is_rejected(row):
+                return _at_row(error, file, line, row)
     except csv.Error as problem:
         return BadData(f"is not CSV: {problem}", where=f"{file.name}: line {line + 1}")
-    return _named(error, file)
+    return _at_file(error, file)
 
 
-def _csv_test(error: BadData, file: TextFile) -> Callable[[list[str]], bool] | None:
-    """Recognises the row that the error is about."""
+def _csv_row_test(error: BadData, file: TextFile) -> Callable[[list[str]], bool] | None:
+    """Return a test for the row that caused the error; None if the error names no value."""
     if not isinstance(error, RejectedRow):
         return None
     if error.value is not None:
         value = error.value
         if error.column in file.columns:
             at = file.columns.index(error.column)
-            return lambda row: len(row) > at and _same(row[at], value)
-        return lambda row: any(_same(text, value) for text in row)
+            return lambda row: len(row) > at and _is_same(row[at], value)
+        return lambda row: any(_is_same(text, value) for text in row)
     if error.column in file.columns:
         at = file.columns.index(error.column)
         return lambda row: len(row) <= at or row[at] == ""
@@ -126,11 +126,11 @@ def _csv_test(error: BadData, file: TextFile) -> Callable[[list[str]], bool] | N
     return None
 
 
-def _same(text: str, value: str) -> bool:
+def _is_same(text: str, value: str) -> bool:
     return text == value or (len(value) >= _CUT and text.startswith(value))
 
 
-def _placed(error: BadData, file: TextFile, line: int, row: list[str]) -> BadData:
+def _at_row(error: BadData, file: TextFile, line: int, row: list[str]) -> BadData:
     where = f"{file.name}: line {line}"
     if not isinstance(error, RejectedRow) or (error.value is None and error.column is None):
         values = "1 value" if len(row) == 1 else f"{len(row)} values"
@@ -141,7 +141,7 @@ def _placed(error: BadData, file: TextFile, line: int, row: list[str]) -> BadDat
         )
     column = error.column
     if column is None and error.value is not None:
-        at = next(at for at, text in enumerate(row) if _same(text, error.value))
+        at = next(at for at, text in enumerate(row) if _is_same(text, error.value))
         column = file.columns[at] if at < len(file.columns) else None
     where += f', column "{column}"' if column else ""
     named = [text.casefold() for text in row] == [name.casefold() for name in file.columns]
@@ -151,11 +151,11 @@ def _placed(error: BadData, file: TextFile, line: int, row: list[str]) -> BadDat
 
 
 def explain_json(error: BadData, file: TextFile, reporter: Reporter, place: Callable[[int], str]) -> BadData:
-    """The same for JSON lines; ``place`` is what people call the object of a line, from 1."""
+    """Return the error with its object in a file of JSON lines; ``place`` names the object of a line."""
     if isinstance(error, RejectedRow) and error.record is not None and error.where is not None:
         text = error.record.splitlines()[0] if error.record else ""
         return merge_conflict_error(error.where, text) if text.startswith(_CONFLICT) else error
-    until = monotonic() + _SECONDS
+    until = monotonic() + _MAX_SECONDS
     with file.path.open(encoding=file.encoding) as rows:
         for number, line in enumerate(rows, 1):
             if number % 1000 == 0:
@@ -164,11 +164,11 @@ def explain_json(error: BadData, file: TextFile, reporter: Reporter, place: Call
                     break
             if (problem := _line_problem(line.strip(), f"{file.name}: {place(number)}", error)) is not None:
                 return problem
-    return _named(error, file)
+    return _at_file(error, file)
 
 
 def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -> BadData:
-    """The error with the row of a Parquet file that it is about, as far as it can be found."""
+    """Return the error with its row in a Parquet file, or with the file if it is not found."""
     where = error.where or name
     if isinstance(error, RejectedRow) and error.column is not None:
         try:
@@ -181,7 +181,7 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
 
 
 def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | None:
-    """The number, from 1, of the first row that has the error's value in the error's column."""
+    """Return the number, from 1, of the first row with the value of the error; None if there is none."""
     column = str(error.column).casefold()
     names = [each for each in read_parquet_schema(path).names if each.casefold() == column]
     before = 0
@@ -217,7 +217,7 @@ def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
 
 
 def _json_column(row: dict[str, Any], error: RejectedRow) -> str | None:
-    """The column of the row that the error is about."""
+    """Return the column of the row that caused the error; None if the row did not."""
     column, value = error.column, error.value
     if value is None:
         empty = column is not None and all(
@@ -225,13 +225,13 @@ def _json_column(row: dict[str, Any], error: RejectedRow) -> str | None:
         )
         return column if empty else None
     for path, found in _values(row, ""):
-        if (column is None or _leads(path, column)) and _is_it(found, value):
+        if (column is None or _is_path_of(path, column)) and _is_rejected(found, value):
             return path
     return None
 
 
 def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """All values at any depth, as ``at.lat`` and ``tags[]``."""
+    """Yield all values at any depth with their paths, such as ``at.lat`` and ``tags[]``."""
     if path:
         yield path, value
     if isinstance(value, dict):
@@ -242,16 +242,16 @@ def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from _values(inner, f"{path}[]")
 
 
-def _leads(path: str, column: str) -> bool:
-    """Whether a path is the column's; Spark itself gives no more than a member's own name."""
-    folded, wanted = path.casefold(), column.casefold()
-    return folded == wanted or folded.endswith("." + wanted)
+def _is_path_of(path: str, column: str) -> bool:
+    """Return whether a path is that of a column. Spark names a member without its parents."""
+    folded, name = path.casefold(), column.casefold()
+    return folded == name or folded.endswith("." + name)
 
 
-def _is_it(found: Any, value: str) -> bool:
-    if value in ("{", "["):  # all that Spark says of an object or array
+def _is_rejected(found: Any, value: str) -> bool:
+    if value in ("{", "["):  # The value in Spark's error for an object or array.
         return isinstance(found, dict if value == "{" else list)
-    return _same(_json_text(found), value)
+    return _is_same(_json_text(found), value)
 
 
 def _json_text(value: Any) -> str:
@@ -259,14 +259,14 @@ def _json_text(value: Any) -> str:
 
 
 def _bad_value(error: BadData, where: str, hint: str | None) -> BadData:
-    """The error for a value, with its place."""
+    """Return the error for an invalid value at a location."""
     if not isinstance(error, RejectedRow) or error.value is None:
         return BadData(error.message, where=where, hint=hint or error.hint)
     wanted = error.wanted or "value of its type"
     article = "an" if wanted[0] in "AEIOU" else "a"
     hint = hint or _advice(error.value, wanted) or error.hint
     message = f"'{shorten(error.value)}' is not {article} {wanted}"
-    if error.where is not None:  # a place in the query that had to do with the value
+    if error.where is not None:  # The location in the query that converts the value.
         message += f" ({error.where})"
     return BadData(message, where=where, hint=hint)
 
@@ -282,7 +282,7 @@ def _advice(value: str, wanted: str) -> str | None:
 
 
 def merge_conflict_error(where: str, text: str) -> BadData:
-    """The error for a file in which version control left a conflict."""
+    """Return the error for a conflict marker of version control."""
     return BadData(
         f"a version-control conflict mark stands in the data: {shorten(text)}",
         where=where,
@@ -291,23 +291,23 @@ def merge_conflict_error(where: str, text: str) -> BadData:
 
 
 def is_conflict_marker(text: str) -> bool:
-    """Whether a line is a mark that version control leaves in a file."""
+    """Return whether a line is a conflict marker of version control."""
     return text.startswith(_CONFLICT)
 
 
 def header_of(file: TextFile) -> tuple[int, list[str]]:
-    """The first row and its line; (0, []) when there is none."""
+    """Return the line and the values of the first row; (0, []) for an empty file."""
     return next(islice(csv_rows(file), 1), (0, []))
 
 
 def shorten(text: object) -> str:
-    """A text short enough for a message."""
+    """Return a text as one line, truncated for a message."""
     line = re.sub(r"[\r\n]+", " ", str(text))
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+    return line if len(line) <= _MAX_WIDTH else line[: _MAX_WIDTH - 1] + "…"
 
 
-def _named(error: BadData, file: TextFile) -> BadData:
-    """The error with the name of the file, when no place was found in it."""
+def _at_file(error: BadData, file: TextFile) -> BadData:
+    """Return the error with the name of the file."""
     where = file.name if error.where is None else f"{file.name}, {error.where}"
     if error.where is not None and error.where.startswith(file.name):
         return error

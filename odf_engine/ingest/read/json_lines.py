@@ -1,4 +1,4 @@
-"""Streams JSON documents into newline-delimited JSON."""
+"""Streaming conversion of JSON documents to newline-delimited JSON."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.text_files import undecodable_error
 
 _CHUNK: Final = 1 << 20
-_LARGEST: Final = 1 << 28
-_NEAR_END: Final = 16
-_NUMBER_TAIL: Final = len("e+1")  # what is cut in it ends a number too early
+_MAX_CHARACTERS: Final = 1 << 28
+_TAIL: Final = 16
+_NUMBER_TAIL: Final = len("e+1")  # A number that ends at a shorter distance to the end may be incomplete.
 _LITERALS: Final = ("true", "false", "null")
 _CUT: Final = "ends in the middle: the file was cut short"
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -28,7 +28,7 @@ _KINDS: Final = {
 
 
 class JsonSource(NamedTuple):
-    """A file of JSON: where it is, what people call it, and its encoding."""
+    """A JSON file, its name in messages, and its encoding."""
 
     path: Path
     name: str
@@ -36,10 +36,10 @@ class JsonSource(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[TextIO]:
-        """The text; bytes that are not of the encoding are an error with their line.
+        """Open the text.
 
         Raises:
-            BadData: such bytes.
+            BadData: bytes are not of the encoding; ``where`` has their line.
         """
         try:
             with self.path.open(encoding=self.encoding, newline="") as file:
@@ -49,28 +49,35 @@ class JsonSource(NamedTuple):
 
 
 def array_to_lines(source: JsonSource, sub_path: str | None, target: Path, reporter: Reporter) -> None:
-    """Writes the objects of an array, the root's or the one at ``a.b.c``, as lines.
+    """Write the objects of an array as lines.
+
+    Args:
+        source: the document.
+        sub_path: path of the array, such as ``a.b.c``; None if it is the document.
+        target: the file to write.
+        reporter: receives the number of bytes, and cancels the conversion.
 
     Raises:
-        BadData: not JSON (``where`` has the line), no array there, or an element that is no object.
+        BadData: the document is not JSON (``where`` has the line), has no such array, or an element is not
+            an object.
     """
-    _convert(source, sub_path.split(".") if sub_path else [], target, reporter, _as_it_is)
+    _convert(source, sub_path.split(".") if sub_path else [], target, reporter, _object_line)
 
 
 def features_to_lines(source: JsonSource, target: Path, reporter: Reporter) -> None:
-    """Writes the features of a GeoJSON FeatureCollection as lines: properties, and ``geometry`` as text.
+    """Write the features of a GeoJSON FeatureCollection as lines: properties, and ``geometry`` as text.
 
     Raises:
-        BadData: not JSON, no FeatureCollection, or a feature without properties or geometry.
+        BadData: the document is not a FeatureCollection, or a feature has no properties or geometry.
     """
     _convert(source, ["features"], target, reporter, _feature)
 
 
 def feature_lines_to_lines(source: JsonSource, target: Path, reporter: Reporter) -> None:
-    """The same for newline-delimited features.
+    """Write newline-delimited GeoJSON features as lines like those of :func:`features_to_lines`.
 
     Raises:
-        BadData: a line that is not a feature.
+        BadData: a line is not a feature.
     """
     size = 0
     with source.opened() as lines, target.open("wb") as file:
@@ -88,36 +95,36 @@ def feature_lines_to_lines(source: JsonSource, target: Path, reporter: Reporter)
 
 
 class Number(str):
-    """A number as its text, so that no digit is lost."""
+    """A number as text, which preserves all digits."""
 
 
 def load(text: str) -> Any:
-    """JSON with its numbers as text.
+    """Parse JSON, with numbers as :class:`Number`.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the text is not JSON.
     """
     return json.loads(text, parse_int=Number, parse_float=Number)
 
 
-# Only finds where values end: numbers are not made.
+# Finds the ends of values; numbers remain text, which is faster.
 _decoder: Final = json.JSONDecoder(parse_float=str, parse_int=str)
 _raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _raw_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def _as_it_is(text: str, where: str) -> bytes:
+def _object_line(text: str, where: str) -> bytes:
     if not text.startswith("{"):
         raise BadData(f"an element is {_kind(text)}, not an object", where=where)
-    # Line breaks in JSON stand between tokens only.
+    # Line breaks in JSON only occur between tokens.
     return (text.replace("\r", " ").replace("\n", " ") + "\n").encode("utf-8", "surrogatepass")
 
 
 def _feature(text: str, where: str) -> bytes:
-    """A feature's properties with its geometry as text, as one line."""
+    """Return the properties of a feature and its geometry as text, as one line."""
     if not text.startswith("{"):
         raise BadData(f"an element is {_kind(text)}, not a GeoJSON feature", where=where)
-    feature = _raws(text)
+    feature = _raw_values(text)
     if feature.get("type") != b'"Feature"':
         raise BadData("an element is not a GeoJSON feature", where=where)
     for part in ("properties", "geometry"):
@@ -128,7 +135,7 @@ def _feature(text: str, where: str) -> bytes:
                 hint="leave such features out in the source, or with a prepare step",
             )
     properties = feature["properties"]
-    if "geometry" in _raws(properties):
+    if "geometry" in _raw_values(properties):
         raise BadData(
             "a feature has a property 'geometry', which is the name of the column for its shape",
             where=where,
@@ -139,22 +146,22 @@ def _feature(text: str, where: str) -> bytes:
     return b"{" + rest + (b"," if rest else b"") + b'"geometry":' + shape + b"}\n"
 
 
-def _raws(text: str | bytes) -> dict[str, bytes]:
-    """The values of an object as their text."""
+def _raw_values(text: str | bytes) -> dict[str, bytes]:
+    """Return the values of an object as JSON text."""
     try:
         return {key: bytes(memoryview(value)) for key, value in _raw_object(text).items()}
-    except (msgspec.MsgspecError, RecursionError):  # numbers such as NaN
+    except (msgspec.MsgspecError, RecursionError):  # The strict parser rejects numbers such as NaN.
         values = load(text if isinstance(text, str) else text.decode())
         return {key: dump(value).encode() for key, value in values.items()}
 
 
 def _compact(text: bytes) -> bytes:
-    """JSON without white space, keys in alphabetical order, numbers as they are written."""
+    """Return JSON without white space and with sorted keys. Numbers keep their digits."""
     if b'"' not in text:
         return text.translate(None, b" \t\r\n")
     try:
         if text.startswith(b"{"):
-            pairs = sorted(_raws(text).items())
+            pairs = sorted(_raw_values(text).items())
             return b"{" + b",".join(_text(key) + b":" + _compact(value) for key, value in pairs) + b"}"
         if text.startswith(b"["):
             return b"[" + b",".join(_compact(bytes(memoryview(item))) for item in _raw_items(text)) + b"]"
@@ -168,7 +175,7 @@ def _text(value: str) -> bytes:
 
 
 def dump(value: Any, *, sort_keys: bool = False) -> str:
-    """A value as JSON without white space, its numbers as they were written."""
+    """Return a value as JSON without white space. Numbers keep their digits."""
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
@@ -205,13 +212,17 @@ def _convert(
 
 
 def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iterator[tuple[str, int]]:
-    """The elements of the array at ``keys``, each as its text and line; walks to the value's end."""
-    shown = ".".join(all_keys)
+    """Yield the elements of the array at ``keys`` with their lines, and read to the end of the value.
+
+    Raises:
+        BadData: there is no array at ``all_keys``.
+    """
+    path = ".".join(all_keys)
     if not keys:
         if document.peek() != "[":
             if not document.peek():
                 raise document.error("is empty, or ends in the middle")
-            what = f"'{shown}' is not an array" if shown else "the document is not an array"
+            what = f"'{path}' is not an array" if path else "the document is not an array"
             raise document.error(
                 what, hint="say where the array of objects is in read.subPath, such as a.b.c"
             )
@@ -220,7 +231,7 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
         return
     names: list[str] = []
     if document.peek() != "{":
-        raise document.error(f"there is no '{shown}': its parent is not an object")
+        raise document.error(f"there is no '{path}': its parent is not an object")
     for _ in document.members("{", "}"):
         key = document.key()
         names.append(key)
@@ -230,30 +241,34 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
             document.skip()
     if keys[0] not in names:
         hint = "names there: " + ", ".join(names[:10])
-        raise document.error(f"there is no '{shown}' (read.subPath) in the document", hint=hint)
+        raise document.error(f"there is no '{path}' (read.subPath) in the document", hint=hint)
 
 
 class _Document:
-    """A JSON text that is read as it is needed."""
+    """A JSON text that is read incrementally."""
 
     def __init__(self, source: TextIO, name: str) -> None:
         self._source = source
         self._name = name
         self._text = ""
         self._at = 0
-        self._line = 1  # at the place _counted of _text
+        self._line = 1  # Of position _counted in _text.
         self._counted = 0
         self._ended = False
 
     def peek(self) -> str:
-        """The next character that is not white space; empty at the end."""
+        """Return the next character that is not white space, without reading it; empty at the end."""
         while True:
             self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]
-            if self._at < len(self._text) or not self._more():
+            if self._at < len(self._text) or not self._read_more():
                 return self._text[self._at : self._at + 1]
 
     def take(self, choices: str) -> str:
-        """Steps over one of these characters."""
+        """Read one of these characters.
+
+        Raises:
+            BadData: the next character is another one.
+        """
         char = self.peek()
         if not char or char not in choices:
             wanted = " or ".join(f"'{choice}'" for choice in choices)
@@ -264,7 +279,7 @@ class _Document:
         return char
 
     def members(self, begin: str, end: str) -> Iterator[int]:
-        """Stops at each member between brackets, which has to be read then; gives its line."""
+        """Yield the line of each member between brackets. The caller reads the member."""
         self.take(begin)
         if self.peek() == end:
             self.take(end)
@@ -276,7 +291,7 @@ class _Document:
                 return
 
     def key(self) -> str:
-        """The name of a member of an object."""
+        """Read the name of a member of an object."""
         if self.peek() != '"':
             raise self.error(_CUT if not self.peek() else "is not JSON: a name in quotes is expected")
         name, _ = self.value()
@@ -284,18 +299,18 @@ class _Document:
         return name
 
     def skip(self) -> None:
-        """Steps over a value, however large it is."""
+        """Read over a value, which may exceed the memory."""
         begin = self.peek()
         if begin not in ("{", "["):
             self.value()
             return
         if len(self._text) - self._at < _CHUNK:
-            self._more()
+            self._read_more()
         try:
             self._at = _decoder.raw_decode(self._text, self._at)[1]
             return
         except (json.JSONDecodeError, RecursionError):
-            pass  # too large to be looked at at once, or wrong: what is in it is looked at one by one
+            pass  # It is too large for the buffer, or invalid: its members are read one by one.
         try:
             for _ in self.members(begin, "}" if begin == "{" else "]"):
                 if begin == "{":
@@ -305,7 +320,7 @@ class _Document:
             raise self.error("is nested too deeply") from None
 
     def value(self) -> tuple[Any, str]:
-        """The next value, and its text."""
+        """Read the next value; return it and its text."""
         if not self.peek():
             raise self.error(_CUT)
         while True:
@@ -313,33 +328,33 @@ class _Document:
                 value, end = _decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 open_text = error.msg.startswith("Unterminated")
-                rest = self._text[error.pos : error.pos + _NEAR_END]
+                rest = self._text[error.pos : error.pos + _TAIL]
                 ahead = error.pos - self._at
-                if (open_text or len(rest) < _NEAR_END) and self._more():
+                if (open_text or len(rest) < _TAIL) and self._read_more():
                     continue
                 if open_text or any(literal.startswith(rest) for literal in _LITERALS):
                     raise self.error(_CUT) from None
                 raise self.error(f"is not JSON: {error.msg}", self._at + ahead) from None
             except RecursionError:
                 raise self.error("is nested too deeply") from None
-            length = end - self._at  # what was stepped over is forgotten when more is read
-            if len(self._text) - end < _NUMBER_TAIL and self._more():
-                continue  # a number may go on
+            length = end - self._at  # Reading more drops the text before _at.
+            if len(self._text) - end < _NUMBER_TAIL and self._read_more():
+                continue  # A number may be incomplete.
             text = self._text[self._at : self._at + length]
             self._at += length
             return value, text
 
     def end(self) -> None:
-        """Looks that nothing stands after the document.
+        """Check that the document is complete.
 
         Raises:
-            BadData: something does.
+            BadData: there is text after it.
         """
         if self.peek():
             raise self.error("goes on after the end of the document")
 
     def error(self, message: str, at: int | None = None, hint: str | None = None) -> BadData:
-        """An error at a place in the text."""
+        """Return an error with its line."""
         return BadData(message, where=f"{self._name}: line {self._line_here(at)}", hint=hint)
 
     def _line_here(self, at: int | None = None) -> int:
@@ -348,12 +363,16 @@ class _Document:
         self._counted = at
         return self._line
 
-    def _more(self) -> bool:
-        """Reads on, and forgets what was stepped over."""
+    def _read_more(self) -> bool:
+        """Read more text, and drop what was read over; return False at the end.
+
+        Raises:
+            BadData: a value is too large.
+        """
         if self._ended:
             return False
-        if len(self._text) - self._at > _LARGEST:
-            raise self.error(f"one value has more than {_LARGEST:,} characters")
+        if len(self._text) - self._at > _MAX_CHARACTERS:
+            raise self.error(f"one value has more than {_MAX_CHARACTERS:,} characters")
         self._line_here()
         rest = self._text[self._at :]
         added = self._source.read(max(_CHUNK, len(rest)))

@@ -1,4 +1,4 @@
-"""Reads a prepared file as a DataFrame, as its ReadStep says."""
+"""Reads a prepared file as a DataFrame, according to its ReadStep."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ _BINARY: Final = (
     (b"\xfd7zXZ\x00", "xz", "unpack it before the pull"),
     (b"(\xb5/\xfd", "zstandard", "unpack it before the pull"),
 )
-_NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x80-\xff]")
+_NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x80-\xff]")
 
 
 def reject_binary(path: Path, name: str, encoding: str | None = None) -> None:
-    """Looks whether a text file may be the data that is expected.
+    """Check the first bytes of a text file.
 
     Raises:
-        BadData: it is a web page, XML, or packed; the hint says what to do.
+        BadData: the file is a web page, XML or compressed.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD)
     for magic, kind, hint in _BINARY:
-        if head.startswith(magic) and _NO_TEXT.search(head):
+        if head.startswith(magic) and _NOT_TEXT.search(head):
             raise BadData(f"is {kind}, not text", where=name, hint=hint)
     text = head.decode(encoding or "utf-8", "ignore").lstrip("\ufeff \t\r\n").lower()
     if text.startswith(("<!doctype html", "<html", "<head")):
@@ -80,17 +80,17 @@ def reject_binary(path: Path, name: str, encoding: str | None = None) -> None:
 
 
 CompareKeys = Callable[[TextFile, Reporter, Mapping[str, int]], None]
-"""Is told the keys of all objects of a file, each with the line where it comes first."""
+"""Checks the keys of all objects of a file, each with the first line that has it."""
 
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """A file as Spark will read it.
+    """A file as a DataFrame.
 
     Attributes:
         frame: its rows, in order; nothing has run yet.
-        columns: as the manifest declares them; None where they were inferred.
-        explain: adds the place in the file to an error that came up while the rows were read.
+        columns: as declared in the manifest; None if they are inferred.
+        explain: adds the location in the file to an error of reading the rows.
     """
 
     frame: DataFrame
@@ -108,16 +108,22 @@ def read(
     compare_keys: CompareKeys | None = None,
     limits: Limits | None = None,
 ) -> ReadPlan | None:
-    """Begins to read a prepared file; None when there is nothing in it at all.
+    """Plan to read a prepared file; return None if it is empty.
 
-    ``known`` are the columns to use when the step declares none; ``compare_keys`` compares the keys of
-    JSON objects with the columns in another way than a poll; ``limits`` bound the unpacking of a format
-    that is an archive.
+    Args:
+        session: Spark session.
+        step: the read step.
+        prepared: the file.
+        job: folder for temporary files; the caller removes it.
+        reporter: receives messages.
+        known: columns to use if the step declares none.
+        compare_keys: replaces the check of the keys of JSON objects.
+        limits: for unpacking a format that is an archive.
 
     Raises:
-        BadData: it can be seen already that the file is not what the manifest says.
-        InvalidSchema: the declared columns are malformed, or do not go with the file's header.
-        Unsupported: columns that are declared in the specification's newer terms.
+        BadData: the file is not of its format.
+        InvalidSchema: the declared columns are malformed, or differ from the header of the file.
+        Unsupported: the columns are declared as an ODF schema.
     """
     declared = declared_columns(step)
     columns = declared or known
@@ -134,17 +140,17 @@ def read(
         lines = _shape_lines(step, prepared, job, reporter, limits)
     else:
         lines = _json_lines(step, prepared, job, reporter)
-    # Where nothing is declared, columns that a file lacks are those that are null throughout.
+    # Without a declaration, a column that the file lacks is null in all rows.
     compare = compare_keys or (None if declared is None else _compare_keys)
     return _read_lines(session, lines, columns, job, reporter, compare)
 
 
 def declared_columns(step: ReadStep) -> pa.Schema | None:
-    """The columns that a step declares; None when it declares none.
+    """Return the columns that a step declares; None if it declares none.
 
     Raises:
         InvalidSchema: the declaration is malformed.
-        Unsupported: it is in the specification's newer terms.
+        Unsupported: the declaration is an ODF schema.
     """
     if step.schema is None and step.odf_schema is not None:
         raise Unsupported(
@@ -175,7 +181,9 @@ def _read_csv(
     if schema is not None:
         file = dataclasses.replace(file, columns=tuple(schema.names))
     elif first:
-        names = first if step.header else [f"_c{at}" for at in range(len(first))]  # as Spark calls them
+        names = (
+            first if step.header else [f"_c{at}" for at in range(len(first))]
+        )  # The names that Spark generates.
         file = dataclasses.replace(file, columns=tuple(names))
     frame = read_csv(
         session,
@@ -190,10 +198,10 @@ def _read_csv(
 
 
 def csv_file(step: Csv, prepared: PreparedFile) -> TextFile:
-    """The file with what the step says of its text.
+    """Return the file with the text options of the step.
 
     Raises:
-        BadData: it is no text.
+        BadData: the file is not text.
     """
     encoding = detect_encoding(prepared.path, step.encoding)
     reject_binary(prepared.path, prepared.name, encoding)
@@ -210,26 +218,36 @@ def csv_file(step: Csv, prepared: PreparedFile) -> TextFile:
 
 
 def first_row(file: TextFile) -> list[str]:
-    """The first row, which may be a header; empty where only Spark can tell."""
+    """Return the first row, which may be a header; empty if only Spark can parse it.
+
+    Raises:
+        BadData: the row is a conflict marker of version control.
+    """
     if not file.separator:
         return []
     try:
         line, row = header_of(file)
     except (UnicodeError, csv.Error, TypeError):
-        return []  # the reader has a better error for it
+        return []  # The reader reports the error in detail.
     if row and is_conflict_marker(row[0]):
         raise merge_conflict_error(f"{file.name}: line {line}", row[0])
     return row
 
 
 def _check_header(header: list[str], columns: pa.Schema | None, name: str, reporter: Reporter) -> None:
-    """A header is only skipped when columns are declared, so it has to be in their order."""
+    """Check the header. Declared columns go by position, so it must have their order.
+
+    Raises:
+        InvalidSchema: the header differs from the columns, or has empty or repeated names.
+    """
     where = f"{name}: line 1"
     folded = [text.strip().casefold() for text in header]
     if columns is None:
-        double = next((text for at, text in enumerate(header) if folded[at] in folded[:at]), None)
-        if double is not None or "" in folded:
-            problem = f"the header has '{double}' twice" if double is not None else "the header lacks a name"
+        duplicate = next((text for at, text in enumerate(header) if folded[at] in folded[:at]), None)
+        if duplicate is not None or "" in folded:
+            problem = (
+                f"the header has '{duplicate}' twice" if duplicate is not None else "the header lacks a name"
+            )
             raise InvalidSchema(
                 problem, where=where, hint="declare the columns in read.schema: they go by position then"
             )
@@ -238,11 +256,11 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
     both = f"the header has {shorten(', '.join(header))}; the manifest {shorten(', '.join(columns.names))}"
     if len(header) != len(columns):
         new = [text for text, name in zip(header, folded, strict=True) if name not in declared]
-        grown = f"{shorten(', '.join(new))}: declare that in read.schema too, and run odf add --update"
+        added = f"{shorten(', '.join(new))}: declare that in read.schema too, and run odf add --update"
         raise InvalidSchema(
             f"the file has {len(header)} columns and read.schema declares {len(columns)}",
             where=where,
-            hint=f"new in the file: {grown}" if len(new) == len(header) - len(columns) else both,
+            hint=f"new in the file: {added}" if len(new) == len(header) - len(columns) else both,
         )
     moved = [text for at, text in enumerate(header) if folded[at] in declared and folded[at] != declared[at]]
     if moved:
@@ -262,13 +280,13 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
 
 @dataclass(frozen=True)
 class _Lines:
-    """A file with one JSON object a line, made from the prepared file or the file itself.
+    """A file with one JSON object per line: the prepared file, or a conversion of it.
 
     Attributes:
-        file: where it is, and what people call it.
-        step: the formats of its values.
-        place: what people call the object of a line.
-        columns: as the file itself declares them; None where it does not.
+        file: the file, and its name in messages.
+        step: formats of its values.
+        place: names the object of a line in messages.
+        columns: declared by the file itself; None if it declares none.
     """
 
     file: TextFile
@@ -338,22 +356,26 @@ def _read_lines(
 
 
 def _compare_keys(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -> None:
-    """A column that no object has is said, and so is a key that is left out."""
+    """Report columns that no object has, and keys that are dropped.
+
+    Raises:
+        InvalidSchema: the file has none of the columns.
+    """
     folded = {name.casefold(): name for name in file.columns}
-    there = {key.casefold() for key in keys}
-    if keys and not there & folded.keys():
+    present = {key.casefold() for key in keys}
+    if keys and not present & folded.keys():
         raise InvalidSchema(
             f"none of the declared columns is in the data: {shorten(', '.join(file.columns))}",
             where=file.name,
             hint=f"the data has {shorten(', '.join(keys))}",
         )
-    if keys and (absent := [name for name in file.columns if name.casefold() not in there]):
+    if keys and (absent := [name for name in file.columns if name.casefold() not in present]):
         reporter.log(f"{file.name}: no object has {shorten(', '.join(absent))}: null in all rows", "warning")
     if left_out := [key for key in keys if _column_of(key, folded, keys) is None]:
         reporter.log(f"{file.name}: not in read.schema, left out: {shorten(', '.join(left_out))}")
 
 
 def _column_of(key: str, folded: Mapping[str, str], keys: Mapping[str, int]) -> str | None:
-    """The column that a key is read as: in any case, unless another key has the column's exact name."""
+    """Return the column of a key, ignoring case, unless another key has the exact name of the column."""
     name = folded.get(key.casefold())
     return None if name is not None and name != key and name in keys else name

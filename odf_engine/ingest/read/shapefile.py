@@ -1,4 +1,4 @@
-"""Converts zipped ESRI shapefiles into JSON lines with GeoJSON geometry."""
+"""Conversion of zipped ESRI shapefiles to JSON lines with GeoJSON geometry."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _FILE_HEADER: Final = 100
 _WORD: Final = 2
 _HEIGHTS: Final = (11, 13, 15, 18)
 _MEASURES: Final = (21, 23, 25, 28)
-_SHOWN: Final = 10
+_MAX_NAMES: Final = 10
 _DEGREES: Final = re.compile(r'^\s*GEOGCS\s*\[\s*"[^"]*(WGS[_ ]?(19)?84|CRS84)[^"]*"', re.IGNORECASE)
 _NAME: Final = re.compile(r'^\s*\w+\s*\[\s*"([^"]*)"')
 
 
 @dataclass(frozen=True)
 class ShapeLines:
-    """A shapefile that became lines.
+    """A shapefile, converted to JSON lines.
 
     Attributes:
-        path: one JSON object a line, every value as text.
-        name: what people call the .shp file.
-        columns: as the header of the .dbf file has them, and the geometry.
-        deleted: numbers of records, from 1, that are marked as deleted and became no line.
+        path: one JSON object per line, with all values as text.
+        name: name of the .shp file in messages.
+        columns: those of the .dbf file, and the geometry.
+        deleted: numbers, from 1, of the records that are marked as deleted and have no line.
     """
 
     path: Path
@@ -53,9 +53,9 @@ class ShapeLines:
     deleted: tuple[int, ...]
 
     def record(self, line: int) -> int:
-        """The number of the record that became a line, both from 1."""
-        for gone in self.deleted:
-            line += gone <= line
+        """Return the number of the record of a line, both from 1."""
+        for deleted in self.deleted:
+            line += deleted <= line
         return line
 
 
@@ -67,62 +67,62 @@ def shapefile_to_lines(
     reporter: Reporter,
     limits: Limits | None = None,
 ) -> ShapeLines:
-    """Writes the records of the one shapefile in a zip archive as lines.
+    """Convert the shapefile in a zip archive to JSON lines.
 
     Args:
         path: the archive.
-        name: how errors name it.
-        sub_path: the .shp file's name in it, or a glob.
-        job: a folder for temporary files.
-        reporter: is told of what is odd, and asked whether to stop.
-        limits: bounds on unpacking.
+        name: its name in messages.
+        sub_path: name or glob of the .shp file; None if there is only one.
+        job: folder for temporary files; the caller removes it.
+        reporter: receives warnings, and cancels the conversion.
+        limits: for unpacking.
 
     Raises:
-        BadData: not such an archive, no or several shapefiles, a file that is missing, damaged, cut
-            short, or does not go with the others.
-        InvalidSchema: two columns of one name.
+        BadData: the archive has no shapefile or several, or a file is missing, damaged, truncated, or
+            inconsistent with the others.
+        InvalidSchema: two columns have the same name.
     """
     folder = Path(tempfile.mkdtemp(prefix="shapefile-", dir=job))
-    with _opened(path, name) as archive:
+    with _open(path, name) as archive:
         chosen = _choose(archive, sub_path, name)
         parts = {
             kind: _unpack(archive, entry, folder / f"part{kind}", name, reporter, limits or Limits())
             for kind, entry in _siblings(archive, chosen).items()
         }
-    shown = f"{name}/{chosen}"
+    shp_name = f"{name}/{chosen}"
     if ".dbf" not in parts:
         raise BadData(
             "the archive lacks the .dbf file that goes with it",
-            where=shown,
+            where=shp_name,
             hint="a shapefile is at least a .shp and a .dbf file of one name: fetch the whole archive",
         )
-    _look_at_projection(parts.get(".prj"), shown, reporter)
+    _check_projection(parts.get(".prj"), shp_name, reporter)
     code_page = parts[".cpg"].read_text("latin-1") if ".cpg" in parts else None
-    table = Table.open(parts[".dbf"], re.sub(r"(?i)\.shp$", ".dbf", shown), code_page)
+    table = Table.open(parts[".dbf"], re.sub(r"(?i)\.shp$", ".dbf", shp_name), code_page)
     if table.guessed:
         reporter.log(
             f"{table.name}: nothing says the encoding of its text: {table.encoding} is taken", "warning"
         )
     columns = _columns(table, reporter)
     lines = folder / "lines"
-    deleted = _write(table, columns, parts[".shp"], shown, lines, reporter)
+    deleted = _write(table, columns, parts[".shp"], shp_name, lines, reporter)
     for part in parts.values():
         part.unlink()
-    return ShapeLines(lines, shown, columns, deleted)
+    return ShapeLines(lines, shp_name, columns, deleted)
 
 
 # --- the archive -------------------------------------------------------------------------------
 
 
-def _opened(path: Path, name: str) -> zipfile.ZipFile:
+def _open(path: Path, name: str) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except zipfile.BadZipFile:
         with path.open("rb") as file:
-            begun = file.read(4) == b"PK\x03\x04"
+            is_zip = file.read(4) == b"PK\x03\x04"
         raise BadData(
             "is a zip archive that was cut short"
-            if begun
+            if is_zip
             else "is not a zip archive, in which a shapefile has to be",
             where=name,
             hint="a shapefile is several files: do not unpack it in `prepare`; check what is fetched",
@@ -136,7 +136,11 @@ def _opened(path: Path, name: str) -> zipfile.ZipFile:
 
 
 def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
-    """The .shp file to read."""
+    """Return the name of the .shp file to read.
+
+    Raises:
+        BadData: there is none, or there are several.
+    """
     names = [each for each in archive.namelist() if _suffix(each) == ".shp" and "__MACOSX/" not in each]
     found = names
     if sub_path is not None:
@@ -145,7 +149,7 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
     if len(found) == 1:
         return found[0]
     there = names if names else [each for each in archive.namelist() if not each.endswith("/")]
-    listed = ", ".join(there[:_SHOWN]) + (", …" if len(there) > _SHOWN else "")
+    listed = ", ".join(there[:_MAX_NAMES]) + (", …" if len(there) > _MAX_NAMES else "")
     wanted = f" that matches subPath '{sub_path}'" if sub_path is not None else ""
     if not found:
         raise BadData(
@@ -154,12 +158,12 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
     raise BadData(
         f"the archive has {len(found)} .shp files{wanted}",
         where=name,
-        hint=f"say which in read.subPath: {', '.join(found[:_SHOWN])}",
+        hint=f"say which in read.subPath: {', '.join(found[:_MAX_NAMES])}",
     )
 
 
 def _siblings(archive: zipfile.ZipFile, chosen: str) -> dict[str, zipfile.ZipInfo]:
-    """The files of one shapefile by suffix; names are compared without regard to case."""
+    """Return the files of a shapefile by suffix. Names are compared ignoring case."""
     stem = str(PurePosixPath(chosen).with_suffix("")).casefold()
     found: dict[str, zipfile.ZipInfo] = {}
     for entry in archive.infolist():
@@ -205,8 +209,8 @@ def _unpack(
     return target
 
 
-def _look_at_projection(path: Path | None, name: str, reporter: Reporter) -> None:
-    """Coordinates stay as they are, so people have to hear when these are no degrees of WGS 84."""
+def _check_projection(path: Path | None, name: str, reporter: Reporter) -> None:
+    """Log a warning if the coordinates are not known to be WGS 84. They are not converted."""
     if path is None:
         reporter.log(f"{name}: no .prj file says what its coordinates mean", "warning")
         return
@@ -239,8 +243,8 @@ def _columns(table: Table, reporter: Reporter) -> pa.Schema:
 def _write(
     table: Table, columns: pa.Schema, shp: Path, name: str, target: Path, reporter: Reporter
 ) -> tuple[int, ...]:
-    """Writes the lines; returns the numbers of records that are marked as deleted."""
-    kept = set(columns.names)
+    """Write the lines; return the numbers of the records that are marked as deleted."""
+    supported = set(columns.names)
     names = [column.name for column in table.columns]
     shapes = _shapes(shp, name, table.count, reporter)
     deleted: list[int] = []
@@ -250,7 +254,7 @@ def _write(
             if values is None:
                 deleted.append(number)
                 continue
-            row = {key: value for key, value in zip(names, values, strict=True) if key in kept}
+            row = {key: value for key, value in zip(names, values, strict=True) if key in supported}
             size += file.write(json.dumps({**row, GEOMETRY: geometry}, ensure_ascii=False) + "\n")
             reporter.set_amounts(bytes=size)
     if deleted:
@@ -259,37 +263,42 @@ def _write(
 
 
 def _shapes(path: Path, name: str, count: int, reporter: Reporter) -> Iterator[str | None]:
-    """The geometry of each of ``count`` records as GeoJSON text; more or fewer are an error."""
+    """Yield the geometry of each record as GeoJSON text; None for a record without geometry.
+
+    Raises:
+        BadData: the file is damaged, or has not ``count`` records.
+    """
+    # Deferred: only few sources are shapefiles.
     import shapefile
 
-    begun, size = 0, path.stat().st_size
+    number, size = 0, path.stat().st_size
     with path.open("rb") as headers, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the size in the header, which is looked at here
+        warnings.simplefilter("ignore")  # The size in the header is checked below.
         head = headers.read(_FILE_HEADER)
         if len(head) < _FILE_HEADER or head[:4] != b"\0\0\x27\x0a":
             raise BadData("is not a .shp file", where=name, hint="fetch the archive again")
-        said = int.from_bytes(head[24:28], "big") * _WORD
+        stated_size = int.from_bytes(head[24:28], "big") * _WORD
         with shapefile.ShpReader(path) as opened:
             reader = cast("shapefile.ShpReader", opened)
             if reader.shapeType in _MEASURES:
                 reporter.log(f"{name}: its measures (M) have no place in GeoJSON, left out")
             at = _FILE_HEADER
-            while at < min(size, said):
+            while at < min(size, stated_size):
                 reporter.raise_if_cancelled()
-                begun += 1
+                number += 1
                 headers.seek(at)
                 head = headers.read(_SHAPE_HEADER.size)
                 length = _SHAPE_HEADER.unpack(head)[1] * _WORD if len(head) == _SHAPE_HEADER.size else 0
                 if length < 4 or at + _SHAPE_HEADER.size + length > size:
-                    raise _cut(name, begun, count)
-                if begun > count:
+                    raise _cut(name, number, count)
+                if number > count:
                     raise _other_count(name, f"more than {count:,}", count)
-                yield _geometry(reader, begun, at, length, f"{name}: record {begun}")
+                yield _geometry(reader, number, at, length, f"{name}: record {number}")
                 at += _SHAPE_HEADER.size + length
-    if said > size:
-        raise _cut(name, begun + 1, count)
-    if begun < count:
-        raise _other_count(name, f"{begun:,}", count)
+    if stated_size > size:
+        raise _cut(name, number + 1, count)
+    if number < count:
+        raise _other_count(name, f"{number:,}", count)
 
 
 def _cut(name: str, record: int, count: int) -> BadData:

@@ -1,0 +1,152 @@
+"""Plans of a merge: what an attempt does, and which attempt follows one that was abandoned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from pathlib import Path
+
+import pyarrow as pa
+
+from odf_engine.data.slices import WrittenSlice
+from odf_engine.errors import BadData
+from odf_engine.ingest.merge.key_file import CorruptKeyFile, NullKey, RepeatedKey
+from odf_engine.ingest.merge.key_index import KeyIndex
+from odf_engine.progress import Reporter
+from odf_engine.spark.row_order import UnsortedResult
+
+
+class Fallback(Enum):
+    """Why an attempt was abandoned. Another plan can give a result, or a message that shows the rows."""
+
+    UNSORTED_ROWS = auto()
+    """A large result was not in the order of event time."""
+    SUSPECT_KEYS = auto()
+    """A primary key was null or occurred twice."""
+    CORRUPT_KEY_INDEX = auto()
+    """A key file has changed since it was written."""
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """How an attempt runs. The first plan is the fastest one; each fallback adds work.
+
+    Attributes:
+        sort: Spark sorts the rows.
+        check_keys: Spark checks the primary keys before the merge, and drops exact copies of rows.
+        index_rebuilt: the key index was removed, so that it is rebuilt from the slices.
+    """
+
+    sort: bool = False
+    check_keys: bool = False
+    index_rebuilt: bool = False
+
+
+@dataclass(frozen=True)
+class PendingKeys:
+    """The keys of a slice that is not yet committed.
+
+    Attributes:
+        index: the key index that they extend.
+        file: the key file of the slice.
+    """
+
+    index: KeyIndex
+    file: Path
+
+    def commit(self, end: int, physical_hash: str, reporter: Reporter) -> None:
+        """Add the keys to the index. A failure removes the index: the next merge rebuilds it.
+
+        Args:
+            end: last offset of the slice.
+            physical_hash: hash of the slice.
+            reporter: receives a debug message about a failure.
+        """
+        try:
+            self.index.add(self.file, end, physical_hash)
+        except (CorruptKeyFile, OSError) as error:
+            self.index.remove()
+            reporter.log(f"the keys could not be remembered: {error}", "debug")
+
+
+MergeRows = Generator[pa.RecordBatch, None, PendingKeys | None]
+"""Yields the rows to write, in order, with their operations; returns their keys if the merge has an index."""
+WriteRows = Callable[[Iterator[pa.RecordBatch]], WrittenSlice | None]
+"""Writes a slice; returns None if there are no rows. An exception of the iterator discards the slice."""
+
+
+@dataclass(frozen=True)
+class PreparedMerge:
+    """A merge that has not started.
+
+    Attributes:
+        rows: starts an attempt.
+        remove_index: removes the key index.
+    """
+
+    rows: Callable[[MergePlan], MergeRows]
+    remove_index: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class MergedSlice:
+    """The result of a merge.
+
+    Attributes:
+        written: the slice; None if it would have no rows.
+        keys: of the slice, to add to the key index after the commit.
+    """
+
+    written: WrittenSlice | None
+    keys: PendingKeys | None
+
+
+def run_merge(merge: PreparedMerge, write: WriteRows, reporter: Reporter) -> MergedSlice:
+    """Run attempts until one writes the slice. Each reason to abandon an attempt occurs at most once.
+
+    Raises:
+        BadData: null or conflicting primary keys, invalid operations and the like; the message shows rows.
+        CorruptKeyFile: the rebuilt key index is corrupt too.
+    """
+    plan = MergePlan()
+    while True:
+        match _attempt(merge, plan, write):
+            case MergedSlice() as merged:
+                return merged
+            case Fallback.UNSORTED_ROWS:
+                reporter.log("the rows are not in the order of their event time: they are sorted")
+                plan = replace(plan, sort=True)
+            case Fallback.SUSPECT_KEYS if plan.check_keys:
+                raise BadData(
+                    "the rows are other ones each time they are computed",
+                    hint="take what is random out of the preprocess query",
+                )
+            case Fallback.SUSPECT_KEYS:
+                plan = replace(plan, check_keys=True)
+            case Fallback.CORRUPT_KEY_INDEX:
+                reporter.log("the keys that were remembered are damaged: they are made anew", "warning")
+                merge.remove_index()
+                plan = replace(plan, index_rebuilt=True)
+
+
+def _attempt(merge: PreparedMerge, plan: MergePlan, write: WriteRows) -> MergedSlice | Fallback:
+    """Write the rows as planned; return the slice, or why it was discarded."""
+    keys: PendingKeys | None = None
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        nonlocal keys
+        keys = yield from merge.rows(plan)
+
+    # Errors from within the stream of rows make the writer discard its file.
+    try:
+        written = write(rows())
+    except UnsortedResult:
+        return Fallback.UNSORTED_ROWS
+    except (NullKey, RepeatedKey):
+        return Fallback.SUSPECT_KEYS
+    except CorruptKeyFile:
+        if plan.index_rebuilt:
+            raise
+        return Fallback.CORRUPT_KEY_INDEX
+    return MergedSlice(written, keys)

@@ -1,0 +1,299 @@
+"""Which rows a merge writes, whatever state the key index is in. No Spark runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
+from odf_engine.data.changelog import Op
+from odf_engine.errors import BadData
+from odf_engine.ingest.merge import key_file
+from odf_engine.ingest.merge.key_index import KeyIndex
+from odf_engine.metadata.model import Append, Ledger, Snapshot
+from odf_engine.spark import row_order
+from tests.ingest.arrow_merge import ArrowMerge, Row
+
+LEDGER, SNAPSHOT = Ledger(primary_key=["id"]), Snapshot(primary_key=["id"])
+STRATEGIES = pytest.mark.parametrize("strategy", [LEDGER, SNAPSHOT], ids=["Ledger", "Snapshot"])
+A, R, F, T = (op.code for op in Op)
+DAMAGED = "the keys that were remembered are damaged: they are made anew"
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArrowMerge:
+    return ArrowMerge(tmp_path, monkeypatch)
+
+
+def flip(path: Path) -> None:
+    """Damage the whole file."""
+    content = bytearray(path.read_bytes())
+    for at in range(0, len(content), 7):
+        content[at] ^= 0x10
+    path.write_bytes(content)
+
+
+def flip_first(path: Path) -> None:
+    """Damage the first page: the file can be opened."""
+    content = bytearray(path.read_bytes())
+    content[3] ^= 0x10
+    path.write_bytes(content)
+
+
+def values(data: ArrowMerge) -> dict[int, int]:
+    return {key: n for key, (n, _) in data.state().items()}
+
+
+DAMAGES: list[Callable[[Path], object] | None] = [
+    None,
+    Path.unlink,
+    flip,
+    flip_first,
+    lambda path: flip(path.parent / "index.json"),
+    lambda path: (path.parent / "index.json").unlink(),
+    lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    lambda path: path.write_bytes(b""),
+    None,
+]
+
+
+@STRATEGIES
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_changes_no_row(data: ArrowMerge, strategy: Ledger | Snapshot, seed: int) -> None:
+    dice = random.Random(seed)
+    damages = dice.sample(DAMAGES, len(DAMAGES))
+    state: dict[int, int] = {}
+    for number, damage in enumerate(damages):
+        day = {key: dice.randrange(2) for key in dice.sample(range(6 + 2 * number), 5)}
+        indexes = list((data.dataset.folder / "info").glob("keys/*/index.json"))
+        assert len(indexes) == (number > 0)
+        for path in data.keys:
+            if damage is not None and path.parent.joinpath("index.json").exists():
+                damage(path)
+        data.merge(strategy, [Row(key, n, 1) for key, n in day.items()])
+        state = {**day, **state} if strategy is LEDGER else day
+        assert values(data) == state
+        assert len(list((data.dataset.folder / "info").glob("keys/*/*"))) <= 4
+
+
+@STRATEGIES
+def test_a_damaged_page_is_found_while_rows_are_merged(data: ArrowMerge, strategy: Ledger | Snapshot) -> None:
+    rows = [Row(key, key, 1) for key in range(20)]
+    assert data.merge(strategy, rows) == 20
+    assert data.merge(strategy, rows) == 0
+    assert data.index_rebuilds == 0
+    for path in data.keys:
+        flip_first(path)
+    assert data.merge(strategy, [*rows, Row(20, 20, 1)]) == 1
+    assert data.reporter.lines == [("warning", DAMAGED), ("debug", "remembers the keys up to offset 19")]
+    assert data.index_rebuilds == 1
+    assert data.merge(strategy, [*rows, Row(20, 20, 1)]) == 0
+    assert data.index_rebuilds == 1
+
+
+@STRATEGIES
+def test_slices_that_the_index_lacks(data: ArrowMerge, strategy: Ledger | Snapshot) -> None:
+    """Another source of the dataset, or another program, commits slices without their keys."""
+    for number in range(4):
+        rows = [Row(key, 0, 1) for key in range(5 * number, 5 * number + 10)]
+        data.merge(strategy, rows, index=number % 2 == 0)
+        assert set(values(data)) == (
+            {row.id for row in rows} | (set(values(data)) if strategy is LEDGER else set())
+        )
+    lost = list(data.dataset.folder.glob("info/keys/*/*"))
+    assert lost
+
+
+@pytest.mark.parametrize("others", [0, 1, 2, 3])
+def test_a_history_that_was_reset(data: ArrowMerge, others: int) -> None:
+    """Keys of other slices at the same offsets do not count."""
+    for last in (1, 2, 3):
+        assert data.merge(SNAPSHOT, [Row(key, 0, 1) for key in range(1, last + 1)]) == 1
+        if last == 1:
+            head = data.dataset.head()
+    (data.dataset.folder / "refs" / "head").write_text(str(head))
+    data.dataset = Dataset(data.dataset.folder, BlockIndex(":memory:"))
+    for key in range(others):
+        assert data.merge(Append(), [Row(8 + key, 0, 1, A)], changelog=True) == 1
+    rows = [Row(1, 0, 1), *(Row(8 + key, 0, 1) for key in range(others))]
+    assert data.merge(SNAPSHOT, [*rows, Row(7, 0, 1)]) == 1
+    assert data.merge(SNAPSHOT, [*rows, Row(7, 0, 1)]) == 0
+    assert values(data) == {row.id: 0 for row in rows} | {7: 0}
+
+
+@STRATEGIES
+def test_keys_that_cannot_be_stored(
+    data: ArrowMerge, strategy: Ledger | Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are committed, and the next merge builds the index."""
+    with monkeypatch.context() as patched:
+
+        def fail(index: KeyIndex) -> None:
+            raise OSError(28, "No space left on device")
+
+        patched.setattr(KeyIndex, "_save", fail)
+        assert data.merge(strategy, [Row(1, 1, 1)]) == 1
+    assert data.reporter.lines == [
+        ("debug", "the keys could not be remembered: [Errno 28] No space left on device")
+    ]
+    assert data.keys == []
+    assert data.merge(strategy, [Row(1, 1, 1), Row(2, 2, 1)]) == 1
+    assert data.index_rebuilds == 1
+
+
+@STRATEGIES
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ([Row(1, 1, 1), Row(None, 2, 1)], None),
+        ([Row(1, 1, 1), Row(2, 2, 1), Row(1, 2, 1)], None),
+        ([Row(1, 1, 1), Row(2, 2, 1), Row(2, 2, 1), Row(1, 1, 1)], 2),
+    ],
+    ids=["null", "conflict", "copies"],
+)
+def test_keys_are_checked_where_they_are_suspect(
+    data: ArrowMerge, strategy: Ledger | Snapshot, known: bool, rows: list[Row], count: int | None
+) -> None:
+    if known:
+        data.merge(strategy, [Row(1, 1, 1), Row(2, 2, 1)])
+        count = None if count is None else 0
+    head = data.dataset.head()
+    if count is None:
+        with pytest.raises(BadData, match="invalid keys"):
+            data.merge(strategy, rows)
+        assert data.dataset.head() == head
+    else:
+        assert data.merge(strategy, rows) == count
+
+
+def test_a_ledger_keeps_the_first_values(data: ArrowMerge) -> None:
+    data.merge(LEDGER, [Row(1, 1, 3), Row(2, 2, 1)])
+    assert [row["id"] for row in data.rows()] == [2, 1]
+    changed = [Row(1, 9, 3), Row(2, 2, 4), Row(3, 3, 1)]
+    with pytest.raises(BadData, match="2 rows have a known primary key"):
+        data.merge(LEDGER, changed, strict=True)
+    assert data.merge(LEDGER, changed) == 1
+    (warning,) = data.reporter.warnings
+    assert "id=1: n was 1, is 9" in warning
+    assert "id=2: event_time was " in warning
+    assert data.merge(LEDGER, [Row(2, 2, None)]) == 0  # A null event time is no change.
+    assert data.reporter.warnings == []
+
+
+@pytest.mark.parametrize("late", [2, 4], ids=["early", "after some rows were written"])
+def test_a_ledger_that_is_too_large_to_sort_in_memory(
+    data: ArrowMerge, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    """A late row leads to a sort by Spark, in the same attempt or the next one. Changes count once."""
+    data.merge(LEDGER, [Row(0, 1, 1)])
+    monkeypatch.setattr(row_order, "_IN_MEMORY", 1)
+    rows = [Row(0, 2, 1), Row(1, 1, 5), Row(2, 1, 6), Row(3, 1, 7), Row(4, 1, 8)]
+    rows.insert(late, Row(5, 1, 4))
+    assert data.merge(LEDGER, rows) == 5
+    assert [row["id"] for row in data.rows()] == [0, 5, 1, 2, 3, 4]
+    is_second_attempt = "the rows are not in the order of their event time: they are sorted" in str(
+        data.reporter.lines
+    )
+    assert is_second_attempt is (late == 4)
+    (warning,) = data.reporter.warnings
+    assert warning.startswith("1 rows")
+
+
+def test_a_snapshot_is_a_changelog(data: ArrowMerge) -> None:
+    assert data.merge(SNAPSHOT, [Row(3, 3, 1), Row(1, 1, 1), Row(2, 2, 1)]) == 3
+    assert data.merge(SNAPSHOT, [Row(4, 4, 2), Row(1, 1, None), Row(2, 5, 2)]) == 4
+    assert [(Op(row["op"]).code, row["id"], row["n"]) for row in data.rows()[3:]] == [
+        (F, 2, 2), (T, 2, 5), (R, 3, 3), (A, 4, 4),
+    ]  # fmt: skip
+    assert data.merge(SNAPSHOT, [Row(4, 4, 2), Row(1, 1, 7), Row(2, 5, 2), Row(3, 3, 1)]) == 3
+    by_n = Snapshot(primary_key=["id"], compare_columns=["n"])
+    assert data.merge(by_n, [Row(4, 4, 3), Row(1, 1, 8), Row(2, 5, 3), Row(3, 3, 3)]) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_changelog_is_what_a_model_says(
+    data: ArrowMerge, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random batches, a part of them wrong: accepted as a whole or not at all, as plain Python would."""
+    monkeypatch.setattr(key_file, "_IN_MEMORY", 50)
+    dice = random.Random(seed)
+    state: dict[int, tuple[int, int]] = {}
+    accepted = 0
+    for _ in range(8):
+        trial, rows, is_valid = dict(state), list[Row](), True
+        for _ in range(60):
+            key, n, day = dice.randrange(40), dice.randrange(2), dice.randrange(1, 4)
+            if key in trial:
+                old, old_day = trial.pop(key)
+                given = old_day if dice.random() < 0.5 else None
+                if dice.random() < 0.5:
+                    rows.append(Row(key, old, given, R))
+                else:
+                    rows += [Row(key, old, given, F), Row(key, n, day, T)]
+                    trial[key] = n, day
+            else:
+                rows.append(Row(key, n, day, A))
+                trial[key] = n, day
+        if dice.random() < 0.4:
+            is_valid = False
+            at = next(at for at, row in enumerate(rows) if row.op == A)
+            rows.insert(at, rows[at])
+        try:
+            data.merge(LEDGER, rows, changelog=True)
+        except BadData:
+            assert not is_valid
+        else:
+            assert is_valid
+            state, accepted = trial, accepted + len(rows)
+    assert len(data.rows()) == accepted > 0
+    assert data.state() == state
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([Row(1, 1, 1, A), Row(2, 1, 1, "+B")], "row 2 .*'\\+B' is not an operation"),
+        ([Row(None, 1, 1, A)], "its primary key has no value"),
+        ([Row(0, 1, 1, A)], "a row with its primary key is there already"),
+        ([Row(9, 1, 1, R)], "no such row is there to be taken back"),
+        ([Row(0, 5, 1, R)], "the row that is there is another one"),
+        ([Row(0, 0, 2, R)], "the row that is there is another one"),
+        ([Row(0, 0, 1, F)], "a -C has to be followed by the \\+C of the same row"),
+        ([Row(0, 0, 1, F), Row(9, 1, 1, T)], "row 1 .*-C has to be followed.*row 2 .*follow the -C"),
+        ([Row(9, 1, 1, T)], "a \\+C has to follow the -C of the same row"),
+        ([Row(0, 0, 1, R), Row(0, 0, 1, R)], "a row does.*row 2 .*no such row"),
+    ],
+)
+def test_operations_that_contradict_the_dataset(data: ArrowMerge, rows: list[Row], message: str) -> None:
+    data.merge(SNAPSHOT, [Row(0, 0, 1)])
+    with pytest.raises(BadData, match=message):
+        data.merge(SNAPSHOT, rows, changelog=True)
+
+
+def test_operations_without_a_key(data: ArrowMerge) -> None:
+    append = Append()
+    copies = [Row(1, 1, 1, A), Row(1, 1, 2, A), Row(1, 1, 1, A), Row(2, None, 1, A)]
+    assert data.merge(append, copies, changelog=True) == 4
+    for rows, message in (
+        ([Row(1, 2, 1, R)], "no such row"),
+        ([Row(1, 1, 2, R), Row(5, 5, 1, A), Row(1, 1, 2, R)], "row 3 .*another one"),
+        ([Row(1, 1, 9, R)], "another one"),
+        ([Row(1, 1, None, F)], "followed by"),
+    ):
+        with pytest.raises(BadData, match=message):
+            data.merge(append, rows, changelog=True)
+    rows = [Row(1, 1, 1, R), Row(2, None, None, F), Row(3, 3, 1, T), Row(3, 3, None, R), Row(1, 1, None, R)]
+    assert data.merge(append, rows, changelog=True) == 5
+    assert [(row["op"], row["id"], row["day"]) for row in data.rows()[4:]] == [
+        (Op.RETRACT, 1, 1), (Op.CORRECT_FROM, 2, 1), (Op.CORRECT_TO, 3, 1), (Op.RETRACT, 3, 1),
+        (Op.RETRACT, 1, 1),
+    ]  # fmt: skip
+    assert data.merge(append, [Row(1, 1, None, R)], changelog=True) == 1
+    assert data.rows()[-1]["day"] == 2
+    with pytest.raises(BadData, match="no such row"):
+        data.merge(append, [Row(1, 1, None, R)], changelog=True)

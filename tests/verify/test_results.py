@@ -1,0 +1,140 @@
+"""Results of checks that run in threads, and of replays, as one report. No Spark runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from odf_engine.chain.state import ChainState
+from odf_engine.errors import Cancelled
+from odf_engine.metadata.model import ExecuteTransform, SetTransform, Sql, SqlQueryStep
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.verify.integrity import Done, run_in_order, verify
+from odf_engine.verify.replay import Replay
+from odf_engine.verify.report import EngineUse, Finding, ReplayResult, Report
+from tests.ingest.recorder import Recorder
+from tests.verify.conftest import Builder
+
+
+def test_results_are_in_the_order_of_the_tasks() -> None:
+    def task(number: int) -> Callable[[], int]:
+        def run() -> int:
+            time.sleep(0.02 * (number % 3 == 0))
+            return number
+
+        return run
+
+    tasks = [Done(number) if number % 5 == 0 else task(number) for number in range(40)]
+    assert list(run_in_order(tasks)) == list(range(40))
+
+
+def test_a_result_is_there_before_the_next_task_is_requested() -> None:
+    used: list[int] = []
+
+    def tasks() -> Iterator[Done[int]]:
+        for number in range(5):
+            assert used == list(range(number))
+            yield Done(number)
+
+    for number in run_in_order(tasks()):
+        used.append(number)
+    assert used == list(range(5))
+
+
+def test_an_error_waits_for_the_tasks_that_run() -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    def slow() -> int:
+        started.set()
+        time.sleep(0.1)
+        ended.set()
+        return 1
+
+    def tasks() -> Iterator[Callable[[], int]]:
+        yield slow
+        assert started.wait(10)
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        list(run_in_order(tasks()))
+    assert ended.is_set()
+
+
+QUERY = Sql(engine="spark", queries=[SqlQueryStep(query="SELECT 1")])
+
+
+class FakeReplay:
+    """Gives prepared results; the later a transaction, the sooner it ends."""
+
+    def __init__(self, results: list[ReplayResult], *, stateless: bool) -> None:
+        self._results = results
+        self._stateless = stateless
+        self._times: list[Timestamp] = []
+        self.running_threads: list[str] = []
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        yield
+
+    def is_stateless(self, state: ChainState, event: ExecuteTransform) -> bool:
+        return self._stateless
+
+    def check(self, state: ChainState, event: ExecuteTransform, system_time: Timestamp) -> ReplayResult:
+        self.running_threads.append(threading.current_thread().name)
+        number = state.sequence_number - 2
+        time.sleep(0.02 * (len(self._results) - number))
+        return self._results[number]
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+def test_a_report_has_the_results_of_all_replays(empty: Builder, stateless: bool) -> None:
+    use = EngineUse("spark", "3.5", "4.0", 1, 10)
+    results = [
+        ReplayResult(engine=use),
+        ReplayResult(skipped=("input-missing", "no input")),
+        ReplayResult([("transform-data", "other rows"), ("transform-checkpoint", "other state")], engine=use),
+        ReplayResult(doubts=[("checkpoint-other", "other bytes")], engine=use),
+        ReplayResult(skipped=("input-missing", "no input")),
+        ReplayResult(engine=EngineUse("flink", None, None, 1, 5)),
+    ]
+    empty.block(SetTransform([], QUERY))
+    blocks = [str(empty.block(ExecuteTransform([]))) for _ in results]
+    reporter, replay = Recorder(), FakeReplay(results, stateless=stateless)
+    report: Report = verify(empty.dataset, reporter, replay=cast("Replay", replay))
+    replayed = [
+        each
+        for each in report.findings
+        if each.kind.startswith("transform-") and each.message.startswith("other")
+    ]
+    assert replayed == [
+        Finding("transform-data", blocks[2], "other rows"),
+        Finding("transform-checkpoint", blocks[2], "other state"),
+    ]
+    assert report.unchecked == [
+        Finding("checkpoint-other", blocks[3], "other bytes"),
+        Finding("input-missing", blocks[1], "no input"),
+        Finding("input-missing", blocks[4], "no input"),
+    ]
+    assert report.transforms == 4
+    assert report.engines == [EngineUse("spark", "3.5", "4.0", 3, 30), EngineUse("flink", None, None, 1, 5)]
+    assert reporter.warnings == ["made by spark 3.5, run again by 4.0", "not run again: no input"]
+    in_main = [name == threading.main_thread().name for name in replay.running_threads]
+    assert len(in_main) == len(results)
+    assert any(in_main) is not stateless
+
+
+def test_transactions_after_a_lost_block_are_not_replayed(empty: Builder) -> None:
+    lost = empty.block(SetTransform([], QUERY))
+    blocks = [str(empty.block(ExecuteTransform([]))) for _ in range(2)]
+    (empty.dataset.folder / "blocks" / str(lost)).write_bytes(b"damaged")
+    reporter = Recorder()
+    report = verify(empty.dataset, reporter, replay=cast("Any", FakeReplay([], stateless=True)))
+    reason = "blocks before it are lost or damaged"
+    assert report.unchecked == [Finding("before-lost", block, reason) for block in blocks]
+    assert report.transforms == 0
+    assert reporter.warnings == [f"not run again: {reason}"]
