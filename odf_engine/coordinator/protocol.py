@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, ForwardRef, Generic, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, ForwardRef, Generic, Literal, TypeVar, cast, get_args
 
 import msgspec
 
@@ -29,13 +29,14 @@ if TYPE_CHECKING:  # Deferred, see _DEFERRED; the linter does not see names in f
     from odf_engine.views.diff import Difference  # noqa: F401
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 # --- Requests -----------------------------------------------------------------------------------
 
 
-class JobRequest(msgspec.Struct, Generic[R], frozen=True):
-    """A request whose job has a result of type ``R``.
+class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
+    """A request whose job has a result of this type.
 
     Every request has a field ``dataset``: the dataset's id; empty where the job is not about one dataset.
     """
@@ -328,7 +329,7 @@ def needs_spark(request: Request) -> bool:
             return not isinstance(request, _WITHOUT_SPARK)
 
 
-def request_type(kind: str) -> type[Request] | None:
+def request_type(kind: str) -> type[JobRequest[Any]] | None:
     """Return the request type of a kind of job; None for a kind of another version."""
     return _REQUESTS.get(kind)
 
