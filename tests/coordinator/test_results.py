@@ -165,8 +165,8 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
         Difference(
             old=VERSIONS[0], new=VERSIONS[1], key=["n"], added=1, removed=2, changed=3, unchanged=4, rows=6,
             file="/x.parquet", columns=[DiffColumn("n", True, "int64", "int64", "n", "n")],
-            by_column={"m": 3}, schema=[ColumnChange("m", None, "INT")], settings=[], records=(7, 8), watermarks=(None, AT),
-            blocks=1,
+            by_column={"m": 3}, schema=[ColumnChange("m", None, "INT")], settings=[], records=(7, 8),
+            watermarks=(None, AT), blocks=1,
         ),
         "old new key added removed changed unchanged rows file columns by_column schema settings records"
         " watermarks blocks",
