@@ -47,21 +47,27 @@ from odf_engine.terminal_text import escape_controls, escape_standard_streams
 
 EXIT_ALREADY_RUNNING: Final = 75
 BEAT_SECONDS: Final = 0.25
-"""How often progress and log lines are sent while jobs run."""
+"""Seconds between two updates of progress and log lines while jobs run."""
 _NICE: Final = 10
 STOP_PATIENCE: Final = 5.0
-"""Seconds that jobs, and then Spark, get to end when the worker is stopped."""
+"""Seconds for jobs, and then for Spark, to end when the worker stops."""
 _LOOK_SECONDS: Final = 60.0
 
 _log = logging.getLogger("odf_engine.coordinator.worker")
 
 
 class Worker:
-    """One worker. :meth:`run` returns when it has stopped.
+    """A workspace's worker.
 
-    ``executor`` does the jobs and ``start_spark`` starts a Spark; ``idle_seconds`` without a job
-    or a command end it. Spark starts at once, so that it is there when a job asks for it; with
-    ``spark_later`` when the first job comes that needs it.
+    Args:
+        workspace: the workspace's folder.
+        start_spark: starts Spark.
+        executor: runs a request.
+        max_jobs: see :class:`odf_engine.coordinator.job_queue.JobQueue`.
+        idle_seconds: the worker stops after so many seconds without a job or a command.
+        send_patience: seconds after which a client that reads nothing is disconnected.
+        stop_patience: seconds for jobs, and then for Spark, to end when the worker stops.
+        spark_later: start Spark with the first job that needs it, instead of at once.
     """
 
     def __init__(
@@ -87,7 +93,7 @@ class Worker:
         self._sessions = Sessions(self, send_patience)
         self._spark = SparkService(start_spark, self._spark_changed, self._busy)
 
-    # --- what jobs find (Host) ---
+    # --- WorkerHost, for jobs ---
 
     @property
     def folder(self) -> Path:
@@ -95,18 +101,18 @@ class Worker:
         return self._files.workspace
 
     def spark(self, reporter: Reporter) -> Any:
-        """The started Spark."""
+        """Return Spark when it has started."""
         return self._spark.wait(reporter)
 
-    # --- what sessions need ---
+    # --- SessionHost, for sessions ---
 
     @property
     def journal(self) -> JobLog:
-        """The journal."""
+        """The job log."""
         return self._journal
 
     def status(self) -> WorkerStatus:
-        """How the worker is."""
+        """Return the status of the worker."""
         return WorkerStatus(
             pid=os.getpid(),
             protocol=PROTOCOL_VERSION,
@@ -121,19 +127,19 @@ class Worker:
         )
 
     def warm_up(self) -> None:
-        """Begins to start Spark if nobody needed it yet; one that failed is for the next job to try again."""
+        """Start Spark if it is off. After a failed start, the next job that needs Spark tries again."""
         if self._spark.state == "off":
             self._spark.start()
 
     def samples(self) -> list[Sample]:
-        """How busy it was in the last minutes."""
+        """Return the load samples of the last minutes."""
         return list(self._sampler.samples)
 
     def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
-        """Makes a job.
+        """Create a job and return it.
 
         Raises:
-            OdfError: the worker is about to end.
+            OdfError: the worker is stopping.
         """
         self._last_command = time.monotonic()
         if self._stopping:
@@ -146,24 +152,26 @@ class Worker:
         return job
 
     def cancel(self, job_id: str) -> None:
-        """Stops a job."""
+        """Cancel a job."""
         self._last_command = time.monotonic()
         self._queue.cancel(job_id)
         self._spark.stop_runaway_tasks()
 
     def stop(self) -> None:
-        """Ends the worker; safe from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
+        """Stop the worker; thread-safe."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._stop.set)
 
-    # --- life ---
+    # --- Life cycle ---
 
     def run(self) -> int:
-        """Serves until it is stopped.
+        """Serve clients until the worker is stopped.
 
-        Returns: an exit code: 0, or :data:`EXIT_ALREADY_RUNNING` when the workspace has a worker.
+        Returns:
+            The exit code: 0, or :data:`EXIT_ALREADY_RUNNING` if the workspace has a worker.
+
         Raises:
-            NotFound: there is no workspace.
+            NotFound: the folder is not a workspace.
         """
         self._files.check()
         with self._files.locked() as mine:
@@ -206,7 +214,7 @@ class Worker:
             await self._wind_up()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._last_command = time.monotonic()  # whoever comes is about to ask for something
+        self._last_command = time.monotonic()  # a command follows
         await self._sessions.serve(reader, writer)
 
     async def _wind_up(self) -> None:
@@ -223,7 +231,7 @@ class Worker:
 
     def _handle_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # signals belong to the program that holds this worker
+            return  # signals belong to the program that embeds this worker
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
 
@@ -242,7 +250,7 @@ class Worker:
                 return self.stop()
             await asyncio.sleep(min(left, _LOOK_SECONDS))
 
-    # --- news ---
+    # --- Events ---
 
     def _start_beat(self) -> None:
         self._sampler.start()
@@ -256,7 +264,7 @@ class Worker:
             self._sessions.progress(self._queue.collect())
 
     def _journalled(self, event: JournalEvent) -> None:
-        """Lines wait for the next beat; what changes the picture is told at once. From any thread."""
+        """Send state changes and commits at once, log lines with the next beat; called from any thread."""
         if isinstance(event, JobChanged | Committed):
             self._tell(self._sessions.wake)
 
@@ -271,12 +279,14 @@ class Worker:
         self.stop()
 
     def _tell(self, what: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError, AttributeError):  # the loop does not run yet, or no longer
+        with contextlib.suppress(
+            RuntimeError, AttributeError
+        ):  # the event loop has not started, or has ended
             self._loop.call_soon_threadsafe(what)
 
 
 async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
-    """Waits for ``work``, but not longer: a thread of an executor would hold up the end of the process."""
+    """Wait at most ``seconds`` for ``work``; a thread of an executor would delay the exit of the process."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:
@@ -294,10 +304,10 @@ async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
 
 
 def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
-    """Starts Spark as the workspace's settings say.
+    """Start Spark with the workspace's settings.
 
     Args:
-        workspace: its folder.
+        workspace: the workspace's folder.
         begin: called with the runtime right before its start.
 
     Raises:
@@ -319,7 +329,7 @@ def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):
-    """A log file of limited size, and never what a symbolic link leads to."""
+    """A log file of limited size, opened without following symbolic links."""
 
     def _open(self) -> io.TextIOWrapper:
         return io.TextIOWrapper(
@@ -328,15 +338,15 @@ class _LogFile(logging.handlers.RotatingFileHandler):
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Escapes control characters: names and messages of others get into a log that people read."""
+    """Escapes control characters: log messages contain untrusted names and texts."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_controls(super().format(record))
 
 
 def daemonize(log: Path, foreground: bool) -> None:
-    """Makes this process a background one: own session, lower priority, a log file of limited size."""
-    os.nice(_NICE)  # so that screens stay quick while jobs use every core
+    """Make this process a background process: own session, lower priority, a log file of limited size."""
+    os.nice(_NICE)  # keeps user interfaces responsive while jobs use all cores
     handlers: list[logging.Handler] = [_LogFile(log, maxBytes=1_000_000, backupCount=1, encoding="utf-8")]
     if foreground:
         handlers.append(logging.StreamHandler())
@@ -351,7 +361,7 @@ def daemonize(log: Path, foreground: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process."""
+    """Run the worker process; return its exit code."""
     escape_standard_streams()
     parser = argparse.ArgumentParser(prog="odf-worker", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("workspace", type=Path)
@@ -376,7 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OdfError as error:
         sys.stderr.write(f"{error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
-    except (OSError, sqlite3.Error) as error:  # a disk that is full or read-only, mostly
+    except (OSError, sqlite3.Error) as error:  # mostly a full or read-only disk
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         sys.stderr.write(
             f"the worker cannot write in {files.odf}: {reason}\n"
@@ -389,4 +399,4 @@ if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(code)  # a job that did not heed its cancellation must not keep the process
+    os._exit(code)  # a job that ignores its cancellation must not keep the process alive
