@@ -292,7 +292,7 @@ class Client:
         Raises:
             WorkerLost: the connection is lost.
         """
-        async with self._talking():
+        async with self._exchange():
             await self._send(Ping(warm))
             while not isinstance(answer := await self._receive(), WorkerStatus):
                 pass
@@ -306,7 +306,7 @@ class Client:
             OdfError: it does not end.
         """
         with contextlib.suppress(WorkerLost):
-            async with self._talking():
+            async with self._exchange():
                 await self._send(Stop())
         await self.close()
         deadline = asyncio.get_running_loop().time() + _STOP_SECONDS
@@ -367,7 +367,7 @@ class Client:
                 await asyncio.sleep(0.05)
 
     async def _accepted(self, command: Command, tag: str) -> Accepted:
-        async with self._talking():
+        async with self._exchange():
             await self._send(command)
             while True:
                 answer = await self._receive()
@@ -380,7 +380,7 @@ class Client:
                     raise failure
 
     @contextlib.asynccontextmanager
-    async def _talking(self) -> AsyncIterator[None]:
+    async def _exchange(self) -> AsyncIterator[None]:
         """Allow one command and its reply at a time."""
         async with self._lock:
             if self.closed:
@@ -388,7 +388,7 @@ class Client:
             try:
                 yield
             except OSError:
-                raise await self._gone() from None
+                raise await self._lose_connection() from None
 
     async def _send(self, command: Command) -> None:
         self._writer.write(encode_line(command))
@@ -397,10 +397,10 @@ class Client:
     async def _receive(self) -> Event:
         event = await self._lines.event()
         if event is None:
-            raise await self._gone()
+            raise await self._lose_connection()
         return event
 
-    async def _gone(self) -> WorkerLost:
+    async def _lose_connection(self) -> WorkerLost:
         await self.close()
         return WorkerLost("the worker has ended", hint="its jobs are marked as interrupted: run them again")
 

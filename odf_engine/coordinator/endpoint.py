@@ -133,11 +133,11 @@ class WorkerEndpoint:
         """Hold the workspace's worker lock; yields False if another worker holds it."""
         file = open_no_follow(self._pid, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            mine = _lock(file)
-            if mine:
+            acquired = _lock(file)
+            if acquired:
                 os.ftruncate(file, 0)
                 write_all(file, f"{os.getpid()}\n".encode())
-            yield mine
+            yield acquired
         finally:
             os.close(file)  # releases the lock; the file stays, so that no process locks a removed one
 
@@ -207,15 +207,15 @@ def _bind(path: Path) -> socket.socket:
 
 def _runtime_folder() -> Path:
     """Return a folder with a short path that other users cannot write to."""
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    if given and len(os.fsencode(given)) < 60 and os.access(given, os.W_OK):
-        folder = Path(given) / "odf"
+    configured = os.environ.get("XDG_RUNTIME_DIR")
+    if configured and len(os.fsencode(configured)) < 60 and os.access(configured, os.W_OK):
+        folder = Path(configured) / "odf"
     else:
         base = Path(tempfile.gettempdir())
         folder = (base if len(os.fsencode(base)) < 60 else Path("/tmp")) / f"odf-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         folder = Path(tempfile.mkdtemp(prefix="odf-", dir="/tmp"))
     return folder
 

@@ -117,8 +117,8 @@ class JobLogReader:
     def commits(self, job: str, limit: int = 1000) -> list[Committed]:
         """Return the blocks that a job committed, newest first."""
         query = "SELECT seq, body FROM events WHERE job = ? AND instr(body, ?) ORDER BY seq DESC LIMIT ?"
-        mark = b'"type":"committed"'
-        found = self._events(self._rows(query, _number(job), mark, limit))
+        marker = b'"type":"committed"'
+        found = self._events(self._rows(query, _number(job), marker, limit))
         return [event for event in found if isinstance(event, Committed)]
 
     def request(self, job: str) -> Request | None:
@@ -217,7 +217,7 @@ _NEXT: Final = {
     JobState.queued: {JobState.running, JobState.cancelled, JobState.interrupted, JobState.failed},
     JobState.running: {JobState.done, JobState.failed, JobState.cancelled, JobState.interrupted},
 }
-_Entry = TypeVar("_Entry", bound=JournalEvent)
+EventT = TypeVar("EventT", bound=JournalEvent)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -236,7 +236,7 @@ class JobLog(JobLogReader):
         self._persisted: dict[str, float] = {}
         self._unpruned = 0
         try:
-            self._begin()
+            self._open_database()
         except (sqlite3.DatabaseError, OdfError) as error:
             if isinstance(error, sqlite3.OperationalError) and (path.is_file() or path.is_dir()):
                 raise  # locked, disk full or no permission: the file may be sound; or it is a folder
@@ -244,9 +244,9 @@ class JobLog(JobLogReader):
                 with contextlib.suppress(FileNotFoundError):
                     part = path.with_name(path.name + suffix)
                     part.replace(part.with_name(part.name + ".damaged"))
-            self._begin()
+            self._open_database()
 
-    def _begin(self) -> None:
+    def _open_database(self) -> None:
         self._database = _open_for_writing(self._path)
         try:
             self._open = {job.id: job for job in self.open_jobs()}
@@ -284,7 +284,7 @@ class JobLog(JobLogReader):
                 created=_now(),
             )
             event = self._store(database, job)
-        return self._remember(event)
+        return self._publish(event)
 
     def transition(
         self, job_id: str, state: JobState, *, error: Failure | None = None, result: str | None = None
@@ -308,7 +308,7 @@ class JobLog(JobLogReader):
                 job = msgspec.structs.replace(job, started=_now())
             with self._transaction() as database:
                 event = self._store(database, job)
-            return self._remember(event)
+            return self._publish(event)
 
     def progress(self, job_id: str, progress: Progress) -> None:
         """Set a job's progress; stored at most once per second, and with the next state."""
@@ -365,7 +365,7 @@ class JobLog(JobLogReader):
         database.execute(query, (_encode(job), job.state.final, int(job.id)))
         return self._insert(database, JobChanged(seq=0, job=job))
 
-    def _remember(self, event: JobChanged) -> Job:
+    def _publish(self, event: JobChanged) -> Job:
         job = event.job
         with self._lock:
             if job.state.final:
@@ -373,7 +373,7 @@ class JobLog(JobLogReader):
                 self._persisted.pop(job.id, None)
             else:
                 self._open[job.id] = job
-        self._tell(event)
+        self._notify(event)
         return job
 
     def _append(self, *events: LogLine | Committed) -> None:
@@ -384,16 +384,16 @@ class JobLog(JobLogReader):
             with self._transaction() as database:
                 stored = [self._insert(database, event) for event in events]
         for event in stored:
-            self._tell(event)
+            self._notify(event)
 
-    def _insert(self, database: sqlite3.Connection, event: _Entry) -> _Entry:
+    def _insert(self, database: sqlite3.Connection, event: EventT) -> EventT:
         number = int(event.job.id if isinstance(event, JobChanged) else event.job)
         query = "INSERT INTO events(job, body) VALUES (?, ?)"
         seq = database.execute(query, (number, _encode(event))).lastrowid
         self._unpruned += 1
         return msgspec.structs.replace(event, seq=seq)
 
-    def _tell(self, event: JournalEvent) -> None:
+    def _notify(self, event: JournalEvent) -> None:
         if self._unpruned >= _PRUNE_EVERY:
             self.prune()
         self._on_event(event)

@@ -95,7 +95,7 @@ _LEVELS: Final[dict[str, Level]] = {
     "error": "error",
 }
 _JOURNAL_PATIENCE: Final = 3.0
-_MAX_LOOKS: Final = 2
+_MAX_READ_ONLY: Final = 2
 """Maximum number of concurrent read-only jobs. They have slots of their own: users wait for them."""
 
 
@@ -161,9 +161,9 @@ class _Entry:
         self.request = request
         self.environment = environment
         self.reporter = reporter
-        self.looks = job.kind in READ_ONLY_JOBS
-        exchanges = isinstance(request, Push) or (isinstance(request, Pull) and request.url is not None)
-        self.lane = "looks" if self.looks else "exchanges" if exchanges else "works"
+        self.read_only = job.kind in READ_ONLY_JOBS
+        syncs = isinstance(request, Push) or (isinstance(request, Pull) and request.url is not None)
+        self.lane = "read_only" if self.read_only else "sync" if syncs else "other"
 
 
 class JobQueue:
@@ -259,7 +259,7 @@ class JobQueue:
         for entry in entries:
             if (progress := entry.reporter.collect()) is not None:
                 found[entry.job.id] = progress
-                self._note(entry.job.id, progress)
+                self._store_progress(entry.job.id, progress)
         return found
 
     def amounts(self) -> dict[str, Progress]:
@@ -271,15 +271,17 @@ class JobQueue:
     def dispatch_ready(self) -> None:
         """Start the queued jobs that can run now."""
         with self._lock:
-            ahead = {entry.request.dataset for entry in self._running.values() if not entry.looks}
+            ahead = {entry.request.dataset for entry in self._running.values() if not entry.read_only}
             for job_id, entry in list(self._waiting.items()):
-                if not entry.looks:
-                    waits = ahead.intersection((entry.request.dataset, *getattr(entry.request, "after", ())))
+                if not entry.read_only:
+                    blocked = ahead.intersection(
+                        (entry.request.dataset, *getattr(entry.request, "after", ()))
+                    )
                     ahead.add(entry.request.dataset)
-                    if waits:
+                    if blocked:
                         continue
                 running = sum(other.lane == entry.lane for other in self._running.values())
-                if running >= (_MAX_LOOKS if entry.looks else self._max_jobs):
+                if running >= (_MAX_READ_ONLY if entry.read_only else self._max_jobs):
                     continue
                 try:
                     self._journal.transition(job_id, JobState.running)
@@ -298,7 +300,7 @@ class JobQueue:
     def _run(self, entry: _Entry) -> None:
         state, error, result = self._execute(entry)
         progress = entry.reporter.end()
-        self._note(entry.job.id, progress)
+        self._store_progress(entry.job.id, progress)
         if self._finish(entry.job.id, state, error, result):
             self.dispatch_ready()
         else:
@@ -320,7 +322,7 @@ class JobQueue:
                 reporter.log(_trace(error), "debug")
             return JobState.failed, _failure(error, job), None
 
-    def _note(self, job_id: str, progress: Progress) -> None:
+    def _store_progress(self, job_id: str, progress: Progress) -> None:
         try:
             self._journal.progress(job_id, progress)
         except sqlite3.Error:
@@ -355,11 +357,11 @@ def _failure(error: BaseException, job: Job) -> Failure:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Failure(
             "no space is left on the disk",
-            where=_name(error),
+            where=_file_name(error),
             hint="nothing half-written was committed; make room and run it again",
         )
     if isinstance(error, PermissionError):
-        return Failure("permission denied", where=_name(error), hint="check who owns it and its mode")
+        return Failure("permission denied", where=_file_name(error), hint="check who owns it and its mode")
     if isinstance(error, MemoryError):
         return Failure("not enough memory", hint="end other programs, or run fewer jobs: worker.maxJobs")
     reason = (str(error).strip().splitlines() or ["no reason given"])[0][:300]
@@ -369,5 +371,5 @@ def _failure(error: BaseException, job: Job) -> Failure:
     )
 
 
-def _name(error: OSError) -> str | None:
+def _file_name(error: OSError) -> str | None:
     return None if error.filename is None else escape_surrogates(str(error.filename))

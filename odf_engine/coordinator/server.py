@@ -91,7 +91,7 @@ class Sessions:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection until it ends."""
-        session = _Session(self._host, reader, writer, self._patience, self.touched)
+        session = _Session(self._host, reader, writer, self._patience, self.notify_datasets_changed)
         self._sessions[session] = asyncio.current_task()
         try:
             await session.run()
@@ -103,28 +103,28 @@ class Sessions:
         for session in self._sessions:
             session.wake.set()
 
-    def progress(self, amounts: dict[str, Progress]) -> None:
+    def send_progress(self, amounts: dict[str, Progress]) -> None:
         """Send the progress of jobs; a slow client receives only the newest."""
         for session in self._sessions:
             session.amounts.update(amounts)
             session.wake.set()
 
-    def sampled(self, sample: Sample) -> None:
+    def send_sample(self, sample: Sample) -> None:
         """Send a sample; a slow client receives the newest of those that it missed."""
         for session in self._sessions:
             session.samples.append(sample)
             session.wake.set()
 
-    def touched(self) -> None:
+    def notify_datasets_changed(self) -> None:
         """Notify all clients that datasets have changed."""
         for session in self._sessions:
-            session.touched = True
+            session.datasets_changed = True
             session.wake.set()
 
-    def status_changed(self) -> None:
+    def send_status(self) -> None:
         """Send the changed status of the worker."""
         for session in self._sessions:
-            session.status_due = True
+            session.status_pending = True
             session.wake.set()
 
     async def close(self, seconds: float = 1.0) -> None:
@@ -148,20 +148,20 @@ class _Session:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         patience: float,
-        touched: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._host = host
         self._reader = reader
         self._writer = writer
         self._patience = patience
-        self._touched = touched
-        self.touched = False
+        self._on_change = on_change
+        self.datasets_changed = False
         self._cursor: int | None = None
         self._sending = asyncio.Lock()
         self.wake = asyncio.Event()
         self.amounts: dict[str, Progress] = {}
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
-        self.status_due = False
+        self.status_pending = False
 
     async def run(self) -> None:
         pump = asyncio.ensure_future(self._pump())
@@ -173,10 +173,10 @@ class _Session:
                 task.cancel()
             results = await asyncio.gather(pump, listen, return_exceptions=True)
             for result in results:
-                _note(result)
-            await self._say_good_bye(too_slow=any(isinstance(result, TimeoutError) for result in results))
+                _log_failure(result)
+            await self._close(too_slow=any(isinstance(result, TimeoutError) for result in results))
 
-    async def _say_good_bye(self, too_slow: bool) -> None:
+    async def _close(self, too_slow: bool) -> None:
         self.leave()
         if not too_slow:
             with contextlib.suppress(OSError, TimeoutError):
@@ -186,7 +186,7 @@ class _Session:
     async def finish(self) -> None:
         """Send the remaining events of the job log to this client."""
         with contextlib.suppress(OSError, TimeoutError, sqlite3.Error):
-            await self._send_news()
+            await self._send_events()
 
     def leave(self) -> None:
         """Close the connection once everything is sent; this ends :meth:`run`."""
@@ -205,20 +205,20 @@ class _Session:
             except asyncio.IncompleteReadError:
                 return
             except asyncio.LimitOverrunError:
-                await self._write([_refused("", f"a command is longer than {MAX_COMMAND_BYTES} bytes")])
+                await self._write([_reject("", f"a command is longer than {MAX_COMMAND_BYTES} bytes")])
                 return
-            answer = self._answer(line)
+            answer = self._reply(line)
             if answer is not None:
                 await self._write([answer])
 
-    def _answer(self, line: bytes) -> Event | None:
+    def _reply(self, line: bytes) -> Event | None:
         try:
             command = decode_command(line)
         except (ValueError, RecursionError) as error:
-            return _refused(_tag_of(line), f"not a command: {error}")
+            return _reject(_find_tag(line), f"not a command: {error}")
         tag = getattr(command, "tag", "")
         try:
-            return self._do(command)
+            return self._execute(command)
         except OdfError as error:
             return Rejected(tag, Failure(error.message, error.hint, error.where, error.exit_code))
         except sqlite3.Error as error:
@@ -227,9 +227,9 @@ class _Session:
         except Exception as error:
             # The command itself is not logged: it may have secrets.
             _log.exception("a command failed: %s", type(command).__name__)
-            return _refused(tag, f"the worker failed: {type(error).__name__}: {error}")
+            return _reject(tag, f"the worker failed: {type(error).__name__}: {error}")
 
-    def _do(self, command: Command) -> Event | None:
+    def _execute(self, command: Command) -> Event | None:
         match command:
             case Submit():
                 job = self._host.submit(command.request, command.target, command.environment)
@@ -249,7 +249,7 @@ class _Session:
                     self._host.warm_up()
                 return self._host.status()
             case NotifyChanged():
-                self._touched()
+                self._on_change()
                 return None
             case Stop():
                 self._host.stop()
@@ -261,22 +261,22 @@ class _Session:
         while True:
             await self.wake.wait()
             self.wake.clear()
-            await self._send_news()
+            await self._send_events()
 
-    async def _send_news(self) -> None:
+    async def _send_events(self) -> None:
         async with self._sending:
             if self._cursor is None:
                 self.amounts.clear()
                 self.samples.clear()
-                self.touched = False
+                self.datasets_changed = False
                 return
             # Taken before the job log is read: progress must not be sent after the end of its job.
             amounts, self.amounts = self.amounts, {}
-            if self.status_due:
-                self.status_due = False
+            if self.status_pending:
+                self.status_pending = False
                 await self._write([self._host.status()])
-            if self.touched:
-                self.touched = False
+            if self.datasets_changed:
+                self.datasets_changed = False
                 await self._write([DatasetsChanged()])
             if self.samples:
                 samples = list(self.samples)
@@ -296,13 +296,13 @@ class _Session:
             await asyncio.wait_for(self._writer.drain(), self._patience)
 
 
-def _refused(tag: str, message: str) -> Rejected:
+def _reject(tag: str, message: str) -> Rejected:
     return Rejected(
         tag, Failure(message, hint="is the client of another version than the worker?", exit_code=2)
     )
 
 
-def _tag_of(line: bytes) -> str:
+def _find_tag(line: bytes) -> str:
     """Return the tag of an invalid command; empty if it has none."""
     try:
         tag = msgspec.json.decode(line, type=dict[str, Any]).get("tag")
@@ -311,7 +311,7 @@ def _tag_of(line: bytes) -> str:
     return tag if isinstance(tag, str) else ""
 
 
-def _note(result: object) -> None:
+def _log_failure(result: object) -> None:
     """Log why a connection failed; a lost connection is normal, and a slow client only a warning."""
     if isinstance(result, TimeoutError):
         _log.warning("a client took nothing for a long time and was cut off")

@@ -101,7 +101,7 @@ class SparkService:
             OdfError: it does not start.
             Cancelled: the job was cancelled while waiting.
         """
-        self._notice_loss()
+        self._check_alive()
         if self.state == "starting":
             reporter.phase("starting Spark")
         elif self.state != "ready":
@@ -135,9 +135,9 @@ class SparkService:
 
         Returns at once. Called after a job was cancelled.
         """
-        threading.Thread(target=self._end_leftovers, name="spark-leftovers", daemon=True).start()
+        threading.Thread(target=self._stop_runaway_tasks, name="spark-runaway-tasks", daemon=True).start()
 
-    def _end_leftovers(self) -> None:
+    def _stop_runaway_tasks(self) -> None:
         from odf_engine.spark.runtime.session import has_runaway_tasks
 
         runtime = self._runtime
@@ -148,23 +148,23 @@ class SparkService:
                 return
             self._runtime, self.state = None, "off"
         _log.warning("a cancelled job does not leave Spark: it is started again")
-        _clear_away(runtime)
+        _stop_quietly(runtime)
         self.start()
 
     def _wake(self) -> None:
         with self._condition:
             self._condition.notify_all()
 
-    def _notice_loss(self) -> None:
+    def _check_alive(self) -> None:
         with self._condition:
             if self._runtime is None or self._runtime.alive:
                 return
             runtime, self._runtime = self._runtime, None
             self.state = "off"
         _log.warning("Spark's Java process has ended; it is started again")
-        _clear_away(runtime)
+        _stop_quietly(runtime)
 
-    def _begin(self, runtime: Runtime) -> None:
+    def _set_starting(self, runtime: Runtime) -> None:
         with self._condition:
             if self._closed:
                 raise OdfError("Spark was stopped before its start")
@@ -174,7 +174,7 @@ class SparkService:
         runtime: Runtime | None = None
         error: OdfError | None = None
         try:
-            runtime = self._start(self._begin)
+            runtime = self._start(self._set_starting)
         except OdfError as failure:
             error = failure
         except Exception as failure:
@@ -201,7 +201,7 @@ class SparkService:
         _log.info("Spark is %s: %s", self.state, self.detail)
 
 
-def _clear_away(runtime: Runtime) -> None:
+def _stop_quietly(runtime: Runtime) -> None:
     try:
         runtime.stop()
     except Exception:
@@ -251,7 +251,7 @@ class LoadSampler:
             time.sleep(self._seconds)
             now = time.monotonic()
             try:
-                sample = self._look(now - at)
+                sample = self._take_sample(now - at)
             except Exception:  # the load display must not affect jobs
                 _log.exception("no sample was taken")
                 return
@@ -259,17 +259,17 @@ class LoadSampler:
             self.samples.append(sample)
             self._tell(sample)
 
-    def _look(self, seconds: float) -> Sample:
+    def _take_sample(self, seconds: float) -> Sample:
         from odf_engine.spark.runtime.session import resident
 
         now, before = self._amounts(), self._before
         self._before = now
         rates = {job: rate_between(before.get(job), amounts, seconds) for job, amounts in now.items()}
         memory = self._memory()
-        mine = resident()
+        own = resident()
         if memory is None:
-            return Sample(time.time(), rates, memory=mine)
-        return Sample(time.time(), rates, memory.heap, memory.heap_max, mine + memory.resident)
+            return Sample(time.time(), rates, memory=own)
+        return Sample(time.time(), rates, memory.heap, memory.heap_max, own + memory.resident)
 
 
 def rate_between(before: Progress | None, now: Progress, seconds: float) -> Rate:

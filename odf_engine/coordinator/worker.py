@@ -51,7 +51,7 @@ BEAT_SECONDS: Final = 0.25
 _NICE: Final = 10
 STOP_PATIENCE: Final = 5.0
 """Seconds for jobs, and then for Spark, to end when the worker stops."""
-_LOOK_SECONDS: Final = 60.0
+_CHECK_SECONDS: Final = 60.0
 
 _log = logging.getLogger("odf_engine.coordinator.worker")
 
@@ -174,10 +174,10 @@ class Worker:
             NotFound: the folder is not a workspace.
         """
         self._files.check()
-        with self._files.locked() as mine:
-            if not mine:
+        with self._files.locked() as acquired:
+            if not acquired:
                 return EXIT_ALREADY_RUNNING
-            self._journal = JobLog(self._files.journal, self._journalled)
+            self._journal = JobLog(self._files.journal, self._on_event)
             try:
                 with self._files.listen() as server:
                     asyncio.run(self._serve(server))
@@ -191,7 +191,7 @@ class Worker:
         self._beat: asyncio.Task[None] | None = None
         self._queue = JobQueue(self._journal, self, self._executor, self._max_jobs, self._journal_lost)
         self._sampler = LoadSampler(
-            self._queue.amounts, lambda: self._spark.memory, self._busy, self._sampled
+            self._queue.amounts, lambda: self._spark.memory, self._busy, self._on_sample
         )
         interrupted = self._journal.interrupt_open_jobs()
         for job in interrupted:
@@ -203,7 +203,7 @@ class Worker:
         if not self._spark_later:
             self._spark.start()
         _log.info("worker %s serves %s", os.getpid(), self.folder)
-        server = await asyncio.start_unix_server(self._connected, sock=listening, limit=MAX_COMMAND_BYTES)
+        server = await asyncio.start_unix_server(self._serve_client, sock=listening, limit=MAX_COMMAND_BYTES)
         idle = asyncio.create_task(self._end_when_idle())
         try:
             await self._stop.wait()
@@ -211,13 +211,13 @@ class Worker:
             idle.cancel()
             self._stopping = True
             server.close()
-            await self._wind_up()
+            await self._shut_down()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._last_command = time.monotonic()  # a command follows
         await self._sessions.serve(reader, writer)
 
-    async def _wind_up(self) -> None:
+    async def _shut_down(self) -> None:
         _log.info("worker %s stops", os.getpid())
         self._queue.cancel_all()
         deadline = time.monotonic() + self._stop_patience
@@ -248,7 +248,7 @@ class Worker:
             if not self._files.workspace_exists():
                 _log.warning("the workspace is gone")
                 return self.stop()
-            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            await asyncio.sleep(min(left, _CHECK_SECONDS))
 
     # --- Events ---
 
@@ -261,28 +261,28 @@ class Worker:
         while self._busy():
             await asyncio.sleep(BEAT_SECONDS)
             self._queue.dispatch_ready()
-            self._sessions.progress(self._queue.collect())
+            self._sessions.send_progress(self._queue.collect())
 
-    def _journalled(self, event: JournalEvent) -> None:
+    def _on_event(self, event: JournalEvent) -> None:
         """Send state changes and commits at once, log lines with the next beat; called from any thread."""
         if isinstance(event, JobChanged | Committed):
-            self._tell(self._sessions.wake)
+            self._call_in_loop(self._sessions.wake)
 
-    def _sampled(self, sample: Sample) -> None:
-        self._tell(lambda: self._sessions.sampled(sample))
+    def _on_sample(self, sample: Sample) -> None:
+        self._call_in_loop(lambda: self._sessions.send_sample(sample))
 
     def _spark_changed(self) -> None:
-        self._tell(self._sessions.status_changed)
+        self._call_in_loop(self._sessions.send_status)
 
     def _journal_lost(self) -> None:
         _log.critical("the journal cannot be written, so nobody would learn how jobs end: the worker ends")
         self.stop()
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _call_in_loop(self, action: Callable[[], None]) -> None:
         with contextlib.suppress(
             RuntimeError, AttributeError
         ):  # the event loop has not started, or has ended
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(action)
 
 
 async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
@@ -367,11 +367,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--foreground", action="store_true", help="stay in this terminal")
     parser.add_argument("--spark-later", action="store_true", help="start Spark when a job needs it")
-    given = parser.parse_args(arguments)
-    files = WorkerEndpoint(given.workspace)
+    options = parser.parse_args(arguments)
+    files = WorkerEndpoint(options.workspace)
     try:
         files.check()
-        daemonize(files.log, given.foreground)
+        daemonize(files.log, options.foreground)
         from odf_engine.settings import load_workspace
 
         config = load_workspace(files.odf).worker
@@ -380,7 +380,7 @@ def main(arguments: list[str] | None = None) -> int:
             start_spark=partial(start_spark, files.workspace),
             max_jobs=config.max_jobs,
             idle_seconds=config.idle_minutes * 60,
-            spark_later=given.spark_later,
+            spark_later=options.spark_later,
         )
         return worker.run()
     except OdfError as error:
