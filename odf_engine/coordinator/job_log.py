@@ -310,7 +310,7 @@ class JobLog(JobLogReader):
                 event = self._store(database, job)
             return self._publish(event)
 
-    def progress(self, job_id: str, progress: Progress) -> None:
+    def set_progress(self, job_id: str, progress: Progress) -> None:
         """Set a job's progress; stored at most once per second, and with the next state."""
         with self._lock:
             job = self._open.get(job_id)
@@ -323,14 +323,14 @@ class JobLog(JobLogReader):
                 query = "UPDATE jobs SET body = ? WHERE number = ?"
                 self._database.execute(query, (_encode(job), int(job_id)))
 
-    def line(self, job_id: str, text: str, level: Level = "info") -> None:
+    def append_lines(self, job_id: str, text: str, level: Level = "info") -> None:
         """Append the lines of a text to a job's log; long lines and texts are truncated."""
         now = _now()
         texts = escape_surrogates(text[: MAX_LINE * _MAX_LINES]).splitlines()[:_MAX_LINES] or [""]
         cut = (each if len(each) <= MAX_LINE else each[:MAX_LINE] + " …" for each in texts)
         self._append(*(LogLine(seq=0, job=job_id, time=now, level=level, text=each) for each in cut))
 
-    def committed(self, job_id: str, dataset: str, block: str, event: str, rows: int) -> None:
+    def append_commit(self, job_id: str, dataset: str, block: str, event: str, rows: int) -> None:
         """Store that a job committed a block."""
         self._append(Committed(seq=0, job=job_id, dataset=dataset, block=block, event=event, rows=rows))
 

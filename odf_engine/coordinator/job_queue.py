@@ -122,13 +122,13 @@ class JobReporter(Reporter):
 
     def log(self, text: str, level: str = "info") -> None:
         try:
-            self._journal.line(self._job, text, _LEVELS.get(level, "info"))
+            self._journal.append_lines(self._job, text, _LEVELS.get(level, "info"))
         except sqlite3.Error:  # mostly a full disk: the job fails on it too, or continues without its log
             _log.warning("a log line of job %s is lost: %s", self._job, text, exc_info=True)
 
     def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
         try:
-            self._journal.committed(self._job, dataset, block, event, rows)
+            self._journal.append_commit(self._job, dataset, block, event, rows)
         except sqlite3.Error:
             _log.warning("job %s committed %s to %s; the journal misses it", self._job, block, dataset)
 
@@ -324,7 +324,7 @@ class JobQueue:
 
     def _store_progress(self, job_id: str, progress: Progress) -> None:
         try:
-            self._journal.progress(job_id, progress)
+            self._journal.set_progress(job_id, progress)
         except sqlite3.Error:
             _log.warning("the progress of job %s is not written", job_id, exc_info=True)
 

@@ -221,7 +221,7 @@ class LoadSampler:
         amounts: returns the progress of the running jobs by job id.
         memory: returns the memory of Spark; None while it does not run.
         busy: returns whether there are jobs.
-        tell: called with each sample, in the thread of the sampler.
+        on_sample: called with each sample, in the thread of the sampler.
         seconds: period of the samples.
     """
 
@@ -230,10 +230,10 @@ class LoadSampler:
         amounts: Callable[[], Mapping[str, Progress]],
         memory: Callable[[], Memory | None],
         busy: Callable[[], bool],
-        tell: Callable[[Sample], None],
+        on_sample: Callable[[Sample], None],
         seconds: float = PERIOD_SECONDS,
     ) -> None:
-        self._amounts, self._memory, self._busy, self._tell = amounts, memory, busy, tell
+        self._amounts, self._memory, self._busy, self._on_sample = amounts, memory, busy, on_sample
         self._seconds = seconds
         self._thread: threading.Thread | None = None
         self._before: Mapping[str, Progress] = {}
@@ -257,7 +257,7 @@ class LoadSampler:
                 return
             at = now
             self.samples.append(sample)
-            self._tell(sample)
+            self._on_sample(sample)
 
     def _take_sample(self, seconds: float) -> Sample:
         from odf_engine.spark.runtime.session import resident
