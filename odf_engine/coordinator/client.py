@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
+import msgspec
+
 from odf_engine.coordinator.endpoint import WorkerEndpoint, engine_version
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import (
@@ -445,8 +447,6 @@ class _EventReader:
 
 def _foreign_status(line: bytes) -> WorkerStatus | None:
     """Return the known fields of the status of a worker of another version; None for other events."""
-    import msgspec
-
     try:
         plain = msgspec.json.decode(line, type=dict)
     except ValueError:

@@ -26,6 +26,7 @@ from odf_engine.workspace.discovery import check_odf_folder, user_name
 @cache
 def engine_version() -> str:
     """Return the version of this distribution. A worker and its clients must have the same one."""
+    # Deferred: slow to import, and most clients do not need the version at once.
     from importlib.metadata import PackageNotFoundError, version
 
     try:

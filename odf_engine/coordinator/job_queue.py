@@ -73,6 +73,7 @@ class JobContext:
         Raises:
             NotFound, Unsupported: see :meth:`odf_engine.workspace.workspace.Workspace.find`.
         """
+        # Deferred: the worker has to respond before it loads the engine.
         from odf_engine.workspace.workspace import Workspace
 
         return Workspace.find(explicit=self.host.folder)

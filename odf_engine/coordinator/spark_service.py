@@ -138,6 +138,7 @@ class SparkService:
         threading.Thread(target=self._stop_runaway_tasks, name="spark-runaway-tasks", daemon=True).start()
 
     def _stop_runaway_tasks(self) -> None:
+        # Deferred: the worker has to respond before it loads Spark's modules.
         from odf_engine.spark.runtime.session import has_runaway_tasks
 
         runtime = self._runtime

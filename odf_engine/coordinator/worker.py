@@ -313,6 +313,7 @@ def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
     Raises:
         OdfError: it does not start.
     """
+    # Deferred: the worker has to respond before it loads the engine.
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.workspace.workspace import Workspace
 

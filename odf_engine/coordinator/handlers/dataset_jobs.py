@@ -28,12 +28,12 @@ from odf_engine.coordinator.results import (
     ValidateResult,
 )
 from odf_engine.errors import UsageError
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.job_queue import JobContext
     from odf_engine.metadata.model import DatasetSnapshot
-    from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.provenance.model import TraceResult
     from odf_engine.views.diff import Difference
     from odf_engine.views.scan import RowScan
@@ -227,8 +227,6 @@ def _release_arrow_memory() -> Iterator[None]:
 
 
 def _parse_time(text: str) -> Timestamp:
-    from odf_engine.metadata.timestamp import Timestamp
-
     try:
         return Timestamp.parse(text)
     except ValueError as error:

@@ -30,7 +30,9 @@ from odf_engine.coordinator.protocol import (
     Verify,
 )
 from odf_engine.coordinator.results import PullResult, VerifyResult
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.storage.scratch import remove_dead_spool
 
 if TYPE_CHECKING:
     from odf_engine.chain.state import ChainUpdate
@@ -94,7 +96,6 @@ def warm_up() -> None:
 def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
     from odf_engine.coordinator.handlers import sync_jobs
     from odf_engine.metadata.model import DatasetKind
-    from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.trust import Trust
 
     workspace = context.workspace
@@ -132,8 +133,6 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
 
 def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> PullResult:
     from odf_engine.coordinator.handlers import sync_jobs
-    from odf_engine.metadata.timestamp import Timestamp
-    from odf_engine.storage.scratch import remove_dead_spool
     from odf_engine.workspace.definition import select_push_source
     from odf_engine.workspace.trust import Trust
 

@@ -21,6 +21,7 @@ from odf_engine.coordinator.results import (
     ResultColumn,
 )
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -165,7 +166,6 @@ def _sandbox(workspace: Workspace, runtime: SparkRuntime) -> Sandbox:
 
 def _check_versions(proof: QueryProof, calls: Mapping[str, TableFunctionCall]) -> list[ProofFinding]:
     """Check that tables were read in the versions and states that the query specifies."""
-    from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.sql.table_functions import parse_sql_timestamp
 
     findings: list[ProofFinding] = []
@@ -266,7 +266,6 @@ def _check(request: Query) -> None:
 
 def _key(workspace: Workspace, name: str) -> str:
     """Return the private key of a dataset as PEM."""
-    from odf_engine.errors import InvalidIdentity
     from odf_engine.identity.did import DatasetId
 
     try:

@@ -23,7 +23,7 @@ from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.net.credentials import Credentials
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.urls import normalize_url
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -32,7 +32,6 @@ from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.job_queue import JobContext
-    from odf_engine.net.credentials import RemoteAccess
     from odf_engine.sync.history import Relation
     from odf_engine.sync.pull import PullResult as ChainPull
     from odf_engine.sync.remotes.base import RemoteDataset, RepositoryEntry
@@ -113,6 +112,7 @@ def pull(
 def _pull_new(
     workspace: Workspace, remote: RemoteDataset, request: Pull, reporter: Reporter
 ) -> tuple[DatasetEntry, ChainPull]:
+    # Deferred in this module: a job loads only the modules of its own kind of synchronization.
     from odf_engine.sync.pull import DatasetAlreadyHere, clone_dataset
 
     if request.alias is None:
@@ -243,8 +243,6 @@ def _matches(listed: RepositoryEntry, words: list[str]) -> bool:
 
 def remote_access(workspace: Workspace, reporter: Reporter) -> RemoteAccess:
     """Return the settings, credentials and reporter that access to remotes needs."""
-    from odf_engine.net.credentials import RemoteAccess
-
     return RemoteAccess(workspace.config, Credentials(workspace.odf), reporter)
 
 
