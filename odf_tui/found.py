@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
+from odf_engine.coordinator.results import FoundDataset, SearchResult
 from odf_tui.humane import count, plain, shorten, size
 from odf_tui.remotes import standing_words
 from odf_tui.state import DatasetRow
@@ -47,12 +48,12 @@ class Answer(msgspec.Struct, frozen=True):
     problems: Sequence[tuple[str, str]] = ()
 
 
-def answer_of(result: Mapping[str, Any], rows: Iterable[DatasetRow]) -> Answer:
-    """What a search found; entries that cannot be understood are left out.
+def answer_of(result: SearchResult, rows: Iterable[DatasetRow]) -> Answer:
+    """Return what a search found. Datasets without a name or URL are left out.
 
     Args:
-        result: that of :class:`odf_engine.coordinator.protocol.Search`.
-        rows: the datasets that are here.
+        result: the result of the search.
+        rows: the datasets of the workspace.
     """
     by_id: dict[str, DatasetRow] = {}
     by_url: dict[str, DatasetRow] = {}
@@ -62,29 +63,31 @@ def answer_of(result: Mapping[str, Any], rows: Iterable[DatasetRow]) -> Answer:
             by_id[row.id] = by_head[row.head] = row
             by_url.update((remote.url, row) for remote in row.remotes)
     found: list[Found] = []
-    for entry in result.get("datasets") or ():
-        if isinstance(entry, dict) and entry.get("name") and entry.get("url"):
-            one = _found(entry)
+    for dataset in result.datasets:
+        if dataset.name and dataset.url:
+            one = _found(dataset)
             same = by_id.get(one.id) or by_url.get(one.url) or by_head.get(one.head or "?")
             found.append(_with_ours(one, same))
-    problems = [
-        (str(each.get("repository") or "?"), str(each.get("message") or "it cannot be asked"))
-        for each in result.get("problems") or ()
-    ]
+    problems = [(each.repository or "?", each.message or "it cannot be asked") for each in result.problems]
     return Answer(found, problems)
 
 
-def _found(entry: Mapping[str, Any]) -> Found:
-    keywords = tuple(str(each) for each in entry.get("keywords") or ())
-    texts = {key: str(entry.get(key) or "") for key in ("name", "url", "repository", "id", "kind", "head")}
-    description = str(entry.get("description") or "")
-    numbers = {key: _number(entry.get(key)) for key in ("blocks", "records", "size")}
-    words = " ".join((texts["name"], texts["repository"], texts["id"], description, *keywords)).lower()
-    return Found(**texts, **numbers, description=description, keywords=keywords, words=words)  # type: ignore[arg-type]
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _found(dataset: FoundDataset) -> Found:
+    words = (dataset.name, dataset.repository, dataset.id or "", dataset.description, *dataset.keywords)
+    return Found(
+        name=dataset.name,
+        url=dataset.url,
+        repository=dataset.repository,
+        id=dataset.id or "",
+        kind=dataset.kind or "",
+        head=dataset.head or "",
+        blocks=dataset.blocks,
+        records=dataset.records,
+        size=dataset.size,
+        description=dataset.description,
+        keywords=dataset.keywords,
+        words=" ".join(words).lower(),
+    )
 
 
 def _with_ours(found: Found, row: DatasetRow | None) -> Found:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Final
 
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import READ_ONLY_JOBS, Job, JobState
+from odf_engine.coordinator.protocol import Job, JobState, Verify, request_type
+from odf_engine.coordinator.results import (
+    CheckProofResult,
+    CompareResult,
+    ExportResult,
+    ProjectionResult,
+    PullResult,
+    PushResult,
+    QueryResult,
+    StatisticsResult,
+    UpdateResult,
+    ValidateResult,
+    VerifyResult,
+)
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.provenance.model import TraceResult
+from odf_engine.views.diff import Difference
 from odf_tui import verdict
 from odf_tui.humane import count, elapsed, plain, shorten, size
 from odf_tui.pace import Pace, bar, left_words, part_done, rate_words, unit_of
-from odf_tui.sharewords import searched, shared_outcome, shares
-from odf_tui.state import found_invalid
+from odf_tui.sharewords import compare_outcome, push_outcome, remote_pull_outcome, search_outcome
+from odf_tui.state import known_result
 from odf_tui.widgets.lines import Span
 
 _MAX_LINE: Final = 4000
@@ -44,52 +58,69 @@ def outcome(job: Job) -> tuple[str, str]:
     if job.state is not JobState.done:
         return job.state.value, "warn"
     if job.kind == "search":
-        return searched(job.result or "")
-    result = result_of(job)
-    if shares(job, result):
-        return shared_outcome(job, result)
-    if job.kind == "validate":
-        return str(result.get("message") or "the query is right"), "good" if result.get("checked") else "warn"
-    if job.kind == "verify":
-        findings = len(result.get("findings") or ())
-        if found_invalid(job):
-            return f"{findings} findings" if findings != 1 else "1 finding", "bad"
-        again = result.get("transforms") or 0
-        said = f", {count(again)} transaction{'' if again == 1 else 's'} run again" if again else ""
-        left = [each for each in result.get("unchecked") or () if "proof-" not in each.get("kind", "")]
-        missed = f", {count(len(left))} not" if left else ""
-        return f"valid{said}{missed}", "good"
-    if job.kind in READ_ONLY_JOBS:
-        return _looked(job.kind, result), "good"
-    if job.kind == "update":
-        state = result.get("state")
-        return f"{result.get('status') or 'done'}" + (f", state {state}" if state else ""), "good"
-    if result.get("status") == "updated":
-        blocks = result.get("blocks")
-        rows = f"+{count(result.get('records') or 0)} rows"
-        return (f"{rows} in {blocks} blocks" if (blocks or 0) > 1 else rows), "good"
-    return str(result.get("status") or "done").replace("-", " "), "muted"
+        return search_outcome(job.result or "")
+    return _result_outcome(job)
 
 
-def _looked(kind: str, result: Mapping[str, Any]) -> str:
-    """What a job found that changed nothing."""
-    rows = f"{count(result.get('rows') or 0)} {'row' if result.get('rows') == 1 else 'rows'}"
-    if kind == "sql":
-        return rows + (", there are more" if result.get("truncated") else "")
-    if kind == "project":
-        return f"{rows} of {count(result.get('of') or 0)}"
-    if kind == "check-proof" and not result.get("checked", True):
-        return "not all that it names is here"
-    if kind == "check-proof":
-        return "the answer is right" if result.get("valid") else "the answer is not right"
-    if kind == "diff":
-        changes = [f"{count(result.get(each) or 0)} {each}" for each in ("added", "removed", "changed")]
-        return ", ".join(changes)
-    if kind == "trace":
-        return "" if result.get("problem") else f"{rows} traced"
-    if kind == "export":
-        return f"{rows}, {size(result.get('size') or 0)} in {PurePath(str(result.get('path'))).name}"
-    return f"{rows} looked at"
+def _result_outcome(job: Job) -> tuple[str, str]:
+    """Describe the result of a job that is done; return the text and its style."""
+    request = request_type(job.kind)
+    match None if request is None else known_result(job.result, request):
+        case PullResult() as result:
+            return _pull_outcome(result)
+        case PushResult() as result:
+            return push_outcome(result)
+        case CompareResult() as result:
+            return compare_outcome(result)
+        case VerifyResult() as result:
+            return _verify_outcome(result)
+        case ValidateResult() as result:
+            return result.message or "the query is right", "good" if result.checked else "warn"
+        case UpdateResult() as result:
+            return (result.status or "done") + (f", state {result.state}" if result.state else ""), "good"
+        case QueryResult() as result:
+            return _rows(result.rows) + (", there are more" if result.truncated else ""), "good"
+        case ProjectionResult() as result:
+            return f"{_rows(result.rows)} of {count(result.of)}", "good"
+        case CheckProofResult(checked=False):
+            return "not all that it names is here", "good"
+        case CheckProofResult() as result:
+            return "the answer is right" if result.valid else "the answer is not right", "good"
+        case Difference() as result:
+            counts = (("added", result.added), ("removed", result.removed), ("changed", result.changed))
+            return ", ".join(f"{count(number)} {change}" for change, number in counts), "good"
+        case TraceResult() as result:
+            return "" if result.problem else f"{_rows(result.rows)} traced", "good"
+        case ExportResult() as result:
+            return f"{_rows(result.rows)}, {size(result.size)} in {PurePath(result.path).name}", "good"
+        case StatisticsResult() as result:
+            return f"{_rows(result.rows)} looked at", "good"
+        case _:  # of another version
+            return "done", "muted"
+
+
+def _rows(number: int) -> str:
+    return f"{count(number)} {'row' if number == 1 else 'rows'}"
+
+
+def _pull_outcome(result: PullResult) -> tuple[str, str]:
+    if result.url:
+        return remote_pull_outcome(result)
+    if result.status != "updated":
+        return (result.status or "done").replace("-", " "), "muted"
+    rows = f"+{count(result.records)} rows"
+    return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
+
+
+def _verify_outcome(result: VerifyResult) -> tuple[str, str]:
+    if result.valid is False:
+        findings = len(result.findings)
+        return f"{findings} findings" if findings != 1 else "1 finding", "bad"
+    again = result.transforms
+    replayed = f", {count(again)} transaction{'' if again == 1 else 's'} run again" if again else ""
+    unchecked = [each for each in result.unchecked if "proof-" not in each.kind]
+    missed = f", {count(len(unchecked))} not" if unchecked else ""
+    return f"valid{replayed}{missed}", "good"
 
 
 def doing(job: Job, now: Timestamp) -> str:
@@ -135,16 +166,12 @@ def failure_spans(job: Job) -> list[list[Span]]:
 
 
 def verdict_spans(job: Job) -> list[list[Span]]:
-    """What a verification looked at, and who made what from what."""
+    """Describe what a verification checked and found, and the origins of the dataset."""
     if job.kind != "verify" or job.state is not JobState.done:
         return []
-    try:
-        return _report_spans(result_of(job))
-    except (KeyError, TypeError, AttributeError):  # another version of this program verified
+    report = known_result(job.result, Verify)
+    if report is None:
         return []
-
-
-def _report_spans(report: verdict.Report) -> list[list[Span]]:
     lines: list[list[Span]] = []
     for at, text in enumerate(verdict.checked(report)):
         lines.append([("         " if at else "checked  ", "muted"), (plain(text), "")])
@@ -154,15 +181,6 @@ def _report_spans(report: verdict.Report) -> list[list[Span]]:
         lines.append([("         " if at else "origin   ", "muted"), (plain(name), "name")])
         lines += [[(" " * 11, ""), (plain(text), "")] for text in texts]
     return lines
-
-
-def result_of(job: Job) -> dict[str, Any]:
-    """The result of a job; empty when there is none, or none that can be read."""
-    try:
-        result = json.loads(job.result or "{}")
-    except ValueError:
-        return {}
-    return result if isinstance(result, dict) else {}
 
 
 def plain_lines(text: str) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from rich.cells import cell_len
 
+from odf_engine.coordinator.results import ExportResult
 from odf_engine.views.statistics import ColumnStatistics, Statistics
 from odf_tui.humane import clip, count, plain, short_count, size
 from odf_tui.widgets.lines import Span, right
@@ -211,8 +212,7 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> Lines:
 # --- Jobs --------------------------------------------------------------------------------------------
 
 
-def written_words(result: Mapping[str, Any]) -> str:
-    """What an export has written, such as ``7 200 rows in air.csv, 412.0 kB``."""
-    rows = f"{count(result.get('rows') or 0)} {'row' if result.get('rows') == 1 else 'rows'}"
-    name = str(result.get("path") or "").rpartition("/")[2]
-    return f"{rows} in {plain(name)}, {size(result.get('size') or 0)}"
+def written_words(result: ExportResult) -> str:
+    """Describe an exported file, such as ``7 200 rows in air.csv, 412.0 kB``."""
+    rows = f"{count(result.rows)} {'row' if result.rows == 1 else 'rows'}"
+    return f"{rows} in {plain(result.path.rpartition('/')[2])}, {size(result.size)}"

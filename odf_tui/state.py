@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from odf_engine.coordinator.protocol import (
     READ_ONLY_JOBS,
     Committed,
+    Compare,
     Event,
     Job,
     JobChanged,
     JobProgress,
+    JobRequest,
     JobState,
     JournalEvent,
     LogLine,
+    Verify,
     WorkerStatus,
+    decode_result,
 )
+from odf_engine.errors import BadData
 from odf_tui.remotes import Remote
 
 LOG_LINES: Final = 5000
+R = TypeVar("R")
 
 
 class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,6 +180,17 @@ _STATE_GLYPHS: Final = {
 }
 
 
+def known_result(result: str | None, request: type[JobRequest[R]]) -> R | None:
+    """Return a job's result; None if it cannot be decoded, such as that of another version.
+
+    A job that is done without a result has the default result of its kind, where there is one.
+    """
+    try:
+        return decode_result(result or "{}", request)
+    except BadData:
+        return None
+
+
 def job_glyph(job: Job) -> tuple[str, str]:
     """One cell and the name of its style; a verification that found something is no success.
 
@@ -182,19 +198,16 @@ def job_glyph(job: Job) -> tuple[str, str]:
     """
     if job.state is JobState.done and found_invalid(job):
         return Health.invalid.glyph, "bad"
-    if job.state is JobState.done and job.kind == "compare" and _asked_nobody(job.result or ""):
+    if job.state is JobState.done and job.kind == "compare" and _compared_none(job.result or ""):
         return _STATE_GLYPHS[JobState.interrupted]
     return _STATE_GLYPHS[job.state]
 
 
 @lru_cache(maxsize=1024)
-def _asked_nobody(result: str) -> bool:
-    """Whether all remotes that were to be looked at had problems."""
-    try:
-        found = json.loads(result)
-    except ValueError:
-        return False
-    return isinstance(found, dict) and bool(found.get("problems")) and not found.get("seen")
+def _compared_none(result: str) -> bool:
+    """Return whether no remote could be compared."""
+    comparison = known_result(result, Compare)
+    return comparison is not None and bool(comparison.problems) and not comparison.seen
 
 
 def found_invalid(job: Job) -> bool:
@@ -210,12 +223,9 @@ def verified_head(job: Job) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _verdict(result: str) -> tuple[bool | None, str | None]:
-    """``valid`` and ``head`` of a report; it may be long, and every news of jobs asks for it."""
-    try:
-        found = json.loads(result)
-    except ValueError:
-        return None, None
-    return (found.get("valid"), found.get("head")) if isinstance(found, dict) else (None, None)
+    """Return ``valid`` and ``head`` of a report. Cached: reports can be long, and each event reads them."""
+    report = known_result(result, Verify)
+    return (None, None) if report is None else (report.valid, report.head)
 
 
 class Changes(msgspec.Struct):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from odf_engine.coordinator.client import read_journal
-from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.coordinator.protocol import Job, JobState, Verify
+from odf_engine.coordinator.results import VerifyResult
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.workspace.dataset_summary import Summary
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine.datasets import dataset_rows, with_remotes
 from odf_tui.engine.sharing import ShareReads
-from odf_tui.state import Health, JobBook, healths
+from odf_tui.state import Health, JobBook, healths, known_result
 
 # Scripts know fewer words than the screen shows.
 _WORDS: Final = {
@@ -63,5 +63,5 @@ def read_statuses(
 def _verification(job: Job | None) -> dict[str, Any] | None:
     if job is None:
         return None
-    result = json.loads(job.result) if job.result else {}
-    return {"time": job.ended, "valid": result.get("valid"), "findings": len(result.get("findings", []))}
+    report = known_result(job.result, Verify) or VerifyResult()
+    return {"time": job.ended, "valid": report.valid, "findings": len(report.findings)}

@@ -1,1 +1,4 @@
-"""A workspace's background worker: protocol, client, server, job queue, job log."""
+"""A workspace's background worker: requests and results, client, server, job queue, job log.
+
+Clients import ``protocol``, ``results``, ``client`` and ``endpoint``; only the worker imports the rest.
+"""

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
+import msgspec
+
 from odf_engine.coordinator.endpoint import WorkerEndpoint, engine_version
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import (
@@ -54,13 +56,13 @@ _HINTS: Final = {
     errno.EDQUOT: "make room on the disk; what is here can be read meanwhile",
 }
 _children: list[subprocess.Popen[bytes]] = []
-"""Workers started by this process, kept so that those that end are not left as zombies."""
+"""Workers started by this process. They are polled, so that ended ones do not stay zombies."""
 
 
 class WorkerLauncher:
-    """Starts a workspace's worker and waits for it, one short step at a time.
+    """Starts a workspace's worker and waits for it in short steps.
 
-    Several clients may do so at once: of their workers one gets the lock and the others leave.
+    Several clients can do so at the same time: one of their workers gets the lock, the others exit.
     """
 
     def __init__(
@@ -78,10 +80,10 @@ class WorkerLauncher:
         self._child: subprocess.Popen[bytes] | None = None
 
     async def step(self) -> None:
-        """Starts a worker if none runs or starts, then waits a moment.
+        """Start a worker if none runs or starts, then wait a moment.
 
         Raises:
-            OdfError: it ended at once (the message has the end of its log), or takes too long.
+            OdfError: the worker exited at once (the message has the end of its log), or takes too long.
         """
         code = None if self._child is None else self._child.poll()
         if code is not None and code != _ALREADY_RUNNING:
@@ -116,7 +118,7 @@ class WorkerLauncher:
                 stdout=log,
                 stderr=log,
                 cwd=self._files.workspace,
-                env=build_python_environment(),  # the worker's own folder is full of other people's files
+                env=build_python_environment(),  # with -P: the working folder may hold untrusted modules
                 start_new_session=True,
             )
         _children[:] = [each for each in _children if each.poll() is None]
@@ -126,7 +128,7 @@ class WorkerLauncher:
     def _failed(self, message: str) -> OdfError:
         hint, reason = f"its log is {self._files.log}", ""
         for line in self._files.log_tail().splitlines():
-            if line.startswith("hint: "):  # what it said for people, before it ended
+            if line.startswith("hint: "):  # the hint which the worker printed before it exited
                 hint = line.removeprefix("hint: ")
             elif line.strip():
                 reason = line.strip()
@@ -141,11 +143,11 @@ _REATTACH_SECONDS: Final = 2.0
 
 
 class WorkerLost(OdfError):
-    """There is no worker (any more) at the other end."""
+    """No worker is running, or the connection to it is lost."""
 
 
 class VersionMismatch(OdfError):
-    """The worker is of another version, and has so many ``jobs`` that it is not replaced."""
+    """A worker of another version is busy with ``jobs``, so it is not replaced."""
 
     jobs = 0
 
@@ -154,9 +156,10 @@ class Client:
     """A connection to a workspace's worker.
 
     Attributes:
-        status: the worker as it was when this client connected, or when :meth:`ping` last asked.
-        closed: the connection has ended: by :meth:`close`, or because the worker is gone. Then
-            :func:`read_journal` shows what it left as interrupted, and :meth:`connect` starts another.
+        status: the status of the worker at the connection or the last :meth:`ping`.
+        closed: whether the connection has ended, by :meth:`close` or because the worker ended. In the
+            latter case :func:`read_journal` reads its jobs as interrupted, and :meth:`connect` starts another
+            worker.
     """
 
     def __init__(
@@ -181,16 +184,20 @@ class Client:
         command: Sequence[str] | None = None,
         warm: bool = True,
     ) -> Self:
-        """Attaches to the worker of a workspace (its folder, or the ``.odf`` in it).
+        """Connect to the worker of a workspace; an idle worker of another version is replaced.
 
-        When none runs, one is started, unless ``start`` is False; ``command`` is the command line to start
-        another program than the usual worker. An idle worker of another version is replaced. It begins to
-        start Spark at once, if it is to be ``warm``, else when a job needs it.
+        Args:
+            workspace: the workspace's folder or the ``.odf`` in it.
+            start: start a worker if none runs.
+            timeout: seconds to wait for the start.
+            command: command line of the worker; by default that of this program.
+            warm: let the worker start Spark at once; else it starts Spark when a job needs it.
 
         Raises:
             NotFound: the folder is not a workspace.
-            WorkerGone: no worker runs, and none shall be started.
-            OdfError: the worker does not start, does not answer, or is a busy one of another version.
+            WorkerLost: no worker runs, and ``start`` is False.
+            VersionMismatch: a worker of another version is busy.
+            OdfError: the worker does not start or does not respond.
         """
         files = WorkerEndpoint(workspace)
         files.check()
@@ -211,7 +218,7 @@ class Client:
 
     @classmethod
     async def _attach(cls, files: WorkerEndpoint) -> Self | None:
-        """None when nobody listens, or the one who did is just leaving."""
+        """Connect to a running worker; return None if there is none, or if it is about to exit."""
         files.check_owner()
         try:
             reader, writer = await asyncio.open_unix_connection(files.address())
@@ -240,7 +247,7 @@ class Client:
         return client
 
     async def _replace(self) -> None:
-        """Ends a worker of another version, if it has nothing to do."""
+        """Stop a worker of another version if it is idle."""
         status = self.status
         if status.running or status.queued:
             await self.close()
@@ -259,35 +266,35 @@ class Client:
         await self.stop()
 
     async def submit(self, request: Request, target: str) -> str:
-        """Makes a job and returns its id; ``target`` is the dataset's alias, for people.
+        """Submit a request and return the id of its job; ``target`` is the dataset's alias, for display.
 
-        The variables that the dataset's source may read go with it, as they are set in this process.
+        The environment variables that the dataset's source may read are sent with the request.
 
         Raises:
-            WorkerGone: the connection is lost; whether the job was made, the journal knows.
-            OdfError: the worker did not take it.
+            WorkerLost: the connection is lost. The job log shows whether the job was created.
+            OdfError: the worker rejected the request.
         """
         tag = str(next(self._tags))
         environment = read_allowed_variables(self._files.odf, request.dataset, target)
         return (await self._accepted(Submit(request, target, tag, environment), tag)).job
 
     async def cancel(self, job: str) -> None:
-        """Asks for a job to stop; that it has, an event tells.
+        """Request the cancellation of a job; its end is reported as an event.
 
         Raises:
-            WorkerGone: the connection is lost.
-            NotFound, UsageError: as :class:`OdfError`: there is no such job, or it has ended already.
+            WorkerLost: the connection is lost.
+            OdfError: the job does not exist or has ended.
         """
         tag = str(next(self._tags))
         await self._accepted(Cancel(job, tag), tag)
 
     async def ping(self, warm: bool = False) -> WorkerStatus:
-        """How the worker is; with ``warm`` it begins to start Spark, if nobody needed it yet.
+        """Return the status of the worker; with ``warm``, let it start Spark if Spark is off.
 
         Raises:
-            WorkerGone: the connection is lost.
+            WorkerLost: the connection is lost.
         """
-        async with self._talking():
+        async with self._exchange():
             await self._send(Ping(warm))
             while not isinstance(answer := await self._receive(), WorkerStatus):
                 pass
@@ -295,13 +302,13 @@ class Client:
         return answer
 
     async def stop(self) -> None:
-        """Ends the worker (running jobs are cancelled) and waits until it is gone.
+        """Stop the worker, which cancels its jobs, and wait until its process has ended.
 
         Raises:
-            OdfError: it does not go.
+            OdfError: it does not end.
         """
         with contextlib.suppress(WorkerLost):
-            async with self._talking():
+            async with self._exchange():
                 await self._send(Stop())
         await self.close()
         deadline = asyncio.get_running_loop().time() + _STOP_SECONDS
@@ -312,10 +319,10 @@ class Client:
             await asyncio.sleep(0.02)
 
     async def events(self, since: int | None = None) -> AsyncGenerator[Event, None]:
-        """Journal events after ``since`` (None: from now on), then everything that happens.
+        """Yield the events of the job log after ``since`` (None: none of them), then all new events.
 
-        The first event is a :class:`WorkerStatus`. A broken connection is taken up again without a gap
-        while the worker lives; the iterator ends when it is gone, and :attr:`closed` is True then.
+        The first event is a :class:`WorkerStatus`. A lost connection is restored without a gap while the
+        worker runs. The iterator ends with the worker; :attr:`closed` is True then.
         """
         cursor = since
         while True:
@@ -339,15 +346,15 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Leaves, and ends :meth:`events`; the worker and its jobs go on."""
+        """Close the connection and end :meth:`events`; the worker and its jobs continue."""
         self.closed = True
         for writer in (self._writer, *self._streams):
             writer.close()
 
     async def _subscribe(self, since: int | None) -> tuple[_EventReader, asyncio.StreamWriter] | None:
-        """A connection of its own, so that a slow reader of events never delays an answer.
+        """Open a connection for events; return None if the worker has ended.
 
-        None when there is no worker any more.
+        It is a separate connection, so that a slow reader of events does not delay replies to commands.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _REATTACH_SECONDS
@@ -362,7 +369,7 @@ class Client:
                 await asyncio.sleep(0.05)
 
     async def _accepted(self, command: Command, tag: str) -> Accepted:
-        async with self._talking():
+        async with self._exchange():
             await self._send(command)
             while True:
                 answer = await self._receive()
@@ -375,15 +382,15 @@ class Client:
                     raise failure
 
     @contextlib.asynccontextmanager
-    async def _talking(self) -> AsyncIterator[None]:
-        """One question and its answer at a time."""
+    async def _exchange(self) -> AsyncIterator[None]:
+        """Allow one command and its reply at a time."""
         async with self._lock:
             if self.closed:
                 raise WorkerLost("the connection to the worker is closed")
             try:
                 yield
             except OSError:
-                raise await self._gone() from None
+                raise await self._lose_connection() from None
 
     async def _send(self, command: Command) -> None:
         self._writer.write(encode_line(command))
@@ -392,17 +399,20 @@ class Client:
     async def _receive(self) -> Event:
         event = await self._lines.event()
         if event is None:
-            raise await self._gone()
+            raise await self._lose_connection()
         return event
 
-    async def _gone(self) -> WorkerLost:
+    async def _lose_connection(self) -> WorkerLost:
         await self.close()
         return WorkerLost("the worker has ended", hint="its jobs are marked as interrupted: run them again")
 
 
 class _EventReader:
-    """Events from a connection. It takes from the socket only what is asked for, so that a slow reader
-    slows the sender down instead of filling this process's memory."""
+    """Reads events from a connection.
+
+    It reads from the socket only on demand, so that a slow reader slows the sender down instead of filling
+    the memory of this process.
+    """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
@@ -410,7 +420,7 @@ class _EventReader:
         self._seen = 0
 
     async def event(self) -> Event | None:
-        """The next event; None at the end, however it came."""
+        """Return the next event; None when the connection has ended."""
         while (line := await self._line()) is not None:
             try:
                 return decode_event(line)
@@ -436,9 +446,7 @@ class _EventReader:
 
 
 def _foreign_status(line: bytes) -> WorkerStatus | None:
-    """What can be understood of the status of a worker of another version; other events are skipped."""
-    import msgspec
-
+    """Return the known fields of the status of a worker of another version; None for other events."""
     try:
         plain = msgspec.json.decode(line, type=dict)
     except ValueError:
@@ -459,9 +467,9 @@ def _compatible(status: WorkerStatus) -> bool:
 
 
 def read_journal(workspace: Path) -> JobLogReader:
-    """Reads jobs and logs of a workspace (its folder, or the ``.odf`` in it), with or without a worker.
+    """Return a reader of a workspace's job log; ``workspace`` is its folder, or the ``.odf`` in it.
 
-    Jobs that nobody works on any more, because their worker died, read as interrupted.
+    It needs no worker. Open jobs of a worker that has ended read as interrupted.
     """
     files = WorkerEndpoint(workspace)
     return JobLogReader(files.journal, files.worker_alive)
@@ -474,14 +482,14 @@ def run_jobs(
     *,
     command: Sequence[str] | None = None,
 ) -> list[Job]:
-    """Submits requests (with their targets), follows them until all have ended, and returns their jobs.
+    """Submit requests with their targets, wait until all jobs have ended, and return the jobs.
 
-    ``on_event`` is told what happens to these jobs and to the worker. The first ^C cancels them and waits
-    for their end, a second one leaves at once.
+    ``on_event`` is called with the events of these jobs and of the worker. The first interrupt (^C) cancels
+    the jobs and waits for their end; the second one returns at once.
 
     Raises:
-        Cancelled: the second ^C; the jobs are being cancelled in the background.
-        OdfError: no worker can be had, or it does not take a request.
+        Cancelled: after the second interrupt; the jobs are cancelled in the background.
+        OdfError: there is no worker, or it rejected a request.
     """
     return asyncio.run(_Run(workspace, on_event).run(requests, command))
 
@@ -514,7 +522,7 @@ class _Run:
                     raise Cancelled
                 self._jobs[await self._client.submit(request, target)] = None
         except BaseException:
-            # All or nothing: whoever asked for these jobs gets an error instead of their results.
+            # All or nothing: the caller gets an error instead of the results of these jobs.
             await self._cancel()
             raise
 
@@ -530,7 +538,7 @@ class _Run:
                 raise Cancelled("left; the jobs are being cancelled in the background") from None
             raise
         for job_id, job in self._jobs.items():
-            if job is None or not job.state.final:  # the worker is gone: the journal shows how it left them
+            if job is None or not job.state.final:  # the worker has ended: the job log has the final state
                 job = read_journal(self._workspace).job(job_id)
                 self._jobs[job_id] = job
                 self._on_event(JobChanged(since, job))
@@ -551,7 +559,7 @@ class _Run:
     async def _cancel(self) -> None:
         for job_id, job in list(self._jobs.items()):
             if job is None or not job.state.final:
-                with contextlib.suppress(OdfError):  # it ended meanwhile
+                with contextlib.suppress(OdfError):  # it has ended meanwhile
                     await self._client.cancel(job_id)
 
     def _interrupted(self) -> None:

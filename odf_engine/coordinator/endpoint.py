@@ -25,7 +25,8 @@ from odf_engine.workspace.discovery import check_odf_folder, user_name
 
 @cache
 def engine_version() -> str:
-    """The version of this distribution; a worker and its clients have to be of the same one."""
+    """Return the version of this distribution. A worker and its clients must have the same one."""
+    # Deferred: slow to import, and most clients do not need the version at once.
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -35,10 +36,12 @@ def engine_version() -> str:
 
 
 class WorkerEndpoint:
-    """The files of one workspace's worker.
+    """The files of a workspace's worker.
 
     Attributes:
         odf: the workspace's ``.odf`` folder, absolute, without symbolic links.
+        journal: the job log.
+        log: the log of the worker.
     """
 
     def __init__(self, workspace: Path) -> None:
@@ -57,24 +60,25 @@ class WorkerEndpoint:
         return self.odf.parent
 
     def check(self) -> None:
-        """
+        """Check that the folder is a workspace and safe to use.
+
         Raises:
             NotFound: the folder is not a workspace.
-            OdfError: it is another user's, or holds symbolic links.
+            OdfError: it belongs to another user, or contains symbolic links.
         """
         if not self.odf.is_dir():
             raise NotFound(f"'{self.workspace}' is not a workspace", hint="'odf init' makes one there")
         check_odf_folder(self.odf)
 
-    # --- both sides ---
+    # --- Client and worker ---
 
     def worker_alive(self) -> bool:
-        """Whether a worker runs for this workspace; takes no lock that a starting worker could miss."""
+        """Return whether a worker runs; takes no lock that would keep a worker from starting."""
         try:
             file = open_no_follow(self._pid, os.O_RDONLY)
-        except PermissionError:  # another user's; then it is not ours to judge what its jobs are
+        except PermissionError:  # another user's worker: its state is unknown
             return True
-        except OSError:  # it is missing, or no file that a worker could have locked
+        except OSError:  # missing, or not a file that a worker has locked
             return False
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -85,24 +89,24 @@ class WorkerEndpoint:
         return False
 
     def worker_pid(self) -> int | None:
-        """The running worker's process id, if there is one and it has written it yet."""
+        """Return the process id of the running worker; None if none runs or it is not written yet."""
         if not self.worker_alive():
             return None
         text = self._pid.read_text(encoding="ascii", errors="replace").strip()
         return int(text) if text.isascii() and text.isdigit() else None
 
     def address(self) -> str:
-        """Where the worker listens, if it does."""
+        """Return the path of the worker's socket."""
         try:
             return self._pointer.read_text(encoding="utf-8", errors="surrogateescape")
         except FileNotFoundError:
             return str(self._socket)
 
     def check_owner(self) -> None:
-        """Looks whose worker this is: requests carry secrets, and nobody else may get them.
+        """Check that the worker belongs to this user, since requests carry secrets.
 
         Raises:
-            OdfError: socket or lock belong to another user.
+            OdfError: its socket or lock belongs to another user.
         """
         for path in (Path(self.address()), self._pid):
             with contextlib.suppress(FileNotFoundError):
@@ -114,7 +118,7 @@ class WorkerEndpoint:
                     )
 
     def log_tail(self, lines: int = 5) -> str:
-        """The last lines of the worker's log, for an error message."""
+        """Return the last lines of the worker's log, for an error message."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - 4096))
@@ -123,28 +127,28 @@ class WorkerEndpoint:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
-    # --- the worker ---
+    # --- Worker ---
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """Holds the workspace's worker lock; yields False when another worker has it."""
+        """Hold the workspace's worker lock; yields False if another worker holds it."""
         file = open_no_follow(self._pid, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            mine = _lock(file)
-            if mine:
+            acquired = _lock(file)
+            if acquired:
                 os.ftruncate(file, 0)
                 write_all(file, f"{os.getpid()}\n".encode())
-            yield mine
+            yield acquired
         finally:
-            os.close(file)  # and with it the lock; the file stays, so that nobody locks a removed one
+            os.close(file)  # releases the lock; the file stays, so that no process locks a removed one
 
     def workspace_exists(self) -> bool:
-        """Whether the workspace still exists (its folder may be removed under a running worker)."""
+        """Return whether the workspace still exists; its folder may be removed while the worker runs."""
         return self._pid.exists()
 
     @contextmanager
     def listen(self) -> Iterator[socket.socket]:
-        """A listening socket that only this user can open; whoever calls it holds the lock."""
+        """Yield a listening socket that only this user can open; the caller holds the lock."""
         server, path = self._bind()
         try:
             yield server
@@ -169,15 +173,15 @@ class WorkerEndpoint:
 
 
 def _lock(file: int) -> bool:
-    """Takes the worker's lock; False when another worker has it."""
+    """Take the worker's lock; return False if another worker holds it."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             pass
-        # Either a worker has it, or a client that looks for one, which takes microseconds: only beside
-        # the latter is there room for a shared lock.
+        # The lock is held by a worker, or for microseconds by a client that checks for one. A shared lock
+        # is only possible together with the latter, which holds a shared lock itself.
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -203,16 +207,16 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _runtime_folder() -> Path:
-    """A folder with a short path that nobody else can write to."""
-    given = os.environ.get("XDG_RUNTIME_DIR")
-    if given and len(os.fsencode(given)) < 60 and os.access(given, os.W_OK):
-        folder = Path(given) / "odf"
+    """Return a folder with a short path that other users cannot write to."""
+    configured = os.environ.get("XDG_RUNTIME_DIR")
+    if configured and len(os.fsencode(configured)) < 60 and os.access(configured, os.W_OK):
+        folder = Path(configured) / "odf"
     else:
         base = Path(tempfile.gettempdir())
         folder = (base if len(os.fsencode(base)) < 60 else Path("/tmp")) / f"odf-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         folder = Path(tempfile.mkdtemp(prefix="odf-", dir="/tmp"))
     return folder
 
@@ -221,9 +225,9 @@ _PATIENCE: Final = 0.2
 
 
 def notify_datasets_changed(workspace: Path) -> None:
-    """Lets a running worker tell all screens to read the datasets again; without one nobody is told.
+    """Notify all clients of a running worker that datasets have changed.
 
-    Takes a millisecond or two, and never fails: whoever is not told sees it at the next reading.
+    Takes a few milliseconds and never fails: clients that miss it see the change when they read next.
     """
     files = WorkerEndpoint(workspace)
     with contextlib.suppress(OSError, OdfError):

@@ -41,10 +41,9 @@ _request = msgspec.json.Decoder(Request)
 
 
 class JobLogReader:
-    """Reads a journal while somebody else may write it; an absent one is empty.
+    """Reads a job log that a worker may write at the same time; a missing one is empty.
 
-    ``worker_alive`` tells whether a worker runs: without one, jobs that the journal leaves open are
-    shown as interrupted, because nobody works on them any more.
+    ``worker_alive`` returns whether a worker runs. Without a worker, open jobs read as interrupted.
     """
 
     def __init__(self, path: Path, worker_alive: Callable[[], bool] = lambda: True) -> None:
@@ -70,12 +69,12 @@ class JobLogReader:
             return [] if connection is None else connection.execute(query, parameters).fetchall()
 
     def jobs(self, limit: int | None = None) -> list[Job]:
-        """Jobs, newest first."""
+        """Return the jobs, newest first."""
         query = "SELECT body FROM jobs ORDER BY number DESC LIMIT ?"
         return self._decode(query, -1 if limit is None else limit)
 
     def open_jobs(self) -> list[Job]:
-        """Jobs that are queued or running, oldest first."""
+        """Return the queued and running jobs, oldest first."""
         return [
             job
             for job in self._decode("SELECT body FROM jobs WHERE NOT final ORDER BY number")
@@ -83,10 +82,10 @@ class JobLogReader:
         ]
 
     def job(self, job_id: str) -> Job:
-        """One job.
+        """Return a job.
 
         Raises:
-            NotFound: the journal has no such job (any more).
+            NotFound: there is no such job, or it was deleted.
         """
         found = self._decode("SELECT body FROM jobs WHERE number = ?", _number(job_id))
         if not found:
@@ -96,7 +95,7 @@ class JobLogReader:
     def events(
         self, since: int = 0, *, job: str | None = None, limit: int | None = None
     ) -> list[JournalEvent]:
-        """Events after the journal number ``since``, oldest first; of one job when it is named."""
+        """Return the events after number ``since``, oldest first; only those of ``job`` if given."""
         query = "SELECT seq, body FROM events WHERE seq > ?"
         parameters: list[object] = [since]
         if job is not None:
@@ -106,7 +105,7 @@ class JobLogReader:
         return self._events(self._rows(query, *parameters, -1 if limit is None else limit))
 
     def tail(self, count: int, *, job: str | None = None, before: int | None = None) -> list[JournalEvent]:
-        """The newest ``count`` events (before a number), the oldest of them first; of one job when named."""
+        """Return the newest ``count`` events (before a number), oldest first; of one job if given."""
         query = "SELECT seq, body FROM events WHERE seq < ?"
         parameters: list[object] = [_LAST if before is None else before]
         if job is not None:
@@ -116,24 +115,24 @@ class JobLogReader:
         return self._events(rows[::-1])
 
     def commits(self, job: str, limit: int = 1000) -> list[Committed]:
-        """The blocks that a job committed, newest first."""
+        """Return the blocks that a job committed, newest first."""
         query = "SELECT seq, body FROM events WHERE job = ? AND instr(body, ?) ORDER BY seq DESC LIMIT ?"
-        mark = b'"type":"committed"'
-        found = self._events(self._rows(query, _number(job), mark, limit))
+        marker = b'"type":"committed"'
+        found = self._events(self._rows(query, _number(job), marker, limit))
         return [event for event in found if isinstance(event, Committed)]
 
     def request(self, job: str) -> Request | None:
-        """What a job was asked to do; None when that is not known (any more)."""
+        """Return the request of a job; None if it is not stored, or of another version."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'requests'"):
             return None
         rows = self._rows("SELECT body FROM requests WHERE job = ?", _number(job))
         try:
             return _request.decode(rows[0][0]) if rows else None
-        except ValueError:  # of another version
+        except ValueError:
             return None
 
     def last_seq(self) -> int:
-        """The newest journal number; 0 when nothing was ever written."""
+        """Return the newest number of an event; 0 if there is none."""
         rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
         return rows[0][0] if rows else 0
 
@@ -141,7 +140,7 @@ class JobLogReader:
         dead = not self._worker_alive()
         jobs = [self._decoded(_job, body) for (body,) in self._rows(query, *parameters)]
         if all(job.state.final for job in jobs) or not dead or self._worker_alive():
-            return jobs  # asked before and after: a worker that starts or ends meanwhile does not confuse
+            return jobs  # checked before and after: a worker may start or end meanwhile
         return [job if job.state.final else _interrupted(job) for job in jobs]
 
     def _events(self, rows: list[tuple]) -> list[JournalEvent]:
@@ -155,10 +154,10 @@ class JobLogReader:
 
 
 def _open_for_reading(path: Path) -> sqlite3.Connection | None:
-    """None when there is no journal yet."""
+    """Open the database; return None if there is no job log of this version yet."""
     if not path.exists() or path.stat().st_size == 0:
         return None
-    for mode in ("mode=rw", "mode=ro", "immutable=1"):  # the later ones where nothing may be written
+    for mode in ("mode=rw", "mode=ro", "immutable=1"):  # the later modes are for read-only file systems
         try:
             database = connect_database(path, mode, timeout=10, isolation_level=None)
         except sqlite3.OperationalError:
@@ -175,7 +174,7 @@ def _open_for_reading(path: Path) -> sqlite3.Connection | None:
         if version == VERSION:
             return database
         database.close()
-        return None  # being made, or of another version, which the next worker moves aside
+        return None  # being created, or of another version, which the next worker replaces
     raise sqlite3.OperationalError("it cannot be opened")
 
 
@@ -213,20 +212,20 @@ CREATE TABLE events(seq INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL,
 CREATE INDEX events_of_job ON events(job, seq);
 """
 _REQUESTS: Final = "CREATE TABLE IF NOT EXISTS requests(job INTEGER PRIMARY KEY, body BLOB NOT NULL)"
-"""Younger than the other tables: journals that do not have it are given it."""
+"""Newer than the other tables: added to job logs that lack it."""
 _NEXT: Final = {
     JobState.queued: {JobState.running, JobState.cancelled, JobState.interrupted, JobState.failed},
     JobState.running: {JobState.done, JobState.failed, JobState.cancelled, JobState.interrupted},
 }
-_Entry = TypeVar("_Entry", bound=JournalEvent)
+EventT = TypeVar("EventT", bound=JournalEvent)
 _encode = msgspec.json.Encoder().encode
 
 
 class JobLog(JobLogReader):
-    """The worker's own journal. Safe from several threads; ``on_event`` is called after each entry.
+    """The worker's job log. Thread-safe; ``on_event`` is called after each stored event.
 
-    What is not a journal, or is damaged, is moved aside (``.damaged``) and a new one begun: it holds
-    nothing that the datasets need. A folder in its place stays.
+    A damaged file, or one that is not a job log, is renamed (``.damaged``) and replaced: datasets do not
+    depend on it. A folder at its path is an error.
     """
 
     def __init__(self, path: Path, on_event: Callable[[JournalEvent], None] = lambda event: None) -> None:
@@ -237,17 +236,17 @@ class JobLog(JobLogReader):
         self._persisted: dict[str, float] = {}
         self._unpruned = 0
         try:
-            self._begin()
+            self._open_database()
         except (sqlite3.DatabaseError, OdfError) as error:
             if isinstance(error, sqlite3.OperationalError) and (path.is_file() or path.is_dir()):
-                raise  # locked, full or forbidden: the file itself may be sound; or a folder of somebody
+                raise  # locked, disk full or no permission: the file may be sound; or it is a folder
             for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     part = path.with_name(path.name + suffix)
                     part.replace(part.with_name(part.name + ".damaged"))
-            self._begin()
+            self._open_database()
 
-    def _begin(self) -> None:
+    def _open_database(self) -> None:
         self._database = _open_for_writing(self._path)
         try:
             self._open = {job.id: job for job in self.open_jobs()}
@@ -272,7 +271,7 @@ class JobLog(JobLogReader):
             self._database.commit()
 
     def create(self, request: Request, target: str) -> Job:
-        """Enters a queued job; ``target`` is the dataset's alias."""
+        """Store a queued job and return it; ``target`` is the dataset's alias."""
         with self._transaction() as database:
             number = database.execute("INSERT INTO jobs(final, body) VALUES (0, x'')").lastrowid
             database.execute("INSERT INTO requests(job, body) VALUES (?, ?)", (number, _encode(request)))
@@ -285,16 +284,16 @@ class JobLog(JobLogReader):
                 created=_now(),
             )
             event = self._store(database, job)
-        return self._remember(event)
+        return self._publish(event)
 
     def transition(
         self, job_id: str, state: JobState, *, error: Failure | None = None, result: str | None = None
     ) -> Job:
-        """Moves an open job to its next state, with the newest progress that was reported.
+        """Change the state of an open job, store its newest progress, and return it.
 
         Raises:
             NotFound: the job is not open.
-            ValueError: there is no way from its state to this one.
+            ValueError: the transition is invalid.
         """
         with self._lock:
             job = self._open.get(job_id)
@@ -309,10 +308,10 @@ class JobLog(JobLogReader):
                 job = msgspec.structs.replace(job, started=_now())
             with self._transaction() as database:
                 event = self._store(database, job)
-            return self._remember(event)
+            return self._publish(event)
 
-    def progress(self, job_id: str, progress: Progress) -> None:
-        """Notes a job's newest amounts; written at most once a second and with its next state."""
+    def set_progress(self, job_id: str, progress: Progress) -> None:
+        """Set a job's progress; stored at most once per second, and with the next state."""
         with self._lock:
             job = self._open.get(job_id)
             if job is None:
@@ -324,23 +323,23 @@ class JobLog(JobLogReader):
                 query = "UPDATE jobs SET body = ? WHERE number = ?"
                 self._database.execute(query, (_encode(job), int(job_id)))
 
-    def line(self, job_id: str, text: str, level: Level = "info") -> None:
-        """Appends to a job's log, a line for each line of the text; very long ones are cut."""
+    def append_lines(self, job_id: str, text: str, level: Level = "info") -> None:
+        """Append the lines of a text to a job's log; long lines and texts are truncated."""
         now = _now()
         texts = escape_surrogates(text[: MAX_LINE * _MAX_LINES]).splitlines()[:_MAX_LINES] or [""]
         cut = (each if len(each) <= MAX_LINE else each[:MAX_LINE] + " …" for each in texts)
         self._append(*(LogLine(seq=0, job=job_id, time=now, level=level, text=each) for each in cut))
 
-    def committed(self, job_id: str, dataset: str, block: str, event: str, rows: int) -> None:
-        """Notes that a job gave a dataset a new head."""
+    def append_commit(self, job_id: str, dataset: str, block: str, event: str, rows: int) -> None:
+        """Store that a job committed a block."""
         self._append(Committed(seq=0, job=job_id, dataset=dataset, block=block, event=event, rows=rows))
 
     def interrupt_open_jobs(self) -> list[Job]:
-        """Marks what an earlier worker left queued or running; returns those jobs."""
+        """Mark the open jobs of an earlier worker as interrupted; return them."""
         return [self.transition(job, JobState.interrupted, error=INTERRUPTED) for job in list(self._open)]
 
     def prune(self, keep_jobs: int = KEEP_JOBS, keep_events: int = KEEP_EVENTS) -> None:
-        """Forgets the oldest finished jobs with their events, and the oldest events beyond that."""
+        """Delete the oldest ended jobs with their events, and the oldest events above the limit."""
         with self._transaction() as database:
             self._unpruned = 0
             database.execute(
@@ -356,17 +355,17 @@ class JobLog(JobLogReader):
             )
 
     def close(self) -> None:
-        """Ends writing."""
+        """Close the database."""
         with self._lock:
             self._database.close()
 
     def _store(self, database: sqlite3.Connection, job: Job) -> JobChanged:
-        """Writes a job's row and its event; within a transaction."""
+        """Write a job and its event; called within a transaction."""
         query = "UPDATE jobs SET body = ?, final = ? WHERE number = ?"
         database.execute(query, (_encode(job), job.state.final, int(job.id)))
         return self._insert(database, JobChanged(seq=0, job=job))
 
-    def _remember(self, event: JobChanged) -> Job:
+    def _publish(self, event: JobChanged) -> Job:
         job = event.job
         with self._lock:
             if job.state.final:
@@ -374,27 +373,27 @@ class JobLog(JobLogReader):
                 self._persisted.pop(job.id, None)
             else:
                 self._open[job.id] = job
-        self._tell(event)
+        self._notify(event)
         return job
 
     def _append(self, *events: LogLine | Committed) -> None:
-        if len(events) == 1:  # a transaction by itself
+        if len(events) == 1:  # a single statement is a transaction
             with self._lock:
                 stored = [self._insert(self._database, events[0])]
         else:
             with self._transaction() as database:
                 stored = [self._insert(database, event) for event in events]
         for event in stored:
-            self._tell(event)
+            self._notify(event)
 
-    def _insert(self, database: sqlite3.Connection, event: _Entry) -> _Entry:
+    def _insert(self, database: sqlite3.Connection, event: EventT) -> EventT:
         number = int(event.job.id if isinstance(event, JobChanged) else event.job)
         query = "INSERT INTO events(job, body) VALUES (?, ?)"
         seq = database.execute(query, (number, _encode(event))).lastrowid
         self._unpruned += 1
         return msgspec.structs.replace(event, seq=seq)
 
-    def _tell(self, event: JournalEvent) -> None:
+    def _notify(self, event: JournalEvent) -> None:
         if self._unpruned >= _PRUNE_EVERY:
             self.prune()
         self._on_event(event)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class WorkerHost(Protocol):
-    """What the worker has for all jobs."""
+    """The worker, as jobs use it."""
 
     @property
     def folder(self) -> Path:
@@ -45,22 +45,22 @@ class WorkerHost(Protocol):
         ...
 
     def spark(self, reporter: Reporter) -> SparkRuntime:
-        """The worker's Spark; waits until it has started.
+        """Return the worker's Spark; waits until it has started.
 
         Raises:
             OdfError: it does not start.
-            Cancelled: while waiting.
+            Cancelled: the job was cancelled while waiting.
         """
         ...
 
 
 @dataclass(frozen=True)
 class JobContext:
-    """What a job finds in the worker; closed at the end of the job.
+    """The environment of a job; closed at the end of the job.
 
     Attributes:
         host: the worker.
-        environment: variables that its dataset's source may read, as the client has them.
+        environment: the client's environment variables that the dataset's source may read.
     """
 
     host: WorkerHost
@@ -73,18 +73,19 @@ class JobContext:
         Raises:
             NotFound, Unsupported: see :meth:`odf_engine.workspace.workspace.Workspace.find`.
         """
+        # Deferred: the worker has to respond before it loads the engine.
         from odf_engine.workspace.workspace import Workspace
 
         return Workspace.find(explicit=self.host.folder)
 
     def close(self) -> None:
-        """Closes the index of blocks: references in cycles would keep its file open for some time."""
+        """Close the block index: reference cycles would keep its file open until a garbage collection."""
         if "workspace" in self.__dict__:
             self.workspace.index.close()
 
 
 Executor = Callable[[Request, JobContext, Reporter], Any]
-"""Does a request; the result is what JSON can hold."""
+"""Runs a request and returns its result, which msgspec can encode as JSON."""
 
 
 _log = logging.getLogger(__name__)
@@ -95,12 +96,12 @@ _LEVELS: Final[dict[str, Level]] = {
     "error": "error",
 }
 _JOURNAL_PATIENCE: Final = 3.0
-_MAX_LOOKS: Final = 2
-"""How many jobs that only look run at once, besides the others: somebody sits and waits for them."""
+_MAX_READ_ONLY: Final = 2
+"""Maximum number of concurrent read-only jobs. They have slots of their own: users wait for them."""
 
 
 class JobReporter(Reporter):
-    """Takes what a job tells to the journal; amounts are kept until the worker collects them."""
+    """Stores a job's log and commits in the job log; keeps its progress until the worker collects it."""
 
     def __init__(self, journal: JobLog, job_id: str) -> None:
         super().__init__()
@@ -122,18 +123,18 @@ class JobReporter(Reporter):
 
     def log(self, text: str, level: str = "info") -> None:
         try:
-            self._journal.line(self._job, text, _LEVELS.get(level, "info"))
-        except sqlite3.Error:  # a full disk, mostly: the job itself meets that or goes on without its log
+            self._journal.append_lines(self._job, text, _LEVELS.get(level, "info"))
+        except sqlite3.Error:  # mostly a full disk: the job fails on it too, or continues without its log
             _log.warning("a log line of job %s is lost: %s", self._job, text, exc_info=True)
 
     def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
         try:
-            self._journal.committed(self._job, dataset, block, event, rows)
+            self._journal.append_commit(self._job, dataset, block, event, rows)
         except sqlite3.Error:
             _log.warning("job %s committed %s to %s; the journal misses it", self._job, block, dataset)
 
     def collect(self) -> Progress | None:
-        """The amounts, if they are others than at the last time and the job has not ended."""
+        """Return the progress if it has changed since the last call and the job has not ended."""
         with self._amounts:
             if not self._fresh or self._ended:
                 return None
@@ -142,12 +143,12 @@ class JobReporter(Reporter):
 
     @property
     def amounts(self) -> Progress:
-        """The newest amounts."""
+        """The newest progress."""
         with self._amounts:
             return self._progress
 
     def end(self) -> Progress:
-        """The last amounts; :meth:`collect` has nothing from now on."""
+        """Return the last progress; afterwards :meth:`collect` returns None."""
         with self._amounts:
             self._ended = True
             return self._progress
@@ -161,20 +162,20 @@ class _Entry:
         self.request = request
         self.environment = environment
         self.reporter = reporter
-        self.looks = job.kind in READ_ONLY_JOBS
-        exchanges = isinstance(request, Push) or (isinstance(request, Pull) and request.url is not None)
-        self.lane = "looks" if self.looks else "exchanges" if exchanges else "works"
+        self.read_only = job.kind in READ_ONLY_JOBS
+        syncs = isinstance(request, Push) or (isinstance(request, Pull) and request.url is not None)
+        self.lane = "read_only" if self.read_only else "sync" if syncs else "other"
 
 
 class JobQueue:
-    """Runs jobs: at most ``max_jobs`` at once, in order, never two of one dataset at the same time.
+    """Runs jobs in order: at most ``max_jobs`` at the same time, and never two jobs of one dataset.
 
-    A job that names datasets to come ``after`` waits until the jobs of these before it have ended. Jobs
-    that exchange datasets with other places, which wait for the network and not for Spark, have as many
-    places of their own. Jobs that only look wait for none of these, but for each other when there are many.
+    A job whose request has ``after`` waits for the earlier jobs of these datasets. Jobs that synchronize
+    with remotes wait for the network and not for Spark, so they have ``max_jobs`` slots of their own.
+    Read-only jobs have slots of their own too, and wait for no other job of their dataset.
 
-    Safe from any thread. ``journal_lost`` is called when a job's end cannot be written down: its
-    waiting clients would never learn of it, so the worker should end.
+    Thread-safe. ``journal_lost`` is called when the end of a job cannot be stored: clients would wait for
+    it forever, so the worker has to stop.
     """
 
     def __init__(
@@ -197,29 +198,29 @@ class JobQueue:
 
     @property
     def running(self) -> int:
-        """How many jobs run."""
-        with self._lock:  # so that a job whose end is told does not count any more
+        """Number of running jobs."""
+        with self._lock:  # a job whose end is stored must not count
             return len(self._running)
 
     @property
     def queued(self) -> int:
-        """How many jobs wait for their turn."""
+        """Number of queued jobs."""
         with self._lock:
             return len(self._waiting)
 
     def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
-        """Enters a job; ``environment`` may hold secrets and stays in memory, as long as the job is here."""
+        """Queue a job and return it; ``environment`` may have secrets and is only kept in memory."""
         with self._lock:
             job = self._journal.create(request, target)
             self._waiting[job.id] = _Entry(job, request, environment, JobReporter(self._journal, job.id))
         return job
 
     def cancel(self, job_id: str) -> None:
-        """Stops a job: at once while it waits; a running one ends as soon as it notices.
+        """Cancel a job: a queued one at once; a running one ends at its next check for cancellation.
 
         Raises:
             NotFound: there is no such job.
-            UsageError: it has ended already.
+            UsageError: the job has ended.
         """
         with self._lock:
             waiting = self._waiting.get(job_id)
@@ -232,58 +233,60 @@ class JobQueue:
             state = self._journal.job(job_id).state
             raise UsageError(f"job {job_id} cannot be cancelled: it is {state.value} already")
         if running is not None:
-            # The hooks of a job may take a moment, and the caller is the loop that serves everybody.
+            # The hooks of a job can block, and the caller is the event loop of the worker.
             threading.Thread(
                 target=self._cancel, args=(running,), name=f"cancel-{job_id}", daemon=True
             ).start()
 
     def cancel_all(self) -> None:
-        """Stops every job."""
+        """Cancel all jobs."""
         with self._lock:
             job_ids = [*self._waiting, *self._running]
         for job_id in job_ids:
             try:
                 self.cancel(job_id)
             except (NotFound, UsageError):
-                continue  # it ended meanwhile
+                continue  # it has ended meanwhile
 
     def mark_interrupted(self) -> None:
-        """Marks the jobs that still run as interrupted: the process ends, and they with it."""
+        """Mark the running jobs as interrupted, because the process ends."""
         self._journal.interrupt_open_jobs()
 
     def collect(self) -> dict[str, Progress]:
-        """New amounts of running jobs, which are noted in the journal too."""
+        """Return the changed progress of running jobs by job id, and store it."""
         with self._lock:
             entries = list(self._running.values())
         found: dict[str, Progress] = {}
         for entry in entries:
             if (progress := entry.reporter.collect()) is not None:
                 found[entry.job.id] = progress
-                self._note(entry.job.id, progress)
+                self._store_progress(entry.job.id, progress)
         return found
 
     def amounts(self) -> dict[str, Progress]:
-        """The newest amounts of all running jobs."""
+        """Return the newest progress of all running jobs by job id."""
         with self._lock:
             entries = list(self._running.values())
         return {entry.job.id: entry.reporter.amounts for entry in entries}
 
     def dispatch_ready(self) -> None:
-        """Starts the jobs whose turn it is."""
+        """Start the queued jobs that can run now."""
         with self._lock:
-            ahead = {entry.request.dataset for entry in self._running.values() if not entry.looks}
+            ahead = {entry.request.dataset for entry in self._running.values() if not entry.read_only}
             for job_id, entry in list(self._waiting.items()):
-                if not entry.looks:
-                    waits = ahead.intersection((entry.request.dataset, *getattr(entry.request, "after", ())))
+                if not entry.read_only:
+                    blocked = ahead.intersection(
+                        (entry.request.dataset, *getattr(entry.request, "after", ()))
+                    )
                     ahead.add(entry.request.dataset)
-                    if waits:
+                    if blocked:
                         continue
                 running = sum(other.lane == entry.lane for other in self._running.values())
-                if running >= (_MAX_LOOKS if entry.looks else self._max_jobs):
+                if running >= (_MAX_READ_ONLY if entry.read_only else self._max_jobs):
                     continue
                 try:
                     self._journal.transition(job_id, JobState.running)
-                except sqlite3.Error:  # the next call tries again
+                except sqlite3.Error:  # retried by the next call
                     _log.exception("job %s cannot be started", job_id)
                     return
                 self._running[job_id] = self._waiting.pop(job_id)
@@ -298,7 +301,7 @@ class JobQueue:
     def _run(self, entry: _Entry) -> None:
         state, error, result = self._execute(entry)
         progress = entry.reporter.end()
-        self._note(entry.job.id, progress)
+        self._store_progress(entry.job.id, progress)
         if self._finish(entry.job.id, state, error, result):
             self.dispatch_ready()
         else:
@@ -313,26 +316,26 @@ class JobQueue:
         except Cancelled:
             return JobState.cancelled, None, None
         except BaseException as error:
-            if reporter.cancelled:  # most likely the way in which something noticed it
+            if reporter.cancelled:  # most likely a consequence of the cancellation
                 reporter.log(f"while it was cancelled: {_trace(error)}", "debug")
                 return JobState.cancelled, None, None
             if not isinstance(error, OdfError) or error.__cause__ is not None:
                 reporter.log(_trace(error), "debug")
             return JobState.failed, _failure(error, job), None
 
-    def _note(self, job_id: str, progress: Progress) -> None:
+    def _store_progress(self, job_id: str, progress: Progress) -> None:
         try:
-            self._journal.progress(job_id, progress)
+            self._journal.set_progress(job_id, progress)
         except sqlite3.Error:
             _log.warning("the progress of job %s is not written", job_id, exc_info=True)
 
     def _finish(self, job_id: str, state: JobState, error: Failure | None, result: str | None) -> bool:
-        """Writes a job's end; False when the journal takes it not even after a while."""
+        """Store a job's end, with retries; return False if the job log cannot be written."""
         deadline = time.monotonic() + _JOURNAL_PATIENCE
         while True:
             with self._lock:
                 try:
-                    with contextlib.suppress(NotFound):  # marked as interrupted: this process is ending
+                    with contextlib.suppress(NotFound):  # already marked as interrupted: the process ends
                         self._journal.transition(job_id, state, error=error, result=result)
                     del self._running[job_id]
                     self.last_end = time.monotonic()
@@ -349,17 +352,17 @@ def _trace(error: BaseException) -> str:
 
 
 def _failure(error: BaseException, job: Job) -> Failure:
-    """An error as people see it: one sentence, and what to do."""
+    """Return the error of a job for users: one sentence, and a hint."""
     if isinstance(error, OdfError):
         return Failure(error.message, error.hint, error.where, error.exit_code, list(error.excerpt))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Failure(
             "no space is left on the disk",
-            where=_name(error),
+            where=_file_name(error),
             hint="nothing half-written was committed; make room and run it again",
         )
     if isinstance(error, PermissionError):
-        return Failure("permission denied", where=_name(error), hint="check who owns it and its mode")
+        return Failure("permission denied", where=_file_name(error), hint="check who owns it and its mode")
     if isinstance(error, MemoryError):
         return Failure("not enough memory", hint="end other programs, or run fewer jobs: worker.maxJobs")
     reason = (str(error).strip().splitlines() or ["no reason given"])[0][:300]
@@ -369,5 +372,5 @@ def _failure(error: BaseException, job: Job) -> Failure:
     )
 
 
-def _name(error: OSError) -> str | None:
+def _file_name(error: OSError) -> str | None:
     return None if error.filename is None else escape_surrogates(str(error.filename))

@@ -1,25 +1,64 @@
-"""Requests, commands and events between clients and the worker (JSON lines)."""
+"""Requests, jobs, commands and events: the messages between clients and the worker (JSON lines)."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, ForwardRef, Generic, Literal, TypeVar, cast, get_args
 
 import msgspec
 
-from odf_engine.errors import UsageError
+from odf_engine.coordinator.results import (
+    CheckProofResult,
+    CompareResult,
+    ExportResult,
+    ProjectionResult,
+    PullResult,
+    PushResult,
+    QueryResult,
+    SearchResult,
+    StatisticsResult,
+    UpdateResult,
+    ValidateResult,
+    VerifyResult,
+)
+from odf_engine.errors import BadData, UsageError
+
+if TYPE_CHECKING:  # Deferred, see _DEFERRED; the linter does not see names in forward references.
+    from odf_engine.provenance.model import TraceResult  # noqa: F401
+    from odf_engine.views.diff import Difference  # noqa: F401
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Pull(msgspec.Struct, frozen=True, tag="pull"):
-    """Brings a dataset up to date; ``dataset`` is an id.
+# --- Requests -----------------------------------------------------------------------------------
 
-    A root dataset's source is polled until it has no more, a derivative one takes in what its inputs
-    have. It waits for jobs of the datasets ``after`` that were entered before it. With
-    ``reset_on_divergence`` a derivative one begins anew where an input was reset or replaced.
 
-    One that comes from elsewhere takes over what is new there: from ``url``, else from where it came. With
-    ``force`` also where both have changed since; the head it had is kept as a reference. A dataset that is
-    not here yet comes under the name ``alias``; ``dataset`` is then the URL.
+class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
+    """A request whose job has a result of this type.
+
+    Every request has a field ``dataset``: the dataset's id; empty where the job is not about one dataset.
+    """
+
+
+class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
+    """Bring a dataset up to date.
+
+    A root dataset polls its source until there are no more data. A derivative dataset transforms the new
+    records of its inputs. A dataset with a pull remote is synchronized from that remote instead.
+
+    Attributes:
+        dataset: id of the dataset; for one which is not in the workspace yet, its URL.
+        after: ids of datasets. The job starts after the earlier jobs of these have ended.
+        fetch_uncacheable: fetch sources that do not report whether they have changed.
+        set_watermark: only set the watermark to this time (RFC 3339).
+        force: fetch an unchanged source. From a remote: replace a diverged history; the previous head stays
+            as a reference.
+        strict: fail on rows which a ledger has with other values.
+        reset_on_divergence: rebuild a derivative dataset when an input was reset or replaced.
+        url: the remote to pull from; by default the dataset's pull remote.
+        alias: name of a dataset which is not in the workspace yet.
     """
 
     dataset: str
@@ -33,12 +72,11 @@ class Pull(msgspec.Struct, frozen=True, tag="pull"):
     alias: str | None = None
 
 
-class Push(msgspec.Struct, frozen=True, tag="push"):
-    """Brings another place up to date with a dataset; ``dataset`` is an id, ``url`` where it goes.
+class Push(JobRequest[PushResult], frozen=True, tag="push"):
+    """Bring the remote ``url`` up to date with a dataset.
 
-    With ``force`` also what only that place has is given up there; where it can be, its head is kept as a
-    reference. The result is JSON: name, url, label (how people call it), status (updated or up-to-date),
-    old_head, new_head, blocks, objects, bytes.
+    With ``force``, a diverged history of the remote is replaced. Where the remote supports it, the previous
+    head stays there as a reference.
     """
 
     dataset: str
@@ -46,36 +84,32 @@ class Push(msgspec.Struct, frozen=True, tag="push"):
     force: bool = False
 
 
-class Compare(msgspec.Struct, frozen=True, tag="compare"):
-    """Looks how a dataset stands to where it comes from and goes to, and remembers it.
-
-    ``dataset`` is an id; ``urls`` are by default all of its remotes. The result is JSON: name, and ``seen``
-    as ``odf_engine.workspace.remotes.RemoteStatus``; ``problems`` are [{url, message}]; all of them
-    have a ``label``, which is how people call the place.
-    """
+class Compare(JobRequest[CompareResult], frozen=True, tag="compare"):
+    """Compare a dataset with ``urls``, by default all of its remotes, and store their state."""
 
     dataset: str
     urls: list[str] = []
 
 
-class Search(msgspec.Struct, frozen=True, tag="search"):
-    """Looks for datasets in repositories: those named, by default all of them; ``dataset`` is empty.
-
-    The result is JSON::
-
-        datasets  [{repository, name, url, id, kind, head, blocks, records, size, description, keywords}]
-        problems  [{repository, message}]: those that could not be asked
-    """
+class Search(JobRequest[SearchResult], frozen=True, tag="search"):
+    """Search datasets in ``repositories``, by default in all; ``dataset`` is empty."""
 
     text: str
     repositories: list[str] = []
     dataset: str = ""
 
 
-class Ingest(msgspec.Struct, frozen=True, tag="ingest"):
-    """Pushes the rows of files into a push source; what is None, the source or the file itself says.
+class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
+    """Push the rows of files into a push source.
 
-    ``files`` are absolute paths, read in this order; ``event_time`` is RFC 3339.
+    Attributes:
+        dataset: id of the dataset.
+        files: absolute paths, read in this order.
+        source: name of the push source; not needed where the dataset has only one.
+        format: format of the files; by default that of the source or of the file's name.
+        event_time: event time of rows without one (RFC 3339).
+        ignore_unknown: ignore columns that the schema does not have.
+        strict: fail on rows which a ledger has with other values.
     """
 
     dataset: str
@@ -87,12 +121,14 @@ class Ingest(msgspec.Struct, frozen=True, tag="ingest"):
     strict: bool = False
 
 
-class Verify(msgspec.Struct, frozen=True, tag="verify"):
-    """Checks chain, slices and checkpoints; ``first``..``last`` are sequence numbers, inclusive.
+class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):
+    """Verify chain, slices and checkpoints of a dataset, and replay its transactions.
 
-    Transactions are run again unless ``integrity`` is set. With ``rows`` also rows that were found right
-    before are checked again, where the bytes of their slice are the same. In the result, ``head`` is the
-    newest block, when the whole chain up to it was found right; else null.
+    Attributes:
+        dataset: id of the dataset.
+        integrity: do not replay transactions.
+        first, last: sequence numbers of the blocks to verify, inclusive; by default the complete chain.
+        rows: check also the rows of slices whose bytes are the same as in an earlier, valid check.
     """
 
     dataset: str
@@ -102,38 +138,27 @@ class Verify(msgspec.Struct, frozen=True, tag="verify"):
     rows: bool = False
 
 
-class Validate(msgspec.Struct, frozen=True, tag="validate"):
-    """Looks whether the query of a derivative dataset can be run; nothing is changed.
+class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
+    """Validate the query of a derivative dataset; nothing is changed, and an invalid query fails the job.
 
-    ``manifest`` is the definition as YAML; ``dataset`` is an id, or empty for a dataset that is not
-    there yet. A wrong query fails the job; the result is JSON::
-
-        name     the dataset's name
-        checked  false when the query cannot be looked at yet, because an input has no schema
-        message  what a person should know, or null
-        schema   the columns that it makes, as DDL; null when it was not looked at
-        new      names of the columns that the dataset does not have yet
-        state    what becomes of the state with an Update: none (there is none), kept, or lost, when
-                 it has to be flushed or rebuilt
+    ``manifest`` is the definition as YAML. ``dataset`` is empty for a dataset that does not exist yet.
     """
 
     manifest: str
     dataset: str = ""
 
 
-class Update(msgspec.Struct, frozen=True, tag="update"):
-    """Changes a derivative dataset to what a definition says, once its old query has done what lies before.
+class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
+    """Update a derivative dataset to a definition, after the current query has processed earlier records.
 
-    ``dataset`` is an id and ``manifest`` the definition as YAML. ``state`` says what becomes of the state
-    of the old query where the new one cannot go on from it: ``flush`` lets come out what was still to
-    come and begins with none, ``rebuild`` makes the one that the new query would have by now; when empty
-    the job fails. With ``accept_columns`` columns that the query gives and the dataset does not have yet
-    come into its schema even where the definition changes nothing else. ``origin`` is the URL that the
-    definition came from, when somebody else wrote it. The result is JSON::
-
-        name, status (updated or unchanged), old_head, new_head, blocks, records
-        state    none, kept, flushed or rebuilt
-        changes  what was appended for people: [{title, lines}]
+    Attributes:
+        dataset: id of the dataset.
+        manifest: the definition as YAML.
+        state: what to do if the new query cannot continue from the state of the current one: ``flush`` emits
+            the pending rows and starts with an empty state, ``rebuild`` computes the state which the new
+            query would have. Empty: the job fails.
+        accept_columns: add new columns of the query to the schema, even if the definition is unchanged.
+        origin: URL of a definition by another author.
     """
 
     dataset: str
@@ -143,30 +168,26 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     origin: str | None = None
 
 
-class ComputeStatistics(msgspec.Struct, frozen=True, tag="describe"):
-    """Computes statistics of all columns; what is found is kept in the workspace's cache.
+class ComputeStatistics(JobRequest[StatisticsResult], frozen=True, tag="describe"):
+    """Compute statistics of all columns and store them in the workspace's cache.
 
-    They are of all rows of a dataset, or of those in ``file``, a Parquet file that a projection or a query
-    made; ``dataset`` is empty when these are of none. The result is JSON: name, rows.
+    The rows are those of the dataset, or of ``file``: a Parquet file of a projection or a query result.
+    ``dataset`` is empty if that file is of no dataset.
     """
 
     dataset: str
     file: str | None = None
 
 
-class BuildProjection(msgspec.Struct, frozen=True, tag="project"):
-    """Makes the current state of a changelog by key: a Parquet file in the workspace's cache.
+class BuildProjection(JobRequest[ProjectionResult], frozen=True, tag="project"):
+    """Build the latest state of a changelog by key: a Parquet file in the workspace's cache.
 
-    Without ``key`` it is the primary key of the dataset's merge strategy, or what its query groups by.
-    ``as_at`` (a system time or a block, see ``odf_engine.views.as_at``) makes it of what was known
-    then, ``as_of`` (RFC 3339) of what has happened until that event time. The result is JSON::
-
-        name  the dataset's name
-        key   the columns of the key
-        rows  how many there are
-        of    how many rows the changelog has
-        file  the absolute path of the file
-        pin   the block that it is made of, as ``odf_engine.views.as_at.PinnedVersion``
+    Attributes:
+        dataset: id of the dataset.
+        key: by default the primary key of the merge strategy, or the columns that the query groups by.
+        as_at: a system time or a block, see :func:`odf_engine.views.as_at.resolve_as_at`. Only the rows up
+            to it are used.
+        as_of: an event time (RFC 3339). Only the events up to it are used.
     """
 
     dataset: str
@@ -175,14 +196,18 @@ class BuildProjection(msgspec.Struct, frozen=True, tag="project"):
     as_of: str | None = None
 
 
-class Export(msgspec.Struct, frozen=True, tag="export"):
-    """Writes rows to a file for other programs.
+class Export(JobRequest[ExportResult], frozen=True, tag="export"):
+    """Write rows to a file.
 
-    They are the rows of the dataset, or those in ``file``, a Parquet file; ``dataset`` is empty when these
-    are of none. ``ranges`` says which of them, in pairs of the number of a row from 0 and that after the
-    last one; by default it is all. ``path`` is absolute; with ``replace`` a file that is there already goes
-    away. Without ``system`` the columns that the system made are left out. The result is JSON: name, rows,
-    size (in bytes), path.
+    Attributes:
+        dataset: id of the dataset; empty if ``file`` is of no dataset.
+        path: absolute path of the file to write.
+        format: its format.
+        file: a Parquet file with the rows; by default all rows of the dataset are exported.
+        ranges: the rows to export, as pairs of a row number from 0 and the number after the last row; by
+            default all.
+        system: export also the system columns.
+        replace: overwrite an existing file.
     """
 
     dataset: str
@@ -194,26 +219,19 @@ class Export(msgspec.Struct, frozen=True, tag="export"):
     replace: bool = False
 
 
-class Query(msgspec.Struct, frozen=True, tag="sql"):
-    """Asks a query over datasets by their names; nothing is changed.
+class Query(JobRequest[QueryResult], frozen=True, tag="sql"):
+    """Run a query over datasets by name; nothing is changed.
 
-    At most ``limit`` rows of its result are kept, all of them where it is None: in the workspace's cache
-    as Parquet, or with ``output``, an absolute path, there in another ``format``. ``dataset`` is empty: a
-    query is of no dataset. ``as_at`` and ``as_of`` say how all datasets are seen that the query says
-    nothing of by itself; ``pins`` name for some of them (names or ids) the block they are seen at. With
-    ``proof`` the result has what proves it, signed with the key of the dataset ``sign`` when one is named.
-    The result is JSON::
-
-        sql        the query
-        pins       the blocks that it was answered from, as ``odf_engine.views.as_at.PinnedVersion``
-        proof      the document that proves it, or null; see ``odf_engine.query.query_proof``
-        path       the Parquet file of the rows, from the workspace's folder on; it goes when newer ones come.
-                   Empty with ``output``
-        output     the file that they are in, or null
-        columns    [{name, type}], the types as DDL has them
-        rows       how many there are
-        truncated  whether there would have been more
-        seconds    from the start of the job
+    Attributes:
+        sql: the query.
+        limit: maximum number of rows of the result; None for all of them.
+        dataset: empty.
+        as_at, as_of: version and state of the datasets for which the query itself specifies none.
+        pins: blocks of single datasets, by name or id.
+        output: absolute path to write the rows to; by default a Parquet file in the workspace's cache.
+        format: format of that file.
+        proof: create a query proof.
+        sign: the dataset whose key signs the proof.
     """
 
     sql: str
@@ -228,32 +246,22 @@ class Query(msgspec.Struct, frozen=True, tag="sql"):
     sign: str | None = None
 
 
-class CheckProof(msgspec.Struct, frozen=True, tag="check-proof"):
-    """Looks whether what proves the answer of a query is right, and asks the query again.
-
-    ``proof`` is the document as text; ``dataset`` is empty. The result is JSON::
-
-        valid      whether the same query over the same blocks gave the same rows, and the signature is right
-        checked    false when blocks that it names are not here, so that the query was not asked
-        findings   [{kind, message, hint}]
-        query      the query
-        rows       how many there are, as the proof says
-        hash       of them
-        signed_by  the id of the dataset whose key signed it, or null
-        seconds    from the start of the job
-    """
+class CheckProof(JobRequest[CheckProofResult], frozen=True, tag="check-proof"):
+    """Check a query proof and run its query again; ``proof`` is its text, ``dataset`` is empty."""
 
     proof: str
     dataset: str = ""
 
 
-class Trace(msgspec.Struct, frozen=True, tag="trace"):
-    """Finds out where rows of a dataset come from.
+class Trace(JobRequest["TraceResult"], frozen=True, tag="trace"):
+    """Trace the provenance of rows.
 
-    ``runs`` are offsets, the last ones inclusive. With ``column`` it is the values of this column. It goes
-    ``depth`` datasets up, by default to the sources. With ``check`` the newest step is run again with the
-    rows that were found alone, and without them. The result is JSON: an
-    ``odf_engine.provenance.model.TraceStep``; with ``check`` also ``checked``, a list of texts.
+    Attributes:
+        dataset: id of the dataset.
+        runs: inclusive ranges of offsets.
+        column: trace the values of this column instead of complete rows.
+        depth: number of datasets upstream; by default up to the sources.
+        check: run the newest step again with only the traced rows, and without them.
     """
 
     dataset: str
@@ -263,12 +271,14 @@ class Trace(msgspec.Struct, frozen=True, tag="trace"):
     check: bool = False
 
 
-class Diff(msgspec.Struct, frozen=True, tag="diff"):
-    """Compares two versions of a dataset, or two datasets; nothing is changed.
+class Diff(JobRequest["Difference"], frozen=True, tag="diff"):
+    """Compare two versions of a dataset, or two datasets; nothing is changed.
 
-    ``dataset`` is the id of the older one, ``other`` of the newer one, empty for the same. ``as_at`` and
-    ``other_as_at`` are a system time or a block each. Rows are told apart by ``key``, by default by that of
-    the datasets. The result is described with ``odf_engine.views.diff.Difference``.
+    Attributes:
+        dataset: id of the older side.
+        other: id of the newer side; empty for the same dataset.
+        as_at, other_as_at: a system time or a block of either side.
+        key: the columns that identify a row; by default the key of the datasets.
     """
 
     dataset: str
@@ -298,12 +308,18 @@ Request = (
 READ_ONLY_JOBS: Final = frozenset(
     {"check-proof", "compare", "describe", "diff", "export", "project", "search", "sql", "trace"}
 )
-"""Kinds of jobs that only look at what a dataset has. They change nothing, and run beside those that do."""
+"""Kinds of jobs that change no dataset. They run concurrently with the jobs that do."""
+_REQUESTS: Final = {str(each.__struct_config__.tag): each for each in get_args(Request)}
 _WITHOUT_SPARK: Final = (Push, Compare, Search, ComputeStatistics, BuildProjection, Export, Diff)
+_DEFERRED: Final = {
+    "TraceResult": "odf_engine.provenance.model",
+    "Difference": "odf_engine.views.diff",
+}
+"""Modules of the result types that the start of a client must not load."""
 
 
 def needs_spark(request: Request) -> bool:
-    """Whether a job is going to ask for Spark, as far as its request tells."""
+    """Return whether a job is expected to use Spark, as far as its request shows."""
     match request:
         case Pull():
             return request.url is None
@@ -313,14 +329,40 @@ def needs_spark(request: Request) -> bool:
             return not isinstance(request, _WITHOUT_SPARK)
 
 
-"""Requests are part of what is said, so they are found here too."""
+def request_type(kind: str) -> type[JobRequest[Any]] | None:
+    """Return the request type of a kind of job; None for a kind of another version."""
+    return _REQUESTS.get(kind)
 
 
-PROTOCOL_VERSION: Final = 6
+def result_type(request: type[JobRequest[R]]) -> type[R]:
+    """Return the type of a request's result."""
+    (declared,) = get_args(request.__orig_bases__[0])  # type: ignore[attr-defined]
+    if isinstance(declared, ForwardRef):
+        name = declared.__forward_arg__
+        declared = getattr(import_module(_DEFERRED[name]), name)
+    return cast("type[R]", declared)
+
+
+def decode_result(text: str, request: type[JobRequest[R]]) -> R:
+    """Decode a job's result, which is JSON; unknown fields are ignored.
+
+    Raises:
+        BadData: the text has another form, such as that of another version.
+    """
+    try:
+        return msgspec.json.decode(text, type=result_type(request))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        kind = request.__struct_config__.tag
+        raise BadData(
+            f"the result of the {kind} job cannot be read: {error}", hint="run the job again"
+        ) from None
+
+
+# --- Jobs ---------------------------------------------------------------------------------------
 
 
 class JobState(Enum):
-    """Where a job stands; the last four are final."""
+    """State of a job; the last four are final."""
 
     queued = "queued"
     running = "running"
@@ -331,15 +373,12 @@ class JobState(Enum):
 
     @property
     def final(self) -> bool:
-        """Whether nothing more will happen to the job."""
+        """Whether the job has ended."""
         return self not in (JobState.queued, JobState.running)
 
 
-# --- What is known of a job ---------------------------------------------------------------------
-
-
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The newest amounts of a running job; what does not apply is None."""
+    """The newest progress of a running job; amounts that do not apply are None."""
 
     phase: str = ""
     rows: int | None = None
@@ -351,9 +390,9 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as a person reads it, and the exit code of the command that waits for it.
+    """The error of a job, and the exit code of the command that waits for it.
 
-    ``excerpt`` has the line of the file that the error is about, with its number before it.
+    ``excerpt`` is the line of a file that the error is about, preceded by its number.
     """
 
     message: str
@@ -364,11 +403,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job as the journal knows it; times are RFC 3339.
+    """A job as stored in the job log; times are RFC 3339.
 
-    ``target`` is the dataset's alias when the job was made; ``result`` is JSON text whose shape
-    depends on ``kind``: for ``pull``, ``ingest`` and ``verify`` the entry of that dataset in the
-    command's ``--json`` output.
+    ``target`` is the alias of the dataset when the job was created. ``result`` is JSON text, see
+    :meth:`result_of`.
     """
 
     id: str
@@ -383,15 +421,23 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     error: Failure | None = None
     result: str | None = None
 
+    def result_of(self, request: type[JobRequest[R]]) -> R | None:
+        """Return the result of a job that was created by this type of request; None where it has none.
+
+        Raises:
+            BadData: see :func:`decode_result`.
+        """
+        return decode_result(self.result, request) if self.result else None
+
 
 # --- Commands -----------------------------------------------------------------------------------
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Makes a job; the answer is :class:`Accepted` or :class:`Rejected` with the same ``tag``.
+    """Create a job; the reply is :class:`Accepted` or :class:`Rejected` with the same ``tag``.
 
-    ``environment`` has the variables that the dataset's source may read, as the client's process has
-    them. They may be secrets: they stay in memory, and are not logged or written down anywhere.
+    ``environment`` has the variables of the client's process that the dataset's source may read. They may
+    be secrets: they stay in memory, and are neither logged nor stored.
     """
 
     request: Request
@@ -401,34 +447,34 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Stops a job; what was committed stays. :class:`Rejected` when there is nothing to stop."""
+    """Cancel a job; committed blocks stay. :class:`Rejected` if the job has ended."""
 
     job: str
     tag: str = ""
 
 
 class Subscribe(msgspec.Struct, frozen=True, tag="subscribe"):
-    """Sends journal events after ``since`` and everything from then on; None: only from now on.
+    """Send the events of the job log after ``since``, then all new events; None: only new events.
 
-    The first answer is a :class:`WorkerStatus`, and there is another one whenever Spark's state changes;
-    then come the :class:`Samples` of the last minutes, if there are some.
+    The first event is a :class:`WorkerStatus`, which is sent again whenever Spark's state changes. The
+    :class:`Samples` of the last minutes follow, if there are any.
     """
 
     since: int | None = None
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Asks for a :class:`WorkerStatus`; with ``warm`` Spark begins to start, if nobody needed it yet."""
+    """Request a :class:`WorkerStatus`; with ``warm``, start Spark if it is off."""
 
     warm: bool = False
 
 
 class NotifyChanged(msgspec.Struct, frozen=True, tag="touch"):
-    """Says that datasets were changed without a job; whoever subscribed hears :class:`DatasetsChanged`."""
+    """Report that datasets were changed without a job; subscribers receive :class:`DatasetsChanged`."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """Ends the worker: running jobs are cancelled first."""
+    """Stop the worker, after its running jobs have been cancelled."""
 
 
 Command = Submit | Cancel | Subscribe | Ping | NotifyChanged | Stop
@@ -438,10 +484,10 @@ Command = Submit | Cancel | Subscribe | Ping | NotifyChanged | Stop
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):
-    """The worker itself; ``spark`` is ``starting``, ``ready``, ``failed`` or ``off``.
+    """Status of the worker; ``spark`` is ``starting``, ``ready``, ``failed`` or ``off``.
 
-    ``spark_detail`` is which Spark that is, or why it failed; ``spark_hint`` what to do then.
-    ``descriptors`` is the number of files and sockets that the worker has open; 0 if unknown.
+    ``spark_detail`` is the version and home of Spark, or why it failed; ``spark_hint`` what to do then.
+    ``descriptors`` is the number of the worker's open files and sockets; 0 if unknown.
     """
 
     pid: int
@@ -457,7 +503,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):
 
 
 class Rate(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a running job did in a second."""
+    """Throughput of a running job, per second."""
 
     rows: float = 0
     bytes: float = 0
@@ -465,10 +511,10 @@ class Rate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How busy the worker was: ``at`` in seconds since 1970, the rate of each running job by its id.
+    """Load of the worker: time in seconds since 1970, and the rate of each running job by its id.
 
-    ``heap`` and ``heap_max`` are bytes of Spark's Java heap, 0 while it does not run; ``memory`` is what
-    worker and Java hold of the machine's memory.
+    ``heap`` and ``heap_max`` are bytes of Spark's Java heap, 0 while it does not run; ``memory`` is the
+    resident memory of worker and Java, in bytes.
     """
 
     at: float
@@ -479,45 +525,45 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Samples(msgspec.Struct, frozen=True, tag="samples"):
-    """One a second while jobs run, none while they do not; all of the last minutes for who subscribes."""
+    """Samples, one per second while jobs run; a new subscriber receives those of the last minutes."""
 
     samples: list[Sample]
 
 
 class DatasetsChanged(msgspec.Struct, frozen=True, tag="touched"):
-    """Somebody changed datasets without a job: they were added, renamed, deleted."""
+    """Datasets were added, renamed, deleted or changed without a job."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
-    """The command with this ``tag`` made this job."""
+    """The command with this ``tag`` created or cancelled this job."""
 
     tag: str
     job: str
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="refused"):
-    """The command with this ``tag`` was not taken."""
+    """The command with this ``tag`` was rejected."""
 
     tag: str
     error: Failure
 
 
 class JobChanged(msgspec.Struct, frozen=True, tag="job"):
-    """A job was made or changed its state."""
+    """A job was created or changed its state."""
 
     seq: int
     job: Job
 
 
 class JobProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """The newest amounts of a running job (not in the journal)."""
+    """The newest progress of a running job; not stored as an event."""
 
     job: str
     progress: Progress
 
 
 class LogLine(msgspec.Struct, frozen=True, tag="line"):
-    """A line of a job's log; ``time`` is RFC 3339, ``level`` debug, info, warning or error."""
+    """A line of a job's log; ``time`` is RFC 3339."""
 
     seq: int
     job: str
@@ -527,7 +573,7 @@ class LogLine(msgspec.Struct, frozen=True, tag="line"):
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
-    """A dataset has a new head; ``rows`` is how many records the block added."""
+    """A dataset has a new head; ``rows`` is the number of records of the block."""
 
     seq: int
     job: str
@@ -539,6 +585,7 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 
 JournalEvent = JobChanged | LogLine | Committed
 Event = WorkerStatus | Accepted | Rejected | JobProgress | Samples | DatasetsChanged | JournalEvent
+PROTOCOL_VERSION: Final = 6
 MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 _encoder = msgspec.json.Encoder()
@@ -547,7 +594,7 @@ _events = msgspec.json.Decoder(Event)
 
 
 def encode_line(message: Command | Event) -> bytes:
-    """One JSON document and a newline.
+    """Return a message as one JSON document and a newline.
 
     Raises:
         UsageError: it has text that is not Unicode, such as the name of a file that is not UTF-8.
@@ -562,18 +609,18 @@ def encode_line(message: Command | Event) -> bytes:
 
 
 def decode_command(line: bytes) -> Command:
-    """Reads what a client sent.
+    """Decode a command.
 
     Raises:
-        ValueError: anything but a command.
+        ValueError: the line is not a command.
     """
     return _commands.decode(line)
 
 
 def decode_event(line: bytes) -> Event:
-    """Reads what the worker sent.
+    """Decode an event.
 
     Raises:
-        ValueError: anything but an event.
+        ValueError: the line is not an event.
     """
     return _events.decode(line)

@@ -42,47 +42,47 @@ from odf_engine.coordinator.spark_service import MAX_SAMPLES
 from odf_engine.errors import OdfError
 
 SEND_PATIENCE: Final = 30.0
-"""Seconds after which a client that takes nothing is cut off; it may come back and ask by number."""
+"""Seconds after which a client that reads nothing is disconnected; it may subscribe again by number."""
 _PAGE: Final = 200
 
 _log = logging.getLogger(__name__)
 
 
 class SessionHost(Protocol):
-    """What a session needs of its worker."""
+    """The worker, as sessions use it."""
 
     @property
     def journal(self) -> JobLog:
-        """The journal."""
+        """The job log."""
         ...
 
     def status(self) -> WorkerStatus:
-        """How the worker is."""
+        """Return the status of the worker."""
         ...
 
     def warm_up(self) -> None:
-        """Begins to start Spark, unless it runs or starts already."""
+        """Start Spark in the background, unless it runs, starts or has failed."""
         ...
 
     def samples(self) -> list[Sample]:
-        """How busy it was in the last minutes."""
+        """Return the load samples of the last minutes."""
         ...
 
     def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
-        """Makes a job."""
+        """Create a job and return it."""
         ...
 
     def cancel(self, job_id: str) -> None:
-        """Stops a job."""
+        """Cancel a job."""
         ...
 
     def stop(self) -> None:
-        """Ends the worker."""
+        """Stop the worker."""
         ...
 
 
 class Sessions:
-    """All connections of a worker. Lives in the worker's loop; nothing here blocks."""
+    """All connections of a worker. Runs in the worker's event loop and never blocks."""
 
     def __init__(self, host: SessionHost, patience: float = SEND_PATIENCE) -> None:
         self._host = host
@@ -90,8 +90,8 @@ class Sessions:
         self._sessions: dict[_Session, asyncio.Task[Any] | None] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection until it ends."""
-        session = _Session(self._host, reader, writer, self._patience, self.touched)
+        """Serve a connection until it ends."""
+        session = _Session(self._host, reader, writer, self._patience, self.notify_datasets_changed)
         self._sessions[session] = asyncio.current_task()
         try:
             await session.run()
@@ -99,36 +99,36 @@ class Sessions:
             del self._sessions[session]
 
     def wake(self) -> None:
-        """There is something new in the journal."""
+        """Let all sessions send the new events of the job log."""
         for session in self._sessions:
             session.wake.set()
 
-    def progress(self, amounts: dict[str, Progress]) -> None:
-        """Running jobs have new amounts: the newest ones are sent, whatever a slow client missed."""
+    def send_progress(self, amounts: dict[str, Progress]) -> None:
+        """Send the progress of jobs; a slow client receives only the newest."""
         for session in self._sessions:
             session.amounts.update(amounts)
             session.wake.set()
 
-    def sampled(self, sample: Sample) -> None:
-        """There is a new sample; a slow client gets the newest ones of those that it missed."""
+    def send_sample(self, sample: Sample) -> None:
+        """Send a sample; a slow client receives the newest of those that it missed."""
         for session in self._sessions:
             session.samples.append(sample)
             session.wake.set()
 
-    def touched(self) -> None:
-        """Somebody changed datasets."""
+    def notify_datasets_changed(self) -> None:
+        """Notify all clients that datasets have changed."""
         for session in self._sessions:
-            session.touched = True
+            session.datasets_changed = True
             session.wake.set()
 
-    def status_changed(self) -> None:
-        """The worker's status is another one."""
+    def send_status(self) -> None:
+        """Send the changed status of the worker."""
         for session in self._sessions:
-            session.status_due = True
+            session.status_pending = True
             session.wake.set()
 
     async def close(self, seconds: float = 1.0) -> None:
-        """Sends what is left, for a moment, and ends all connections."""
+        """Send the remaining events for at most ``seconds``, and close all connections."""
         sessions, tasks = list(self._sessions), [task for task in self._sessions.values() if task]
         if sessions:
             await asyncio.wait([asyncio.ensure_future(each.finish()) for each in sessions], timeout=seconds)
@@ -148,20 +148,20 @@ class _Session:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         patience: float,
-        touched: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._host = host
         self._reader = reader
         self._writer = writer
         self._patience = patience
-        self._touched = touched
-        self.touched = False
+        self._on_change = on_change
+        self.datasets_changed = False
         self._cursor: int | None = None
         self._sending = asyncio.Lock()
         self.wake = asyncio.Event()
         self.amounts: dict[str, Progress] = {}
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
-        self.status_due = False
+        self.status_pending = False
 
     async def run(self) -> None:
         pump = asyncio.ensure_future(self._pump())
@@ -173,10 +173,10 @@ class _Session:
                 task.cancel()
             results = await asyncio.gather(pump, listen, return_exceptions=True)
             for result in results:
-                _note(result)
-            await self._say_good_bye(too_slow=any(isinstance(result, TimeoutError) for result in results))
+                _log_failure(result)
+            await self._close(too_slow=any(isinstance(result, TimeoutError) for result in results))
 
-    async def _say_good_bye(self, too_slow: bool) -> None:
+    async def _close(self, too_slow: bool) -> None:
         self.leave()
         if not too_slow:
             with contextlib.suppress(OSError, TimeoutError):
@@ -184,19 +184,19 @@ class _Session:
         self.abort()
 
     async def finish(self) -> None:
-        """Sends what the journal has for this client."""
+        """Send the remaining events of the job log to this client."""
         with contextlib.suppress(OSError, TimeoutError, sqlite3.Error):
-            await self._send_news()
+            await self._send_events()
 
     def leave(self) -> None:
-        """Ends the connection once everything is sent, and with it :meth:`run`."""
+        """Close the connection once everything is sent; this ends :meth:`run`."""
         self._writer.close()
 
     def abort(self) -> None:
-        """Ends the connection now."""
+        """Close the connection at once."""
         self._writer.transport.abort()
 
-    # --- what the client asks ---
+    # --- Commands ---
 
     async def _listen(self) -> None:
         while True:
@@ -205,31 +205,31 @@ class _Session:
             except asyncio.IncompleteReadError:
                 return
             except asyncio.LimitOverrunError:
-                await self._write([_refused("", f"a command is longer than {MAX_COMMAND_BYTES} bytes")])
+                await self._write([_reject("", f"a command is longer than {MAX_COMMAND_BYTES} bytes")])
                 return
-            answer = self._answer(line)
+            answer = self._reply(line)
             if answer is not None:
                 await self._write([answer])
 
-    def _answer(self, line: bytes) -> Event | None:
+    def _reply(self, line: bytes) -> Event | None:
         try:
             command = decode_command(line)
         except (ValueError, RecursionError) as error:
-            return _refused(_tag_of(line), f"not a command: {error}")
+            return _reject(_find_tag(line), f"not a command: {error}")
         tag = getattr(command, "tag", "")
         try:
-            return self._do(command)
+            return self._execute(command)
         except OdfError as error:
             return Rejected(tag, Failure(error.message, error.hint, error.where, error.exit_code))
         except sqlite3.Error as error:
             hint = "make room on the disk of the workspace, or make it writable; reading goes on meanwhile"
             return Rejected(tag, Failure(f"the journal of jobs cannot be written: {error}", hint=hint))
         except Exception as error:
-            # Not the command itself: it may carry secrets.
+            # The command itself is not logged: it may have secrets.
             _log.exception("a command failed: %s", type(command).__name__)
-            return _refused(tag, f"the worker failed: {type(error).__name__}: {error}")
+            return _reject(tag, f"the worker failed: {type(error).__name__}: {error}")
 
-    def _do(self, command: Command) -> Event | None:
+    def _execute(self, command: Command) -> Event | None:
         match command:
             case Submit():
                 job = self._host.submit(command.request, command.target, command.environment)
@@ -240,7 +240,7 @@ class _Session:
             case Subscribe():
                 status = self._host.status()
                 since = status.last_seq if command.since is None else command.since
-                self._cursor = max(0, min(since, status.last_seq))  # a new journal may begin anew
+                self._cursor = max(0, min(since, status.last_seq))  # the numbers of a new job log start again
                 self.samples.extend(self._host.samples())
                 self.wake.set()
                 return status
@@ -249,34 +249,34 @@ class _Session:
                     self._host.warm_up()
                 return self._host.status()
             case NotifyChanged():
-                self._touched()
+                self._on_change()
                 return None
             case Stop():
                 self._host.stop()
                 return None
 
-    # --- what the client is told ---
+    # --- Events ---
 
     async def _pump(self) -> None:
         while True:
             await self.wake.wait()
             self.wake.clear()
-            await self._send_news()
+            await self._send_events()
 
-    async def _send_news(self) -> None:
+    async def _send_events(self) -> None:
         async with self._sending:
             if self._cursor is None:
                 self.amounts.clear()
                 self.samples.clear()
-                self.touched = False
+                self.datasets_changed = False
                 return
-            # Taken before the journal is read: a job whose end is read below gets no amounts after it.
+            # Taken before the job log is read: progress must not be sent after the end of its job.
             amounts, self.amounts = self.amounts, {}
-            if self.status_due:
-                self.status_due = False
+            if self.status_pending:
+                self.status_pending = False
                 await self._write([self._host.status()])
-            if self.touched:
-                self.touched = False
+            if self.datasets_changed:
+                self.datasets_changed = False
                 await self._write([DatasetsChanged()])
             if self.samples:
                 samples = list(self.samples)
@@ -296,14 +296,14 @@ class _Session:
             await asyncio.wait_for(self._writer.drain(), self._patience)
 
 
-def _refused(tag: str, message: str) -> Rejected:
+def _reject(tag: str, message: str) -> Rejected:
     return Rejected(
         tag, Failure(message, hint="is the client of another version than the worker?", exit_code=2)
     )
 
 
-def _tag_of(line: bytes) -> str:
-    """The tag of a command that cannot be understood, if it has one."""
+def _find_tag(line: bytes) -> str:
+    """Return the tag of an invalid command; empty if it has none."""
     try:
         tag = msgspec.json.decode(line, type=dict[str, Any]).get("tag")
     except (ValueError, RecursionError):
@@ -311,8 +311,8 @@ def _tag_of(line: bytes) -> str:
     return tag if isinstance(tag, str) else ""
 
 
-def _note(result: object) -> None:
-    """A connection that broke or was too slow is the client's business; anything else is ours."""
+def _log_failure(result: object) -> None:
+    """Log why a connection failed; a lost connection is normal, and a slow client only a warning."""
     if isinstance(result, TimeoutError):
         _log.warning("a client took nothing for a long time and was cut off")
     elif isinstance(result, Exception) and not isinstance(result, OSError):

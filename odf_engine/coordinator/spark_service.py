@@ -22,48 +22,48 @@ _STEP_SECONDS: Final = 0.1
 
 
 class Runtime(Protocol):
-    """What the worker itself has to know of a started Spark."""
+    """A started Spark, as the worker uses it."""
 
     @property
     def detail(self) -> str:
-        """Version and place of this Spark, for people."""
+        """Version and home of this Spark, for display."""
         ...
 
     @property
     def is_alive(self) -> bool:
-        """Whether its Java process still runs."""
+        """Whether its Java process runs."""
         ...
 
     @property
     def tasks_running(self) -> int:
-        """How many tasks it works on, those of cancelled jobs included."""
+        """Number of running tasks, including those of cancelled jobs."""
         ...
 
     @property
     def memory(self) -> Memory | None:
-        """What it has of memory, while it runs."""
+        """Memory of its process; None if it does not run."""
         ...
 
     def train_archive_in_background(self, busy: Callable[[], bool]) -> None:
-        """Makes later starts faster; it waits until nobody is busy, and returns at once."""
+        """Create the archive that speeds up later starts, in the background, once no job runs."""
         ...
 
     def stop(self) -> None:
-        """Ends it and its Java process."""
+        """Stop Spark and its Java process."""
         ...
 
 
 StartSpark = Callable[[Callable[[Runtime], None]], Runtime]
-"""Returns a started runtime; passes it to its argument before it starts it, so that it can be stopped."""
+"""Starts a runtime and returns it; passes it to its argument before the start, so that it can be stopped."""
 
 
 class SparkService:
-    """One Spark for all jobs.
+    """The Spark that all jobs share.
 
     Args:
-        start: makes a runtime, passes it to its argument, and starts it, which may take seconds.
+        start: see :data:`StartSpark`; takes seconds.
         changed: called from any thread when :attr:`state` has changed.
-        busy: whether there are jobs.
+        busy: returns whether there are jobs.
     """
 
     def __init__(self, start: StartSpark, changed: Callable[[], None], busy: Callable[[], bool]) -> None:
@@ -81,12 +81,12 @@ class SparkService:
 
     @property
     def memory(self) -> Memory | None:
-        """What Spark has of memory, while it runs."""
+        """Memory of Spark's process; None if it does not run."""
         runtime = self._runtime
         return None if runtime is None else runtime.memory
 
     def start(self) -> None:
-        """Begins to start Spark in the background, unless it runs or starts already."""
+        """Start Spark in the background, unless it runs or starts."""
         with self._condition:
             if self._closed or self.state in ("starting", "ready"):
                 return
@@ -95,13 +95,13 @@ class SparkService:
         self._changed()
 
     def wait(self, reporter: Reporter) -> SparkRuntime:
-        """The started Spark. One that was lost, or did not start before, is started again.
+        """Return Spark when it has started; start it if it has ended or failed before.
 
         Raises:
             OdfError: it does not start.
-            Cancelled: while waiting.
+            Cancelled: the job was cancelled while waiting.
         """
-        self._notice_loss()
+        self._check_alive()
         if self.state == "starting":
             reporter.phase("starting Spark")
         elif self.state != "ready":
@@ -117,7 +117,7 @@ class SparkService:
             return cast("SparkRuntime", self._runtime)
 
     def stop(self) -> None:
-        """Ends Spark for good, also one that is starting; returns when its process has ended."""
+        """Stop Spark permanently, even while it starts; return when its process has ended."""
         with self._condition:
             self._closed = True
             runtime, self._runtime = self._runtime, None
@@ -127,17 +127,18 @@ class SparkService:
             runtime.stop()
         while (starting := self._starting) is not None:
             starting.stop()
-            with self._condition:  # once more, if its start had not begun yet
+            with self._condition:  # repeated in case the start had not begun
                 self._condition.wait_for(lambda: self._starting is None, _STEP_SECONDS)
 
     def stop_runaway_tasks(self) -> None:
-        """Ends Spark if tasks of cancelled jobs do not stop, once no job runs; starts it again.
+        """Restart Spark if tasks of cancelled jobs still run when no job does.
 
-        Returns at once; call it after a job was cancelled.
+        Returns at once. Called after a job was cancelled.
         """
-        threading.Thread(target=self._end_leftovers, name="spark-leftovers", daemon=True).start()
+        threading.Thread(target=self._stop_runaway_tasks, name="spark-runaway-tasks", daemon=True).start()
 
-    def _end_leftovers(self) -> None:
+    def _stop_runaway_tasks(self) -> None:
+        # Deferred: the worker has to respond before it loads Spark's modules.
         from odf_engine.spark.runtime.session import has_runaway_tasks
 
         runtime = self._runtime
@@ -148,23 +149,23 @@ class SparkService:
                 return
             self._runtime, self.state = None, "off"
         _log.warning("a cancelled job does not leave Spark: it is started again")
-        _clear_away(runtime)
+        _stop_quietly(runtime)
         self.start()
 
     def _wake(self) -> None:
         with self._condition:
             self._condition.notify_all()
 
-    def _notice_loss(self) -> None:
+    def _check_alive(self) -> None:
         with self._condition:
             if self._runtime is None or self._runtime.is_alive:
                 return
             runtime, self._runtime = self._runtime, None
             self.state = "off"
         _log.warning("Spark's Java process has ended; it is started again")
-        _clear_away(runtime)
+        _stop_quietly(runtime)
 
-    def _begin(self, runtime: Runtime) -> None:
+    def _set_starting(self, runtime: Runtime) -> None:
         with self._condition:
             if self._closed:
                 raise OdfError("Spark was stopped before its start")
@@ -174,7 +175,7 @@ class SparkService:
         runtime: Runtime | None = None
         error: OdfError | None = None
         try:
-            runtime = self._start(self._begin)
+            runtime = self._start(self._set_starting)
         except OdfError as failure:
             error = failure
         except Exception as failure:
@@ -201,7 +202,7 @@ class SparkService:
         _log.info("Spark is %s: %s", self.state, self.detail)
 
 
-def _clear_away(runtime: Runtime) -> None:
+def _stop_quietly(runtime: Runtime) -> None:
     try:
         runtime.stop()
     except Exception:
@@ -210,18 +211,19 @@ def _clear_away(runtime: Runtime) -> None:
 
 PERIOD_SECONDS: Final = 1.0
 MAX_SAMPLES: Final = 240
-"""Samples kept for clients that come later."""
+"""Number of samples kept for new subscribers."""
 _log = logging.getLogger(__name__)
 
 
 class LoadSampler:
-    """Takes samples in a thread of its own, since Java may take its time to answer.
+    """Takes load samples in a separate thread, since Java can respond slowly.
 
     Args:
-        amounts: of the running jobs, by their ids.
-        memory: of Spark, None while it does not run.
-        busy: whether there are jobs.
-        tell: gets each sample, in the thread of the sampler.
+        amounts: returns the progress of the running jobs by job id.
+        memory: returns the memory of Spark; None while it does not run.
+        busy: returns whether there are jobs.
+        on_sample: called with each sample, in the thread of the sampler.
+        seconds: period of the samples.
     """
 
     def __init__(
@@ -229,17 +231,17 @@ class LoadSampler:
         amounts: Callable[[], Mapping[str, Progress]],
         memory: Callable[[], Memory | None],
         busy: Callable[[], bool],
-        tell: Callable[[Sample], None],
+        on_sample: Callable[[Sample], None],
         seconds: float = PERIOD_SECONDS,
     ) -> None:
-        self._amounts, self._memory, self._busy, self._tell = amounts, memory, busy, tell
+        self._amounts, self._memory, self._busy, self._on_sample = amounts, memory, busy, on_sample
         self._seconds = seconds
         self._thread: threading.Thread | None = None
         self._before: Mapping[str, Progress] = {}
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
 
     def start(self) -> None:
-        """Begins to look, until nothing is to be done any more. Called from one thread only."""
+        """Take samples until there are no jobs. Called from one thread only."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
             self._thread.start()
@@ -250,29 +252,29 @@ class LoadSampler:
             time.sleep(self._seconds)
             now = time.monotonic()
             try:
-                sample = self._look(now - at)
-            except Exception:  # jobs matter more than what is told of them
+                sample = self._take_sample(now - at)
+            except Exception:  # the load display must not affect jobs
                 _log.exception("no sample was taken")
                 return
             at = now
             self.samples.append(sample)
-            self._tell(sample)
+            self._on_sample(sample)
 
-    def _look(self, seconds: float) -> Sample:
+    def _take_sample(self, seconds: float) -> Sample:
         from odf_engine.spark.runtime.session import read_resident_memory
 
         now, before = self._amounts(), self._before
         self._before = now
         rates = {job: rate_between(before.get(job), amounts, seconds) for job, amounts in now.items()}
         memory = self._memory()
-        mine = read_resident_memory()
+        own = read_resident_memory()
         if memory is None:
-            return Sample(time.time(), rates, memory=mine)
-        return Sample(time.time(), rates, memory.heap, memory.heap_max, mine + memory.resident)
+            return Sample(time.time(), rates, memory=own)
+        return Sample(time.time(), rates, memory.heap, memory.heap_max, own + memory.resident)
 
 
 def rate_between(before: Progress | None, now: Progress, seconds: float) -> Rate:
-    """What was done in between, per second; a phase begins at nothing."""
+    """Return the throughput between two progress reports, per second; a new phase starts from zero."""
 
     def rate(was: int | None, amount: int | None) -> float:
         done = amount or 0

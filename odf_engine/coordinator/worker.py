@@ -47,21 +47,27 @@ from odf_engine.terminal_text import escape_controls, escape_standard_streams
 
 EXIT_ALREADY_RUNNING: Final = 75
 BEAT_SECONDS: Final = 0.25
-"""How often progress and log lines are sent while jobs run."""
+"""Seconds between two updates of progress and log lines while jobs run."""
 _NICE: Final = 10
 STOP_PATIENCE: Final = 5.0
-"""Seconds that jobs, and then Spark, get to end when the worker is stopped."""
-_LOOK_SECONDS: Final = 60.0
+"""Seconds for jobs, and then for Spark, to end when the worker stops."""
+_CHECK_SECONDS: Final = 60.0
 
 _log = logging.getLogger("odf_engine.coordinator.worker")
 
 
 class Worker:
-    """One worker. :meth:`run` returns when it has stopped.
+    """A workspace's worker.
 
-    ``executor`` does the jobs and ``start_spark`` starts a Spark; ``idle_seconds`` without a job
-    or a command end it. Spark starts at once, so that it is there when a job asks for it; with
-    ``spark_later`` when the first job comes that needs it.
+    Args:
+        workspace: the workspace's folder.
+        start_spark: starts Spark.
+        executor: runs a request.
+        max_jobs: see :class:`odf_engine.coordinator.job_queue.JobQueue`.
+        idle_seconds: the worker stops after so many seconds without a job or a command.
+        send_patience: seconds after which a client that reads nothing is disconnected.
+        stop_patience: seconds for jobs, and then for Spark, to end when the worker stops.
+        spark_later: start Spark with the first job that needs it, instead of at once.
     """
 
     def __init__(
@@ -87,7 +93,7 @@ class Worker:
         self._sessions = Sessions(self, send_patience)
         self._spark = SparkService(start_spark, self._spark_changed, self._busy)
 
-    # --- what jobs find (Host) ---
+    # --- WorkerHost, for jobs ---
 
     @property
     def folder(self) -> Path:
@@ -95,18 +101,18 @@ class Worker:
         return self._files.workspace
 
     def spark(self, reporter: Reporter) -> Any:
-        """The started Spark."""
+        """Return Spark when it has started."""
         return self._spark.wait(reporter)
 
-    # --- what sessions need ---
+    # --- SessionHost, for sessions ---
 
     @property
     def journal(self) -> JobLog:
-        """The journal."""
+        """The job log."""
         return self._journal
 
     def status(self) -> WorkerStatus:
-        """How the worker is."""
+        """Return the status of the worker."""
         return WorkerStatus(
             pid=os.getpid(),
             protocol=PROTOCOL_VERSION,
@@ -121,19 +127,19 @@ class Worker:
         )
 
     def warm_up(self) -> None:
-        """Begins to start Spark if nobody needed it yet; one that failed is for the next job to try again."""
+        """Start Spark if it is off. After a failed start, the next job that needs Spark tries again."""
         if self._spark.state == "off":
             self._spark.start()
 
     def samples(self) -> list[Sample]:
-        """How busy it was in the last minutes."""
+        """Return the load samples of the last minutes."""
         return list(self._sampler.samples)
 
     def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
-        """Makes a job.
+        """Create a job and return it.
 
         Raises:
-            OdfError: the worker is about to end.
+            OdfError: the worker is stopping.
         """
         self._last_command = time.monotonic()
         if self._stopping:
@@ -146,30 +152,32 @@ class Worker:
         return job
 
     def cancel(self, job_id: str) -> None:
-        """Stops a job."""
+        """Cancel a job."""
         self._last_command = time.monotonic()
         self._queue.cancel(job_id)
         self._spark.stop_runaway_tasks()
 
     def stop(self) -> None:
-        """Ends the worker; safe from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
+        """Stop the worker; thread-safe."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(self._stop.set)
 
-    # --- life ---
+    # --- Life cycle ---
 
     def run(self) -> int:
-        """Serves until it is stopped.
+        """Serve clients until the worker is stopped.
 
-        Returns: an exit code: 0, or :data:`EXIT_ALREADY_RUNNING` when the workspace has a worker.
+        Returns:
+            The exit code: 0, or :data:`EXIT_ALREADY_RUNNING` if the workspace has a worker.
+
         Raises:
-            NotFound: there is no workspace.
+            NotFound: the folder is not a workspace.
         """
         self._files.check()
-        with self._files.locked() as mine:
-            if not mine:
+        with self._files.locked() as acquired:
+            if not acquired:
                 return EXIT_ALREADY_RUNNING
-            self._journal = JobLog(self._files.journal, self._journalled)
+            self._journal = JobLog(self._files.journal, self._on_event)
             try:
                 with self._files.listen() as server:
                     asyncio.run(self._serve(server))
@@ -183,7 +191,7 @@ class Worker:
         self._beat: asyncio.Task[None] | None = None
         self._queue = JobQueue(self._journal, self, self._executor, self._max_jobs, self._journal_lost)
         self._sampler = LoadSampler(
-            self._queue.amounts, lambda: self._spark.memory, self._busy, self._sampled
+            self._queue.amounts, lambda: self._spark.memory, self._busy, self._on_sample
         )
         interrupted = self._journal.interrupt_open_jobs()
         for job in interrupted:
@@ -195,7 +203,7 @@ class Worker:
         if not self._spark_later:
             self._spark.start()
         _log.info("worker %s serves %s", os.getpid(), self.folder)
-        server = await asyncio.start_unix_server(self._connected, sock=listening, limit=MAX_COMMAND_BYTES)
+        server = await asyncio.start_unix_server(self._serve_client, sock=listening, limit=MAX_COMMAND_BYTES)
         idle = asyncio.create_task(self._end_when_idle())
         try:
             await self._stop.wait()
@@ -203,13 +211,13 @@ class Worker:
             idle.cancel()
             self._stopping = True
             server.close()
-            await self._wind_up()
+            await self._shut_down()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._last_command = time.monotonic()  # whoever comes is about to ask for something
+    async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._last_command = time.monotonic()  # a command follows
         await self._sessions.serve(reader, writer)
 
-    async def _wind_up(self) -> None:
+    async def _shut_down(self) -> None:
         _log.info("worker %s stops", os.getpid())
         self._queue.cancel_all()
         deadline = time.monotonic() + self._stop_patience
@@ -223,7 +231,7 @@ class Worker:
 
     def _handle_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # signals belong to the program that holds this worker
+            return  # signals belong to the program that embeds this worker
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop.set)
 
@@ -240,9 +248,9 @@ class Worker:
             if not self._files.workspace_exists():
                 _log.warning("the workspace is gone")
                 return self.stop()
-            await asyncio.sleep(min(left, _LOOK_SECONDS))
+            await asyncio.sleep(min(left, _CHECK_SECONDS))
 
-    # --- news ---
+    # --- Events ---
 
     def _start_beat(self) -> None:
         self._sampler.start()
@@ -253,30 +261,32 @@ class Worker:
         while self._busy():
             await asyncio.sleep(BEAT_SECONDS)
             self._queue.dispatch_ready()
-            self._sessions.progress(self._queue.collect())
+            self._sessions.send_progress(self._queue.collect())
 
-    def _journalled(self, event: JournalEvent) -> None:
-        """Lines wait for the next beat; what changes the picture is told at once. From any thread."""
+    def _on_event(self, event: JournalEvent) -> None:
+        """Send state changes and commits at once, log lines with the next beat; called from any thread."""
         if isinstance(event, JobChanged | Committed):
-            self._tell(self._sessions.wake)
+            self._call_in_loop(self._sessions.wake)
 
-    def _sampled(self, sample: Sample) -> None:
-        self._tell(lambda: self._sessions.sampled(sample))
+    def _on_sample(self, sample: Sample) -> None:
+        self._call_in_loop(lambda: self._sessions.send_sample(sample))
 
     def _spark_changed(self) -> None:
-        self._tell(self._sessions.status_changed)
+        self._call_in_loop(self._sessions.send_status)
 
     def _journal_lost(self) -> None:
         _log.critical("the journal cannot be written, so nobody would learn how jobs end: the worker ends")
         self.stop()
 
-    def _tell(self, what: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError, AttributeError):  # the loop does not run yet, or no longer
-            self._loop.call_soon_threadsafe(what)
+    def _call_in_loop(self, action: Callable[[], None]) -> None:
+        with contextlib.suppress(
+            RuntimeError, AttributeError
+        ):  # the event loop has not started, or has ended
+            self._loop.call_soon_threadsafe(action)
 
 
 async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
-    """Waits for ``work``, but not longer: a thread of an executor would hold up the end of the process."""
+    """Wait at most ``seconds`` for ``work``; a thread of an executor would delay the exit of the process."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
     def run() -> None:
@@ -294,15 +304,16 @@ async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
 
 
 def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
-    """Starts Spark as the workspace's settings say.
+    """Start Spark with the workspace's settings.
 
     Args:
-        workspace: its folder.
+        workspace: the workspace's folder.
         begin: called with the runtime right before its start.
 
     Raises:
         OdfError: it does not start.
     """
+    # Deferred: the worker has to respond before it loads the engine.
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.workspace.workspace import Workspace
 
@@ -319,7 +330,7 @@ def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):
-    """A log file of limited size, and never what a symbolic link leads to."""
+    """A log file of limited size, opened without following symbolic links."""
 
     def _open(self) -> io.TextIOWrapper:
         return io.TextIOWrapper(
@@ -328,15 +339,15 @@ class _LogFile(logging.handlers.RotatingFileHandler):
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Escapes control characters: names and messages of others get into a log that people read."""
+    """Escapes control characters: log messages contain untrusted names and texts."""
 
     def format(self, record: logging.LogRecord) -> str:
         return escape_controls(super().format(record))
 
 
 def daemonize(log: Path, foreground: bool) -> None:
-    """Makes this process a background one: own session, lower priority, a log file of limited size."""
-    os.nice(_NICE)  # so that screens stay quick while jobs use every core
+    """Make this process a background process: own session, lower priority, a log file of limited size."""
+    os.nice(_NICE)  # keeps user interfaces responsive while jobs use all cores
     handlers: list[logging.Handler] = [_LogFile(log, maxBytes=1_000_000, backupCount=1, encoding="utf-8")]
     if foreground:
         handlers.append(logging.StreamHandler())
@@ -351,17 +362,17 @@ def daemonize(log: Path, foreground: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The process."""
+    """Run the worker process; return its exit code."""
     escape_standard_streams()
     parser = argparse.ArgumentParser(prog="odf-worker", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--foreground", action="store_true", help="stay in this terminal")
     parser.add_argument("--spark-later", action="store_true", help="start Spark when a job needs it")
-    given = parser.parse_args(arguments)
-    files = WorkerEndpoint(given.workspace)
+    options = parser.parse_args(arguments)
+    files = WorkerEndpoint(options.workspace)
     try:
         files.check()
-        daemonize(files.log, given.foreground)
+        daemonize(files.log, options.foreground)
         from odf_engine.settings import load_workspace
 
         config = load_workspace(files.odf).worker
@@ -370,13 +381,13 @@ def main(arguments: list[str] | None = None) -> int:
             start_spark=partial(start_spark, files.workspace),
             max_jobs=config.max_jobs,
             idle_seconds=config.idle_minutes * 60,
-            spark_later=given.spark_later,
+            spark_later=options.spark_later,
         )
         return worker.run()
     except OdfError as error:
         sys.stderr.write(f"{error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
-    except (OSError, sqlite3.Error) as error:  # a disk that is full or read-only, mostly
+    except (OSError, sqlite3.Error) as error:  # mostly a full or read-only disk
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         sys.stderr.write(
             f"the worker cannot write in {files.odf}: {reason}\n"
@@ -389,4 +400,4 @@ if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(code)  # a job that did not heed its cancellation must not keep the process
+    os._exit(code)  # a job that ignores its cancellation must not keep the process alive

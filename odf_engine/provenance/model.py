@@ -120,6 +120,12 @@ class TraceStep(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str | None = None
 
 
+class TraceResult(TraceStep, frozen=True, omit_defaults=True):
+    """Result of a trace job: the trace, and the lines of its check if one was requested."""
+
+    checked: list[str] | None = None
+
+
 def to_ranges(offsets: Iterable[int]) -> list[OffsetRange]:
     """Merge ascending offsets into ranges."""
     ranges: list[OffsetRange] = []

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import to_builtins
 
 from odf_engine.errors import BadData, NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
@@ -20,6 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.dataset import Dataset
+    from odf_engine.coordinator.results import PinnedBlock
+    from odf_engine.views.as_at import PinnedVersion
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
@@ -186,7 +186,7 @@ def _newest(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
         return RowWindowReader(entry.dataset).tail(rows)
     at = resolve_as_at(entry, as_at)
     preview = RowWindowReader(entry.dataset, last_offset=at.scan_offset)
-    _say_seen(_as_at_words(to_builtins(at)), preview.row_count)
+    _say_seen(_as_at_words(at), preview.row_count)
     return preview.tail(rows)
 
 
@@ -194,7 +194,6 @@ def _projected(
     entry: DatasetEntry, rows: int, as_at: str | None, as_of: str | None, key: tuple[str, ...]
 ) -> pa.Table:
     """Rows of a file that the worker makes: what had happened by a time, or a state."""
-    import json
     from pathlib import Path
 
     from odf_engine.coordinator.protocol import BuildProjection, JobState
@@ -208,21 +207,19 @@ def _projected(
     (job,) = follow(open_workspace(), [(request, str(entry.alias))])
     if job.error is not None:
         raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
-    if job.state is not JobState.done or job.result is None:
+    result = job.result_of(BuildProjection)
+    if job.state is not JobState.done or result is None:
         sys.exit(exit_code([job]))
-    result = json.loads(job.result)
-    found = ResultRows(Path(result["file"]))
-    parts = [_as_at_words(result.get("pin") or {}) if as_at else "", f"as of {moment}" if moment else ""]
-    parts.append(f"by {', '.join(map(humane.plain, result['key']))}" if result["key"] else "")
+    found = ResultRows(Path(result.file))
+    parts = [_as_at_words(result.pin) if as_at and result.pin else "", f"as of {moment}" if moment else ""]
+    parts.append(f"by {', '.join(map(humane.plain, result.key))}" if result.key else "")
     _say_seen(" · ".join(part for part in parts if part), found.row_count)
     return found.window(found.row_count - rows, rows + min(found.row_count - rows, 0))
 
 
-def _as_at_words(at: Mapping[str, Any]) -> str:
-    """Where in a dataset's history the rows come from."""
-    if not at:
-        return ""
-    return f"as at {at['system_time']} · block {humane.count(at['sequence_number'])} {at['block']}"
+def _as_at_words(pin: PinnedVersion | PinnedBlock) -> str:
+    """Describe the block that rows are read at."""
+    return f"as at {pin.system_time} · block {humane.count(pin.sequence_number)} {pin.block}"
 
 
 def _say_seen(words: str, rows: int) -> None:

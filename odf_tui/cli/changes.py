@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 from odf_engine.coordinator import protocol
 from odf_engine.coordinator.protocol import Job, JobState, Request
+from odf_engine.coordinator.results import UpdateResult, ValidateResult
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, SetTransform
 from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
 from odf_engine.workspace.definition import Change, Update
@@ -61,7 +61,7 @@ class Updating:
             queries = [at for at, update in enumerate(updates) if self._changes_query(update)]
             updates = self._append(snapshots, updates, queries)
             jobs = self._have_done(snapshots, updates, queries)
-        results = {at: json.loads(job.result) for at, job in jobs.items() if job.result}
+        results = {at: result for at, job in jobs.items() if (result := job.result_of(protocol.Update))}
         if as_json:
             print_json(
                 [
@@ -79,7 +79,7 @@ class Updating:
         changed = [
             str(update.alias)
             for at, update in enumerate(updates)
-            if (results[at]["status"] == "updated" if at in results else update.events and at not in jobs)
+            if (results[at].status == "updated" if at in results else update.events and at not in jobs)
         ]
         return [] if dry_run else changed, exit_code(list(jobs.values()))
 
@@ -124,28 +124,30 @@ class Updating:
 
 
 def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) -> int:
-    """Looks at the queries of definitions, and says what they make; the exit code."""
+    """Validate the queries of definitions, print the results, and return the exit code."""
     updates = workspace.update(snapshots, dry_run=True)
     here = {str(entry.id) for entry in workspace.datasets()}
     requests: list[tuple[Request, str]] = []
-    results: list[dict[str, Any]] = []
+    results: list[ValidateResult] = []
+    documents: list[dict[str, Any]] = []
     for update, snapshot in zip(updates, snapshots, strict=True):
         if snapshot.kind is not DatasetKind.Derivative:
             continue
         reads = {item.dataset_ref for event in update.events for item in getattr(event, "inputs", ())}
         if update.is_new and not reads <= here:
             message = "the query cannot be looked at before its inputs are there and have data"
-            results.append({"name": str(update.alias), "checked": False, "message": message})
+            results.append(ValidateResult(str(update.alias), message=message))
+            documents.append({"name": str(update.alias), "checked": False, "message": message})
             continue
         dataset = "" if update.entry is None else str(update.entry.id)
         request = protocol.Validate(manifest=snapshot_to_yaml(snapshot), dataset=dataset)
         requests.append((request, str(update.alias)))
     jobs = follow(workspace, requests)
-    results += [json.loads(job.result) for job in jobs if job.result]
+    validated = [result for job in jobs if (result := job.result_of(protocol.Validate))]
     if options_of().json:
-        print_json(results)
+        print_json([*documents, *validated])
     else:
-        for result in results:
+        for result in [*results, *validated]:
             _say_checked(result)
     for job in jobs:
         if job.state is not JobState.done:
@@ -153,15 +155,15 @@ def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) ->
     return exit_code(jobs)
 
 
-def _say_checked(result: dict[str, Any]) -> None:
-    if not result["checked"]:
-        sys.stdout.write(plain(f"{result['name']}: {result['message']}") + "\n")
+def _say_checked(result: ValidateResult) -> None:
+    if not result.checked:
+        sys.stdout.write(plain(f"{result.name}: {result.message}") + "\n")
         return
-    sys.stdout.write(f"{result['name']}: the query can be run{_STATES.get(result['state'], '')}\n")
-    for column in result["schema"]:
+    sys.stdout.write(f"{result.name}: the query can be run{_STATES.get(result.state, '')}\n")
+    for column in result.schema or ():
         sys.stdout.write(plain(f"  {column}") + "\n")
-    if result["new"]:
-        sys.stdout.write(plain(f"  new to the dataset: {', '.join(result['new'])}") + "\n")
+    if result.new:
+        sys.stdout.write(plain(f"  new to the dataset: {', '.join(result.new)}") + "\n")
 
 
 def print_changes(updates: Sequence[Update]) -> None:
@@ -198,16 +200,16 @@ def _say_done(update: Update, *, dry_run: bool) -> None:
         say(f"{update.alias}: would append {events}" if dry_run else f"updated {update.alias}: {events}")
 
 
-def _say_result(result: dict[str, Any]) -> None:
-    if result["status"] != "updated":
-        say(f"{result['name']}: nothing to do")
+def _say_result(result: UpdateResult) -> None:
+    if result.status != "updated":
+        say(f"{result.name}: nothing to do")
         return
-    blocks = "1 block" if result["blocks"] == 1 else f"{result['blocks']} blocks"
-    rows = f", {result['records']} records" if result["records"] else ""
-    say(f"updated {result['name']}: {blocks}{rows}{_STATES.get(result['state'], '')}")
+    blocks = "1 block" if result.blocks == 1 else f"{result.blocks} blocks"
+    rows = f", {result.records} records" if result.records else ""
+    say(f"updated {result.name}: {blocks}{rows}{_STATES.get(result.state, '')}")
 
 
-def _as_json(update: Update, dry_run: bool, result: dict[str, Any] | None, job: Job | None) -> dict[str, Any]:
+def _as_json(update: Update, dry_run: bool, result: UpdateResult | None, job: Job | None) -> dict[str, Any]:
     status = "added" if update.is_new else "updated" if update.events else "unchanged"
     head = update.entry.dataset.head() if update.entry is not None else None
     changes = [{"title": change.title, "lines": change.lines} for change in update.changes]
@@ -220,7 +222,13 @@ def _as_json(update: Update, dry_run: bool, result: dict[str, Any] | None, job: 
         "changes": changes,
     }
     if result is not None:
-        entry |= {key: result[key] for key in ("status", "changes", "state", "blocks", "records")}
+        entry |= {
+            "status": result.status,
+            "changes": result.changes,
+            "state": result.state,
+            "blocks": result.blocks,
+            "records": result.records,
+        }
     elif job is not None:
         entry["status"] = "failed"
     return entry

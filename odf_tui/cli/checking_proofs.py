@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from odf_engine.coordinator.protocol import CheckProof, JobState
+from odf_engine.coordinator.results import CheckProofResult
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.sql.query_text import one_line_summary
 from odf_engine.workspace.workspace import Workspace
@@ -22,15 +22,15 @@ _LONGEST: Final = 4 << 20
 def check_proof(workspace: Workspace, file: Path) -> NoReturn:
     """Checks a proof and ends: 0 when it is right, 3 when it is wrong, 1 when that cannot be seen here."""
     (job,) = follow(workspace, [(CheckProof(proof=_read(file)), f"proof {file.name}")])
-    if job.state is not JobState.done or job.result is None:
+    report = job.result_of(CheckProof)
+    if job.state is not JobState.done or report is None:
         say_failure(job)
         sys.exit(exit_code([job]))
-    report: dict[str, Any] = json.loads(job.result)
     if options_of().json:
         print_json(report)
     else:
         _say(report, workspace)
-    sys.exit(0 if report["valid"] else 3 if report["checked"] else 1)
+    sys.exit(0 if report.valid else 3 if report.checked else 1)
 
 
 def _read(file: Path) -> str:
@@ -44,18 +44,18 @@ def _read(file: Path) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _say(report: dict[str, Any], workspace: Workspace) -> None:
+def _say(report: CheckProofResult, workspace: Workspace) -> None:
     out = sys.stdout.write
-    query = humane.plain(one_line_summary(report["query"]))
-    if report["valid"]:
-        rows = report["rows"]
+    query = humane.plain(one_line_summary(report.query))
+    if report.valid:
+        rows = report.rows
         names = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
-        key = report["signed_by"]
+        key = report.signed_by
         signed = f", signed with the key of {names.get(key, key)}" if key else ""
         out(f"right: {humane.count(rows)} {'row' if rows == 1 else 'rows'} of {query}{signed}\n")
         return
-    out(f"{'WRONG' if report['checked'] else 'cannot be checked here'}: {query}\n")
-    for each in report["findings"]:
-        out(humane.plain(f"  {each['message']}") + "\n")
-        if each["hint"]:
-            say(humane.plain(f"  hint: {each['hint']}"))
+    out(f"{'WRONG' if report.checked else 'cannot be checked here'}: {query}\n")
+    for each in report.findings:
+        out(humane.plain(f"  {each.message}") + "\n")
+        if each.hint:
+            say(humane.plain(f"  hint: {each.hint}"))

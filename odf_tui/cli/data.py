@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Search
+from odf_engine.coordinator.results import PullResult
 from odf_engine.errors import SourceUnavailable, UsageError
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -101,13 +102,13 @@ def _all_of(workspace: Workspace, repository: str) -> list[Wanted]:
     remotes = Remotes(workspace.odf)
     repo = remotes.repository(repository)
     (job,) = follow(workspace, [(Search("", [repo.name]), f"all of {repo.name}")])
-    if job.result is None:
+    result = job.result_of(Search)
+    if result is None:
         say_failure(job)
         sys.exit(exit_code([job]))
-    told = json.loads(job.result)
-    for problem in told["problems"]:
-        raise SourceUnavailable(problem["message"], where=repo.name)
-    places = all_of(remotes, repo.name, [each["name"] for each in told["datasets"]])
+    for problem in result.problems:
+        raise SourceUnavailable(problem.message, where=repo.name)
+    places = all_of(remotes, repo.name, [each.name for each in result.datasets])
     return wanted(workspace, Asked((), places=places)) if places else []
 
 
@@ -152,20 +153,12 @@ def chosen(
 
 
 def pull_entry(job: Job, name: str | None = None) -> dict[str, Any]:
-    """The ``--json`` entry of a pull or an ingestion; ``name`` is that of a dataset which is new."""
-    entry: dict[str, Any] = {
-        "name": name or job.target,
-        "status": "failed",
-        "old_head": None,
-        "new_head": None,
-        "blocks": 0,
-        "records": 0,
-        "error": None,
-    }
-    if job.result:
-        entry.update(json.loads(job.result))
-    entry["error"] = error_entry(job)
-    return entry
+    """Return the ``--json`` entry of a pull or an ingest; ``name`` is the name of a new dataset."""
+    return {**to_builtins(_pull_result(job, name)), "error": error_entry(job)}
+
+
+def _pull_result(job: Job, name: str | None = None) -> PullResult:
+    return job.result_of(Pull) or PullResult(name=name or job.target, status="failed")
 
 
 def error_entry(job: Job) -> dict[str, Any] | None:
@@ -175,22 +168,22 @@ def error_entry(job: Job) -> dict[str, Any] | None:
 
 
 def say_pull(job: Job, workspace: Workspace | None = None, wanted: Wanted | None = None) -> None:
-    """The same for people."""
-    entry = pull_entry(job)
+    """Print the result of a pull or an ingest as text."""
     if job.state is not JobState.done:
         say_failure(job)
         return
-    label = Remotes(workspace.odf).display_name(url) if workspace and (url := entry.get("url")) else ""
-    if entry["status"] == "updated":
-        new = "new, " if wanted is not None and wanted.entry is None and entry["old_head"] is None else ""
-        amount = f", {size(fetched)}" if (fetched := entry.get("bytes")) else ""
-        place = f", from {label}" if label else ""
-        records = f"{entry['records']} records in {counted(entry['blocks'], 'block')}"
-        sys.stdout.write(f"{entry['name']}: {new}{records}{amount}{place}\n")
+    result = _pull_result(job)
+    label = Remotes(workspace.odf).display_name(result.url) if workspace and result.url else ""
+    if result.status == "updated":
+        new = "new, " if wanted is not None and wanted.entry is None and result.old_head is None else ""
+        amount = f", {size(result.bytes)}" if result.bytes else ""
+        remote = f", from {label}" if label else ""
+        records = f"{result.records} records in {counted(result.blocks, 'block')}"
+        sys.stdout.write(f"{result.name}: {new}{records}{amount}{remote}\n")
     else:
-        ahead = f" ({counted(entry['ahead'], 'block')} ahead of {label})" if entry.get("ahead") else ""
-        place = f" with {label}" if label and not ahead else ""
-        sys.stdout.write(f"{entry['name']}: up to date{place}{ahead}\n")
+        ahead = f" ({counted(result.ahead, 'block')} ahead of {label})" if result.ahead else ""
+        remote = f" with {label}" if label and not ahead else ""
+        sys.stdout.write(f"{result.name}: up to date{remote}{ahead}\n")
 
 
 def counted(number: int, what: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from odf_engine.coordinator.client import Client
-from odf_engine.coordinator.protocol import JobState, Request
+from odf_engine.coordinator.protocol import JobState, Pull, Request, Verify
+from odf_engine.coordinator.results import PullResult, VerifyResult
 from odf_engine.errors import Conflict
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
@@ -64,22 +65,19 @@ async def _submit(workspace: Workspace, requests: list[tuple[Request, str]]) -> 
 
 
 def _print(workspace: Workspace, folder: Path, requests: list[tuple[Request, str]]) -> None:
-    import json
-
     jobs = follow(workspace, requests)
     for job in jobs:
-        result = json.loads(job.result) if job.result else {}
         if job.state is not JobState.done:
             sys.stdout.write(
                 f"{job.kind:7} {job.target}: {job.error.message if job.error else job.state.value}\n"
             )
         elif job.kind == "pull":
-            sys.stdout.write(
-                f"pulled  {job.target}: {humane.count(result['records'])} new records"
-                f" in {result['blocks']} blocks\n"
-            )
+            pulled = job.result_of(Pull) or PullResult()
+            records = humane.count(pulled.records)
+            sys.stdout.write(f"pulled  {job.target}: {records} new records in {pulled.blocks} blocks\n")
         else:
-            verdict = "valid" if result["valid"] else f"NOT VALID, {len(result['findings'])} findings"
+            report = job.result_of(Verify) or VerifyResult()
+            verdict = "valid" if report.valid else f"NOT VALID, {len(report.findings)} findings"
             sys.stdout.write(f"checked {job.target}: {verdict}\n")
     # As it was called: the command may not be on the person's path.
     command = sys.argv[0] if sys.argv[0].endswith("odf") else "odf"

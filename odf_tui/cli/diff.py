@@ -98,10 +98,11 @@ def diff_verb(
 
 def _compared(workspace: Workspace, request: Diff, target: str) -> Difference:
     (job,) = follow(workspace, [(request, target)])
-    if job.state is not JobState.done or job.result is None:
+    result = job.result_of(Diff)
+    if job.state is not JobState.done or result is None:
         say_failure(job)
         sys.exit(exit_code([job]))
-    return msgspec.json.decode(job.result, type=Difference)
+    return result
 
 
 class _Some(ResultRows):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from typing import Any, Final
+from typing import Final
 
 import click
-import msgspec
 
 from odf_engine.coordinator.protocol import JobState, Trace
 from odf_engine.errors import UsageError
-from odf_engine.provenance.model import OffsetRange, TraceStep
+from odf_engine.provenance.model import OffsetRange, TraceResult
 from odf_tui.cli.data import exit_code, say_failure
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
@@ -43,30 +41,29 @@ def provenance_verb(
     entry = workspace.resolve(name)
     request = Trace(str(entry.id), [_run(rows)], column, depth, check)
     (job,) = follow(workspace, [(request, str(entry.alias))])
-    if job.state is not JobState.done or job.result is None:
+    result = job.result_of(Trace)
+    if job.state is not JobState.done or result is None:
         say_failure(job)
         sys.exit(exit_code([job]))
-    result: dict[str, Any] = json.loads(job.result)
     if options_of().json:
         print_json(result)
     else:
         _show(result, dot)
-    if any(line.startswith("no: ") for line in result.get("checked", ())):
+    if any(line.startswith("no: ") for line in result.checked or ()):
         sys.exit(3)
 
 
-def _show(result: dict[str, Any], dot: bool) -> None:
+def _show(result: TraceResult, dot: bool) -> None:
     from odf_tui.cli.provenance_dot import graph
     from odf_tui.cli.provenance_tree import draw
 
-    checked: list[str] = result.pop("checked", [])
-    step = msgspec.convert(result, TraceStep)
+    checked = result.checked or []
     if dot:
-        sys.stdout.write(graph(step))
+        sys.stdout.write(graph(result))
         for line in checked:
             say(line)
     else:
-        draw(open_workspace(), step, checked)
+        draw(open_workspace(), result, checked)
 
 
 def _run(text: str) -> OffsetRange:

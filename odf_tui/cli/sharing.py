@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -10,8 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from odf_engine.coordinator.protocol import Job, JobState, Push, Request, Search
+from odf_engine.coordinator.results import FoundDataset, PushResult, SearchResult
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.names import DatasetAliasRemote
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -53,7 +54,7 @@ def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force
     else:
         remotes = Remotes(workspace.odf)
         for job, url in zip(jobs, targets, strict=True):
-            _say_push(job, url, remotes.display_name(url))
+            _say_push(job, remotes.display_name(url))
     sys.exit(exit_code(jobs))
 
 
@@ -82,29 +83,20 @@ def _target(workspace: Workspace, entry: DatasetEntry, place: str | None, severa
 
 
 def push_entry(job: Job, url: str) -> dict[str, Any]:
-    """The ``--json`` entry of a push."""
-    entry: dict[str, Any] = {
-        "name": job.target,
-        "url": url,
-        "status": "failed",
-        "old_head": None,
-        "new_head": None,
-        "blocks": 0,
-        "objects": 0,
-        "bytes": 0,
-    }
-    if job.result:
-        entry.update(json.loads(job.result))
-    return {**entry, "error": error_entry(job)}
+    """Return the ``--json`` entry of a push."""
+    result = job.result_of(Push)
+    entry = to_builtins(result or PushResult(name=job.target, url=url, status="failed"))
+    label = entry.pop("label")
+    return {**entry, **({"label": label} if result else {}), "error": error_entry(job)}
 
 
-def _say_push(job: Job, url: str, label: str) -> None:
-    entry = push_entry(job, url)
+def _say_push(job: Job, label: str) -> None:
+    result = job.result_of(Push) or PushResult()
     if job.state is not JobState.done:
         say_failure(job)
-    elif entry["status"] == "updated":
-        new = "new there, " if entry["old_head"] is None else ""
-        amount = f"{counted(entry['blocks'], 'block')}, {humane.size(entry['bytes'])}"
+    elif result.status == "updated":
+        new = "new there, " if result.old_head is None else ""
+        amount = f"{counted(result.blocks, 'block')}, {humane.size(result.bytes)}"
         sys.stdout.write(f"{job.target}: {new}{amount} to {label}\n")
     else:
         sys.stdout.write(f"{job.target}: {label} is up to date\n")
@@ -126,39 +118,39 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
         raise NotFound("there is no repository to look in", hint="odf repo add NAME URL")
     request = Search(text, named)
     (job,) = follow(workspace, [(request, f"'{text}'" if text else "everything")])
-    found = json.loads(job.result) if job.result else {"datasets": [], "problems": []}
-    for each in found["datasets"]:
-        each["pull"] = _way_here(each)
+    result = job.result_of(Search) or SearchResult()
     if options_of().json:
-        print_json({**found, "error": error_entry(job)} if job.error else found)
+        datasets = [{**to_builtins(each), "pull": _pull_command(each)} for each in result.datasets]
+        document = {"datasets": datasets, "problems": result.problems}
+        print_json({**document, "error": error_entry(job)} if job.error else document)
     elif job.state is JobState.done:
-        _print_found(found["datasets"])
+        _print_found(result.datasets)
     if job.state is not JobState.done:
         say_failure(job)
-    sys.exit(max(exit_code([job]), 1 if found["problems"] else 0))
+    sys.exit(max(exit_code([job]), 1 if result.problems else 0))
 
 
-def _way_here(found: dict[str, Any]) -> str:
-    """The command that pulls a dataset; names and addresses are of others, and may be anything."""
+def _pull_command(dataset: FoundDataset) -> str:
+    """Return the command that pulls a dataset. Its name and URL are untrusted text."""
     with suppress(InvalidIdentity):
-        name = DatasetAliasRemote.parse(f"{found['repository']}/{found['name']}")
+        name = DatasetAliasRemote.parse(f"{dataset.repository}/{dataset.name}")
         return f"odf pull {name}"
-    return f"odf pull {shlex.quote(found['url'])}"
+    return f"odf pull {shlex.quote(dataset.url)}"
 
 
-def _print_found(datasets: Sequence[dict[str, Any]]) -> None:
+def _print_found(datasets: Sequence[FoundDataset]) -> None:
     if not datasets:
         say("nothing was found")
         return
-    # Texts of others: whatever drives a terminal is shown as a sign.
+    # The texts are untrusted: control characters are shown as symbols.
     rows = [
         [
-            humane.plain(f"{each['repository']}/{each['name']}"),
-            humane.plain(each["kind"] or ""),
-            humane.count(each["records"]),
-            humane.size(each["size"]),
-            humane.clip(text, _LONGEST).rstrip() if (text := humane.plain(each["description"])) else "",
-            humane.plain(each["pull"]),
+            humane.plain(f"{each.repository}/{each.name}"),
+            humane.plain(each.kind or ""),
+            humane.count(each.records),
+            humane.size(each.size),
+            humane.clip(text, _LONGEST).rstrip() if (text := humane.plain(each.description)) else "",
+            humane.plain(_pull_command(each)),
         ]
         for each in datasets
     ]

@@ -8,12 +8,13 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Job, JobState, Query
+from odf_engine.coordinator.results import PinnedBlock, QueryResult
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.files import open_file
 from odf_engine.sql.query_text import one_line_summary
@@ -113,17 +114,17 @@ def sql_verb(
     )
     result, shown = _answer(workspace, asked, form, output)
     if proof is not None:
-        _into(proof, json.dumps(result["proof"], indent=2, ensure_ascii=False) + "\n")
-    if form in ("file", "table") or result["truncated"]:
+        _into(proof, json.dumps(result.proof, indent=2, ensure_ascii=False) + "\n")
+    if form in ("file", "table") or result.truncated:
         say(_summary(result, output, shown))
-    for line in pin_lines(result["pins"]):
+    for line in pin_lines(result.pins):
         say(line)
     if proof is not None:
         say(f"proven in {proof}: who has the same blocks can check it with odf verify --proof {proof}")
 
 
-def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) -> tuple[dict[str, Any], int]:
-    """Asks, and puts the rows where they are to be; how many columns there was room for comes second."""
+def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) -> tuple[QueryResult, int]:
+    """Run a query and write its rows; return the result and the number of columns shown."""
     from odf_engine.views.query_results import temporary_result
 
     if output is not None:
@@ -135,16 +136,17 @@ def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) 
             _copy(file, form)
     else:
         result = _ask(workspace, asked)
-        return result, _print(workspace.folder / result["path"])
-    return result, len(result["columns"])
+        return result, _print(workspace.folder / result.path)
+    return result, len(result.columns)
 
 
-def _ask(workspace: Workspace, query: Query) -> dict[str, Any]:
+def _ask(workspace: Workspace, query: Query) -> QueryResult:
     (job,) = follow(workspace, [(query, one_line_summary(query.sql))])
-    if job.state is not JobState.done or job.result is None:
+    result = job.result_of(Query)
+    if job.state is not JobState.done or result is None:
         _say_failure(job)
         sys.exit(exit_code([job]))
-    return json.loads(job.result)
+    return result
 
 
 def _form(as_csv: bool, output: Path | None) -> str:
@@ -166,14 +168,14 @@ def _pin(text: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def pin_lines(pins: Sequence[dict[str, Any]]) -> list[str]:
-    """The blocks that an answer was made of, one a line."""
+def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
+    """Describe the blocks that a query was answered from, one per line."""
     lines: list[str] = []
     for pin in pins:
         begin = "    " if lines else "from"
-        older = "" if pin["head"] else ", not the newest"
-        block = f"block {pin['sequence_number']} of {pin['system_time']}{older}"
-        lines.append(humane.plain(f"{begin} {pin['name']}@{pin['block'][-8:]}  {block}"))
+        older = "" if pin.head else ", not the newest"
+        block = f"block {pin.sequence_number} of {pin.system_time}{older}"
+        lines.append(humane.plain(f"{begin} {pin.name}@{pin.block[-8:]}  {block}"))
     return lines
 
 
@@ -241,14 +243,14 @@ def _into(path: Path, text: str) -> None:
         partly.unlink(missing_ok=True)
 
 
-def _summary(result: dict[str, Any], output: Path | None, shown: int) -> str:
-    count = result["rows"]
+def _summary(result: QueryResult, output: Path | None, shown: int) -> str:
+    count = result.rows
     rows = f"{humane.count(count)} {'row' if count == 1 else 'rows'}"
     if output is not None:
         rows += f" in {output}"
     elif sys.stdout.isatty() and count > _rows_that_fit():
         rows += f", of which the first {_rows_that_fit()} are shown"
-    of = len(result["columns"])
+    of = len(result.columns)
     some = f" · {shown} of {of} columns: --csv has all" if shown < of else ""
-    more = " · there are more: --limit says how many are kept" if result["truncated"] else ""
-    return f"{rows} · {result['seconds']:.1f} s{some}{more}"
+    more = " · there are more: --limit says how many are kept" if result.truncated else ""
+    return f"{rows} · {result.seconds:.1f} s{some}{more}"

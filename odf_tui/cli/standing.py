@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -38,10 +37,10 @@ def status(names: tuple[str, ...]) -> None:
     jobs = follow(workspace, requests)
     after = remotes_of(workspace, workspace.summaries())
     problems = {
-        (job.dataset, each["url"]): each["message"]
+        (job.dataset, each.url): each.message
         for job in jobs
-        if job.result
-        for each in json.loads(job.result)["problems"]
+        if (result := job.result_of(Compare))
+        for each in result.problems
     }
     found = [
         (entry, remote, problems.get((str(entry.id), remote.url)))

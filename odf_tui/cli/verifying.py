@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from odf_engine.coordinator.protocol import JobState, Request, Verify
+from odf_engine.coordinator.results import VerifyResult
 from odf_engine.errors import UsageError
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_tui import humane
@@ -57,9 +56,10 @@ def verify_verb(
         request = Verify(dataset=str(entry.id), integrity=integrity, first=first, last=last, rows=rows)
         requests.append((request, str(entry.alias)))
     jobs = follow(workspace, requests)
-    reports = [json.loads(job.result) for job in jobs if job.state is JobState.done and job.result]
+    results = [job.result_of(Verify) for job in jobs if job.state is JobState.done]
+    reports = [result for result in results if result is not None]
     failed = [job for job in jobs if job.state is not JobState.done]
-    valid = not failed and all(report["valid"] for report in reports)
+    valid = not failed and all(report.valid for report in reports)
     for job in failed:
         say_failure(job)
     if options_of().json:
@@ -89,14 +89,14 @@ def _range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | Non
     return number(first), number(last)
 
 
-def _say_report(report: dict[str, Any]) -> None:
-    name, findings = report["name"], report["findings"]
+def _say_report(report: VerifyResult) -> None:
+    name, findings = report.name, report.findings
     words = ", ".join(checked(report))
-    if report["valid"]:
-        # Other bytes of a checkpoint leave nothing open: the rows after it were made from the one made again.
-        # Neither does a proof of something else.
+    if report.valid:
+        # A checkpoint with other bytes leaves nothing unchecked: later rows were replayed from the rebuilt
+        # one. Neither does a proof of another dataset.
         settled = ("checkpoint-other", "proof-elsewhere", "proof-unknown")
-        left = [each for each in report["unchecked"] if each["kind"] not in settled]
+        left = [each for each in report.unchecked if each.kind not in settled]
         limit = " as far as it could be checked" if left else ""
         sys.stdout.write(f"{name}: valid{limit} ({words})\n")
     else:

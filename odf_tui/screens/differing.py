@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Diff, Export
@@ -45,11 +44,10 @@ class DifferingPart(Waiting, Places):
         request = await self._what_to_compare(row)
         while request is not None:
             try:
-                result = await self.result_of(request, row.name, f"Comparing {row.name}", leaves=True)
+                found = await self.result_of(request, row.name, f"Comparing {row.name}", leaves=True)
             except Left:
                 self.notify_line(f"{row.name} is being compared: d shows it once that is done")
                 return
-            found = msgspec.convert(result, Difference)
             answer = await self._show_difference(row, found)
             if answer == "key":
                 key = await self._key_to_compare_by(found)

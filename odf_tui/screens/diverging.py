@@ -79,9 +79,9 @@ class Diverging(Sharing):
         """How they stand now."""
         request = Compare(dataset=row.id, urls=[remote.url])
         result = await self.result_of(request, row.name, f"Looking at {remote.label}")
-        for problem in result.get("problems") or ():
-            raise OdfError(f"{remote.label}: {problem.get('message')}")
-        for seen in result.get("seen") or ():
+        for problem in result.problems:
+            raise OdfError(f"{remote.label}: {problem.message}")
+        for seen in result.seen:
             return seen_remote(seen, remote.label, remote)
         raise NotFound(f"nothing was found at {remote.label}")
 

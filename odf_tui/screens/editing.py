@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.protocol import Update, Validate
+from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError
 from odf_tui import drafts
 from odf_tui.drafts import Draft
@@ -34,7 +35,6 @@ _NEXT: Final = {"root": ": p pulls it", "push": ": p says how to push into it"}
 
 _DO: Final = ("append", "flush", "rebuild")
 
-Result = Mapping[str, Any]
 Answer = tuple[str, tuple[str, ...], str]
 _EDIT: Final[Answer] = ("edit", ("e", "enter"), "edits again")
 _DISCARD: Final[Answer] = ("discard", ("d",), "discards")
@@ -218,7 +218,7 @@ class Editing(Beginning):
         await asyncio.to_thread(drafts.discard, draft.path)
         self._changed(row, changes, answer)
 
-    async def _decide(self, row: DatasetRow, changes: Sequence[Change], plan: Result | None) -> str:
+    async def _decide(self, row: DatasetRow, changes: Sequence[Change], plan: ValidateResult | None) -> str:
         """What to do about the changes, and a plan for the query among them."""
         from odf_tui.screens.dialogs import Decision
         from odf_tui.screens.problems import change_lines, plan_lines
@@ -230,17 +230,17 @@ class Editing(Beginning):
         answers = (_APPEND, _CHANGE, _FORGET)
         if plan is not None and row.last_pulled:
             lines += plan_lines(plan)
-            if plan.get("state") == "lost":
+            if plan.state == "lost":
                 answers = (_FLUSH, _REBUILD, _CHANGE, _FORGET)
         return await self.app.push_screen_wait(Decision(title, lines, answers))
 
-    async def _migrate(self, row: DatasetRow, text: str, answer: str, plan: Result) -> None:
+    async def _migrate(self, row: DatasetRow, text: str, answer: str, plan: ValidateResult) -> None:
         """Lets the old query finish, and puts the new one in its place."""
         request = Update(
             dataset=row.id,
             manifest=text,
             state="flush" if answer == "flush" else "rebuild" if answer == "rebuild" else "",
-            accept_columns=bool(plan.get("new")),
+            accept_columns=bool(plan.new),
         )
         await self.result_of(request, row.name, f"Changing {row.name}", leaves=True)
 
@@ -267,10 +267,10 @@ class Editing(Beginning):
 
         text = await asyncio.to_thread(self.source.definition, row.id)
         plan = await self._look_at_query(text, row.name, row.id)
-        if not plan.get("new"):
+        if not plan.new:
             self.notify_line(f"the query of {row.name} gives no other columns than it has", "warn")
             return
-        answers = (_FLUSH, _REBUILD) if plan.get("state") == "lost" else (_TAKE,)
+        answers = (_FLUSH, _REBUILD) if plan.state == "lost" else (_TAKE,)
         title = f"{row.name}: its query gives new columns"
         answer = await self.app.push_screen_wait(Decision(title, plan_lines(plan), (*answers, _KEEP)))
         if answer not in _DO:
@@ -281,12 +281,12 @@ class Editing(Beginning):
         except Left:
             self.notify_line(f"{row.name} is being changed")
         else:
-            self.notify_line(f"{row.name} has new columns: {', '.join(plan['new'])}")
+            self.notify_line(f"{row.name} has new columns: {', '.join(plan.new)}")
             self.reads.datasets()
 
     # --- What all need ---
 
-    async def _look_at_query(self, text: str, name: str, dataset: str = "") -> Result:
+    async def _look_at_query(self, text: str, name: str, dataset: str = "") -> ValidateResult:
         """Asks the worker about the query of a derivative dataset.
 
         Raises:
@@ -329,11 +329,11 @@ async def _read(path: Path) -> str:
     return await asyncio.to_thread(path.read_text, encoding="utf-8")
 
 
-def _remark(plan: Result | None) -> str:
-    """What there is to say of a new query that was looked at."""
+def _remark(plan: ValidateResult | None) -> str:
+    """Describe the result of the validation of a new query."""
     if plan is None:
         return ""
-    return f"; {plan['message']}" if plan.get("message") else "; its query is right"
+    return f"; {plan.message}" if plan.message else "; its query is right"
 
 
 def _blocks(changes: Sequence[Change]) -> str:

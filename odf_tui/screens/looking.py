@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from odf_engine.coordinator.protocol import BuildProjection, ComputeStatistics, Export
+from odf_engine.coordinator.results import ProjectionResult
 from odf_engine.errors import OdfError
 from odf_tui.humane import count
 from odf_tui.looks import written_words
@@ -145,12 +146,12 @@ class LookingPart(Waiting, Places):
             self.key_choices = {}
         return self.key_choices
 
-    async def _show_state(self, row: DatasetRow, result: Mapping[str, Any]) -> None:
+    async def _show_state(self, row: DatasetRow, result: ProjectionResult) -> None:
         from odf_tui.widgets.chunks import open_window
         from odf_tui.widgets.views import View
 
         def opened() -> Any:
-            return open_window(self.source.file_rows(row.id, str(result["file"])))
+            return open_window(self.source.file_rows(row.id, result.file))
 
         shown = await asyncio.to_thread(opened)
         pane = self.data_pane
@@ -159,8 +160,8 @@ class LookingPart(Waiting, Places):
             return
         if pane.front_view is not None and pane.front_view.kind == STATE:
             pane.leave()
-        key = ", ".join(map(str, result["key"]))
-        rows = f"{count(result['rows'])} of {count(result['of'])} rows"
+        key = ", ".join(result.key)
+        rows = f"{count(result.rows)} of {count(result.of)} rows"
         below = (pane.view.cursor, pane.view.column)
         pane.put(View(shown, f"current state by {key} · {rows}", "K back to all rows", STATE, below))
         self.show_hints()

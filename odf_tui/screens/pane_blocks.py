@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 
 from textual import on
 
-from odf_engine.coordinator.protocol import Job, JobChanged, JobState
+from odf_engine.coordinator.protocol import Job, JobChanged, JobState, Verify
 from odf_tui.chain_messages import BlocksRead, BlocksWanted
 from odf_tui.chain_state import Finding, Verdict
 from odf_tui.messages import EventsArrived, JobsRead
 from odf_tui.screens.proving import Proving
-from odf_tui.state import verified_head
+from odf_tui.state import known_result, verified_head
 from odf_tui.widgets.blocks import PAGE
 
 
@@ -168,9 +167,7 @@ JUMPS: Sequence[tuple[str, str]] = (
 
 @lru_cache(maxsize=64)
 def findings_in(report: str) -> tuple[Finding, ...]:
-    """What a verification found, from the result of its job; that may be long, and is asked for often."""
-    try:
-        found = json.loads(report).get("findings") or ()
-        return tuple(Finding(str(each["block"]), str(each["kind"]), str(each["message"])) for each in found)
-    except (ValueError, AttributeError, TypeError, KeyError):  # a report of another version
-        return ()
+    """Return the findings in a verification's result. Cached: reports can be long, and are read often."""
+    result = known_result(report, Verify)
+    found = () if result is None else result.findings
+    return tuple(Finding(each.block, each.kind, each.message) for each in found)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError
 from odf_tui.humane import plain
 from odf_tui.state import Change
@@ -124,20 +125,16 @@ def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
     return lines
 
 
-def plan_lines(plan: Mapping[str, Any]) -> list[list[Span]]:
-    """What a new query means for a dataset that has data.
-
-    Args:
-        plan: the result of :class:`odf_engine.coordinator.protocol.Validate`.
-    """
+def plan_lines(plan: ValidateResult) -> list[list[Span]]:
+    """Describe the effects of a new query on a dataset that has data."""
     lines: list[list[Span]] = [[], [(" The query", "title")]]
-    if plan.get("message"):
-        lines.append([("   ", ""), (plain(str(plan["message"])), "warn")])
-    if new := plan.get("new"):
+    if plan.message:
+        lines.append([("   ", ""), (plain(plan.message), "warn")])
+    if plan.new:
         lines.append(
-            [("   +  ", "good"), (f"{plain(', '.join(new))}: new, empty in the rows before", "good")]
+            [("   +  ", "good"), (f"{plain(', '.join(plan.new))}: new, empty in the rows before", "good")]
         )
-    return lines + [list(line) for line in _STATES.get(str(plan.get("state")), ())]
+    return lines + [list(line) for line in _STATES.get(plan.state, ())]
 
 
 def change_lines(changes: Sequence[Change]) -> list[list[Span]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final
 
@@ -14,14 +13,14 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.coordinator.protocol import Job, JobState, Search
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.found import Answer, Found, about, answer_of, fitting
 from odf_tui.humane import clip, count, elapsed, explained, plain, short_count, shorten, size
 from odf_tui.jobwords import outcome, seconds_of
 from odf_tui.screens.dialogs import Dialog
-from odf_tui.state import DatasetRow, JobBook
+from odf_tui.state import DatasetRow, JobBook, known_result
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
 
 _LOOK_SECONDS: Final = 0.1
@@ -210,13 +209,14 @@ class Browser(Dialog[list[Found]]):
             known = self._answers.get(name, Answer()).found
             self.post_message(self.Answered(name, Answer(known, [(name, outcome(job)[0] + hint)])))
             return
-        text, rows = job.result or "{}", self._rows
+        rows = self._rows
 
         def read() -> None:
-            try:
-                answer = answer_of(json.loads(text), rows)
-            except (ValueError, TypeError, AttributeError):
+            result = known_result(job.result, Search)
+            if result is None:
                 answer = Answer((), [(name, "what it answered cannot be read")])
+            else:
+                answer = answer_of(result, rows)
             self.post_message(self.Answered(name, answer))
 
         self.run_worker(read, thread=True, group="read found")

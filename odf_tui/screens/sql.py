@@ -10,14 +10,16 @@ from textual import on
 from textual.css.query import NoMatches
 
 from odf_engine.coordinator.protocol import Job, JobState, Query
+from odf_engine.coordinator.results import QueryResult
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions.base import PANES
 from odf_tui.actions.keymap import Hint
 from odf_tui.humane import elapsed, plain
-from odf_tui.jobwords import result_of, seconds_of
+from odf_tui.jobwords import seconds_of
 from odf_tui.messages import EventsArrived, JobsRead, Notice
 from odf_tui.screens.pane_jobs import JobsPart
+from odf_tui.state import known_result
 from odf_tui.widgets.chunks import open_window
 from odf_tui.widgets.status import HintLine
 
@@ -339,14 +341,13 @@ class SqlPart(JobsPart):
     def _open_result(self, job: Job) -> None:
         from odf_tui import sql_messages as told
 
-        result = result_of(job)
-        path = str(result.get("path", ""))
-        if not path and (file := result.get("output")):
-            self.notify_line(f"its rows are in {plain(str(file))}")
+        result = known_result(job.result, Query) or QueryResult()
+        if not result.path and result.output:
+            self.notify_line(f"its rows are in {plain(result.output)}")
             return
         self.reads.start(
             "result",
-            lambda: open_window(self.source.result(path)),
+            lambda: open_window(self.source.result(result.path)),
             lambda opened, error: told.ResultOpened(job, opened, error),
         )
 
@@ -362,9 +363,9 @@ class SqlPart(JobsPart):
         while pane.front_view is not None and pane.front_view.kind == "sql":
             pane.leave()
         took = seconds_of(job, Timestamp.now())
-        result = result_of(job)
-        note = "there are more, which are not kept" if result.get("truncated") else elapsed(took or 0)
-        if pins := pin_words(result, most=1):
+        result = known_result(job.result, Query) or QueryResult()
+        note = "there are more, which are not kept" if result.truncated else elapsed(took or 0)
+        if pins := pin_words(result.pins, most=1):
             note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, "sql")
         if self._editing:

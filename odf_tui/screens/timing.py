@@ -7,7 +7,6 @@ rows as of an event time, are files that the worker makes: it is asked once the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from textual.timer import Timer
 from textual.worker import Worker
 
 from odf_engine.coordinator.protocol import BuildProjection, Job
+from odf_engine.coordinator.results import ProjectionResult
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.chain_state import Want
@@ -177,7 +177,7 @@ class Timing(JobsPart, DataPart, LookingPart):
         row = self.row_of(dataset)
         try:
             result = await self._projected(dataset, "" if row is None else row.name, place)
-            file = str(result["file"])
+            file = result.file
             opened = await asyncio.to_thread(lambda: open_window(self.source.file_rows(dataset, file)))
         except Cancelled:
             self.tell_time("stopped: the rows are those of the title", "warn")
@@ -188,7 +188,7 @@ class Timing(JobsPart, DataPart, LookingPart):
             if self.places.get(dataset) == place:
                 self.show_time(dataset, place, opened, _title(result))
 
-    async def _projected(self, dataset: str, name: str, place: Place) -> Mapping[str, Any]:
+    async def _projected(self, dataset: str, name: str, place: Place) -> ProjectionResult:
         at = await asyncio.to_thread(self._block_hash, dataset, place) if place.axis == "at" else None
         self.tell_time("asks the worker")
         link = await self.follower.link()
@@ -202,7 +202,7 @@ class Timing(JobsPart, DataPart, LookingPart):
         except asyncio.CancelledError:
             self.run_worker(self._stop_job(job), name="story")
             raise
-        return self._outcome_of(job, place.words)
+        return self._outcome_of(job, BuildProjection, place.words)
 
     def _block_hash(self, dataset: str, place: Place) -> str:
         lines = self.source.blocks(dataset, place.block, 1, Want()).lines
@@ -224,8 +224,8 @@ def _doing(job: Job | None) -> str:
     return f"{words} · {max(seconds, 0):.0f} s · esc stops"
 
 
-def _title(result: Mapping[str, Any]) -> str:
-    """What rows of a file are, behind the time."""
-    key = ", ".join(map(str, result.get("key") or ()))
-    rows = f"{count(result['rows'])} {'row' if result['rows'] == 1 else 'rows'}"
+def _title(result: ProjectionResult) -> str:
+    """Describe the rows of a projection."""
+    key = ", ".join(result.key)
+    rows = f"{count(result.rows)} {'row' if result.rows == 1 else 'rows'}"
     return f"by {key} · {rows}" if key else rows

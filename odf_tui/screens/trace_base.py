@@ -6,16 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.timer import Timer
 
-from odf_engine.coordinator.protocol import Job, JobState, Trace
+from odf_engine.coordinator.protocol import Job, JobState, Trace, decode_result
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.provenance.model import TraceStep
 from odf_tui.humane import count, explained, plain
 from odf_tui.inquiry import Inquiry
 from odf_tui.jobwords import doing
@@ -34,12 +32,6 @@ if TYPE_CHECKING:
 _LOOK_SECONDS: Final = 0.1
 _ASKING: Final = "asking"
 _STOPPED: Final = "stopped: r looks again"
-
-
-class _Answer(TraceStep, frozen=True):
-    """A step as the worker answers, with what came of checking it."""
-
-    checked: list[str] = []  # noqa: RUF012 (msgspec copies it)
 
 
 class TraceBase(Above[Target]):
@@ -164,8 +156,9 @@ class TraceBase(Above[Target]):
         """A job has ended."""
         try:
             if job.state is JobState.done:
-                found = await asyncio.to_thread(msgspec.json.decode, job.result or "", type=_Answer)
-                await asyncio.to_thread(asked.take, found, found.checked)  # there may be a million runs
+                # In a thread: a trace can have a million ranges.
+                found = await asyncio.to_thread(decode_result, job.result or "", Trace)
+                await asyncio.to_thread(asked.take, found, found.checked or ())
             elif job.error is not None:
                 error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
                 asked.fail(explained(error))

@@ -6,14 +6,14 @@ The slider is a panel below the rows, see ``widgets/timeline.py``; what it leads
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 from textual import on
 
+from odf_engine.coordinator.results import ProjectionResult
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import looks_like_time, parse_user_time
 from odf_tui.actions.base import PANES
@@ -353,10 +353,10 @@ class TravellingPart(Timing):
         self._time_keys[dataset] = key
         self.go_to_time(dataset, replace(place, key=key), rested=True)
 
-    async def _show_state(self, row: DatasetRow, result: Mapping[str, Any]) -> None:
+    async def _show_state(self, row: DatasetRow, result: ProjectionResult) -> None:
         """A state of now; back in time it stays one."""
         await super()._show_state(row, result)
-        self._time_keys[row.id] = tuple(map(str, result["key"]))
+        self._time_keys[row.id] = tuple(result.key)
 
     # --- What can be done with the rows ---
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from rich.cells import cell_len
 from textual.geometry import Offset
 
-from odf_engine.coordinator.protocol import Failure, Job, JobState
+from odf_engine.coordinator.protocol import Failure, Job, JobState, Query
+from odf_engine.coordinator.results import PinnedBlock, QueryResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import clip, count, elapsed, plain, shorten
-from odf_tui.jobwords import amounts, result_of, seconds_of
+from odf_tui.jobwords import amounts, seconds_of
 from odf_tui.sql_words import Proposals
+from odf_tui.state import known_result
 from odf_tui.widgets.lines import LineScroll, LineView, Span, wrapped
 
 _SHOWN: Final = 8
@@ -137,13 +139,12 @@ class Wrong(LineScroll):
         return self._lines[index]
 
 
-def pin_words(result: Mapping[str, Any], most: int | None = None) -> str:
-    """The blocks that the result of a query was made of, as a query takes them back: ``from name@hash, …``.
+def pin_words(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
+    """Describe the blocks that a query was answered from, in the notation of a query: ``from name@hash, …``.
 
-    Of more than ``most`` it says only how many more there are.
+    Of more than ``most`` blocks, the number of the others is shown.
     """
-    pins = result.get("pins") or []
-    names = [f"{each['name']}@{each['block'][-8:]}{'' if each['head'] else ' (older)'}" for each in pins]
+    names = [f"{each.name}@{each.block[-8:]}{'' if each.head else ' (older)'}" for each in pins]
     more = f" +{len(names) - most}" if most is not None and len(names) > most else ""
     return plain(f"from {', '.join(names[:most])}{more}") if names else ""
 
@@ -159,12 +160,11 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
             parts = [f"running {int(took or 0)} s", amounts(job)]
             return [(" · ".join(part for part in parts if part), "busy")]
         case JobState.done:
-            found = result_of(job)
-            rows = int(found.get("rows", 0))
-            first = "the first " if found.get("truncated") else ""
-            told = [(f"{first}{count(rows)} {'row' if rows == 1 else 'rows'} · {time}", "good")]
-            pins = pin_words(found)
-            return [*told, (f" · {pins}", "muted")] if pins else told
+            result = known_result(job.result, Query) or QueryResult()
+            first = "the first " if result.truncated else ""
+            words = f"{first}{count(result.rows)} {'row' if result.rows == 1 else 'rows'} · {time}"
+            pins = pin_words(result.pins)
+            return [(words, "good"), (f" · {pins}", "muted")] if pins else [(words, "good")]
         case JobState.failed:
             place = _PLACE.search((job.error.where or "") if job.error else "")
             return [("not answered" + (f": line {place[1]}, column {place[2]}" if place else ""), "bad")]

@@ -21,13 +21,14 @@ import pytest
 
 from odf_engine.coordinator.client import Client, read_journal, run_jobs
 from odf_engine.coordinator.protocol import JobState, Pull
+from odf_engine.coordinator.results import FoundDataset
 from odf_engine.errors import OdfError
 from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.pulling import Asked, wanted
-from odf_tui.cli.sharing import _way_here
+from odf_tui.cli.sharing import _pull_command
 from tests.cli.conftest import Odf, Ran, call_odf
 from tests.sync.builders import (
     add_blocks,
@@ -281,10 +282,10 @@ def test_all_of_a_repository(fresh: Odf, there: Odf, shop: Path, tmp_path: Path)
 
 
 def test_what_others_say_is_no_command() -> None:
-    plain = {"repository": "lab", "url": "https://h.org/x y/;rm/"}
-    assert _way_here({**plain, "name": "joe/x"}) == "odf pull lab/joe/x"
+    url = "https://h.org/x y/;rm/"
+    assert _pull_command(FoundDataset("lab", "joe/x", url)) == "odf pull lab/joe/x"
     for name in ("../x", "x; rm -r", "$(id)", "\x1b[2J", "a/b/c", ""):
-        assert _way_here({**plain, "name": name}) == "odf pull 'https://h.org/x y/;rm/'"
+        assert _pull_command(FoundDataset("lab", name, url)) == "odf pull 'https://h.org/x y/;rm/'"
 
 
 def test_searching(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:

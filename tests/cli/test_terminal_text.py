@@ -258,7 +258,7 @@ def test_logs_of_jobs(tmp_path: Path) -> None:
     journal = JobLog(tmp_path / ".odf" / "jobs.sqlite")
     job = journal.create(Pull("x"), HOSTILE)
     journal.transition(job.id, JobState.running)
-    journal.line(job.id, HOSTILE)
+    journal.append_lines(job.id, HOSTILE)
     failure = Failure(HOSTILE, HOSTILE, HOSTILE, excerpt=[HOSTILE])
     journal.transition(job.id, JobState.failed, error=failure)
     journal.close()

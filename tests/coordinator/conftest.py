@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -11,15 +12,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.endpoint import WorkerEndpoint
+from odf_engine.coordinator.handlers import dispatch
 from odf_engine.coordinator.job_log import JobLogReader
-from odf_engine.coordinator.protocol import Event, Job, JobChanged
+from odf_engine.coordinator.job_queue import JobContext
+from odf_engine.coordinator.protocol import Event, Job, JobChanged, Request
+from odf_engine.progress import Reporter
 
 PROGRAMS = Path(__file__).with_name("programs.py")
+
+
+def run_request(request: Request, context: JobContext, reporter: Reporter) -> Any:
+    """Run a request, and return its result as the job log stores it."""
+    return json.loads(msgspec.json.encode(dispatch.run_request(request, context, reporter)))
 
 
 @dataclass

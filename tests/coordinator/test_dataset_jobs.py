@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_engine.coordinator.handlers.dispatch import run_request
 from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import BuildProjection, ComputeStatistics, Export, JobState, Pull
 from odf_engine.data.arrow_schema import encode_schema
@@ -22,6 +21,7 @@ from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import load_statistics
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
+from tests.coordinator.conftest import run_request
 
 MANIFEST = """
 kind: DatasetSnapshot

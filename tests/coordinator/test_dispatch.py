@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.handlers.dispatch import run_request
 from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import Ingest, Pull, Verify
 from odf_engine.errors import NotFound, Unsupported, UsageError
@@ -14,6 +13,7 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
+from tests.coordinator.conftest import run_request
 
 MANIFEST = """
 kind: DatasetSnapshot

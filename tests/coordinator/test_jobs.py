@@ -39,9 +39,9 @@ def test_a_job_from_its_making_to_its_end(path: Path):
     job = journal.create(Pull("did:odf:x"), "ports")
     assert (job.kind, job.target, job.dataset, job.state) == ("pull", "ports", "did:odf:x", JobState.queued)
     journal.transition(job.id, JobState.running)
-    journal.line(job.id, "reading")
-    journal.committed(job.id, "did:odf:x", "abc", "AddData", 7)
-    journal.progress(job.id, Progress("write", rows=7))
+    journal.append_lines(job.id, "reading")
+    journal.append_commit(job.id, "did:odf:x", "abc", "AddData", 7)
+    journal.set_progress(job.id, Progress("write", rows=7))
     done = journal.transition(job.id, JobState.done, result="{}")
     assert done.progress == Progress("write", rows=7)
     assert done.started is not None and done.ended is not None and done.created <= done.started <= done.ended
@@ -59,8 +59,8 @@ def test_a_job_from_its_making_to_its_end(path: Path):
 def test_events_of_one_job(path: Path):
     journal = JobLog(path)
     first, second = journal.create(Pull("a"), "a"), journal.create(Verify("b"), "b")
-    journal.line(first.id, "one")
-    journal.line(second.id, "two", "warning")
+    journal.append_lines(first.id, "one")
+    journal.append_lines(second.id, "two", "warning")
     reader = JobLogReader(path)
     assert [event.seq for event in reader.events(job=second.id)] == [2, 4]
     assert [event.seq for event in reader.events(2, job=first.id)] == [3]
@@ -125,8 +125,8 @@ def test_what_was_asked_and_what_was_committed_is_found_again(path: Path):
     pull = Pull("did:odf:x", after=["did:odf:y"], force=True)
     first, second = journal.create(pull, "a"), journal.create(Verify("b"), "b")
     for number in range(3):
-        journal.line(first.id, '"type":"committed" is only a text here')
-        journal.committed(first.id, "did:odf:x", f"hash{number}", "AddData", number)
+        journal.append_lines(first.id, '"type":"committed" is only a text here')
+        journal.append_commit(first.id, "did:odf:x", f"hash{number}", "AddData", number)
     reader = JobLogReader(path)
     assert reader.request(first.id) == pull and reader.request(second.id) == Verify("b")
     assert reader.request("99") is None
@@ -157,11 +157,11 @@ def test_progress_is_written_now_and_then(path: Path):
     job = journal.create(Pull("a"), "a")
     journal.transition(job.id, JobState.running)
     for rows in range(1, 100):
-        journal.progress(job.id, Progress("read", rows=rows))
+        journal.set_progress(job.id, Progress("read", rows=rows))
     assert JobLogReader(path).job(job.id).progress.rows == 1
     journal.transition(job.id, JobState.done)
     assert JobLogReader(path).job(job.id).progress.rows == 99
-    journal.progress(job.id, Progress("late"))
+    journal.set_progress(job.id, Progress("late"))
     assert JobLogReader(path).job(job.id).progress.rows == 99
 
 
@@ -171,7 +171,7 @@ def test_pruning_keeps_the_newest_and_never_reuses_numbers(path: Path):
     for _ in range(10):
         job = journal.create(Pull("a"), "a")
         journal.transition(job.id, JobState.running)
-        journal.line(job.id, "line")
+        journal.append_lines(job.id, "line")
         journal.transition(job.id, JobState.done)
     journal.prune(keep_jobs=3, keep_events=10)
     assert [job.id for job in journal.jobs()] == ["11", "10", "9", waiting.id]
@@ -187,7 +187,7 @@ def test_pruning_keeps_the_newest_and_never_reuses_numbers(path: Path):
 def test_long_lines_are_cut(path: Path):
     journal = JobLog(path)
     job = journal.create(Pull("a"), "a")
-    journal.line(job.id, "x" * 1_000_000)
+    journal.append_lines(job.id, "x" * 1_000_000)
     line = journal.events()[-1]
     assert isinstance(line, LogLine) and len(line.text) == MAX_LINE + 2
 
@@ -196,9 +196,9 @@ def test_a_text_of_many_lines_is_many_lines(path: Path):
     told = []
     journal = JobLog(path, told.append)
     job = journal.create(Pull("a"), "a")
-    journal.line(job.id, "one\r\n\ntwo\n", "debug")
-    journal.line(job.id, "")
-    journal.line(job.id, "x\n" * 100_000)
+    journal.append_lines(job.id, "one\r\n\ntwo\n", "debug")
+    journal.append_lines(job.id, "")
+    journal.append_lines(job.id, "x\n" * 100_000)
     lines = [event.text for event in journal.events() if isinstance(event, LogLine)]
     assert lines[:5] == ["one", "", "two", "", "x"]
     assert len(lines) < 1000
@@ -252,8 +252,8 @@ while seen < 804:
 
     def write(job_id: str) -> None:
         for number in range(200):
-            journal.line(job_id, f"line {number}")
-            journal.progress(job_id, Progress(rows=number))
+            journal.append_lines(job_id, f"line {number}")
+            journal.set_progress(job_id, Progress(rows=number))
 
     threads = [threading.Thread(target=write, args=(job.id,)) for job in jobs]
     for thread in threads:
@@ -271,7 +271,7 @@ def test_text_that_is_not_unicode_is_escaped(path: Path):
     journal = JobLog(path)
     job = journal.create(Pull("a"), "a")
     journal.transition(job.id, JobState.running)
-    journal.line(job.id, "reads caf\udce9.csv")
+    journal.append_lines(job.id, "reads caf\udce9.csv")
     error = OdfError("caf\udce9.csv is damaged", where="/tmp/\udcff", hint="rename \ud800")
     failure = Failure(error.message, error.hint, error.where)
     assert journal.transition(job.id, JobState.failed, error=failure).error == failure

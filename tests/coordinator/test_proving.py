@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.handlers.dispatch import run_request
 from odf_engine.coordinator.job_queue import JobContext, WorkerHost
 from odf_engine.coordinator.protocol import CheckProof, Query
 from odf_engine.errors import NotTrusted
@@ -20,6 +19,7 @@ from odf_engine.query.query_proof import QueryProof
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.engines.namespaces import PROGRAMS, MountSandbox, unavailable_reason
 from odf_engine.workspace.workspace import Workspace
+from tests.coordinator.conftest import run_request
 from tests.sync.builders import make_root
 from tests.transform.test_sandbox import Listening, plain_walls
 

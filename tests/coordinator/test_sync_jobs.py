@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from odf_engine.coordinator.handlers.dispatch import run_request
 from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import Compare, Ingest, Pull, Push, Request, Search, Verify, needs_spark
 from odf_engine.errors import Cancelled, Conflict, NotFound, NotTrusted, OdfError, UsageError
@@ -17,6 +16,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
+from tests.coordinator.conftest import run_request
 from tests.sync.builders import add_blocks, as_repository, describe, make_root
 
 MANIFEST = """

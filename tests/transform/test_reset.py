@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from odf_engine.coordinator.handlers.dispatch import run_request
 from odf_engine.coordinator.job_queue import JobContext
@@ -92,6 +93,6 @@ def test_datasets_downstream_of_a_reset_one(deriving: Deriving, runtime: SparkRu
 
 
 def anew(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry) -> dict[str, Any]:
-    """What a job does when it was asked for that."""
+    """Run a pull that resets the dataset; return its result as JSON has it."""
     context = JobContext(Home(deriving.workspace.folder, runtime))
-    return run_request(Pull(str(entry.id), reset_on_divergence=True), context, Reporter())
+    return to_builtins(run_request(Pull(str(entry.id), reset_on_divergence=True), context, Reporter()))

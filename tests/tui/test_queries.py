@@ -47,7 +47,8 @@ async def ends(drive: Driven, state: JobState, **more: object) -> None:
 
 def plan(**parts: object) -> str:
     """What the worker says of a query."""
-    known = {"name": "x", "checked": True, "message": None, "schema": "n BIGINT", "new": [], "state": "none"}
+    known = {"name": "x", "checked": True, "message": None, "schema": ["n BIGINT"], "new": []}
+    known["state"] = "none"
     return json.dumps({**known, **parts})
 
 

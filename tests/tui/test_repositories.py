@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobState, Pull, Search
-from odf_tui.found import Answer, answer_of, fitting
+from odf_engine.coordinator.results import SearchResult
+from odf_tui.found import Answer, Found, answer_of, fitting
 from odf_tui.remotes import Remote
 from odf_tui.screens.dialogs import Confirm, Picker
 from odf_tui.screens.naming import Ask
 from odf_tui.screens.repositories import Browser
 from odf_tui.share_source import Place
+from odf_tui.state import DatasetRow
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_sharing import compare, until_asked
@@ -62,6 +66,11 @@ async def answered(drive: Driven, *found: dict[str, Any], problems: Any = ()) ->
     await drive.settle()
 
 
+def searched(datasets: list[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[Found]:
+    """What the browser shows of a search with these datasets."""
+    return answer_of(msgspec.convert({"datasets": datasets}, SearchResult), rows).found
+
+
 def test_what_is_found_and_how_it_stands_to_what_is_here() -> None:
     remote = Remote(url=f"{BASE}wards/", label="hospital/wards", pull=True, relation="behind", theirs=4,
                     their_head="f1620bb", at=AT)  # fmt: skip
@@ -70,17 +79,15 @@ def test_what_is_found_and_how_it_stands_to_what_is_here() -> None:
         dataset("wards", remotes=(remote,)),
         dataset("x-ray", missing=True),
     ]
-    found = answer_of({"datasets": [VISITS, WARDS, SHORT, {"name": "no address"}, "nonsense"]}, rows).found
+    found = searched([VISITS, WARDS, SHORT, {"name": "no address"}], rows)
     assert [each.standing for each in found] == ["here, the same", "here, 4 behind", ""]
     more = {**VISITS, "head": "f1620cc", "blocks": 30}
-    (behind,) = answer_of({"datasets": [more]}, rows).found
+    (behind,) = searched([more], rows)
     assert behind.standing == f"here, {30 - rows[0].blocks} blocks less"
-    (odd,) = answer_of(
-        {"datasets": [{**VISITS, "blocks": "many", "records": None, "keywords": None}]}, rows
-    ).found
-    assert (odd.blocks, odd.records) == (None, None)
+    (unknown,) = searched([{**VISITS, "blocks": None, "records": None}], rows)
+    assert (unknown.blocks, unknown.records) == (None, None)
     assert [each.name for each in fitting(found, "CLINICS health")] == ["visits"]
-    assert answer_of({}, rows).found == []
+    assert searched([], rows) == []
 
 
 async def test_choosing_finding_and_pulling_one(source: FakeSource) -> None:

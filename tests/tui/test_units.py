@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import Event, JobProgress, JobState
+from odf_engine.coordinator.protocol import Event, JobProgress, JobRequest, JobState, Request
 from odf_tui import humane
 from odf_tui.events import Batches
-from odf_tui.jobwords import outcome
+from odf_tui.jobwords import outcome, verdict_spans
 from odf_tui.narrowing import visible_graph
+from odf_tui.screens.pane_blocks import findings_in
 from odf_tui.state import Health, JobBook, healths, job_glyph
 from odf_tui.widgets.lines import wrapped
+from odf_tui.widgets.sql_parts import state_spans
 from odf_tui.widgets.status import worker_words
 from tests.tui.fake import HAVEN, FakeSource, dataset, progress
 
@@ -162,3 +166,21 @@ def test_the_worker_in_words(tmp_path: Path) -> None:
     assert worker_words("connected", status)[0] == "● ready"
     assert "no Java" in worker_words("connected", replace(status, spark="failed", spark_detail="no Java"))[0]
     assert worker_words("gone", status)[1] == "bad"
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"rows": "many"}', '{"valid": "yes", "status": []}'])
+@pytest.mark.parametrize("request_kind", get_args(Request), ids=lambda kind: kind.__name__)
+def test_a_result_of_another_version_does_not_break_the_screen(
+    source: FakeSource, request_kind: type[JobRequest[object]], text: str
+) -> None:
+    kind = str(request_kind.__struct_config__.tag)
+    job = source.job(JobState.done, "harbour.tides", kind, result=text)
+    source.changed(job)
+    book = JobBook()
+    book.load(*source.jobs())
+    assert outcome(job)[0]
+    assert len(job_glyph(job)) == 2
+    assert verdict_spans(job) == []
+    assert findings_in(text) == ()
+    assert state_spans(job)
+    assert healths(source.rows_, book)[job.dataset] is not Health.invalid

@@ -1,1 +1,1 @@
-"""What each kind of job does, one module a domain."""
+"""Handlers of requests, one module per topic; each returns the result that its request declares."""

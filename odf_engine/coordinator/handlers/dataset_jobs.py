@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,22 +18,34 @@ from odf_engine.coordinator.protocol import (
     Update,
     Validate,
 )
+from odf_engine.coordinator.results import (
+    Change,
+    ExportResult,
+    PinnedBlock,
+    ProjectionResult,
+    StatisticsResult,
+    UpdateResult,
+    ValidateResult,
+)
 from odf_engine.errors import UsageError
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.job_queue import JobContext
     from odf_engine.metadata.model import DatasetSnapshot
-    from odf_engine.metadata.timestamp import Timestamp
+    from odf_engine.provenance.model import TraceResult
+    from odf_engine.views.diff import Difference
     from odf_engine.views.scan import Scan
 
 
-def validate(request: Validate, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Looks whether a query can be run; the result is described with the request.
+def validate(request: Validate, context: JobContext, reporter: Reporter) -> ValidateResult:
+    """Validate the query of a definition.
 
     Raises:
-        OdfError: the definition or its query is wrong.
+        OdfError: the definition or its query is invalid.
     """
+    # Deferred in all handlers: PySpark and Arrow are slow to import, and jobs of other kinds need neither.
     from odf_engine.data.ddl import to_ddl
 
     workspace = context.workspace
@@ -46,29 +58,22 @@ def validate(request: Validate, context: JobContext, reporter: Reporter) -> dict
     from odf_engine.transform.query_migration import InputWithoutSchema, preview_migration
 
     reporter.phase("validate")
-    result: dict[str, Any] = {
-        "name": snapshot.name,
-        "checked": False,
-        "message": None,
-        "schema": None,
-        "new": [],
-        "state": "none",
-    }
     try:
         found = preview_migration(workspace, snapshot, EngineRouter(workspace.config, SparkEngine(runtime)))
     except InputWithoutSchema as error:
-        return result | {"message": error.message}
+        return ValidateResult(snapshot.name, message=error.message)
     if found is None:
-        return result | {"message": "the definition has no query"}
-    columns = to_ddl(found.columns)
-    return result | {"checked": True, "schema": columns, "new": found.new, "state": found.state}
+        return ValidateResult(snapshot.name, message="the definition has no query")
+    return ValidateResult(
+        snapshot.name, checked=True, schema=to_ddl(found.columns), new=found.new, state=found.state
+    )
 
 
-def update(request: Update, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Changes a dataset; the result is described with the request.
+def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateResult:
+    """Update a derivative dataset to a definition.
 
     Raises:
-        OdfError: the definition or its query is wrong, or a transaction failed.
+        OdfError: the definition or its query is invalid, or a transaction failed.
     """
     from odf_engine.workspace.definition import record_origin
 
@@ -83,7 +88,7 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> dict[str
     from odf_engine.transform.query_migration import migrate_query
 
     before = entry.dataset.state()
-    if request.origin is not None:  # so that its query runs shut in already now
+    if request.origin is not None:  # recorded first: it makes the query run in the sandbox
         record_origin(entry, request.origin)
     with engines_for(workspace, entry, runtime) as engine:
         outcome = migrate_query(
@@ -97,16 +102,16 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> dict[str
             origin=request.origin,
         )
     result = ChainUpdate.from_states(before, entry.dataset.state())
-    return {
-        "name": str(entry.alias),
-        "status": "updated" if result.blocks else "unchanged",
-        "old_head": _text(result.old_head),
-        "new_head": _text(result.new_head),
-        "blocks": result.blocks,
-        "records": result.records,
-        "state": outcome.state,
-        "changes": [{"title": each.title, "lines": each.lines} for each in outcome.changes],
-    }
+    return UpdateResult(
+        name=str(entry.alias),
+        status="updated" if result.blocks else "unchanged",
+        old_head=_text(result.old_head),
+        new_head=_text(result.new_head),
+        blocks=result.blocks,
+        records=result.records,
+        state=outcome.state,
+        changes=[Change(each.title, each.lines) for each in outcome.changes],
+    )
 
 
 def _definition(manifest: str) -> DatasetSnapshot:
@@ -122,59 +127,61 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def describe(request: ComputeStatistics, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Computes statistics; the result is described with the request.
+def compute_statistics(
+    request: ComputeStatistics, context: JobContext, reporter: Reporter
+) -> StatisticsResult:
+    """Compute statistics of rows and store them in the cache.
 
     Raises:
-        OdfError: rows that cannot be read, or nothing can be written.
+        OdfError: the rows cannot be read, or the cache cannot be written.
     """
-    from odf_engine.views.statistics import compute_statistics
+    from odf_engine.views import statistics
 
-    rows, name = _rows(request.dataset, request.file, context)
-    odf = context.workspace.odf
-    with _memory_given_back():
-        found = compute_statistics(odf, rows, reporter, None if request.file else request.dataset)
-    return {"name": name, "rows": found.rows}
+    rows, name = _open_rows(request.dataset, request.file, context)
+    odf, dataset = context.workspace.odf, None if request.file else request.dataset
+    with _release_arrow_memory():
+        found = statistics.compute_statistics(odf, rows, reporter, dataset)
+    return StatisticsResult(name, found.rows)
 
 
-def project(request: BuildProjection, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Makes the current state by key; the result is described with the request.
+def build_projection(request: BuildProjection, context: JobContext, reporter: Reporter) -> ProjectionResult:
+    """Build the latest state by key.
 
     Raises:
-        OdfError: there is no such key, rows cannot be read, or nothing can be written.
+        OdfError: the key is invalid, the rows cannot be read, or the cache cannot be written.
     """
+    from odf_engine.views import projection
     from odf_engine.views.as_at import resolve_as_at
-    from odf_engine.views.projection import build_projection
 
     workspace = context.workspace
     entry = workspace.resolve(request.dataset)
-    of = None if request.as_of is None else _moment(request.as_of)
-    at = resolve_as_at(entry, request.as_at)
-    with _memory_given_back():
-        found = build_projection(
-            workspace.odf, entry.dataset, request.key, reporter, last_offset=at.scan_offset, as_of=of
+    as_of = None if request.as_of is None else _parse_time(request.as_of)
+    pin = resolve_as_at(entry, request.as_at)
+    with _release_arrow_memory():
+        found = projection.build_projection(
+            workspace.odf, entry.dataset, request.key, reporter, last_offset=pin.scan_offset, as_of=as_of
         )
-    return {
-        "name": str(entry.alias),
-        "key": found.key,
-        "rows": found.rows,
-        "of": found.of,
-        "file": str(found.file),
-        "pin": msgspec.to_builtins(at),
-    }
+    return ProjectionResult(
+        name=str(entry.alias),
+        key=found.key,
+        rows=found.rows,
+        of=found.of,
+        file=str(found.file),
+        pin=msgspec.convert(pin, PinnedBlock, from_attributes=True),
+    )
 
 
-def export(request: Export, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Writes rows to a file; the result is described with the request.
+def export(request: Export, context: JobContext, reporter: Reporter) -> ExportResult:
+    """Write rows to a file.
 
     Raises:
-        OdfError: rows that cannot be read, or a file that cannot be written.
+        OdfError: the rows cannot be read, or the file cannot be written.
     """
-    from odf_engine.views.export import export
+    from odf_engine.views import export as row_export
 
-    rows, name = _rows(request.dataset, request.file, context)
-    with _memory_given_back():
-        found = export(
+    rows, name = _open_rows(request.dataset, request.file, context)
+    with _release_arrow_memory():
+        found = row_export.export(
             rows,
             Path(request.path),
             request.format,
@@ -184,19 +191,19 @@ def export(request: Export, context: JobContext, reporter: Reporter) -> dict[str
             replace=request.replace,
         )
     reporter.log(f"wrote {found.path}")
-    return {"name": name, "rows": found.rows, "size": found.size, "path": str(found.path)}
+    return ExportResult(name, found.rows, found.size, str(found.path))
 
 
-def diff(request: Diff, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Compares versions; the result is described with the request.
+def diff(request: Diff, context: JobContext, reporter: Reporter) -> Difference:
+    """Compare two versions of a dataset, or two datasets.
 
     Raises:
-        OdfError: one of them is not there, both are the same, the key is wrong, or rows cannot be read.
+        OdfError: a side is missing, both sides are the same, the key is invalid, or rows cannot be read.
     """
     from odf_engine.views.row_diff import diff_datasets
 
-    with _memory_given_back():
-        found = diff_datasets(
+    with _release_arrow_memory():
+        return diff_datasets(
             context.workspace,
             request.dataset,
             request.other,
@@ -205,12 +212,11 @@ def diff(request: Diff, context: JobContext, reporter: Reporter) -> dict[str, An
             key=request.key,
             reporter=reporter,
         )
-    return msgspec.to_builtins(found)
 
 
 @contextmanager
-def _memory_given_back() -> Iterator[None]:
-    """The worker lives on, and Arrow keeps what it had."""
+def _release_arrow_memory() -> Iterator[None]:
+    """Release Arrow's unused memory afterwards: the worker is a long-lived process."""
     import pyarrow as pa
 
     try:
@@ -219,17 +225,15 @@ def _memory_given_back() -> Iterator[None]:
         pa.default_memory_pool().release_unused()
 
 
-def _moment(text: str) -> Timestamp:
-    from odf_engine.metadata.timestamp import Timestamp
-
+def _parse_time(text: str) -> Timestamp:
     try:
         return Timestamp.parse(text)
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
-def _rows(dataset: str, file: str | None, context: JobContext) -> tuple[Scan, str]:
-    """The rows that a request is about, and the name of their dataset, if they are of one."""
+def _open_rows(dataset: str, file: str | None, context: JobContext) -> tuple[Scan, str]:
+    """Return the rows of a file or a dataset, and the alias of the dataset; empty without one."""
     from odf_engine.views.scan import Scan
 
     if not dataset:
@@ -242,22 +246,18 @@ def _rows(dataset: str, file: str | None, context: JobContext) -> tuple[Scan, st
     return Scan.of_file(Path(file), entry.dataset.state().vocabulary), str(entry.alias)
 
 
-def trace(request: Trace, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Finds out where rows come from; the result is described with the request.
+def trace(request: Trace, context: JobContext, reporter: Reporter) -> TraceResult:
+    """Trace the provenance of rows.
 
     Raises:
-        OdfError: there are no such rows, or they cannot be read.
+        OdfError: the rows do not exist or cannot be read.
     """
-    from msgspec import to_builtins
-
-    from odf_engine.provenance.model import truncate_trace
+    from odf_engine.provenance.model import TraceResult, truncate_trace
     from odf_engine.provenance.trace import Tracer
 
     workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     tracer = Tracer(workspace, context.host.spark, reporter)
     found = tracer.trace(entry, request.runs, request.column, request.depth)
-    result: dict[str, Any] = to_builtins(truncate_trace(found))
-    if request.check:
-        result["checked"] = tracer.check_newest_step(entry, found)
-    return result
+    checked = tracer.check_newest_step(entry, found) if request.check else None
+    return TraceResult(**msgspec.structs.asdict(truncate_trace(found)), checked=checked)

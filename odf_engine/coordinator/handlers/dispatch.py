@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from msgspec import to_builtins
+import msgspec
+from msgspec.structs import asdict
 
 from odf_engine.coordinator.handlers import dataset_jobs, query_jobs
 from odf_engine.coordinator.protocol import (
@@ -28,7 +29,10 @@ from odf_engine.coordinator.protocol import (
     Validate,
     Verify,
 )
+from odf_engine.coordinator.results import PullResult, VerifyResult
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.storage.scratch import remove_dead_spool
 
 if TYPE_CHECKING:
     from odf_engine.chain.state import ChainUpdate
@@ -36,18 +40,25 @@ if TYPE_CHECKING:
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
-def run_request(request: Request, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Does a job.
+def run_request(request: Request, context: JobContext, reporter: Reporter) -> msgspec.Struct:
+    """Run a job and return its result, of the type that the request declares.
 
-    Returns: the dataset's entry in the ``--json`` output of the command of the same name.
     Raises:
-        OdfError: the job failed, or was cancelled.
+        OdfError: the job failed.
+        Cancelled: it was cancelled.
     """
+    # Deferred, like the other imports in handlers: what a job needs is imported when it first runs.
+    from odf_engine.coordinator.handlers import sync_jobs
+
     match request:
         case Pull():
             return _pull(request, context, reporter)
-        case Push() | Compare() | Search():
-            return _share(request, context, reporter)
+        case Push():
+            return sync_jobs.push(request, context, reporter)
+        case Compare():
+            return sync_jobs.compare(request, context, reporter)
+        case Search():
+            return sync_jobs.search(request, context, reporter)
         case Ingest():
             return _ingest(request, context, reporter)
         case Verify():
@@ -59,21 +70,21 @@ def run_request(request: Request, context: JobContext, reporter: Reporter) -> di
         case Query():
             return query_jobs.query(request, context, reporter)
         case CheckProof():
-            return query_jobs.check(request, context, reporter)
+            return query_jobs.check_proof(request, context, reporter)
         case Trace():
             return dataset_jobs.trace(request, context, reporter)
         case Diff():
             return dataset_jobs.diff(request, context, reporter)
         case ComputeStatistics():
-            return dataset_jobs.describe(request, context, reporter)
+            return dataset_jobs.compute_statistics(request, context, reporter)
         case BuildProjection():
-            return dataset_jobs.project(request, context, reporter)
+            return dataset_jobs.build_projection(request, context, reporter)
         case Export():
             return dataset_jobs.export(request, context, reporter)
 
 
 def warm_up() -> None:
-    """Imports the modules of the first pull, once Spark has started.
+    """Import the modules of the first pull, after Spark has started.
 
     Two threads must not import PySpark at the same time.
     """
@@ -82,20 +93,19 @@ def warm_up() -> None:
     import odf_engine.transform.run  # noqa: F401
 
 
-def _pull(request: Pull, context: JobContext, reporter: Reporter) -> dict[str, Any]:
+def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
     from odf_engine.coordinator.handlers import sync_jobs
     from odf_engine.metadata.model import DatasetKind
-    from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.trust import Trust
 
     workspace = context.workspace
-    if request.url is not None and request.url == request.dataset:  # it may not be here yet
+    if request.url is not None and request.url == request.dataset:  # a new dataset, perhaps
         return sync_jobs.pull(workspace, None, request.url, request, reporter)
     entry = workspace.resolve(request.dataset)
     if (url := sync_jobs.pull_url(workspace, entry, request.url)) is not None:
         return sync_jobs.pull(workspace, entry, url, request, reporter)
     if request.set_watermark is None:
-        Trust(workspace).require_trust(entry)  # pulling does it too: here it spares the wait for Spark
+        Trust(workspace).require_trust(entry)  # checked again by the pull; here it fails before Spark starts
     runtime = context.host.spark(reporter)
     if entry.dataset.state().kind is DatasetKind.Derivative:
         from odf_engine.transform.engines.engine_router import engines_for
@@ -103,7 +113,7 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> dict[str, A
 
         run = transform_or_reset if request.reset_on_divergence else transform
         with engines_for(workspace, entry, runtime) as engine:
-            return _pulled(entry, run(workspace, entry, engine, reporter))
+            return _pull_result(entry, run(workspace, entry, engine, reporter))
 
     from odf_engine.ingest.polling_source import pull  # after Spark has started, see warm_up
 
@@ -118,31 +128,17 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> dict[str, A
         strict=request.strict,
         environment=context.environment,
     )
-    return _pulled(entry, result)
+    return _pull_result(entry, result)
 
 
-def _share(request: Push | Compare | Search, context: JobContext, reporter: Reporter) -> dict[str, Any]:
+def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> PullResult:
     from odf_engine.coordinator.handlers import sync_jobs
-
-    match request:
-        case Push():
-            return sync_jobs.push(request, context, reporter)
-        case Compare():
-            return sync_jobs.compare(request, context, reporter)
-        case Search():
-            return sync_jobs.search(request, context, reporter)
-
-
-def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    from odf_engine.coordinator.handlers import sync_jobs
-    from odf_engine.metadata.timestamp import Timestamp
-    from odf_engine.storage.scratch import remove_dead_spool
     from odf_engine.workspace.definition import select_push_source
     from odf_engine.workspace.trust import Trust
 
     workspace = context.workspace
     entry = workspace.resolve(request.dataset)
-    select_push_source(entry, request.source)  # as above
+    select_push_source(entry, request.source)  # fails before Spark starts, like the check of trust
     Trust(workspace).require_trust(entry)
     sync_jobs.warn_about_upstream(workspace, entry, reporter)
     files = [Path(file) for file in request.files]
@@ -163,25 +159,24 @@ def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> dict[st
             ignore_unknown=request.ignore_unknown,
             strict=request.strict,
         )
-        return _pulled(entry, result)
+        return _pull_result(entry, result)
     finally:
         for file in files:
             remove_dead_spool(workspace.odf, file)
 
 
-def _pulled(entry: DatasetEntry, result: ChainUpdate) -> dict[str, Any]:
-    return {
-        "name": str(entry.alias),
-        "status": result.status,
-        "old_head": _text(result.old_head),
-        "new_head": _text(result.new_head),
-        "blocks": result.blocks,
-        "records": result.records,
-        "error": None,
-    }
+def _pull_result(entry: DatasetEntry, update: ChainUpdate) -> PullResult:
+    return PullResult(
+        name=str(entry.alias),
+        status=update.status,
+        old_head=_text(update.old_head),
+        new_head=_text(update.new_head),
+        blocks=update.blocks,
+        records=update.records,
+    )
 
 
-def _verify(request: Verify, context: JobContext, reporter: Reporter) -> dict[str, Any]:
+def _verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyResult:
     from odf_engine.chain.block_search import is_derivative
     from odf_engine.verify.integrity import verify
     from odf_engine.verify.report import dataset_origins
@@ -199,24 +194,27 @@ def _verify(request: Verify, context: JobContext, reporter: Reporter) -> dict[st
             replay = Replay(workspace, entry, engine, reporter)
         known = None if request.rows else workspace.index
         report = verify(entry.dataset, reporter, request.first, request.last, replay, known)
-    found = dataset_origins(workspace, entry, request.last)
+    origins = dataset_origins(workspace, entry, request.last)
     head = None
     if report.valid and request.first is None and request.last is None:
         state = entry.dataset.state()
-        head = state.head if state.blocks == report.blocks else None  # else it was appended to meanwhile
-    named = {"name": str(entry.alias), "head": _text(head)}
-    return {**named, **to_builtins(report), "origins": to_builtins(found)}
+        head = state.head if state.blocks == report.blocks else None  # unless blocks were appended meanwhile
+    fields = {"name": str(entry.alias), "head": _text(head), **asdict(report), "origins": origins}
+    return msgspec.convert(fields, VerifyResult, from_attributes=True)
 
 
 def remove_staged_files(folder: Path, datasets: Sequence[str]) -> None:
-    """Removes what a killed worker left half-written in these datasets (ids); nobody may work on them."""
+    """Remove the incomplete files that a killed worker left in these datasets (ids).
+
+    No job may run on them.
+    """
     if not datasets:
         return
     from odf_engine.workspace.workspace import Workspace
 
-    wanted = set(datasets)
+    interrupted = set(datasets)
     for entry in Workspace(folder).datasets():
-        if str(entry.id) in wanted:
+        if str(entry.id) in interrupted:
             entry.dataset.remove_stale_files(untouched_for=0)
 
 

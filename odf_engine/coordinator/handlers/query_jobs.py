@@ -6,11 +6,22 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from odf_engine.coordinator.endpoint import engine_version
 from odf_engine.coordinator.protocol import CheckProof, Query
+from odf_engine.coordinator.results import (
+    CheckProofResult,
+    PinnedBlock,
+    ProofFinding,
+    QueryResult,
+    ResultColumn,
+)
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -27,19 +38,20 @@ if TYPE_CHECKING:
 
 
 MISSING: Final = ("dataset-missing", "block-missing")
-"""Kinds of findings that leave open whether the answer is right."""
+"""Kinds of findings for which the proof cannot be checked."""
 
 
-def check(request: CheckProof, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Checks a proof; the result is described with the request.
+def check_proof(request: CheckProof, context: JobContext, reporter: Reporter) -> CheckProofResult:
+    """Check a query proof.
 
     Raises:
-        BadData: it is no proof.
-        InvalidQuery: its query is none.
-        NotTrusted: this machine has no sandbox for its query.
-        OdfError: the query cannot be asked here.
-        Cancelled: in the middle; Spark's jobs are stopped.
+        BadData: the document is not a query proof.
+        InvalidQuery: its query is invalid.
+        NotTrusted: there is no sandbox for its query.
+        OdfError: the query fails.
+        Cancelled: the job was cancelled; its Spark jobs are stopped.
     """
+    # Deferred in all handlers: PySpark and Arrow are slow to import, and jobs of other kinds need neither.
     from odf_engine.query.query_proof import QueryProof
     from odf_engine.sql.table_functions import RewrittenQuery
 
@@ -48,40 +60,36 @@ def check(request: CheckProof, context: JobContext, reporter: Reporter) -> dict[
     proof = QueryProof.from_bytes(request.proof.encode())
     reporter.log(proof.query.strip())
     calls = RewrittenQuery(proof.query, [each.table for each in proof.tables]).calls
-    findings = [*_of_signature(proof), *_of_what_was_read(proof, calls)]
+    findings = [*_check_signature(proof), *_check_versions(proof, calls)]
     for table in proof.tables:
-        findings += _of_table(workspace, table)
-    missing = any(each["kind"] in MISSING for each in findings)
+        findings += _check_table(workspace, table)
+    missing = any(each.kind in MISSING for each in findings)
     if not findings:
-        findings += _asked_again(proof, workspace, context, reporter)
+        findings += _run_again(proof, workspace, context, reporter)
     for each in findings:
-        reporter.log(each["message"])
-    return {
-        "valid": not findings,
-        "checked": not missing,
-        "findings": findings,
-        "query": proof.query,
-        "rows": proof.result.rows,
-        "hash": proof.result.hash,
-        "signed_by": None if proof.signature is None else proof.signature.key,
-        "seconds": round(time.monotonic() - began, 3),
-    }
+        reporter.log(each.message)
+    return CheckProofResult(
+        valid=not findings,
+        checked=not missing,
+        findings=findings,
+        query=proof.query,
+        rows=proof.result.rows,
+        hash=proof.result.hash,
+        signed_by=None if proof.signature is None else proof.signature.key,
+        seconds=round(time.monotonic() - began, 3),
+    )
 
 
-def _found(kind: str, message: str, hint: str = "") -> dict[str, str]:
-    return {"kind": kind, "message": message, "hint": hint}
-
-
-def _of_signature(proof: QueryProof) -> list[dict[str, str]]:
+def _check_signature(proof: QueryProof) -> list[ProofFinding]:
     try:
         proof.check_signature()
     except BadData as error:
-        return [_found("signature", error.message)]
+        return [ProofFinding("signature", error.message)]
     return []
 
 
-def _of_table(workspace: Workspace, table: Table) -> list[dict[str, str]]:
-    """Whether what was read is here."""
+def _check_table(workspace: Workspace, table: Table) -> list[ProofFinding]:
+    """Check that the block that a table was read at is in the workspace."""
     from odf_engine.identity.multiformats import Multihash
 
     block = Multihash.parse(table.block)
@@ -90,7 +98,7 @@ def _of_table(workspace: Workspace, table: Table) -> list[dict[str, str]]:
     except (NotFound, InvalidIdentity):
         message = f"{table.name} is not here ({table.id}, read at block {table.sequence_number})"
         hint = f"get it: odf pull --from URL --as {table.name}; odf search finds what repositories have"
-        return [_found("dataset-missing", message, hint)]
+        return [ProofFinding("dataset-missing", message, hint)]
     if entry.dataset.contains_block(block):
         number = entry.dataset.block(block).block.sequence_number
         if number == table.sequence_number:
@@ -98,45 +106,47 @@ def _of_table(workspace: Workspace, table: Table) -> list[dict[str, str]]:
         message = (
             f"block {block.abbreviated} of {entry.alias} has number {number}, not {table.sequence_number}"
         )
-        return [_found("block", message)]
+        return [ProofFinding("block", message)]
     state = entry.dataset.state()
-    place = f"block {table.sequence_number} ({block.abbreviated}) of {entry.alias}"
+    position = f"block {table.sequence_number} ({block.abbreviated}) of {entry.alias}"
     if state.sequence_number < table.sequence_number:
-        message = f"{place} is not here: the copy here ends at block {state.sequence_number}"
-        return [_found("block-missing", message, f"bring it up to date: odf pull {entry.alias}")]
-    message = f"{place} is not part of its history here, which has another block there"
-    return [_found("block-missing", message, f"what is published now: odf pull {entry.alias}")]
+        message = f"{position} is not here: the copy here ends at block {state.sequence_number}"
+        return [ProofFinding("block-missing", message, f"bring it up to date: odf pull {entry.alias}")]
+    message = f"{position} is not part of its history here, which has another block there"
+    return [ProofFinding("block-missing", message, f"what is published now: odf pull {entry.alias}")]
 
 
-def _asked_again(
+def _run_again(
     proof: QueryProof, workspace: Workspace, context: JobContext, reporter: Reporter
-) -> list[dict[str, str]]:
+) -> list[ProofFinding]:
+    """Run the query of a proof over the same blocks, and compare the rows."""
     from odf_engine.query.execution import Tables, TimeTravelDefaults
 
     runtime = context.host.spark(reporter)
 
     from odf_engine.query.execution import release_arrow_memory  # after Spark has started, see warm_up
 
-    seen = TimeTravelDefaults(tables={each.table.casefold(): each for each in proof.tables})
-    tables = Tables(workspace, reporter, seen)
+    defaults = TimeTravelDefaults(tables={each.table.casefold(): each for each in proof.tables})
+    tables = Tables(workspace, reporter, defaults)
     files = [tables.files(each.table) for each in proof.tables]
     with release_arrow_memory(), closing(_sandbox(workspace, runtime)) as engine:
-        made = engine.compute_outcome(proof.query, files, reporter)
-    findings: list[dict[str, str]] = []
-    read = {each.casefold() for each in made.read}
-    for each in proof.tables:
-        if each.table.casefold() not in read:
-            findings.append(_found("table", f"the query does not read {each.table}"))
-    differences = _differences(proof.result, made.outcome)
-    ours = this_engine(made.spark)
-    if differences and ours != proof.engine:
+        computed = engine.compute_outcome(proof.query, files, reporter)
+    read = {each.casefold() for each in computed.read}
+    findings = [
+        ProofFinding("table", f"the query does not read {each.table}")
+        for each in proof.tables
+        if each.table.casefold() not in read
+    ]
+    difference = _compare_results(proof.result, computed.outcome)
+    if difference is None:
+        return findings
+    ours = this_engine(computed.spark)
+    names = " ".join(sorted({each.name for each in proof.tables}))
+    hint = f"whether the data here is whole: odf verify {names}" if names else ""
+    if ours != proof.engine:
         theirs = f"{proof.engine.name} {proof.engine.version} with Spark {proof.engine.spark}"
         hint = f"it was computed by {theirs}, here by {ours.version} with Spark {ours.spark}"
-        differences[-1]["hint"] = hint
-    elif differences:
-        names = " ".join(sorted({each.name for each in proof.tables}))
-        differences[-1]["hint"] = f"whether the data here is whole: odf verify {names}" if names else ""
-    return findings + differences
+    return [*findings, replace(difference, hint=hint)]
 
 
 def _sandbox(workspace: Workspace, runtime: SparkRuntime) -> Sandbox:
@@ -154,61 +164,72 @@ def _sandbox(workspace: Workspace, runtime: SparkRuntime) -> Sandbox:
     )
 
 
-def _of_what_was_read(proof: QueryProof, calls: Mapping[str, TableFunctionCall]) -> list[dict[str, str]]:
-    """Whether tables were seen as the query says."""
-    from odf_engine.metadata.timestamp import Timestamp
+def _check_versions(proof: QueryProof, calls: Mapping[str, TableFunctionCall]) -> list[ProofFinding]:
+    """Check that tables were read in the versions and states that the query specifies."""
     from odf_engine.sql.table_functions import parse_sql_timestamp
 
-    findings: list[dict[str, str]] = []
+    findings: list[ProofFinding] = []
     for table in proof.tables:
         call = calls.get(table.table)
-        wanted = "changelog" if proof.as_of is None else "as of"
-        state = (call.state if call is not None else None) or wanted
+        default = "changelog" if proof.as_of is None else "as of"
+        state = (call.state if call is not None else None) or default
         as_of = (call.as_of if call is not None else None) or (proof.as_of if state == "as of" else None)
         if (table.state, table.as_of) != (state, as_of):
-            said = f"as of {table.as_of}" if table.as_of else table.state
-            findings.append(_found("table", f"{table.table} was read {said}, and the query says {state}"))
+            used = f"as of {table.as_of}" if table.as_of else table.state
+            message = f"{table.table} was read {used}, and the query says {state}"
+            findings.append(ProofFinding("table", message))
         as_at = (call.as_at if call is not None else None) or proof.as_at
         time = None if as_at is None else parse_sql_timestamp(as_at)
         if time is not None and Timestamp.parse(table.system_time) > time:
             message = f"{table.table} was read at a block of {table.system_time}, which is later"
-            findings.append(_found("table", message))
+            findings.append(ProofFinding("table", message))
     return findings
 
 
-def _differences(said: ResultSummary, made: ResultSummary) -> list[dict[str, str]]:
-    if said == made:
-        return []
-    if said.columns != made.columns:
-        texts = [", ".join(f"{each.name} {each.type}" for each in one.columns) for one in (said, made)]
-        return [_found("columns", f"the columns are {texts[1]}; the proof says {texts[0]}")]
-    if said.rows != made.rows:
-        return [_found("rows", f"there are {made.rows} rows; the proof says {said.rows}")]
-    if said.order != made.order:
-        return [_found("order", f"the rows are in the order of {made.order}; the proof says {said.order}")]
-    return [_found("hash", f"the rows are others: their hash is {made.hash}, the proof says {said.hash}")]
+def _compare_results(proven: ResultSummary, actual: ResultSummary) -> ProofFinding | None:
+    if proven == actual:
+        return None
+    if proven.columns != actual.columns:
+        texts = [", ".join(f"{each.name} {each.type}" for each in one.columns) for one in (proven, actual)]
+        return ProofFinding("columns", f"the columns are {texts[1]}; the proof says {texts[0]}")
+    if proven.rows != actual.rows:
+        return ProofFinding("rows", f"there are {actual.rows} rows; the proof says {proven.rows}")
+    if proven.order != actual.order:
+        message = f"the rows are in the order of {actual.order}; the proof says {proven.order}"
+        return ProofFinding("order", message)
+    message = f"the rows are others: their hash is {actual.hash}, the proof says {proven.hash}"
+    return ProofFinding("hash", message)
 
 
-def query(request: Query, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Asks a query; the result is described with the request.
+class _StoredRows(NamedTuple):
+    """Where the rows of a result are, see :class:`odf_engine.coordinator.results.QueryResult`."""
+
+    path: str
+    output: str | None
+    rows: int
+    truncated: bool
+
+
+def query(request: Query, context: JobContext, reporter: Reporter) -> QueryResult:
+    """Run a query.
 
     Raises:
-        UsageError: the request makes no sense: an empty query, what should be a time is none.
-        InvalidQuery: with the place in the query.
-        NotFound: a dataset, a block or a key is not here.
-        OdfError: a value that an expression cannot take, a slice that is missing, Spark that fails.
-        Cancelled: in the middle; Spark's jobs are stopped.
+        UsageError: the request is invalid, such as an empty query or a malformed time.
+        InvalidQuery: the query is invalid; the error has the position in it.
+        NotFound: a dataset, a block or a key does not exist.
+        OdfError: an expression fails on a value, a slice is missing, or Spark fails.
+        Cancelled: the job was cancelled; its Spark jobs are stopped.
     """
     from odf_engine.query.execution import Tables, execute_query, parse_time_travel, release_arrow_memory
 
     began = time.monotonic()
     _check(request)
     workspace = context.workspace
-    how = parse_time_travel(workspace, request.as_at, request.as_of, request.pins)
+    defaults = parse_time_travel(workspace, request.as_at, request.as_of, request.pins)
     key = None if request.sign is None else _key(workspace, request.sign)
     reporter.log(request.sql.strip())
     session = context.host.spark(reporter).session()
-    tables = Tables(workspace, reporter, how)
+    tables = Tables(workspace, reporter, defaults)
     with (
         release_arrow_memory(),
         execute_query(
@@ -216,22 +237,22 @@ def query(request: Query, context: JobContext, reporter: Reporter) -> dict[str, 
         ) as answer,
     ):
         tables.check_all_used()
-        kept = _keep(request, workspace, answer, reporter)
-        proof = _proof(request, how, key, answer, tables, session, reporter) if request.proof else None
-    if kept["truncated"]:
-        reporter.log(f"there are more: only the first {kept['rows']} rows are kept")
+        stored = _store_rows(request, workspace, answer, reporter)
+        proof = None
+        if request.proof:
+            proof = _create_proof(request, defaults, key, answer, tables, session, reporter)
+    if stored.truncated:
+        reporter.log(f"there are more: only the first {stored.rows} rows are kept")
     seconds = round(time.monotonic() - began, 3)
-    reporter.log(f"rows of the result: {kept['rows']}, in {seconds:.1f} s")
-    from msgspec import to_builtins
-
-    return {
-        "sql": request.sql,
-        "pins": to_builtins(tables.pins),
-        "columns": to_builtins(answer.columns),
-        "proof": proof,
-        "seconds": seconds,
-        **kept,
-    }
+    reporter.log(f"rows of the result: {stored.rows}, in {seconds:.1f} s")
+    return QueryResult(
+        sql=request.sql,
+        pins=msgspec.convert(tables.pins, list[PinnedBlock], from_attributes=True),
+        columns=msgspec.convert(answer.columns, list[ResultColumn], from_attributes=True),
+        proof=proof,
+        seconds=seconds,
+        **stored._asdict(),
+    )
 
 
 def _check(request: Query) -> None:
@@ -244,8 +265,7 @@ def _check(request: Query) -> None:
 
 
 def _key(workspace: Workspace, name: str) -> str:
-    """The private key of a dataset, as PEM."""
-    from odf_engine.errors import InvalidIdentity
+    """Return the private key of a dataset as PEM."""
     from odf_engine.identity.did import DatasetId
 
     try:
@@ -255,25 +275,24 @@ def _key(workspace: Workspace, name: str) -> str:
     return workspace.keys.private_key_pem(dataset)
 
 
-# --- Where rows go -----------------------------------------------------------------------------------
+# --- Rows --------------------------------------------------------------------------------------------
 
 
-def _keep(request: Query, workspace: Workspace, answer: QueryAnswer, reporter: Reporter) -> dict[str, Any]:
-    """Puts the rows where they are to be."""
+def _store_rows(request: Query, workspace: Workspace, answer: QueryAnswer, reporter: Reporter) -> _StoredRows:
+    """Write the rows to the requested file, or to the cache."""
     from odf_engine.views import query_results
 
-    batches = _noticing(answer.batches, reporter)
+    batches = _cancellable(answer.batches, reporter)
     if request.output is None:
         limit = request.limit or query_results.NO_LIMIT
         with query_results.new_result(workspace.odf) as (part, path):
-            rows, more = query_results.write(part, answer.schema, batches, limit)
-        place = str(path.relative_to(workspace.folder))
-        return {"path": place, "output": None, "rows": rows, "truncated": more}
-    rows, more = _write(request, Path(request.output), answer.schema, batches, reporter)
-    return {"path": "", "output": request.output, "rows": rows, "truncated": more}
+            rows, truncated = query_results.write(part, answer.schema, batches, limit)
+        return _StoredRows(str(path.relative_to(workspace.folder)), None, rows, truncated)
+    rows, truncated = _write_output(request, Path(request.output), answer.schema, batches, reporter)
+    return _StoredRows("", request.output, rows, truncated)
 
 
-def _write(
+def _write_output(
     request: Query, path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], reporter: Reporter
 ) -> tuple[int, bool]:
     from odf_engine.storage.atomic_files import atomic_file
@@ -284,23 +303,23 @@ def _write(
     if request.format == "parquet":
         with atomic_file(path, 0o666) as temporary:
             return query_results.write(temporary, schema, batches, limit)
-    some = query_results.LimitedBatches(batches, limit)
-    return export.write_stream(path, request.format, schema, some, reporter), some.more
+    limited = query_results.LimitedBatches(batches, limit)
+    return export.write_stream(path, request.format, schema, limited, reporter), limited.more
 
 
-def _noticing(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
-    """The batches; between them it is looked whether to stop."""
+def _cancellable(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
+    """Yield the batches; raises ``Cancelled`` between them once the job is cancelled."""
     for batch in batches:
         reporter.raise_if_cancelled()
         yield batch
 
 
-# --- What proves them --------------------------------------------------------------------------------
+# --- Query proofs ------------------------------------------------------------------------------------
 
 
-def _proof(
+def _create_proof(
     request: Query,
-    how: TimeTravelDefaults,
+    defaults: TimeTravelDefaults,
     key: str | None,
     answer: QueryAnswer,
     tables: Tables,
@@ -314,14 +333,14 @@ def _proof(
         tables=tables.read,
         result=answer.summarize(reporter),
         engine=this_engine(session.version),
-        as_at=None if how.blocks else how.as_at,  # the tables say it: some are seen at other blocks
-        as_of=None if how.as_of is None else str(how.as_of),
+        as_at=None if defaults.blocks else defaults.as_at,  # not valid for all tables: each names its block
+        as_of=None if defaults.as_of is None else str(defaults.as_of),
     )
     return (proof if key is None else proof.with_signature(key)).document
 
 
 def this_engine(spark: str) -> Engine:
-    """The engine of this program, with a version of Spark."""
+    """Describe this program as the engine of a proof, with a version of Spark."""
     from odf_engine.query.query_proof import Engine
 
     return Engine("odf", engine_version(), spark)

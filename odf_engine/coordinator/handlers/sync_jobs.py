@@ -6,14 +6,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from odf_engine.coordinator.protocol import Compare, Pull, Push, Search
+from odf_engine.coordinator.results import (
+    CompareResult,
+    FoundDataset,
+    PullResult,
+    PushResult,
+    RemoteProblem,
+    RemoteRelation,
+    RepositoryProblem,
+    SearchResult,
+)
 from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.net.credentials import Credentials
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.urls import normalize_url
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -22,23 +32,22 @@ from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.job_queue import JobContext
-    from odf_engine.net.credentials import RemoteAccess
     from odf_engine.sync.history import Relation
-    from odf_engine.sync.pull import PullResult
+    from odf_engine.sync.pull import PullResult as ChainPull
     from odf_engine.sync.remotes.base import RemoteDataset, RepositoryEntry
 
 MAX_FOUND: Final = 10_000
-"""More datasets than these are not told: all of them are held in memory, and kept in the journal."""
+"""Maximum number of datasets in a result: all of them are held in memory and stored in the job log."""
 
 
 # --- Pull ------------------------------------------------------------------------------------------
 
 
 def pull_url(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str | None:
-    """Where a dataset is pulled from: from ``url``, else from where it comes; None: it is made here.
+    """Return the remote to pull a dataset from: ``url``, else its pull remote; None if it has none.
 
     Raises:
-        UsageError: it comes from several places.
+        UsageError: it has several pull remotes.
     """
     if url is not None:
         return url
@@ -50,7 +59,7 @@ def pull_url(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str 
 
 
 def warn_about_upstream(workspace: Workspace, entry: DatasetEntry, reporter: Reporter) -> None:
-    """Says that what is appended here is not there: the two histories part, unless it is pushed there."""
+    """Log a warning for pull remotes that are no push remotes: blocks appended here diverge from them."""
     known = Remotes(workspace.odf).get(entry.id)
     for url in known.pull:
         if url not in known.push:
@@ -60,50 +69,50 @@ def warn_about_upstream(workspace: Workspace, entry: DatasetEntry, reporter: Rep
 
 def pull(
     workspace: Workspace, entry: DatasetEntry | None, url: str, request: Pull, reporter: Reporter
-) -> dict[str, Any]:
-    """Takes over what is new at a URL, into ``entry`` or into a dataset that is not here yet.
+) -> PullResult:
+    """Pull new blocks from a URL into ``entry``, or into a new dataset.
 
-    One that turns out to be here is brought up to date instead of made twice.
-
-    Returns: the dataset's entry in the ``--json`` output of ``odf pull``.
+    A dataset that is already in the workspace is updated instead of cloned.
     """
     url = normalize_url(url)
     if request.set_watermark is not None:
         raise UsageError(f"it comes from {url}: its watermark is set there", hint=f"odf pull --from {url}")
     remotes = Remotes(workspace.odf)
-    here = {each.id for each in workspace.datasets()}
-    entry = entry or _known(workspace, remotes.find_by_url(url))
+    existing = {each.id for each in workspace.datasets()}
+    entry = entry or _find_dataset(workspace, remotes.find_by_url(url))
     reporter.log(f"from {url}")
-    with _opened(workspace, url, reporter) as remote:
+    with _open_remote(workspace, url, reporter) as remote:
         if entry is None:
             entry, pulled = _pull_new(workspace, remote, request, reporter)
         else:
             pulled = _pull_into(workspace, entry, remote, request, reporter)
-        # One's own dataset is made here all the same, and one that comes from somewhere does not move by
-        # itself: only what had no other beginning comes from there from now on.
-        mine = entry.id in here and (workspace.keys.has_key(entry.id) or remotes.get(entry.id).pull)
-        kind: Kind | None = None if mine else "pull"
-        _note(workspace, entry, url, pulled.relation, pulled.their_head, kind)
+        # A dataset of this workspace is still polled or transformed here, and one with a pull remote keeps
+        # that remote. Only for other datasets the URL becomes the pull remote.
+        keeps_source = entry.id in existing and (
+            workspace.keys.has_key(entry.id) or remotes.get(entry.id).pull
+        )
+        kind: Kind | None = None if keeps_source else "pull"
+        _record_status(workspace, entry, url, pulled.relation, pulled.their_head, kind)
     if pulled.status == "updated":
         reporter.log(f"{pulled.blocks:,} blocks with {pulled.records:,} records, {pulled.bytes:,} bytes")
-    return {
-        "name": str(entry.alias),
-        "status": pulled.status,
-        "old_head": _text(pulled.old_head),
-        "new_head": _text(pulled.new_head),
-        "blocks": pulled.blocks,
-        "records": pulled.records,
-        "error": None,
-        "url": url,
-        "label": remotes.display_name(url),
-        "bytes": pulled.bytes,
-        "ahead": pulled.relation.ours,
-    }
+    return PullResult(
+        name=str(entry.alias),
+        status=pulled.status,
+        old_head=_text(pulled.old_head),
+        new_head=_text(pulled.new_head),
+        blocks=pulled.blocks,
+        records=pulled.records,
+        url=url,
+        label=remotes.display_name(url),
+        bytes=pulled.bytes,
+        ahead=pulled.relation.ours,
+    )
 
 
 def _pull_new(
     workspace: Workspace, remote: RemoteDataset, request: Pull, reporter: Reporter
-) -> tuple[DatasetEntry, PullResult]:
+) -> tuple[DatasetEntry, ChainPull]:
+    # Deferred in this module: a job loads only the modules of its own kind of synchronization.
     from odf_engine.sync.pull import DatasetAlreadyHere, clone_dataset
 
     if request.alias is None:
@@ -112,7 +121,7 @@ def _pull_new(
     try:
         return clone_dataset(workspace, alias, remote, reporter, parallel=workspace.config.sync.parallel)
     except DatasetAlreadyHere as error:
-        entry = _known(workspace, error.dataset)
+        entry = _find_dataset(workspace, error.dataset)
         if entry is None:
             raise
     reporter.log(f"it is here already: {entry.alias}")
@@ -121,96 +130,96 @@ def _pull_new(
 
 def _pull_into(
     workspace: Workspace, entry: DatasetEntry, remote: RemoteDataset, request: Pull, reporter: Reporter
-) -> PullResult:
+) -> ChainPull:
     from odf_engine.sync.pull import pull_dataset
 
-    with _divergence_noted(workspace, entry, remote):
+    with _divergence_recorded(workspace, entry, remote):
         parallel = workspace.config.sync.parallel
         return pull_dataset(entry, remote, reporter, force=request.force, parallel=parallel)
 
 
-def _known(workspace: Workspace, dataset: DatasetId | None) -> DatasetEntry | None:
+def _find_dataset(workspace: Workspace, dataset: DatasetId | None) -> DatasetEntry | None:
     if dataset is not None:
         try:
             return workspace.resolve(str(dataset))
         except NotFound:
-            pass  # what is known of it outlived it
+            pass  # deleted; its remote-tracking state is still stored
     return None
 
 
 # --- Push, compare, search -------------------------------------------------------------------------
 
 
-def push(request: Push, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Brings another place up to date; the result is described with the request."""
+def push(request: Push, context: JobContext, reporter: Reporter) -> PushResult:
+    """Push a dataset to a remote."""
     from odf_engine.sync.push import push as push_to
 
     workspace = context.workspace
     entry, url = workspace.resolve(request.dataset), normalize_url(request.url)
     reporter.log(f"to {url}")
-    with _opened(workspace, url, reporter) as remote, _divergence_noted(workspace, entry, remote):
+    with _open_remote(workspace, url, reporter) as remote, _divergence_recorded(workspace, entry, remote):
         parallel = workspace.config.sync.parallel
         pushed = push_to(entry, remote, reporter, force=request.force, parallel=parallel)
-        _note(workspace, entry, url, pushed.relation, pushed.new_head, "push")
+        _record_status(workspace, entry, url, pushed.relation, pushed.new_head, "push")
     if pushed.status == "updated":
         reporter.log(f"{pushed.blocks:,} blocks and {pushed.objects:,} objects, {pushed.bytes:,} bytes")
-    return {
-        "name": str(entry.alias),
-        "url": url,
-        "label": Remotes(workspace.odf).display_name(url),
-        "status": pushed.status,
-        "old_head": _text(pushed.old_head),
-        "new_head": _text(pushed.new_head),
-        "blocks": pushed.blocks,
-        "objects": pushed.objects,
-        "bytes": pushed.bytes,
-    }
+    return PushResult(
+        name=str(entry.alias),
+        url=url,
+        label=Remotes(workspace.odf).display_name(url),
+        status=pushed.status,
+        old_head=_text(pushed.old_head),
+        new_head=_text(pushed.new_head),
+        blocks=pushed.blocks,
+        objects=pushed.objects,
+        bytes=pushed.bytes,
+    )
 
 
-def compare(request: Compare, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Looks how a dataset stands to its remotes; the result is described with the request."""
-    from odf_engine.sync.history import compare as relation_to
+def compare(request: Compare, context: JobContext, reporter: Reporter) -> CompareResult:
+    """Compare a dataset with its remotes."""
+    from odf_engine.sync.history import compare as compare_chains
 
     workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     remotes = Remotes(workspace.odf)
     known = remotes.get(entry.id)
-    seen: list[RemoteStatus] = []
-    problems: list[dict[str, str]] = []
+    seen: list[RemoteRelation] = []
+    problems: list[RemoteProblem] = []
     for url in request.urls or dict.fromkeys([*known.pull, *known.push]):
         reporter.phase("compare")
         try:
-            with _opened(workspace, normalize_url(url), reporter) as remote:
-                relation = relation_to(entry.dataset, remote, reporter)
-                seen.append(_note(workspace, entry, remote.url, relation, remote.head()))
+            with _open_remote(workspace, normalize_url(url), reporter) as remote:
+                relation = compare_chains(entry.dataset, remote, reporter)
+                status = _record_status(workspace, entry, remote.url, relation, remote.head())
+                seen.append(RemoteRelation(**asdict(status), label=remotes.display_name(status.url)))
         except Cancelled:
             raise
         except OdfError as error:
             reporter.log(f"{url}: {error.message}", "warning")
-            problems.append({"url": url, "label": remotes.display_name(url), "message": error.message})
-    found = [{**to_builtins(each), "label": remotes.display_name(each.url)} for each in seen]
-    return {"name": str(entry.alias), "seen": found, "problems": problems}
+            problems.append(RemoteProblem(url, remotes.display_name(url), error.message))
+    return CompareResult(str(entry.alias), seen, problems)
 
 
-def search(request: Search, context: JobContext, reporter: Reporter) -> dict[str, Any]:
-    """Looks for datasets in repositories; the result is described with the request."""
+def search(request: Search, context: JobContext, reporter: Reporter) -> SearchResult:
+    """Search datasets in repositories."""
     from odf_engine.sync import open_repository
 
     workspace = context.workspace
     remotes = Remotes(workspace.odf)
-    named = [remotes.repository(name) for name in request.repositories] or remotes.repositories()
+    repositories = [remotes.repository(name) for name in request.repositories] or remotes.repositories()
     words = request.text.casefold().split()
-    found: list[dict[str, Any]] = []
-    problems: list[dict[str, str]] = []
+    found: list[FoundDataset] = []
+    problems: list[RepositoryProblem] = []
     reporter.phase("search")
-    for repo in named:
+    for repo in repositories:
         try:
             repository = open_repository(repo.url, remote_access(workspace, reporter))
             try:
                 for listed in repository.datasets():
                     reporter.raise_if_cancelled()
                     if len(found) < MAX_FOUND and _matches(listed, words):
-                        found.append({"repository": repo.name, **listed._asdict()})
+                        found.append(FoundDataset(repo.name, *listed))
                         reporter.set_amounts(files=len(found))
             finally:
                 repository.close()
@@ -218,10 +227,10 @@ def search(request: Search, context: JobContext, reporter: Reporter) -> dict[str
             raise
         except OdfError as error:
             reporter.log(f"{repo.name}: {error.message}", "warning")
-            problems.append({"repository": repo.name, "message": error.message})
+            problems.append(RepositoryProblem(repo.name, error.message))
     if len(found) == MAX_FOUND:
         reporter.log(f"there may be more than these {MAX_FOUND:,}: look for something rarer", "warning")
-    return {"datasets": found, "problems": problems}
+    return SearchResult(found, problems)
 
 
 def _matches(listed: RepositoryEntry, words: list[str]) -> bool:
@@ -229,18 +238,16 @@ def _matches(listed: RepositoryEntry, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
-# --- What all of them need -------------------------------------------------------------------------
+# --- Remotes ---------------------------------------------------------------------------------------
 
 
 def remote_access(workspace: Workspace, reporter: Reporter) -> RemoteAccess:
-    """What speaking with other places takes."""
-    from odf_engine.net.credentials import RemoteAccess
-
+    """Return the settings, credentials and reporter that access to remotes needs."""
     return RemoteAccess(workspace.config, Credentials(workspace.odf), reporter)
 
 
 @contextmanager
-def _opened(workspace: Workspace, url: str, reporter: Reporter) -> Iterator[RemoteDataset]:
+def _open_remote(workspace: Workspace, url: str, reporter: Reporter) -> Iterator[RemoteDataset]:
     from odf_engine.sync import open_remote
 
     remote = open_remote(url, remote_access(workspace, reporter))
@@ -251,19 +258,19 @@ def _opened(workspace: Workspace, url: str, reporter: Reporter) -> Iterator[Remo
 
 
 @contextmanager
-def _divergence_noted(workspace: Workspace, entry: DatasetEntry, remote: RemoteDataset) -> Iterator[None]:
-    """Remembers how far two histories are apart, when that is why nothing was done."""
+def _divergence_recorded(workspace: Workspace, entry: DatasetEntry, remote: RemoteDataset) -> Iterator[None]:
+    """Record the relation of two diverged histories, when the divergence fails the job."""
     from odf_engine.sync.history import HistoriesDiverged
 
     try:
         yield
     except HistoriesDiverged as error:
         if error.relation is not None:
-            _note(workspace, entry, remote.url, error.relation, remote.head())
+            _record_status(workspace, entry, remote.url, error.relation, remote.head())
         raise
 
 
-def _note(
+def _record_status(
     workspace: Workspace,
     entry: DatasetEntry,
     url: str,
@@ -271,7 +278,7 @@ def _note(
     their_head: Any,
     kind: Kind | None = None,
 ) -> RemoteStatus:
-    seen = RemoteStatus(
+    status = RemoteStatus(
         url=url,
         relation=relation.kind,
         ours=relation.ours,
@@ -281,8 +288,8 @@ def _note(
         their_head=_text(their_head),
         at=str(Timestamp.now()),
     )
-    Remotes(workspace.odf).record_status(entry.id, seen, kind)
-    return seen
+    Remotes(workspace.odf).record_status(entry.id, status, kind)
+    return status
 
 
 def _text(value: object) -> str | None:
