@@ -511,7 +511,10 @@ def _apply_provenance(step: TransactionTrace, derived: RowProvenance) -> Transac
         exact=derived.exact,
         reason=derived.reason,
         feeds=[(alias, dataset, runs.get(alias, [])) for alias, dataset, _ in step.feeds],
-        how=[*step.operations, "row by row: each row is made of one row of an input, as its engine says"]
+        operations=[
+            *step.operations,
+            "row by row: each row is made of one row of an input, as its engine says",
+        ]
         if derived.exact
         else step.operations,
     )

@@ -319,7 +319,7 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
         case exp.Lambda():
             names = {each.name.casefold() for each in node.expressions}
             # the copy shares the lists and dictionaries of the scope
-            inner = replace(scope, bound=scope.lambda_parameters | names)
+            inner = replace(scope, lambda_parameters=scope.lambda_parameters | names)
             return OutputColumn(
                 None, with_transformation(expression_sources(node.this, inner).value, "transformation")
             )

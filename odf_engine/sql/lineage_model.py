@@ -187,7 +187,9 @@ class Relation:
         removed = frozenset(name.casefold() for name in names)
         outs = [out for out in self.columns if out.name is None or out.name.casefold() not in removed]
         return replace(
-            self, outs=outs, open=replace(self.open, but=self.open.excluded | removed) if self.open else None
+            self,
+            columns=outs,
+            open=replace(self.open, excluded=self.open.excluded | removed) if self.open else None,
         )
 
     def all_sources(self) -> ValueSources:
@@ -206,7 +208,7 @@ class Relation:
         if len(names) != len(self.columns):
             return None
         outs = [replace(out, name=name) for out, name in zip(self.columns, names, strict=True)]
-        return replace(self, outs=outs)
+        return replace(self, columns=outs)
 
     def column_sources(self, names: Sequence[str] | None) -> dict[str, ValueSources]:
         """Return the sources of each column. ``names`` are the known names of the result's columns."""
