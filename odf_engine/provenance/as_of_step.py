@@ -49,7 +49,9 @@ class AsOfTrace(StatefulTrace):
         self._joined: dict[str, DataFrame] | None = None
         traced = super().trace()
         names = ", ".join(f"'{join.table.name}'" for join in self._prepared.as_of.joins)
-        traced.how.insert(0, f"joined FOR SYSTEM_TIME AS OF their event time: rows with a version of {names}")
+        traced.operations.insert(
+            0, f"joined FOR SYSTEM_TIME AS OF their event time: rows with a version of {names}"
+        )
         return traced
 
     def _plan_query(self) -> StreamingPlan:
@@ -80,7 +82,9 @@ class AsOfTrace(StatefulTrace):
             return as_of.query_after_joins({})
         return as_of.query_after_joins(
             {
-                join.view: self._streams.view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+                join.view: self._streams.input_view(
+                    index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY
+                )
                 for index, join in enumerate(as_of.joins, len(self._query_inputs))
             }
         )

@@ -161,9 +161,9 @@ def truncate_trace(step: TraceStep) -> TraceStep:
         scattered = "rows are too scattered to be named one by one: others lie between them"
         changes["exact"] = False
         changes["reason"] = "; ".join(filter(None, [step.reason, scattered]))
-    if (more := len(step.sources) - MAX_SOURCES) > 0:
+    if (omitted := len(step.sources) - MAX_SOURCES) > 0:
         changes["sources"] = step.sources[-MAX_SOURCES:]
-        changes["how"] = [*step.how, f"{more:,} older blocks with some of the rows are left out here"]
+        changes["how"] = [*step.how, f"{omitted:,} older blocks with some of the rows are left out here"]
     made = step.made[-MAX_SOURCES:]
     changes["made"] = [replace(each, runs=merge_nearest_ranges(each.runs)) for each in made]
     return replace(step, **changes)
@@ -234,7 +234,7 @@ class OffsetSet:
         ends = pa.array([run[1] for run in added], pa.int64())
         self._merge(starts, ends)
 
-    def runs(self) -> list[OffsetRange]:
+    def ranges(self) -> list[OffsetRange]:
         """Return the ranges in ascending order."""
         self._merge_pending()
         return list(zip(self._starts.to_pylist(), self._ends.to_pylist(), strict=True))
@@ -287,4 +287,4 @@ def normalize_ranges(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Sort ranges, and merge those that touch or overlap."""
     offsets = OffsetSet()
     offsets.add_ranges(ranges)
-    return offsets.runs()
+    return offsets.ranges()

@@ -356,10 +356,10 @@ _PAGE: Final = 1000
 class RootOrigin(NamedTuple):
     """The origin of rows in the chain of a root dataset; fields as in :class:`TraceStep`."""
 
-    made: list[ProducingTransaction]
+    transactions: list[ProducingTransaction]
     sources: list[RowSource]
-    how: list[str]
-    earlier: list[OffsetRange]
+    operations: list[str]
+    superseded: list[OffsetRange]
 
 
 def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> RootOrigin:
@@ -378,13 +378,13 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
     transactions: list[ProducingTransaction] = []
     sources: list[RowSource] = []
     keys: dict[tuple[str, ...], None] = {}
-    for row, part in ranges_by_slice(dataset, runs):
+    for row, ranges in ranges_by_slice(dataset, runs):
         reporter.raise_if_cancelled()
         stored = dataset.block(row.sequence_number)
         candidates = declared.active_at(row.sequence_number)
-        sources.append(_row_source(stored, candidates, part))
+        sources.append(_row_source(stored, candidates, ranges))
         transactions.append(
-            ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), part)
+            ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), ranges)
         )
         keys.setdefault(_common_primary_key(candidates))
     changes = ChangelogHistory(dataset, runs, reporter)

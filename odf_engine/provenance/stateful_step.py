@@ -342,8 +342,8 @@ class Timeline:
     def tables(self, session: SparkSession) -> dict[str, DataFrame]:
         """Return the rows of each input, with the columns for row lineage."""
         return {
-            each.query_alias: self._input_table(session, at)
-            for at, each in enumerate(self._request.query_inputs)
+            each.query_alias: self._input_table(session, index)
+            for index, each in enumerate(self._request.query_inputs)
         }
 
     def _input_table(self, session: SparkSession, index: int) -> DataFrame:
@@ -444,9 +444,9 @@ class StatefulTrace:
             traced = self._trace_groups(lineage, time)
         else:
             traced = self._trace_rows(lineage, recomputed, query, time)
-        traced.how += lineage.operations
+        traced.operations += lineage.operations
         if self._own.transaction.kind == "finish":
-            traced.how.append(_FINISHED)
+            traced.operations.append(_FINISHED)
         return traced
 
     def _build_lineage(self, time: Timeline, lineage_class: type[Lineage] = Lineage) -> Lineage:
@@ -467,9 +467,9 @@ class StatefulTrace:
         """Return the streaming plan of the query."""
         streams = MicroBatchQuery(self._session, self._folder / "state", self._folder)
         views: dict[str, DataFrame] = {}
-        for at, each in enumerate(self._request.query_inputs):
+        for index, each in enumerate(self._request.query_inputs):
             schema = query_schema(pq.read_schema(each.schema_file), each.vocab)
-            views[each.query_alias] = streams.view(at, schema, each.vocab)
+            views[each.query_alias] = streams.input_view(index, schema, each.vocab)
         self._streaming_query = run_query(self._session, views, self._request.transform.queries or [])
         inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
         time = self._request.vocab.event_time_column

@@ -43,13 +43,13 @@ class StepResult:
 
     Attributes:
         feeds: rows of each input, in the order of the query's inputs.
-        how: descriptions of the operations.
+        operations: descriptions of the operations.
         reason: why the rows are a superset; None if they are exact.
         lost: whether some result rows were not matched, so ``feeds`` is incomplete.
     """
 
     feeds: list[OffsetSet]
-    how: list[str] = field(default_factory=list[str])
+    operations: list[str] = field(default_factory=list[str])
     reason: str | None = None
     lost: bool = False
 
@@ -112,7 +112,7 @@ def trace_rows(
         reporter.raise_if_cancelled()
         record_ambiguity(batch, traced, ranked=not tracked.ordered)
         _add_origins(batch.filter(batch.column(POSITION).is_valid()), traced)
-    traced.how.append(_describe(tracked, request))
+    traced.operations.append(_describe(tracked, request))
     return traced
 
 

@@ -158,13 +158,13 @@ def producing_transactions(
     if not runs:
         return
     for row in entry.dataset.slices(runs[0][0], runs[-1][1]):
-        own = [
+        ranges = [
             (max(first, row.start), min(last, row.end))
             for first, last in runs
             if first <= row.end and last >= row.start
         ]
-        if own:
-            yield _transaction_history(entry, row.sequence_number), own
+        if ranges:
+            yield _transaction_history(entry, row.sequence_number), ranges
 
 
 def _transaction_history(entry: DatasetEntry, number: int) -> TransactionHistory:
@@ -260,7 +260,7 @@ class TransactionTrace:
         exact: whether exactly the rows of ``feeds`` contributed; otherwise they are all candidates.
         reason: why they are not exact.
         feeds: alias, dataset id and offset ranges of each input, in the order of the query's inputs.
-        how: descriptions of the operations.
+        operations: descriptions of the operations.
     """
 
     block: str
@@ -272,7 +272,7 @@ class TransactionTrace:
     exact: bool
     reason: str | None
     feeds: list[tuple[str, str, list[OffsetRange]]]
-    how: list[str]
+    operations: list[str]
 
 
 def trace_back(
@@ -300,13 +300,13 @@ def trace_back(
     """
     reporter.phase("trace")
     traces: list[TransactionTrace] = []
-    for number, (history, own) in enumerate(producing_transactions(entry, runs)):
+    for number, (history, ranges) in enumerate(producing_transactions(entry, runs)):
         reporter.raise_if_cancelled()
         reporter.set_amounts(files=number)
         if number < _MAX_TRACED_TRANSACTIONS:
-            traces.append(_trace_transaction(workspace, history, own, spark, reporter))
+            traces.append(_trace_transaction(workspace, history, ranges, spark, reporter))
         else:
-            traces.append(_to_transaction_trace(history, own, _all_candidates(history, _TOO_MANY)))
+            traces.append(_to_transaction_trace(history, ranges, _all_candidates(history, _TOO_MANY)))
     return traces
 
 
@@ -420,7 +420,7 @@ def _to_transaction_trace(
     history: TransactionHistory, runs: list[OffsetRange], traced: StepResult
 ) -> TransactionTrace:
     sql, block = history.transform.transform, history.block
-    ranges = [offset_set.runs() for offset_set in traced.feeds]
+    ranges = [offset_set.ranges() for offset_set in traced.feeds]
     reason = traced.reason
     if reason is None and any(offset_set.scattered for offset_set in traced.feeds):
         reason = SCATTERED
@@ -440,7 +440,7 @@ def _to_transaction_trace(
         exact=reason is None,
         reason=reason,
         feeds=feeds,
-        how=traced.how,
+        operations=traced.operations,
     )
 
 
@@ -511,7 +511,10 @@ def _apply_provenance(step: TransactionTrace, derived: RowProvenance) -> Transac
         exact=derived.exact,
         reason=derived.reason,
         feeds=[(alias, dataset, runs.get(alias, [])) for alias, dataset, _ in step.feeds],
-        how=[*step.how, "row by row: each row is made of one row of an input, as its engine says"]
+        operations=[
+            *step.operations,
+            "row by row: each row is made of one row of an input, as its engine says",
+        ]
         if derived.exact
-        else step.how,
+        else step.operations,
     )

@@ -42,10 +42,10 @@ class CellLineage:
         workspace: the workspace of the inputs.
         entry: a derivative dataset.
         steps: transactions of its rows.
-        wanted: the traced columns.
+        columns_traced: the traced columns.
 
     Attributes:
-        how: descriptions of the column lineage.
+        operations: descriptions of the column lineage.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class CellLineage:
         workspace: Workspace,
         entry: DatasetEntry,
         steps: Sequence[TransactionTrace],
-        wanted: TracedColumns,
+        columns_traced: TracedColumns,
     ) -> None:
         state = entry.dataset.state()
         vocab = state.vocabulary
         system_columns = {vocab.offset_column, vocab.system_time_column}
         # System columns depend on the entire row.
-        self._is_entire_row = wanted is None or bool(system_columns.intersection(wanted))
+        self._is_entire_row = columns_traced is None or bool(system_columns.intersection(columns_traced))
         self._found: dict[str, dict[tuple[str, str], None]] = {}
-        self.how: list[str] = []
-        if wanted is None or self._is_entire_row:
+        self.operations: list[str] = []
+        if columns_traced is None or self._is_entire_row:
             return
         names = parse_column_names(state.schema, state.odf_schema) or []
         outputs = [name for name in names if name not in system_columns]
@@ -73,12 +73,12 @@ class CellLineage:
                 columns = dataset_lineage(workspace, entry)
             else:  # a past query
                 columns = _past_query_lineage(workspace, query, each, outputs)
-            for name in wanted:
+            for name in columns_traced:
                 for found in columns.outputs.get(name, columns.outputs.get(ANY_COLUMN, [])):
                     self._add_source(found)
             if columns.problem is not None:
-                self.how.append(f"which columns it is made of cannot be told: {columns.problem}")
-        self._describe(wanted, steps)
+                self.operations.append(f"which columns it is made of cannot be told: {columns.problem}")
+        self._describe(columns_traced, steps)
 
     def contributes(self, alias: str) -> bool:
         """Return whether values of an input contribute to the traced columns."""
@@ -91,22 +91,22 @@ class CellLineage:
     def _add_source(self, found: InputColumn) -> None:
         self._found.setdefault(found.input.casefold(), {})[(found.column, found.how)] = None
 
-    def _describe(self, wanted: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:
-        names = join_words(wanted)
+    def _describe(self, columns_traced: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:
+        names = join_words(columns_traced)
         if not self._found:
-            self.how.append(f"{names} has no value of an input: it follows from which rows there are")
+            self.operations.append(f"{names} has no value of an input: it follows from which rows there are")
             return
         inputs = dict.fromkeys(alias for each in steps for alias, _, runs in each.feeds if runs)
         for alias in inputs:
             if not self.contributes(alias):
-                self.how.append(f"rows of {alias} decide which rows there are, not what {names} is")
+                self.operations.append(f"rows of {alias} decide which rows there are, not what {names} is")
 
 
-def root_column_sources(workspace: Workspace, entry: DatasetEntry, wanted: TracedColumns) -> list[str]:
+def root_column_sources(workspace: Workspace, entry: DatasetEntry, columns: TracedColumns) -> list[str]:
     """Describe the sources of columns of a root dataset in the queries of its ingest."""
     lineage = dataset_lineage(workspace, entry)
     lines: list[str] = []
-    for name in wanted or ():
+    for name in columns or ():
         sources = lineage.outputs.get(name, ())
         if sources and all(each.column == name and each.how == "identity" for each in sources):
             lines.append(f"{name} is as it was read")
@@ -231,10 +231,10 @@ class Tracer:
             kind="root",
             runs=runs,
             rows=row_count(runs),
-            made=origin.made,
-            how=[*origin.how, *root_column_sources(self._workspace, entry, wanted)],
+            made=origin.transactions,
+            how=[*origin.operations, *root_column_sources(self._workspace, entry, wanted)],
             sources=origin.sources,
-            earlier=origin.earlier,
+            earlier=origin.superseded,
         )
 
     def _trace_derivative(
@@ -257,8 +257,8 @@ class Tracer:
             made=[_to_producing_transaction(each) for each in traces],
             how=[
                 *describe_operations(changes.counts),
-                *_distinct(line for each in traces for line in each.how),
-                *cells.how,
+                *_distinct(line for each in traces for line in each.operations),
+                *cells.operations,
             ],
             exact=all(each.exact for each in traces),
             reason=_join_reasons(traces),

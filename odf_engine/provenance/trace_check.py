@@ -129,15 +129,15 @@ class CounterfactualCheck:
             if (past := history.earlier_transactions(self._workspace)) is not None:
                 with payload_scratch_folder(folder) as inner:
                     state = self._compute_state(past, inner, folder / "state", only=only)
-            own = history.transaction(self._workspace)
+            transaction = history.transaction(self._workspace)
             if past is not None and state is None:
-                own = _without_state(own)
+                transaction = _without_state(transaction)
             with payload_scratch_folder(folder) as inner:
                 staged = inner / "data"
-                request = self._make_partial_request(own, inner, only=only)
+                request = self._make_partial_request(transaction, inner, only=only)
                 if state is not None:
                     request = replace(request, prev_checkpoint_path=str(state))
-                result = execute_transaction(self._engine, own, request, self._reporter)
+                result = execute_transaction(self._engine, transaction, request, self._reporter)
                 return Counter() if result.written is None else self._count_rows(staged)
 
     def _compute_state(self, past: Transaction, inner: Path, target: Path, *, only: bool) -> Path | None:
@@ -181,10 +181,10 @@ class CounterfactualCheck:
         path = self._entry.dataset.slice_path(data.physical_hash)
         start = data.offset_interval.start
         ranges = [(first - start, last - start) for first, last in self._step.runs]
-        return self._count_rows(path, ranges), self._count_rows(path, ranges, alone=True)
+        return self._count_rows(path, ranges), self._count_rows(path, ranges, only_ranges=True)
 
     def _count_rows(
-        self, path: Path, ranges: Sequence[OffsetRange] | None = None, *, alone: bool = False
+        self, path: Path, ranges: Sequence[OffsetRange] | None = None, *, only_ranges: bool = False
     ) -> _Rows:
         """Count rows by their values, without offset and system time."""
         vocab = self._entry.dataset.state().vocabulary
@@ -194,7 +194,7 @@ class CounterfactualCheck:
         for batch in read_batches(path):
             self._reporter.raise_if_cancelled()
             names = [name for name in batch.schema.names if name not in skipped]
-            parts = _slice_batch(batch, number, ranges) if alone and ranges is not None else [batch]
+            parts = _slice_batch(batch, number, ranges) if only_ranges and ranges is not None else [batch]
             for part in parts:
                 columns = [part.column(name).to_pylist() for name in names]
                 found.update(tuple(map(_comparable_value, row)) for row in zip(*columns, strict=True))

@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 _POLL_SECONDS: Final = 0.25
 
 
-def java_spark(context: SparkContext) -> Any:
+def scala_context(context: SparkContext) -> Any:
     """Return the Scala `SparkContext` behind a Python context."""
     java: Any = context._jsc
     return java.sc()
 
 
-def tasks_running(context: SparkContext) -> int:
+def count_running_tasks(context: SparkContext) -> int:
     """Return the number of running tasks on all executors; 0 if Spark has stopped.
 
     A task of a cancelled job counts until it reacts to the cancellation.
     """
     try:
-        executors = java_spark(context).statusTracker().getExecutorInfos()
+        executors = scala_context(context).statusTracker().getExecutorInfos()
         return sum(int(each.numRunningTasks()) for each in executors)
     except (Py4JError, OSError):
         return 0  # Spark has stopped
@@ -105,7 +105,7 @@ class ProgressPoller(threading.Thread):
     def _stage(self, stage: int) -> tuple[int, int] | None:
         """Return what a running stage has read, or None. The amounts of a completed stage are stored."""
         try:
-            data = java_spark(self._context).statusStore().lastStageAttempt(stage)
+            data = scala_context(self._context).statusStore().lastStageAttempt(stage)
         except Py4JError:
             return None  # not started yet, or skipped
         read = (int(data.inputRecords()), int(data.inputBytes()))
@@ -273,7 +273,7 @@ def _parallel_batches(
 def _run_partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:
     """Run one partition and return its batches as Arrow IPC messages without schema."""
     jvm: Any = context._jvm
-    address, secret, server = jvm.PythonRDD.runJob(java_spark(context), partitions, [index])
+    address, secret, server = jvm.PythonRDD.runJob(scala_context(context), partitions, [index])
     file, connection = _create_local_socket((address, secret))  # pyright: ignore[reportArgumentType]
     with connection, file:
         messages = []
@@ -307,7 +307,7 @@ def _job_group(context: SparkContext, reporter: Reporter, progress: bool) -> Ite
 
     def cancel() -> None:
         if not ended.is_set():
-            java_spark(context).cancelJobGroupAndFutureJobs(group)
+            scala_context(context).cancelJobGroupAndFutureJobs(group)
 
     poller = ProgressPoller(context, group, reporter) if progress else None
     if poller is not None:

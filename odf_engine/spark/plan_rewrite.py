@@ -117,24 +117,24 @@ def analyzed_plan(frame: DataFrame) -> Any:
     return java.queryExecution().analyzed()
 
 
-def name_of(node: Any) -> str:
+def node_name(node: Any) -> str:
     """Return the class name of a plan node or expression."""
     return node.getClass().getSimpleName()
 
 
-def items(sequence: Any) -> list[Any]:
+def to_list(sequence: Any) -> list[Any]:
     """Return a Scala sequence as a list."""
     return [sequence.apply(index) for index in range(sequence.size())]
 
 
-def id_of(column: Any) -> int:
+def column_id(column: Any) -> int:
     """Return the expression id of a column, unique whatever the column's name."""
     return column.exprId().id()
 
 
-def references(expression: Any) -> set[int]:
+def referenced_ids(expression: Any) -> set[int]:
     """Return the ids of the columns that an expression reads."""
-    return {id_of(column) for column in items(expression.references().toSeq())}
+    return {column_id(column) for column in to_list(expression.references().toSeq())}
 
 
 def is_orderable(column: Any) -> bool:
@@ -214,9 +214,9 @@ def check_repeatable(frame: DataFrame, where: str) -> None:
 
 def _order_dependent(plan: Any) -> Iterator[str]:
     """Yield the names of aggregates in a plan that depend on the row order."""
-    for each in items(plan.expressions()):
+    for each in to_list(plan.expressions()):
         yield from _order_dependent_in(each, ())
-    for each in items(plan.children()):
+    for each in to_list(plan.children()):
         yield from _order_dependent(each)
 
 
@@ -225,12 +225,12 @@ def _order_dependent_in(expression: Any, parents: tuple[str, ...]) -> Iterator[s
 
     A collected set or list is harmless if the functions around it ignore the order of elements.
     """
-    name = name_of(expression)
+    name = node_name(expression)
     ignored = name in _COLLECTING and bool(_ORDER_IGNORING.intersection(parents))
     ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
     if name in _ORDER_DEPENDENT and not ignored and not ordered:
         yield name
-    for each in items(expression.children()):
+    for each in to_list(expression.children()):
         yield from _order_dependent_in(each, (*parents[-1:], name))
 
 
@@ -253,7 +253,7 @@ def track_origins(
         StatefulQueryError: the query is not row-by-row.
     """
     with translate_errors():
-        return OriginTracker(session, inputs).result(frame)
+        return OriginTracker(session, inputs).track_frame(frame)
 
 
 class TrackedPlan(NamedTuple):
@@ -288,13 +288,13 @@ class OriginTracker(PlanBuilder):
         self.system = system or {}
         self.inputs = {name.lower(): (index, vocab) for index, (name, vocab) in enumerate(inputs.items())}
 
-    def result(self, frame: DataFrame) -> TrackedResult:
+    def track_frame(self, frame: DataFrame) -> TrackedResult:
         """Return the frame with the origin of its rows."""
         tracked, order = self.track_top(self.inlined_plan(frame))
         if not tracked.origin:
             raise StatefulQueryError("a query that reads no input")
-        hidden = tracked.passed | {id_of(column) for column in tracked.origin}
-        shown = [column for column in items(tracked.plan.output()) if id_of(column) not in hidden]
+        hidden = tracked.passed | {column_id(column) for column in tracked.origin}
+        shown = [column for column in to_list(tracked.plan.output()) if column_id(column) not in hidden]
         if order:
             total = [
                 *order,
@@ -317,15 +317,15 @@ class OriginTracker(PlanBuilder):
 
     def inline_ctes(self, plan: Any) -> Any:
         """Return the plan with common table expressions inlined."""
-        if name_of(plan) == "WithCTE":
+        if node_name(plan) == "WithCTE":
             return self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
         return plan
 
     def track_top(self, plan: Any) -> tuple[TrackedPlan, list[Any]]:
         """Return the tracked plan, and the sort terms of an ORDER BY at its top."""
-        if name_of(plan) == "Sort" and getattr(plan, "global")():
-            return self.track(plan.child()), items(plan.order())
-        if name_of(plan) == "Project" and name_of(plan.child()) == "Sort":
+        if node_name(plan) == "Sort" and getattr(plan, "global")():
+            return self.track(plan.child()), to_list(plan.order())
+        if node_name(plan) == "Project" and node_name(plan.child()) == "Sort":
             # The query sorts by columns that it does not select: they stay until the rows are sorted.
             below, order = self.track_top(plan.child())
             return self.track_projection(plan, below, keep=order), order
@@ -333,7 +333,7 @@ class OriginTracker(PlanBuilder):
 
     def track(self, plan: Any) -> TrackedPlan:
         """Track a plan in which each row comes from one row of an input."""
-        name = name_of(plan)
+        name = node_name(plan)
         if name == "View" and (known_input := self.inputs.get(plan.desc().identifier().table().lower())):
             return self.track_input(plan, *known_input)
         if name in ("SubqueryAlias", "View"):
@@ -353,7 +353,7 @@ class OriginTracker(PlanBuilder):
 
     def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
         """Track the rows of input number ``index``."""
-        columns = items(view.output())
+        columns = to_list(view.output())
         by_name = {column.name(): column for column in columns}
         offset, operation = by_name[vocab.offset_column], by_name[vocab.operation_type_column]
         position: Any = offset
@@ -361,10 +361,10 @@ class OriginTracker(PlanBuilder):
             base = self.expressions.Literal(index << INPUT_BITS, self.types.LongType)
             position = self.expressions.BitwiseOr(offset, base)
         origin = [self.alias(position, POSITION), self.alias(operation, OPERATION)]
-        passed = {id_of(by_name[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
+        passed = {column_id(by_name[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
         passed |= self.system.keys()
         if vocab.system_time_column in by_name:
-            passed.add(id_of(by_name[vocab.system_time_column]))
+            passed.add(column_id(by_name[vocab.system_time_column]))
         return TrackedPlan(
             self.project([*columns, *origin], view),
             [column.toAttribute() for column in origin],
@@ -373,36 +373,38 @@ class OriginTracker(PlanBuilder):
 
     def track_projection(self, plan: Any, below: TrackedPlan, keep: Sequence[Any] = ()) -> TrackedPlan:
         """Track a projection. ``keep`` are sort terms whose columns must stay for a later sort."""
-        columns = items(plan.projectList())
-        present = {id_of(column) for column in columns}
+        columns = to_list(plan.projectList())
+        present = {column_id(column) for column in columns}
         needed: list[Any] = []
         for order in keep:
-            for column in items(order.references().toSeq()):
-                if id_of(column) not in present:
-                    present.add(id_of(column))
+            for column in to_list(order.references().toSeq()):
+                if column_id(column) not in present:
+                    present.add(column_id(column))
                     needed.append(column)
-        passed = below.passed | {id_of(column) for column in needed}
+        passed = below.passed | {column_id(column) for column in needed}
         return below._replace(
             plan=self.project([*columns, *needed, *below.origin], below.plan), passed=passed
         )
 
     def track_union(self, plan: Any) -> TrackedPlan:
         """Track a UNION: the rows of its branches in sequence."""
-        parts = [self.track(child) for child in items(plan.children())]
-        if not all(part.origin for part in parts):
+        branches = [self.track(child) for child in to_list(plan.children())]
+        if not all(branch.origin for branch in branches):
             raise StatefulQueryError("a UNION with a branch that reads no input")
-        width = len(items(plan.output()))
+        width = len(to_list(plan.output()))
         rows = []
-        for part, child in zip(parts, items(plan.children()), strict=True):
-            rows.append(self.project([*items(child.output()), *part.origin], part.plan))
+        for branch, child in zip(branches, to_list(plan.children()), strict=True):
+            rows.append(self.project([*to_list(child.output()), *branch.origin], branch.plan))
         rewritten = plan.withNewChildren(self.seq(rows))
-        columns = items(rewritten.output())
+        columns = to_list(rewritten.output())
         is_passed = [
-            [id_of(column) in part.passed for column in items(child.output())]
-            for part, child in zip(parts, items(plan.children()), strict=True)
+            [column_id(column) in branch.passed for column in to_list(child.output())]
+            for branch, child in zip(branches, to_list(plan.children()), strict=True)
         ]
         passed = {
-            id_of(columns[position]) for position in range(width) if all(each[position] for each in is_passed)
+            column_id(columns[position])
+            for position in range(width)
+            if all(each[position] for each in is_passed)
         }
         return TrackedPlan(rewritten, columns[width:], frozenset(passed))
 

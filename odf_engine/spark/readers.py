@@ -300,7 +300,7 @@ def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
     """Return the formats of a step. Patterns are checked first, since an invalid one looks like invalid
     data.
     """
-    formats = Formats.of(step.date_format, step.timestamp_format)
+    formats = Formats.parse(step.date_format, step.timestamp_format)
     for option, pattern in (("dateFormat", formats.date), ("timestampFormat", formats.timestamp)):
         if pattern is None:
             continue
@@ -368,9 +368,13 @@ def _cast_inferred(frame: DataFrame, formats: Formats, reporter: Reporter) -> Da
     results = [column[0].as_py() for batch in batches for column in batch.columns]
     fields = []
     for i, name in enumerate(names):
-        fitting = results[i * len(_INFERRED_TYPES) : (i + 1) * len(_INFERRED_TYPES)]
+        castable = results[i * len(_INFERRED_TYPES) : (i + 1) * len(_INFERRED_TYPES)]
         data_type = next(
-            (data_type for data_type, fits in zip(_INFERRED_ARROW_TYPES, fitting, strict=True) if fits),
+            (
+                data_type
+                for data_type, is_castable in zip(_INFERRED_ARROW_TYPES, castable, strict=True)
+                if is_castable
+            ),
             pa.string(),
         )
         fields.append(pa.field(name, data_type))
@@ -378,20 +382,20 @@ def _cast_inferred(frame: DataFrame, formats: Formats, reporter: Reporter) -> Da
 
 
 def _json_field(
-    field: pa.Field, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
+    field: pa.Field, path: tuple[str, ...], spelling: Mapping[tuple[str, ...], str]
 ) -> st.StructField:
-    return st.StructField(spelled.get(path, field.name), _json_read_type(field.type, path, spelled))
+    return st.StructField(spelling.get(path, field.name), _json_read_type(field.type, path, spelling))
 
 
 def _json_read_type(
-    data_type: pa.DataType, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
+    data_type: pa.DataType, path: tuple[str, ...], spelling: Mapping[tuple[str, ...], str]
 ) -> st.DataType:
     """Return the type to read a JSON value with: text for scalars at any depth, except binary columns."""
     spark = spark_type(data_type, ".".join(path))
     if isinstance(spark, st.StructType):
-        return st.StructType([_json_field(member, (*path, member.name), spelled) for member in data_type])
+        return st.StructType([_json_field(member, (*path, member.name), spelling) for member in data_type])
     if isinstance(spark, st.ArrayType):
-        return st.ArrayType(_json_read_type(data_type.value_type, path, spelled))
+        return st.ArrayType(_json_read_type(data_type.value_type, path, spelling))
     return spark if isinstance(spark, st.BinaryType) and data_type != UUID else st.StringType()
 
 
@@ -436,15 +440,15 @@ def slices_frame(
     Raises:
         NotFound, BadData: a slice is missing or damaged.
     """
-    plain = query_schema(schema, vocab)
+    query_types = query_schema(schema, vocab)
     with translate_errors():
         if not paths:
-            return session.createDataFrame([], spark_schema(plain))
+            return session.createDataFrame([], spark_schema(query_types))
         wide = [_is_wide(path, vocab) for path in paths]
         if len(paths) > _MAX_IN_ORDER and not any(wide):
-            return _read(session, paths, plain)
+            return _read(session, paths, query_types)
         frames = [
-            _read_wide(session, path, plain, vocab) if is_wide else _read(session, [path], plain)
+            _read_wide(session, path, query_types, vocab) if is_wide else _read(session, [path], query_types)
             for path, is_wide in zip(paths, wide, strict=True)
         ]
         return reduce(lambda left, right: left.union(right), frames)

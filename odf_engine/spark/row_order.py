@@ -25,8 +25,8 @@ from odf_engine.spark.plan_rewrite import (
     analyzed_plan,
     check_repeatable,
     is_orderable,
-    items,
-    name_of,
+    node_name,
+    to_list,
 )
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import identifier
@@ -256,19 +256,19 @@ class _TotalOrder(PlanBuilder):
 
     def _with_total_sorts(self, plan: Any) -> Any:
         """Return the plan with every ORDER BY made total."""
-        name = name_of(plan)
+        name = node_name(plan)
         if name == "View":
             return plan
         if name == "Sample":
             raise confinement_error(
                 plan, "TABLESAMPLE gives other rows each time", "choose rows by their values"
             )
-        children = items(plan.children())
+        children = to_list(plan.children())
         rewritten = [self._with_total_sorts(each) for each in children]
         if any(new is not old for new, old in zip(rewritten, children, strict=True)):
             plan = self.with_children(plan, rewritten)
         if name == "Sort" and getattr(plan, "global")():
-            order = [*items(plan.order()), *self._all_columns(rewritten[0])]
+            order = [*to_list(plan.order()), *self._all_columns(rewritten[0])]
             return self.sort(order, rewritten[0], everywhere=True)
         if name in _LIMITING:
             self._limits += 1
@@ -279,13 +279,13 @@ class _TotalOrder(PlanBuilder):
         return plan
 
     def _all_columns(self, plan: Any) -> list[Any]:
-        return [self.ascending(each) for each in items(plan.output()) if is_orderable(each)]
+        return [self.ascending(each) for each in to_list(plan.output()) if is_orderable(each)]
 
 
 def _is_ordered(plan: Any) -> bool:
-    while name_of(plan) in _ORDER_PRESERVING:
+    while node_name(plan) in _ORDER_PRESERVING:
         plan = plan.child()
-    return name_of(plan) == "Sort" and getattr(plan, "global")()
+    return node_name(plan) == "Sort" and getattr(plan, "global")()
 
 
 _REORDERING: Final = re.compile(
@@ -308,11 +308,11 @@ def strip_order_by(builder: PlanBuilder, plan: Any) -> tuple[Any, tuple[str, ...
         The plan, and the sort terms: column name, direction and null order of each. Empty without an ORDER
             BY.
     """
-    sort = plan.child() if name_of(plan) == "Project" else plan
-    if name_of(sort) != "Sort" or not getattr(sort, "global")():
+    sort = plan.child() if node_name(plan) == "Project" else plan
+    if node_name(sort) != "Sort" or not getattr(sort, "global")():
         return plan, ()
-    columns = items(plan.output() if sort is plan else plan.projectList())
-    orders = items(sort.order())
+    columns = to_list(plan.output() if sort is plan else plan.projectList())
+    orders = to_list(sort.order())
     sort_columns = [
         builder.alias(each.child(), f"{ORDER_PREFIX}{index}") for index, each in enumerate(orders)
     ]

@@ -190,7 +190,7 @@ class Formats:
     timestamp: str | None = None
 
     @classmethod
-    def of(cls, date: str | None, timestamp: str | None) -> Formats:
+    def parse(cls, date: str | None, timestamp: str | None) -> Formats:
         """Parse the formats of a manifest: ``rfc3339``, a Spark pattern, or a strftime format.
 
         Raises:

@@ -195,8 +195,8 @@ class QuoteScan:
     def _count(self, lines: bytes) -> None:
         if self._escape:
             lines = lines.replace(self._escape * 2, b"").replace(self._escape + self._quote, b"")
-        left = lines.translate(None, self._non_quotes).replace(self._quote * 2, b"")
-        self._has_odd_line = self._has_odd_line or self._quote in left
+        remaining = lines.translate(None, self._non_quotes).replace(self._quote * 2, b"")
+        self._has_odd_line = self._has_odd_line or self._quote in remaining
 
 
 class LineScan:

@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep, TemporalTable
 from odf_engine.spark.errors import QueryError, to_user_error, translate_errors
-from odf_engine.spark.plan_rewrite import PlanBuilder, items, name_of
+from odf_engine.spark.plan_rewrite import PlanBuilder, node_name, to_list
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.sql.query_text import TableName, attach_query_excerpt, query_excerpt, tokenize
 from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall
@@ -99,8 +99,8 @@ def check_confined(
     Raises:
         QueryError: the query is not confined; with line and column.
     """
-    tables, own = referenced_tables(session, plan, clauses=clauses)
-    names = own | {name.casefold() for name in views}
+    tables, cte_names = referenced_tables(session, plan, clauses=clauses)
+    names = cte_names | {name.casefold() for name in views}
     for parts, node in tables:
         if len(parts) != 1 or parts[0].casefold() not in names:
             named = ".".join(f"`{part}`" for part in parts)
@@ -182,9 +182,9 @@ def confinement_error(node: Any, message: str, hint: str | None) -> QueryError:
     line, start = origin.line(), origin.startPosition()
     if line.isEmpty() or start.isEmpty():
         return QueryError(message, hint=hint)
-    place = (line.get(), start.get() + 1)
-    where = f"line {place[0]}, column {place[1]}"
-    return QueryError(message, hint=hint, where=where, line=place[0], column=place[1])
+    position = (line.get(), start.get() + 1)
+    where = f"line {position[0]}, column {position[1]}"
+    return QueryError(message, hint=hint, where=where, line=position[0], column=position[1])
 
 
 SYNTAX_EXAMPLE: Final = (
@@ -232,10 +232,10 @@ def temporal_tables(
     Raises:
         InvalidQuery: a temporal table is not an input, or its key has a column that the input lacks.
     """
-    known = {name.lower(): name for name in inputs}
+    input_names = {name.lower(): name for name in inputs}
     tables: dict[str, Table] = {}
     for each in declared:
-        name = known.get(each.name.lower())
+        name = input_names.get(each.name.lower())
         if name is None:
             raise InvalidQuery(
                 f"the temporal table '{each.name}' is no input",
@@ -315,7 +315,7 @@ class _Rewriter(PlanBuilder):
                 where="query",
                 hint=SYNTAX_EXAMPLE,
             )
-        children = items(plan.children())
+        children = to_list(plan.children())
         rewritten = [self.rewrite(child) for child in children]
         if all(new is old for new, old in zip(rewritten, children, strict=True)):
             return plan
@@ -324,14 +324,14 @@ class _Rewriter(PlanBuilder):
     def _rewrite_with(self, plan: Any) -> Any:
         relations = [
             self.java.scala.Tuple3(each._1(), self.rewrite(each._2()), each._3())
-            for each in items(plan.cteRelations())
+            for each in to_list(plan.cteRelations())
         ]
         unresolved = self.catalyst.plans.logical.UnresolvedWith
         return unresolved(self.rewrite(plan.child()), self.seq(relations), plan.allowRecursion())
 
     def _rewrite_join(self, plan: Any, alias: str, clause: Any) -> Any:
         table = self._find_table(clause)
-        kind = plan.joinType().sql() if name_of(plan.joinType()) != "UsingJoin" else "USING"
+        kind = plan.joinType().sql() if node_name(plan.joinType()) != "UsingJoin" else "USING"
         if kind not in ("INNER", "LEFT OUTER"):
             raise InvalidQuery(
                 f"the temporal table '{table.name}' cannot be joined with {kind}",
@@ -368,7 +368,7 @@ class _Rewriter(PlanBuilder):
 
     def _find_table(self, clause: Any) -> Table:
         relation = clause.relation()
-        parts = items(relation.multipartIdentifier()) if name_of(relation) == "UnresolvedRelation" else []
+        parts = to_list(relation.multipartIdentifier()) if node_name(relation) == "UnresolvedRelation" else []
         name = ".".join(parts)
         table = self._tables.get(name.lower())
         if table is not None and clause.timestamp().isDefined():
@@ -391,7 +391,7 @@ def _find_clause(plan: Any) -> tuple[str, Any] | None:
         return None
     relation = plan.relation()
     if alias is None:
-        alias = relation.multipartIdentifier().last() if name_of(relation) == "UnresolvedRelation" else ""
+        alias = relation.multipartIdentifier().last() if node_name(relation) == "UnresolvedRelation" else ""
     return alias, plan
 
 
@@ -455,17 +455,21 @@ def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]
 
 
 def _run_step(
-    session: SparkSession, step: SqlQueryStep, place: str, views: Sequence[str], tables: Mapping[str, Table]
+    session: SparkSession,
+    step: SqlQueryStep,
+    location: str,
+    views: Sequence[str],
+    tables: Mapping[str, Table],
 ) -> DataFrame:
     query = re.sub(r"(\s*;)+\s*\Z", "", step.query)
     try:
         if uses_as_of_join([step]):
-            plan = parse_select(session, quote_as_of_times(query), place)
+            plan = parse_select(session, quote_as_of_times(query), location)
             check_confined(session, plan, views, clauses=True)
             plan = rewrite_as_of_joins(session, plan, tables, views)
             check_confined(session, plan, [*views, *(table.view for table in tables.values())])
         else:
-            plan = parse_select(session, query, place)
+            plan = parse_select(session, query, location)
             check_confined(session, plan, views)
         frame = PlanBuilder(session).to_frame(plan)
         check_analyzed(session, frame)
@@ -473,9 +477,9 @@ def _run_step(
     except (PySparkException, QueryError) as error:
         translated = to_user_error(error) if isinstance(error, PySparkException) else error
         error_where = (
-            f"{place}, {translated.where}"
+            f"{location}, {translated.where}"
             if isinstance(translated, QueryError) and translated.where
-            else place
+            else location
         )
         translated.where = error_where
         if "time travel" in translated.message:
@@ -533,16 +537,16 @@ class AdHocQuery:
 
     Args:
         sql: the query.
-        known: names of all datasets.
+        dataset_names: names of all datasets.
 
     Raises:
         InvalidQuery: the syntax of a table function is invalid.
     """
 
-    def __init__(self, sql: str, known: Collection[str]) -> None:
+    def __init__(self, sql: str, dataset_names: Collection[str]) -> None:
         self.sql = sql
         with attach_query_excerpt([SqlQueryStep(query=sql)]):
-            self._query = RewrittenQuery(re.sub(r"(\s*;)+\s*\Z", "", sql), known)
+            self._query = RewrittenQuery(re.sub(r"(\s*;)+\s*\Z", "", sql), dataset_names)
 
     @property
     def calls(self) -> Mapping[str, TableFunctionCall]:
@@ -605,12 +609,12 @@ def to_storable(frame: DataFrame) -> DataFrame:
 
 def make_names_unique(names: Collection[str]) -> list[str]:
     """Make names unique, ignoring case, by the suffixes ``_2``, ``_3``, …."""
-    taken = {name.casefold() for name in names}
+    reserved = {name.casefold() for name in names}
     seen: set[str] = set()
     result: list[str] = []
     for name in names:
         unique, number = name, 1
-        while unique.casefold() in seen or (number > 1 and unique.casefold() in taken):
+        while unique.casefold() in seen or (number > 1 and unique.casefold() in reserved):
             number += 1
             unique = f"{name}_{number}"
         seen.add(unique.casefold())

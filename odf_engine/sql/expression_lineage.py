@@ -194,31 +194,31 @@ class Scope:
 
     Attributes:
         tables: relations that FROM can refer to, by lower-case name.
-        follow: resolves a subquery.
+        resolve_subquery: resolves a subquery.
         sources: relations in FROM of this SELECT, with their qualifiers.
-        joined: columns of USING, which several sources share.
+        using_columns: columns of USING, which several sources share.
         aliases: columns of this SELECT by lower-case name, in the order of the SELECT list.
-        named: clauses of WINDOW by lower-case name.
+        windows: clauses of WINDOW by lower-case name.
         outer: the scope around a subquery.
-        bound: lower-case names of enclosing lambda parameters.
+        lambda_parameters: lower-case names of enclosing lambda parameters.
         rows: row dependencies found so far.
     """
 
     tables: dict[str, Relation]
-    follow: Callable[[exp.Expr, Scope], Relation]
+    resolve_subquery: Callable[[exp.Expr, Scope], Relation]
     sources: list[tuple[str, Relation]] = field(default_factory=list)
-    joined: dict[str, OutputColumn] = field(default_factory=dict)
+    using_columns: dict[str, OutputColumn] = field(default_factory=dict)
     aliases: dict[str, OutputColumn] = field(default_factory=dict)
-    named: dict[str, exp.Expr] = field(default_factory=dict)
+    windows: dict[str, exp.Expr] = field(default_factory=dict)
     outer: Scope | None = None
-    bound: frozenset[str] = frozenset()
+    lambda_parameters: frozenset[str] = frozenset()
     rows: RowDependencies = field(default_factory=dict)
 
-    def inner(self) -> Scope:
+    def subquery_scope(self) -> Scope:
         """Return the scope of a subquery."""
-        return Scope(dict(self.tables), self.follow, outer=self)
+        return Scope(dict(self.tables), self.resolve_subquery, outer=self)
 
-    def source(self, name: str) -> Relation | None:
+    def find_source(self, name: str) -> Relation | None:
         """Return the relation with this qualifier, if exactly one has it."""
         found = [relation for known, relation in self.sources if known == name.casefold()]
         return found[0] if len(found) == 1 else None
@@ -235,7 +235,7 @@ class Scope:
         return found
 
     def _resolve(self, parts: Sequence[str]) -> OutputColumn | None:
-        if parts[0].casefold() in self.bound:
+        if parts[0].casefold() in self.lambda_parameters:
             return OutputColumn(parts[0], {})
         if (found := self._qualified(parts) or self._unqualified(parts)) is not None:
             return found
@@ -252,8 +252,8 @@ class Scope:
 
     def _unqualified(self, parts: Sequence[str]) -> OutputColumn | None:
         name = parts[0].casefold()
-        if name in self.joined:
-            return _nested_field(self.joined[name], parts[1:])
+        if name in self.using_columns:
+            return _nested_field(self.using_columns[name], parts[1:])
         outs = [out for _, relation in self.sources if (out := relation.find(name)) is not None]
         if not outs and name in self.aliases:
             outs = [self.aliases[name], *self._unresolved(parts[:1])]
@@ -312,14 +312,14 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
             return scope.resolve([part.name for part in node.parts])
         case exp.Star():
             return OutputColumn(None, expand_star(node, scope).all_sources())
-        case exp.Identifier() if node.name.casefold() in scope.bound:
+        case exp.Identifier() if node.name.casefold() in scope.lambda_parameters:
             return OutputColumn(node.name, {})
         case exp.Dot() if isinstance(node.expression, exp.Identifier):
             return expression_sources(node.this, scope).field(node.expression.name)
         case exp.Lambda():
             names = {each.name.casefold() for each in node.expressions}
             # the copy shares the lists and dictionaries of the scope
-            inner = replace(scope, bound=scope.bound | names)
+            inner = replace(scope, lambda_parameters=scope.lambda_parameters | names)
             return OutputColumn(
                 None, with_transformation(expression_sources(node.this, inner).value, "transformation")
             )
@@ -395,7 +395,7 @@ def _window_sources(node: exp.Window, scope: Scope) -> ValueSources:
     clauses: list[exp.Expr] = [node]
     alias = node.args.get("alias")
     while alias is not None:
-        clause = scope.named.get(alias.name.casefold())
+        clause = scope.windows.get(alias.name.casefold())
         if clause is None:
             raise LineageUnresolved(f"there is no window '{alias.name}'")
         clauses.append(clause)
@@ -422,7 +422,7 @@ def _window_sources(node: exp.Window, scope: Scope) -> ValueSources:
 
 
 def _subquery_sources(node: exp.Query, scope: Scope) -> ValueSources:
-    relation = scope.follow(node, scope.inner())
+    relation = scope.resolve_subquery(node, scope.subquery_scope())
     scope.rows.update(relation.rows)
     return with_transformation(relation.all_sources(), "transformation")
 
@@ -439,13 +439,13 @@ def expand_star(node: exp.Expr, scope: Scope) -> Relation:
         raise LineageUnresolved("`* REPLACE` and `* RENAME` cannot be followed")
     relation = _resolve_star(qualifiers, scope)
     names = [each.parts for each in star.args.get("except_") or () if isinstance(each, exp.Column)]
-    return relation.without(parts[-1].name for parts in names if len(parts) == 1)
+    return relation.drop_columns(parts[-1].name for parts in names if len(parts) == 1)
 
 
 def _resolve_star(qualifiers: Sequence[str], scope: Scope) -> Relation:
     if not qualifiers:
         return all_columns(scope)
-    if len(qualifiers) == 1 and (relation := scope.source(qualifiers[0])) is not None:
+    if len(qualifiers) == 1 and (relation := scope.find_source(qualifiers[0])) is not None:
         return relation
     out = scope.resolve(qualifiers)
     if out.fields is not None:
@@ -455,12 +455,12 @@ def _resolve_star(qualifiers: Sequence[str], scope: Scope) -> Relation:
 
 def all_columns(scope: Scope) -> Relation:
     """Return the columns of ``*``: the shared columns of USING once and first."""
-    relations = [relation.without(scope.joined) for name, relation in scope.sources if name]
-    outs = [*scope.joined.values(), *(out for relation in relations for out in relation.outs)]
+    relations = [relation.drop_columns(scope.using_columns) for name, relation in scope.sources if name]
+    outs = [*scope.using_columns.values(), *(out for relation in relations for out in relation.columns)]
     unresolved = [relation.open for relation in relations if relation.open is not None]
     remaining = None
     if unresolved:
         inputs = tuple(dict.fromkeys(name for each in unresolved for name in each.inputs))
-        but = frozenset.intersection(*(each.but for each in unresolved))
+        but = frozenset.intersection(*(each.excluded for each in unresolved))
         remaining = UnresolvedColumns(inputs, merge_sources(*(each.value for each in unresolved)), but)
     return Relation(outs, open=remaining)

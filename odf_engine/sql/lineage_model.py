@@ -75,20 +75,20 @@ def merge_sources(*values: ValueSources) -> ValueSources:
     """
     merged: ValueSources = {}
     for value in values:
-        for column, how in value.items():
-            if column not in merged or _STRENGTH[how] > _STRENGTH[merged[column]]:
-                merged[column] = how
+        for column, transformation in value.items():
+            if column not in merged or _STRENGTH[transformation] > _STRENGTH[merged[column]]:
+                merged[column] = transformation
     return merged
 
 
-def with_transformation(value: ValueSources, how: TransformationType) -> ValueSources:
+def with_transformation(value: ValueSources, transformation: TransformationType) -> ValueSources:
     """Return the sources after a further transformation of the value."""
-    return {column: max(old, how, key=_STRENGTH.__getitem__) for column, old in value.items()}
+    return {column: max(old, transformation, key=_STRENGTH.__getitem__) for column, old in value.items()}
 
 
-def as_row_dependencies(value: ValueSources, how: TransformationType) -> RowDependencies:
+def as_row_dependencies(value: ValueSources, transformation: TransformationType) -> RowDependencies:
     """Return the sources of a value as row dependencies of this type."""
-    return {(*column, how): None for column in value}
+    return {(*column, transformation): None for column in value}
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class UnresolvedColumns:
     Attributes:
         inputs: inputs whose columns are passed on under their own names.
         value: further sources that any of the columns may have.
-        but: lower-case names of columns that are excluded.
+        excluded: lower-case names of columns that are excluded.
     """
 
     inputs: tuple[str, ...] = ()
     value: ValueSources = field(default_factory=dict)
-    but: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
 
     def column(self, name: str) -> ValueSources:
         """Return the sources of a column with this name."""
@@ -140,7 +140,7 @@ class UnresolvedColumns:
             with_transformation(self.value, transformation),
         )
 
-    def whole(self) -> ValueSources:
+    def all_sources(self) -> ValueSources:
         """Return the sources that any of the columns may have."""
         return merge_sources({(each, ANY_COLUMN): "unknown" for each in self.inputs}, self.value)
 
@@ -150,67 +150,71 @@ class Relation:
     """A table: an input, a step or a subquery.
 
     Attributes:
-        outs: its columns in order.
+        columns: its columns in order.
         rows: its row dependencies.
         open: further columns with unknown names and positions.
     """
 
-    outs: Sequence[OutputColumn]
+    columns: Sequence[OutputColumn]
     rows: RowDependencies = field(default_factory=dict)
     open: UnresolvedColumns | None = None
 
     def find(self, name: str) -> OutputColumn | None:
         """Return the column with this name; several columns with the same name are merged."""
         matches = [
-            out for out in self.outs if out.name is not None and out.name.casefold() == name.casefold()
+            out for out in self.columns if out.name is not None and out.name.casefold() == name.casefold()
         ]
         if not matches:  # Spark generates a name for a column without one, like sum(x)
             matches = [
                 out
-                for out in self.outs
+                for out in self.columns
                 if out.name is None and _normalize_name(out.text) == _normalize_name(name)
             ]
         if not matches and not name.isidentifier():
-            matches = [replace(out, fields=None) for out in self.outs if out.name is None]
+            matches = [replace(out, fields=None) for out in self.columns if out.name is None]
         if len(matches) > 1:
             return OutputColumn(name, merge_sources(*(out.value for out in matches)))
         return matches[0] if matches else None
 
     def unresolved_column(self, name: str) -> OutputColumn | None:
         """Return the column with this name among the columns with unknown names."""
-        if self.open is None or name.casefold() in self.open.but:
+        if self.open is None or name.casefold() in self.open.excluded:
             return None
         return OutputColumn(name, self.open.column(name))
 
-    def without(self, names: Iterable[str]) -> Relation:
+    def drop_columns(self, names: Iterable[str]) -> Relation:
         """Return the relation without the columns of these names."""
         removed = frozenset(name.casefold() for name in names)
-        outs = [out for out in self.outs if out.name is None or out.name.casefold() not in removed]
+        outs = [out for out in self.columns if out.name is None or out.name.casefold() not in removed]
         return replace(
-            self, outs=outs, open=replace(self.open, but=self.open.but | removed) if self.open else None
+            self,
+            columns=outs,
+            open=replace(self.open, excluded=self.open.excluded | removed) if self.open else None,
         )
 
     def all_sources(self) -> ValueSources:
         """Return the sources of all columns."""
-        return merge_sources(*(out.value for out in self.outs), self.open.whole() if self.open else {})
+        return merge_sources(
+            *(out.value for out in self.columns), self.open.all_sources() if self.open else {}
+        )
 
-    def renamed(self, names: Sequence[str]) -> Relation | None:
+    def rename_columns(self, names: Sequence[str]) -> Relation | None:
         """Return the relation with these column names; None if the number of columns differs."""
         if self.open is not None:
             return Relation(
                 [OutputColumn(name, with_transformation(self.all_sources(), "unknown")) for name in names],
                 self.rows,
             )
-        if len(names) != len(self.outs):
+        if len(names) != len(self.columns):
             return None
-        outs = [replace(out, name=name) for out, name in zip(self.outs, names, strict=True)]
-        return replace(self, outs=outs)
+        outs = [replace(out, name=name) for out, name in zip(self.columns, names, strict=True)]
+        return replace(self, columns=outs)
 
     def column_sources(self, names: Sequence[str] | None) -> dict[str, ValueSources]:
         """Return the sources of each column. ``names`` are the known names of the result's columns."""
         sources: dict[str, ValueSources] = {}
         spelling: dict[str, str] = {}
-        for out in self.outs:
+        for out in self.columns:
             if out.name is not None or not names:
                 name = out.name or out.text
                 name = spelling.setdefault(name.casefold(), name)
@@ -219,7 +223,7 @@ class Relation:
             if name.casefold() not in spelling:
                 sources[name] = self._infer_sources(name)
         if self.open is not None and not names:
-            sources[ANY_COLUMN] = self.open.whole()
+            sources[ANY_COLUMN] = self.open.all_sources()
         return sources
 
     def _infer_sources(self, name: str) -> ValueSources:
@@ -227,7 +231,7 @@ class Relation:
         if (out := self.find(name)) is not None:
             return out.value
         unresolved = self.unresolved_column(name)
-        nameless = [with_transformation(out.value, "unknown") for out in self.outs if out.name is None]
+        nameless = [with_transformation(out.value, "unknown") for out in self.columns if out.name is None]
         return merge_sources(unresolved.value if unresolved else {}, *nameless)
 
 

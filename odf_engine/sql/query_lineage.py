@@ -60,7 +60,7 @@ def trace_columns(
         return unknown_lineage(inputs, outputs, "the query is nested too deeply")
     columns: dict[str, list[InputColumn]] = {}
     for name, value in relation.column_sources(outputs).items():
-        columns[name] = [InputColumn(*column, how) for column, how in value.items()]
+        columns[name] = [InputColumn(*column, transformation) for column, transformation in value.items()]
     return ColumnLineage(columns, [InputColumn(*row) for row in relation.rows])
 
 
@@ -95,7 +95,9 @@ def resolve_query(
     resolver = _LineageResolver({name.casefold(): column for name, column in times.items()})
     result: Relation | None = None
     for step in queries:
-        names = [out.name for relation in relations.values() for out in relation.outs if out.name is not None]
+        names = [
+            out.name for relation in relations.values() for out in relation.columns if out.name is not None
+        ]
         result = resolver.query(parse_query(step.query, names), Scope(dict(relations), resolver.query))
         if step.alias is not None:
             relations[step.alias.casefold()] = result
@@ -149,25 +151,25 @@ class _LineageResolver:
         if clause.args.get("recursive"):
             raise LineageUnresolved("WITH RECURSIVE cannot be followed")
         for each in clause.expressions:
-            relation = self.query(each.this, scope.inner())
+            relation = self.query(each.this, scope.subquery_scope())
             scope.tables[each.alias.casefold()] = _apply_column_aliases(relation, each.args.get("alias"))
 
     # --- Unions ---
 
     def _set_operation(self, node: exp.SetOperation, scope: Scope) -> Relation:
         _require_supported(node, _SET)
-        left = self.query(node.this, scope.inner())
-        right = self.query(node.expression, scope.inner())
+        left = self.query(node.this, scope.subquery_scope())
+        right = self.query(node.expression, scope.subquery_scope())
         rows: RowDependencies = {**left.rows, **right.rows}
         if not isinstance(node, exp.Union):
             rows |= as_row_dependencies(merge_sources(left.all_sources(), right.all_sources()), "filter")
         uses_right = not isinstance(node, exp.Except)
         if left.open is None and right.open is None:
-            if len(left.outs) != len(right.outs):
+            if len(left.columns) != len(right.columns):
                 raise LineageUnresolved("the sides of a union have not as many columns")
             outs = [
                 replace(one, value=merge_sources(one.value, other.value if uses_right else {}), fields=None)
-                for one, other in zip(left.outs, right.outs, strict=True)
+                for one, other in zip(left.columns, right.columns, strict=True)
             ]
             relation = Relation(outs, rows)
         else:
@@ -180,7 +182,7 @@ class _LineageResolver:
         self, left: Relation, right: Relation, rows: RowDependencies, uses_right: bool
     ) -> Relation:
         """Return a union of relations whose number of columns is unknown."""
-        if not left.outs and not right.outs and left.open and right.open:
+        if not left.columns and not right.columns and left.open and right.open:
             inputs = dict.fromkeys([*left.open.inputs, *right.open.inputs])
             if len(inputs) == 1 and not left.open.value and not right.open.value:
                 return Relation([], rows, UnresolvedColumns(tuple(inputs)))
@@ -211,7 +213,7 @@ class _LineageResolver:
         if (clause := node.args.get("from_")) is not None:
             self._add_source(clause.this, scope)
         self._add_joins(node, scope)
-        scope.named = {each.name.casefold(): each for each in node.args.get("windows") or ()}
+        scope.windows = {each.name.casefold(): each for each in node.args.get("windows") or ()}
         group = node.args.get("group")
         self._add_filter(
             node.args.get("where"), scope
@@ -245,15 +247,15 @@ class _LineageResolver:
         unresolved: list[UnresolvedColumns] = []
         for each in node.expressions:
             found = self._select_item(each, scope)
-            outs += found.outs
+            outs += found.columns
             unresolved += [found.open] if found.open is not None else []
-            for out in found.outs:
+            for out in found.columns:
                 if isinstance(each, exp.Alias | exp.Aliases) and out.name:
                     scope.aliases.setdefault(out.name.casefold(), out)
         remaining = None
         if unresolved:
             inputs = tuple(name for each in unresolved for name in each.inputs)
-            but = frozenset.intersection(*(each.but for each in unresolved))
+            but = frozenset.intersection(*(each.excluded for each in unresolved))
             remaining = UnresolvedColumns(
                 tuple(dict.fromkeys(inputs)), merge_sources(*(each.value for each in unresolved)), but
             )
@@ -284,11 +286,13 @@ class _LineageResolver:
             windowed = any(function_name(call) in WINDOWS for call in each.find_all(exp.Anonymous))
             scope.rows.update(as_row_dependencies(out.value, "window" if windowed else "group_by"))
         if group.args.get("all"):
-            for out in relation.outs:
-                plain: ValueSources = {
-                    column: how for column, how in out.value.items() if how != "aggregation"
+            for out in relation.columns:
+                unaggregated: ValueSources = {
+                    column: transformation
+                    for column, transformation in out.value.items()
+                    if transformation != "aggregation"
                 }
-                scope.rows.update(as_row_dependencies(plain, "group_by"))
+                scope.rows.update(as_row_dependencies(unaggregated, "group_by"))
 
     def _grouping_expressions(self, node: exp.Expr) -> Iterator[exp.Expr]:
         for each in node.iter_expressions():
@@ -325,7 +329,7 @@ class _LineageResolver:
     ) -> list[str]:
         if any(relation.open for _, relation in [*before, *after]):
             raise LineageUnresolved("a NATURAL JOIN cannot be followed, because not all columns are known")
-        names = [out.name for _, relation in before for out in relation.outs if out.name]
+        names = [out.name for _, relation in before for out in relation.columns if out.name]
         return [name for name in dict.fromkeys(names) if any(each.find(name) for _, each in after)]
 
     def _merge_joined_column(
@@ -333,11 +337,11 @@ class _LineageResolver:
     ) -> None:
         """Merge a column of USING or of a NATURAL JOIN from both sides."""
         sides = [Scope(scope.tables, self.query, sources=each) for each in (before, after)]
-        sides[0].joined = scope.joined
+        sides[0].using_columns = scope.using_columns
         columns = [side.resolve([name]) for side in sides]
         value = merge_sources(*(out.value for out in columns))
         scope.rows.update(as_row_dependencies(value, "join"))
-        scope.joined = {**scope.joined, name.casefold(): OutputColumn(name, value)}
+        scope.using_columns = {**scope.using_columns, name.casefold(): OutputColumn(name, value)}
 
     def _add_source(self, node: exp.Expr, scope: Scope) -> None:
         """Add the relation in FROM or JOIN to the sources of the scope."""
@@ -358,7 +362,7 @@ class _LineageResolver:
             self._add_common_tables(node, inner)
             relation = self._add_ordering(node, self.query(node.this, inner), self._sibling_scope(inner))
         else:
-            relation = self.query(node, scope.inner())
+            relation = self.query(node, scope.subquery_scope())
         relation = self._pivoted(node, relation)
         scope.rows.update(relation.rows)
         relation = replace(_apply_column_aliases(relation, node.args.get("alias")), rows={})
@@ -402,7 +406,7 @@ class _LineageResolver:
         alias = node.args.get("alias")
         name = (alias.name if alias is not None else "").casefold() or " "
         if isinstance(node.this, exp.Query):
-            relation = self.query(node.this, scope.inner())
+            relation = self.query(node.this, scope.subquery_scope())
             scope.rows.update(relation.rows)
             return name, replace(_apply_column_aliases(relation, alias), rows={})
         value = with_transformation(expression_sources(node.this, scope).value, "transformation")
@@ -414,7 +418,7 @@ class _LineageResolver:
 
 def _apply_column_aliases(relation: Relation, alias: exp.Expr | None) -> Relation:
     names = [each.name for each in alias.columns] if isinstance(alias, exp.TableAlias) else []
-    renamed = relation.renamed(names) if names else relation
+    renamed = relation.rename_columns(names) if names else relation
     if renamed is None:
         raise LineageUnresolved(f"there are not as many columns as names: {', '.join(names)}")
     return renamed
@@ -422,6 +426,10 @@ def _apply_column_aliases(relation: Relation, alias: exp.Expr | None) -> Relatio
 
 def _column_at(node: exp.Expr, relation: Relation) -> OutputColumn:
     """Return the column at a position of the SELECT list, from 1."""
-    if relation.open is not None or not node.name.isdecimal() or not 0 < int(node.name) <= len(relation.outs):
+    if (
+        relation.open is not None
+        or not node.name.isdecimal()
+        or not 0 < int(node.name) <= len(relation.columns)
+    ):
         return OutputColumn(None, relation.all_sources())
-    return relation.outs[int(node.name) - 1]
+    return relation.columns[int(node.name) - 1]

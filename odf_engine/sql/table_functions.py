@@ -186,14 +186,14 @@ class RewrittenQuery:
         calls: table functions by the names of the tables that replace them.
     """
 
-    def __init__(self, sql: str, known: Collection[str]) -> None:
+    def __init__(self, sql: str, dataset_names: Collection[str]) -> None:
         """``known`` are the names of the datasets.
 
         Raises:
             InvalidQuery: the syntax of a table function is invalid; with line and column.
         """
         self._sql = sql
-        names = {name.casefold() for name in known}
+        names = {name.casefold() for name in dataset_names}
         words = tokenize(sql)
         tables_found = table_names(sql)
         tables = [each for each in tables_found if each.call is None]

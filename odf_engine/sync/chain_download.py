@@ -399,25 +399,25 @@ class DownloadTotals(NamedTuple):
 def download_chain(
     dataset: Dataset,
     remote: RemoteDataset,
-    theirs: Multihash,
+    remote_head: Multihash,
     reporter: Reporter,
     *,
     parallel: int,
     force: bool = False,
     first: Callable[[], None] = lambda: None,
-    look: Callable[[RemoteBlock], None] = lambda walked: None,
+    check_block: Callable[[RemoteBlock], None] = lambda walked: None,
 ) -> DownloadTotals:
-    """Download a chain and make ``theirs`` the head of the dataset, or change nothing.
+    """Download a chain and make ``remote_head`` the head of the dataset, or change nothing.
 
     Args:
         dataset: the local dataset; its folder must exist, and may be empty.
         remote: the remote dataset.
-        theirs: its head, which differs from the local one.
+        remote_head: its head, which differs from the local one.
         reporter: receives progress; checked for cancellation.
         parallel: number of parallel transfers.
         force: discard blocks that only the local dataset has; a reference stores its head.
         first: called just before the head is set.
-        look: called with every new block as soon as it is known, in any order; may raise.
+        check_block: called with every new block as soon as it is known, in any order; may raise.
 
     Raises:
         HistoriesDiverged: the local dataset has blocks of its own, without ``force``.
@@ -425,7 +425,7 @@ def download_chain(
         OdfError: see :func:`odf_engine.sync.pull.pull_dataset`.
     """
     with Quarantine(dataset) as quarantine:
-        download = _ChainDownload(quarantine, remote, theirs, reporter, look)
+        download = _ChainDownload(quarantine, remote, remote_head, reporter, check_block)
         try:
             download.download(parallel, force)
         except Conflict:
@@ -445,23 +445,23 @@ def download_chain(
 def restore(
     dataset: Dataset,
     remote: RemoteDataset,
-    theirs: Multihash,
+    remote_head: Multihash,
     reporter: Reporter,
     *,
     parallel: int,
-    look: Callable[[RemoteBlock], None] = lambda walked: None,
+    check_block: Callable[[RemoteBlock], None] = lambda walked: None,
 ) -> DownloadTotals:
-    """Download damaged or missing objects of the chain up to ``theirs``; the head is unchanged.
+    """Download damaged or missing objects of the chain up to ``remote_head``; the head is unchanged.
 
     Blocks are checked by hash, slices and checkpoints by size.
 
     Args:
         dataset: the local dataset.
         remote: another copy of it.
-        theirs: head of that copy.
+        remote_head: head of that copy.
         reporter: receives progress; checked for cancellation.
         parallel: number of parallel transfers.
-        look: called with every block of the copy; may raise.
+        check_block: called with every block of the copy; may raise.
 
     Returns:
         The number of downloaded blocks, and the downloaded bytes of slices and checkpoints.
@@ -475,9 +475,9 @@ def restore(
         with ObjectDownloads(dataset.folder, quarantine.folder, remote, reporter, parallel) as downloads:
             downloads.start()
             for walked in walk_back(
-                CachedBlockSource(remote, quarantine), theirs, lambda block: False, reporter
+                CachedBlockSource(remote, quarantine), remote_head, lambda block: False, reporter
             ):
-                look(walked)
+                check_block(walked)
                 blocks.append(walked.hash)
                 for file in referenced_objects(walked):
                     downloads.request(file)
@@ -494,24 +494,24 @@ class _ChainDownload:
         self,
         quarantine: Quarantine,
         remote: RemoteDataset,
-        theirs: Multihash,
+        remote_head: Multihash,
         reporter: Reporter,
-        look: Callable[[RemoteBlock], None],
+        check_block: Callable[[RemoteBlock], None],
     ) -> None:
-        self.quarantine, self.remote, self.theirs = quarantine, remote, theirs
+        self.quarantine, self.remote, self.remote_head = quarantine, remote, remote_head
         self.dataset = quarantine.dataset
         self.ours = self.dataset.head()
         self.discards_blocks = False
         self.bytes = 0
-        self._reporter, self._check_block = reporter, look
+        self._reporter, self._check_block = reporter, check_block
 
     def download(self, parallel: int, force: bool) -> None:
         """Determine the new blocks, and download them with their objects."""
-        if self.ours is not None and self.dataset.contains_block(self.theirs):
+        if self.ours is not None and self.dataset.contains_block(self.remote_head):
             self._move_back(force)
             return
         with self._object_downloads(parallel) as downloads:
-            batch = self.remote.block_batch(self.ours, self.theirs)
+            batch = self.remote.block_batch(self.ours, self.remote_head)
             if batch is not None:
                 self._download_batch(batch, self.ours, downloads)
             elif self.ours is None:
@@ -526,8 +526,8 @@ class _ChainDownload:
     def _move_back(self, force: bool) -> None:
         """Move back to an older block: the remote head is part of the local chain."""
         if not force:
-            raise _diverged_error(Relation("ahead", 0, 0, self.theirs), self.remote.url)
-        self.quarantine.set_parent(self.theirs)
+            raise _diverged_error(Relation("ahead", 0, 0, self.remote_head), self.remote.url)
+        self.quarantine.set_parent(self.remote_head)
         self.discards_blocks = True
 
     def _download_new(self, downloads: ObjectDownloads) -> None:
@@ -545,7 +545,7 @@ class _ChainDownload:
         for walked in stack.oldest_first(self.quarantine, self.remote.url):
             self._append(walked)
 
-    def _download_after_walk(self, downloads: ObjectDownloads, ours: Multihash, force: bool) -> None:
+    def _download_after_walk(self, downloads: ObjectDownloads, local_head: Multihash, force: bool) -> None:
         oldest: list[RemoteBlock] = []
 
         def report_block(block: RemoteBlock) -> None:
@@ -563,7 +563,7 @@ class _ChainDownload:
         if self.discards_blocks and not force:
             raise _diverged_error(relation, self.remote.url)
         common = relation.common
-        batch = self.remote.block_batch(common, self.theirs) if self.discards_blocks else None
+        batch = self.remote.block_batch(common, self.remote_head) if self.discards_blocks else None
         if batch is not None:  # the protocol needs the blocks to know the requested objects
             self._download_batch(batch, common, downloads)
             return
@@ -596,8 +596,8 @@ class _ChainDownload:
                 dict.fromkeys(file for file in referenced_objects(block) if downloads.is_missing(file))
             )
             last = block_hash
-        if last != self.theirs:
-            problem = f"the blocks that were sent do not end in {self.theirs}, the head"
+        if last != self.remote_head:
+            problem = f"the blocks that were sent do not end in {self.remote_head}, the head"
             raise BadData(problem, where=self.remote.url, hint=SOURCE_HINT)
         self.remote.prepare(list(files))
         downloads.start()
@@ -618,7 +618,7 @@ class _ChainDownload:
     ) -> BlockStack:
         stack = BlockStack() if stack is None else stack
         for block in walk_back(
-            CachedBlockSource(self.remote, self.quarantine), self.theirs, known, self._reporter
+            CachedBlockSource(self.remote, self.quarantine), self.remote_head, known, self._reporter
         ):
             self._check_block(block)
             on_block(block)
@@ -666,10 +666,10 @@ def download_proof(dataset: Dataset, remote: RemoteDataset, head: Multihash, rep
 
 
 def _diverged_error(relation: Relation, where: str) -> HistoriesDiverged:
-    here = f"{relation.ours:,} block{'' if relation.ours == 1 else 's'}"
-    there = f"{relation.theirs:,}"
+    local_text = f"{relation.ours:,} block{'' if relation.ours == 1 else 's'}"
+    remote_text = f"{relation.theirs:,}"
     error = HistoriesDiverged(
-        f"the histories diverged: {here} only here, {there} only there",
+        f"the histories diverged: {local_text} only here, {remote_text} only there",
         where=where,
         hint="--force takes the history from there, and keeps the head of here as a reference",
     )

@@ -124,16 +124,18 @@ def compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Rela
         Conflict: it is another dataset.
         OdfError: as :func:`walk_back`.
     """
-    ours, theirs = dataset.head(), remote.head()
-    blocks = 0 if ours is None else dataset.state().blocks
-    if theirs is None or ours is None:
+    local_head, remote_head = dataset.head(), remote.head()
+    blocks = 0 if local_head is None else dataset.state().blocks
+    if remote_head is None or local_head is None:
         return Relation("new", blocks, 0, None)
-    if ours == theirs:
-        return Relation("equal", 0, 0, ours)
-    if dataset.contains_block(theirs):
-        return Relation("ahead", blocks - 1 - dataset.block(theirs).block.sequence_number, 0, theirs)
+    if local_head == remote_head:
+        return Relation("equal", 0, 0, local_head)
+    if dataset.contains_block(remote_head):
+        return Relation(
+            "ahead", blocks - 1 - dataset.block(remote_head).block.sequence_number, 0, remote_head
+        )
     count, last = 0, None
-    for last in walk_back(remote, theirs, dataset.contains_block, reporter):
+    for last in walk_back(remote, remote_head, dataset.contains_block, reporter):
         count += 1
         total = count + last.block.sequence_number
         reporter.set_amounts(files=count, total_files=total)
@@ -141,7 +143,7 @@ def compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Rela
     return relation_to(dataset, last, count, remote.url)
 
 
-def relation_to(dataset: Dataset, first: RemoteBlock, theirs: int, where: str) -> Relation:
+def relation_to(dataset: Dataset, first: RemoteBlock, remote_blocks: int, where: str) -> Relation:
     """Return the relation to a chain with ``theirs`` blocks missing locally; ``first`` is the oldest of them.
 
     Raises:
@@ -151,16 +153,16 @@ def relation_to(dataset: Dataset, first: RemoteBlock, theirs: int, where: str) -
     if common is None:
         raise unrelated_error(dataset, first.block, where)
     # Sequence numbers of remote blocks are not trusted here.
-    ours = dataset.state().sequence_number - dataset.block(common).block.sequence_number
-    return Relation("diverged" if ours else "behind", ours, theirs, common)
+    local_blocks = dataset.state().sequence_number - dataset.block(common).block.sequence_number
+    return Relation("diverged" if local_blocks else "behind", local_blocks, remote_blocks, common)
 
 
 def unrelated_error(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:
     """Return the error for a chain with another first block."""
-    ours = dataset.state().dataset_id
-    theirs = first.event.dataset_id if isinstance(first.event, Seed) else "no dataset"
-    if theirs == ours:
+    local_id = dataset.state().dataset_id
+    remote_id = first.event.dataset_id if isinstance(first.event, Seed) else "no dataset"
+    if remote_id == local_id:
         message = "it has the same id, and another first block"
     else:
-        message = f"it is another dataset: {theirs}, where this one is {ours}"
+        message = f"it is another dataset: {remote_id}, where this one is {local_id}"
     return Conflict(message, where=where, hint="pull it under a name of its own: --as NAME")

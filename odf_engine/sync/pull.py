@@ -73,28 +73,32 @@ def pull_dataset(
         NotSynced: the dataset is updated, but a power failure may revert it.
     """
     reporter.phase("compare")
-    dataset, theirs = entry.dataset, _require_head(remote)
-    ours = dataset.head()
+    dataset, remote_head = entry.dataset, _require_head(remote)
+    local_head = dataset.head()
     restored_totals = DownloadTotals(0, 0, 0)
-    if ours is not None and _needs_restoring(dataset, ours, theirs, force):
+    if local_head is not None and _needs_restoring(dataset, local_head, remote_head, force):
         check_dataset = partial(_check_same, entry.id, remote.url)
-        restored_totals = restore(dataset, remote, theirs, reporter, parallel=parallel, look=check_dataset)
-    if ours is not None and (ours == theirs or (not force and dataset.contains_block(theirs))):
-        download_proof(dataset, remote, theirs, reporter)
-        return _up_to_date_result(dataset, theirs, restored_totals)
+        restored_totals = restore(
+            dataset, remote, remote_head, reporter, parallel=parallel, check_block=check_dataset
+        )
+    if local_head is not None and (
+        local_head == remote_head or (not force and dataset.contains_block(remote_head))
+    ):
+        download_proof(dataset, remote, remote_head, reporter)
+        return _up_to_date_result(dataset, remote_head, restored_totals)
 
     def record_origin_first() -> None:  # before the blocks: no untrusted query may run in between
         if not (dataset.folder / ORIGIN_FILE).exists():
             record_origin(entry, remote.url)
 
     totals = download_chain(
-        dataset, remote, theirs, reporter, parallel=parallel, force=force, first=record_origin_first
+        dataset, remote, remote_head, reporter, parallel=parallel, force=force, first=record_origin_first
     )
-    download_proof(dataset, remote, theirs, reporter)
-    return _updated_result(ours, theirs, totals)
+    download_proof(dataset, remote, remote_head, reporter)
+    return _updated_result(local_head, remote_head, totals)
 
 
-def _needs_restoring(dataset: Dataset, ours: Multihash, theirs: Multihash, force: bool) -> bool:
+def _needs_restoring(dataset: Dataset, local_head: Multihash, remote_head: Multihash, force: bool) -> bool:
     """Return whether local objects must be checked, and downloaded again if they are damaged.
 
     Raises:
@@ -102,8 +106,8 @@ def _needs_restoring(dataset: Dataset, ours: Multihash, theirs: Multihash, force
     """
     try:
         dataset.state()
-        is_contained = dataset.contains_block(theirs)
-        for block in (ours, theirs) if is_contained else (ours,):
+        is_contained = dataset.contains_block(remote_head)
+        for block in (local_head, remote_head) if is_contained else (local_head,):
             dataset.block(block)  # the index may hide a damaged block file
     except (MalformedBlock, NotFound) as error:
         if not force:
@@ -136,10 +140,10 @@ def clone_dataset(
     """
     workspace.check_importable(alias)
     reporter.phase("compare")
-    theirs = _require_head(remote)
+    remote_head = _require_head(remote)
     with incoming_folder(workspace.odf, remote.url) as folder:
         try:
-            pulled = _pull_new(workspace, folder, remote, theirs, reporter, parallel)
+            pulled = _pull_new(workspace, folder, remote, remote_head, reporter, parallel)
             return _add_to_workspace(workspace, folder, alias, remote), pulled
         except AlreadyExists:
             shutil.rmtree(folder, ignore_errors=True)
@@ -160,17 +164,19 @@ def _pull_new(
     workspace: Workspace,
     folder: Path,
     remote: RemoteDataset,
-    theirs: Multihash,
+    remote_head: Multihash,
     reporter: Reporter,
     parallel: int,
 ) -> PullResult:
     dataset = Dataset(folder, workspace.index)
     check_block = _absence_check(workspace)
-    if dataset.head() == theirs:  # an earlier attempt failed only at the name
-        totals = restore(dataset, remote, theirs, reporter, parallel=parallel)
+    if dataset.head() == remote_head:  # an earlier attempt failed only at the name
+        totals = restore(dataset, remote, remote_head, reporter, parallel=parallel)
     else:
         try:
-            totals = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=check_block)
+            totals = download_chain(
+                dataset, remote, remote_head, reporter, parallel=parallel, check_block=check_block
+            )
         except NotSynced as error:  # the dataset is not visible yet
             raise error.as_failure() from error
         except Conflict:
@@ -179,11 +185,13 @@ def _pull_new(
             # The source was reset after an earlier attempt had failed at the name: start again.
             shutil.rmtree(folder)
             folder.mkdir()
-            totals = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=check_block)
+            totals = download_chain(
+                dataset, remote, remote_head, reporter, parallel=parallel, check_block=check_block
+            )
     state = dataset.state()
     _check_absent(workspace, state.dataset_id)
-    download_proof(dataset, remote, theirs, reporter)
-    return _updated_result(None, theirs, DownloadTotals(state.blocks, state.records, totals.bytes))
+    download_proof(dataset, remote, remote_head, reporter)
+    return _updated_result(None, remote_head, DownloadTotals(state.blocks, state.records, totals.bytes))
 
 
 def _require_head(remote: RemoteDataset) -> Multihash:
@@ -193,26 +201,28 @@ def _require_head(remote: RemoteDataset) -> Multihash:
     return head
 
 
-def _up_to_date_result(dataset: Dataset, theirs: Multihash, restored: DownloadTotals) -> PullResult:
+def _up_to_date_result(dataset: Dataset, remote_head: Multihash, restored: DownloadTotals) -> PullResult:
     state = dataset.state()
-    ahead = state.sequence_number - dataset.block(theirs).block.sequence_number
+    ahead = state.sequence_number - dataset.block(remote_head).block.sequence_number
     return PullResult(
         status="updated" if restored.blocks or restored.bytes else "up-to-date",
         old_head=state.head,
         new_head=state.head,
-        their_head=theirs,
+        their_head=remote_head,
         **restored._asdict(),
-        relation=Relation("ahead" if ahead else "equal", ahead, 0, theirs),
+        relation=Relation("ahead" if ahead else "equal", ahead, 0, remote_head),
     )
 
 
-def _updated_result(ours: Multihash | None, theirs: Multihash, totals: DownloadTotals) -> PullResult:
-    relation = Relation("equal", 0, 0, theirs)
+def _updated_result(
+    local_head: Multihash | None, remote_head: Multihash, totals: DownloadTotals
+) -> PullResult:
+    relation = Relation("equal", 0, 0, remote_head)
     return PullResult(
         status="updated",
-        old_head=ours,
-        new_head=theirs,
-        their_head=theirs,
+        old_head=local_head,
+        new_head=remote_head,
+        their_head=remote_head,
         relation=relation,
         **totals._asdict(),
     )

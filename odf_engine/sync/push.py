@@ -68,13 +68,13 @@ def push(
         hint = "a dataset can be pushed to a folder (file:), a bucket (s3:) or a server (odf+https:)"
         raise Unsupported(f"what lies at {scheme}: can only be read", where=remote.url, hint=hint)
     reporter.phase("compare")
-    theirs = remote.head()
+    remote_head = remote.head()
     relation = _compare(entry.dataset, remote, reporter)
     if not force:
         _require_fast_forward(relation, remote.url)
     if isinstance(remote, RemoteWithPush):
         return remote.push(entry.dataset, relation, reporter, force=force, parallel=parallel)
-    return _FilePush(entry, remote, reporter, parallel).run(relation, theirs)
+    return _FilePush(entry, remote, reporter, parallel).run(relation, remote_head)
 
 
 def _compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Relation:
@@ -127,7 +127,7 @@ class _FilePush:
         self.blocks = self.objects = self.bytes = 0
         self.done_files = self.done_bytes = 0
 
-    def run(self, relation: Relation, theirs: Multihash | None) -> PushResult:
+    def run(self, relation: Relation, remote_head: Multihash | None) -> PushResult:
         new = self._collect(relation.common)
         if new.blocks:
             objects = _count_text(len(new.files), "object")
@@ -140,16 +140,16 @@ class _FilePush:
         self._upload_all(new.files, self._send_file)
         self._send_proof(new.head)
         self._upload_all(new.blocks, self._send_block)
-        if new.head != theirs:
+        if new.head != remote_head:
             self.reporter.phase("commit")
-            if theirs is not None and relation.kind in ("behind", "diverged"):
-                self.remote.set_ref(f"{_OLD_HEAD_PREFIX}{theirs.abbreviated}", theirs)
+            if remote_head is not None and relation.kind in ("behind", "diverged"):
+                self.remote.set_ref(f"{_OLD_HEAD_PREFIX}{remote_head.abbreviated}", remote_head)
             self.reporter.raise_if_cancelled()
-            self.remote.set_head(theirs, new.head)
-        sent = self.objects or new.head != theirs
+            self.remote.set_head(remote_head, new.head)
+        sent = self.objects or new.head != remote_head
         return PushResult(
             status="updated" if sent else "up-to-date",
-            old_head=theirs,
+            old_head=remote_head,
             new_head=new.head,
             blocks=self.blocks,
             objects=self.objects,

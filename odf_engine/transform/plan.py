@@ -184,8 +184,12 @@ def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: Chain
                 watermarks.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
         number = rows[-1].sequence_number if rows else after
     watermarks.reverse()
-    previous = [before, *(mark.event_time for mark in watermarks)]
-    return [mark for mark, last in zip(watermarks, previous, strict=False) if mark.event_time != last]
+    previous = [before, *(watermark.event_time for watermark in watermarks)]
+    return [
+        watermark
+        for watermark, last in zip(watermarks, previous, strict=False)
+        if watermark.event_time != last
+    ]
 
 
 @dataclass(frozen=True)
@@ -391,11 +395,11 @@ def transaction_of_block(
 
 def _combined_watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
     watermarks = [each.watermark for each in inputs]
-    known = [mark for mark in watermarks if mark is not None]
+    known = [watermark for watermark in watermarks if watermark is not None]
     if len(known) < len(watermarks):
         return state.watermark
-    least = min(known)
-    return least if state.watermark is None else max(least, state.watermark)
+    minimum = min(known)
+    return minimum if state.watermark is None else max(minimum, state.watermark)
 
 
 def _plan_input(

@@ -45,7 +45,7 @@ def main() -> None:
     java = find_java()
     if class_data_archive.find_archive(java) is None:
         print("recording the class-data archive …")
-        archive_recorder.record(java)
+        archive_recorder.record_archive(java)
     root = str(Path(__file__).resolve().parents[2])
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
         ways = {

@@ -149,4 +149,4 @@ def test_offsets_fold_into_runs() -> None:
     folding.add(pa.array([5, 3, 4, 9, 3], pa.int64()))
     folding.add_ranges([(10, 12), (0, 1)])
     folding.add(pa.array([2], pa.int64()))
-    assert folding.runs() == [(0, 5), (9, 12)] and not folding.scattered
+    assert folding.ranges() == [(0, 5), (9, 12)] and not folding.scattered

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.spark.runtime import class_data_archive
-from odf_engine.spark.runtime.archive_recorder import _exclusive_lock, record
+from odf_engine.spark.runtime.archive_recorder import _exclusive_lock, record_archive
 from odf_engine.spark.runtime.class_data_archive import ArchiveTrainer
 from odf_engine.spark.runtime.jvm import Java, find_java
 
@@ -17,7 +17,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
     """A Java whose archives go to a folder of this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("ODF_SPARK_ARCHIVE", raising=False)
-    class_data_archive.folder().mkdir(parents=True)
+    class_data_archive.archive_folder().mkdir(parents=True)
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "java").write_text("#!/bin/sh\n")
@@ -101,7 +101,7 @@ def test_only_one_process_records(java: Java) -> None:
     lock = class_data_archive.archive_path(java).with_suffix(".lock")
     with _exclusive_lock(lock) as alone:
         assert alone
-        assert record(java) is None
+        assert record_archive(java) is None
 
 
 def test_training_waits_while_there_is_work(java: Java) -> None:
@@ -115,7 +115,7 @@ def test_training_waits_while_there_is_work(java: Java) -> None:
     thread.stop()
     assert not thread.is_alive()
     assert warmed == []
-    assert list(class_data_archive.folder().iterdir()) == []
+    assert list(class_data_archive.archive_folder().iterdir()) == []
 
 
 def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
@@ -129,4 +129,4 @@ def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
 
 
 def test_real_java_has_a_key() -> None:
-    assert class_data_archive.archive_path(find_java()).parent == class_data_archive.folder()
+    assert class_data_archive.archive_path(find_java()).parent == class_data_archive.archive_folder()

@@ -157,7 +157,7 @@ def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: py
     java = find_java(str(breaks_with_archive(tmp_path)))
     made = tmp_path / class_data_archive.archive_path(java).name
     made.write_bytes(b"this is no archive")
-    class_data_archive.folder().mkdir(parents=True)
+    class_data_archive.archive_folder().mkdir(parents=True)
     class_data_archive.publish_archive(java, made)
     folder = tmp_path / "odf"
     folder.mkdir()

@@ -160,7 +160,7 @@ def _sandbox(workspace: Workspace, runtime: SparkRuntime) -> Sandbox:
 
     odf, spark = workspace.odf, SparkEngine(runtime)
     return Sandbox(
-        workspace.config, odf / "cache", odf / "sandbox.log", "the proof", without=spark, dataset=False
+        workspace.config, odf / "cache", odf / "sandbox.log", "the proof", fallback=spark, dataset=False
     )
 
 

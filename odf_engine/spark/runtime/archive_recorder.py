@@ -21,7 +21,7 @@ from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
 
 
-def record(java: Java) -> Path | None:
+def record_archive(java: Java) -> Path | None:
     """Record the archive for a Java runtime, unless it exists or another process records it.
 
     Returns:
@@ -79,7 +79,7 @@ def main() -> None:
     if hasattr(os, "sched_setscheduler"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    record(find_java(sys.argv[1]))
+    record_archive(find_java(sys.argv[1]))
 
 
 if __name__ == "__main__":

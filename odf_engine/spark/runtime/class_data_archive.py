@@ -33,7 +33,7 @@ def is_enabled() -> bool:
     return os.environ.get("ODF_SPARK_ARCHIVE", "1") != "0"
 
 
-def folder() -> Path:
+def archive_folder() -> Path:
     """Return the folder of the archives, shared by all workspaces of a user."""
     # Deferred, as Arrow and PySpark below: they are slow to import.
     import platformdirs
@@ -51,7 +51,7 @@ def archive_path(java: Java) -> Path:
         status = file.stat()
         parts += [str(file), str(status.st_size), str(status.st_mtime_ns)]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-    return folder() / f"{key}{'.aot' if _uses_aot_cache(java) else '.jsa'}"
+    return archive_folder() / f"{key}{'.aot' if _uses_aot_cache(java) else '.jsa'}"
 
 
 def find_archive(java: Java) -> Path | None:

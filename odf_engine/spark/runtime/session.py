@@ -177,9 +177,9 @@ class SparkRuntime:
         context = self._context
         if context is None or not self.is_alive:
             return 0
-        from odf_engine.spark.arrow_batches import tasks_running
+        from odf_engine.spark.arrow_batches import count_running_tasks
 
-        return tasks_running(context)
+        return count_running_tasks(context)
 
     @property
     def memory(self) -> Memory | None:

@@ -73,13 +73,13 @@ def is_application_ended(context: SparkContext) -> bool:
         return True
 
 
-def check_executors(session: SparkSession, folder: Path, shown: Path) -> None:
+def check_executors(session: SparkSession, folder: Path, shared_path: Path) -> None:
     """Check that every executor can read and write files in the workspace.
 
     Args:
         session: any session.
         folder: an empty folder on the shared path.
-        shown: that path in errors.
+        shared_path: that path in errors.
 
     Raises:
         SparkFailed: the cluster provides no executors, or one cannot access the path.
@@ -98,20 +98,22 @@ def check_executors(session: SparkSession, folder: Path, shown: Path) -> None:
             source.mkdir()
             for number in range(count):
                 (source / str(number)).write_text(token)
-            _copy_on_executors(session, source, target, shown)
+            _copy_on_executors(session, source, target, shared_path)
             found = "".join(path.read_text() for path in target.glob("part-*")).split()
             if found != [token] * count:
-                raise SparkFailed(f"what executors write to {shown} is not there", hint=_SHARED_PATH_HINT)
+                raise SparkFailed(
+                    f"what executors write to {shared_path} is not there", hint=_SHARED_PATH_HINT
+                )
             checked |= {str(each.id()) for each in _executors(session) if int(each.completedTasks()) > 0}
             shutil.rmtree(source)
             shutil.rmtree(target)
     except OSError as error:
         raise SparkFailed(
-            f"what executors write to {shown} is not ours: {error}", hint=_SHARED_PATH_HINT
+            f"what executors write to {shared_path} is not ours: {error}", hint=_SHARED_PATH_HINT
         ) from error
 
 
-def _copy_on_executors(session: SparkSession, source: Path, target: Path, shown: Path) -> None:
+def _copy_on_executors(session: SparkSession, source: Path, target: Path, shared_path: Path) -> None:
     """Copy a folder with the executors.
 
     Raises:
@@ -134,15 +136,15 @@ def _copy_on_executors(session: SparkSession, source: Path, target: Path, shown:
                     "`spark.executor.cores` (in `spark.conf`) ask for",
                 ) from error
             where = _LOST_ON.search(str(_full_message(error)))
-            raise _access_error(where[1] if where else "", shown) from error
+            raise _access_error(where[1] if where else "", shared_path) from error
     failed = next((str(each.hostPort()) for each in _executors(session) if int(each.failedTasks()) > 0), None)
     if failed is not None:
-        raise _access_error(failed, shown)
+        raise _access_error(failed, shared_path)
 
 
-def _access_error(host: str, shown: Path) -> SparkFailed:
+def _access_error(host: str, shared_path: Path) -> SparkFailed:
     executor = f"the executor on {host}" if host else "an executor"
-    return SparkFailed(f"{executor} cannot read and write in {shown}", hint=_SHARED_PATH_HINT)
+    return SparkFailed(f"{executor} cannot read and write in {shared_path}", hint=_SHARED_PATH_HINT)
 
 
 def _full_message(error: BaseException) -> str:

@@ -20,10 +20,10 @@ from odf_engine.spark.plan_rewrite import (
     StatefulQueryError,
     TrackedResult,
     analyzed_plan,
-    id_of,
-    items,
-    name_of,
-    references,
+    column_id,
+    node_name,
+    referenced_ids,
+    to_list,
 )
 from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.streaming.stateful_query import conjuncts, has_watermark
@@ -74,13 +74,13 @@ def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool) -> DataF
         keys: the key columns.
         changes: whether retractions or corrections may be among them.
     """
-    known = " AND ".join(f"{key} IS NOT NULL" for key in keys)
-    plain = (
+    has_key = " AND ".join(f"{key} IS NOT NULL" for key in keys)
+    appended = (
         f"SELECT * EXCEPT ({OPERATION}), true AS {IS_ACTIVE}, false AS {IS_OLDEST} "
-        f"FROM {_VERSIONS} WHERE {known}"
+        f"FROM {_VERSIONS} WHERE {has_key}"
     )
     if not changes:
-        return _run_sql(plain, versions=rows)
+        return _run_sql(appended, versions=rows)
     following = f"OVER (PARTITION BY {', '.join(keys)} ORDER BY {POSITION})"
     return _run_sql(
         f"""
@@ -89,7 +89,7 @@ def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool) -> DataF
         FROM (
             SELECT *, lead({OPERATION}) {following} AS odf_next,
                 lead({POSITION}) {following} AS odf_next_place
-            FROM {_VERSIONS} WHERE {known}
+            FROM {_VERSIONS} WHERE {has_key}
         ) WHERE {OPERATION} <> {Op.CORRECT_FROM:d}
             OR NOT coalesce(odf_next = {Op.CORRECT_TO:d} AND odf_next_place = {POSITION} + 1, false)
         """,
@@ -246,9 +246,11 @@ class AsOfQuery(PlanBuilder):
             StatefulQueryError: that part is not row-by-row.
         """
         with translate_errors():
-            return OriginTracker(self.session, self.inputs, self.system).result(self.query_after_joins(views))
+            return OriginTracker(self.session, self.inputs, self.system).track_frame(
+                self.query_after_joins(views)
+            )
 
-    def rows(self, number: int, views: Mapping[str, DataFrame]) -> DataFrame:
+    def left_rows(self, number: int, views: Mapping[str, DataFrame]) -> DataFrame:
         """Return the left rows of a join: ``l0``, …, their keys ``k0``, …, time, position and operation.
 
         Args:
@@ -257,16 +259,18 @@ class AsOfQuery(PlanBuilder):
         """
         join = self.joins[number]
         with translate_errors():
-            part = OriginTracker(self.session, self.inputs, self.system).track(
+            tracked = OriginTracker(self.session, self.inputs, self.system).track(
                 self._substitute(join.left, views)
             )
-            columns = [*items(join.left.output())]
+            columns = [*to_list(join.left.output())]
             named = [self.alias(column, f"l{index}") for index, column in enumerate(columns)]
             keys = [self.alias(left, f"k{index}") for index, (left, _) in enumerate(join.keys)]
-            made = self.project([*named, *keys, self.alias(join.time, TIME), *part.origin], part.plan)
-            return self.to_frame(made)
+            projected = self.project(
+                [*named, *keys, self.alias(join.time, TIME), *tracked.origin], tracked.plan
+            )
+            return self.to_frame(projected)
 
-    def versions(self, number: int, frame: DataFrame) -> DataFrame:
+    def version_rows(self, number: int, frame: DataFrame) -> DataFrame:
         """Return the rows of a join's keyed input: ``r0``, …, their keys ``k0``, …, time, position,
         operation.
         """
@@ -274,7 +278,7 @@ class AsOfQuery(PlanBuilder):
         vocab = self.inputs[join.table.name]
         with translate_errors():
             plan = analyzed_plan(frame)
-            columns = {column.name(): index for index, column in enumerate(items(plan.output()))}
+            columns = {column.name(): index for index, column in enumerate(to_list(plan.output()))}
             renamed = self._replace_columns(plan, join.right)
             named = [self.alias(column, f"r{index}") for index, column in enumerate(join.right)]
             keys = [self.alias(right, f"k{index}") for index, (_, right) in enumerate(join.keys)]
@@ -297,8 +301,8 @@ class AsOfQuery(PlanBuilder):
             return frame
         with translate_errors():
             plan = analyzed_plan(frame)
-            named = {column.name(): column for column in items(plan.output())}
-            old = [*items(join.left.output()), *join.right]
+            named = {column.name(): column for column in to_list(plan.output())}
+            old = [*to_list(join.left.output()), *join.right]
             names = [name for name in named if name[:1] in "lr" and name[1:].isdigit()]
             renamed = [
                 self.replace_column(named[name], column) for name, column in zip(names, old, strict=True)
@@ -332,59 +336,59 @@ class AsOfQuery(PlanBuilder):
         return self._find_inputs(self._rest_plan, through=False)
 
     def _find_inputs(self, plan: Any, *, through: bool = True) -> set[str]:
-        if name_of(plan) == "LocalRelation" and (index := self._join_index(plan)) is not None:
+        if node_name(plan) == "LocalRelation" and (index := self._join_index(plan)) is not None:
             return self._find_inputs(self.joins[index].left) if through else set()
-        if name_of(plan) == "View":
+        if node_name(plan) == "View":
             view = plan.desc().identifier().table().lower()
             if found := {name for name in self.inputs if name.lower() == view}:
                 return found
         return {
-            name for child in items(plan.children()) for name in self._find_inputs(child, through=through)
+            name for child in to_list(plan.children()) for name in self._find_inputs(child, through=through)
         }
 
     # --- Cutting ------------------------------------------------------------------------------
 
     def _split(self, plan: Any) -> Any:
         """Return the plan with a placeholder for the rows of each join."""
-        children = items(plan.children())
+        children = to_list(plan.children())
         rewritten = [self._split(child) for child in children]
         if any(new is not old for new, old in zip(rewritten, children, strict=True)):
             plan = self.with_children(plan, rewritten)
-        if name_of(plan) == "Join" and (table := self._find_table(plan.right())) is not None:
+        if node_name(plan) == "Join" and (table := self._find_table(plan.right())) is not None:
             return self._add_join(plan, table)
         return plan
 
     def _find_table(self, plan: Any) -> Table | None:
         """Return the temporal table on one side of a join, identified by its hidden view."""
-        while name_of(plan) in ("SubqueryAlias", "Project"):
+        while node_name(plan) in ("SubqueryAlias", "Project"):
             plan = plan.child()
-        if name_of(plan) != "View":
+        if node_name(plan) != "View":
             return None
         return self._tables.get(plan.desc().identifier().table().lower())
 
     def _add_join(self, plan: Any, table: Table) -> Any:
-        output = items(plan.output())
+        output = to_list(plan.output())
         placeholder = self.catalyst.plans.logical.LocalRelation(
             self.seq(output), self.seq([]), False, self.none()
         )
         # A WITH clause can make the same join occur twice in a plan.
-        ids = tuple(map(id_of, output))
+        ids = tuple(map(column_id, output))
         if ids not in self._join_indexes:
             self._join_indexes[ids] = len(self.joins)
             self.joins.append(self._build_join(plan, table, output, placeholder))
             self._record_system_columns(self.joins[-1], plan)
         return placeholder
 
-    def _build_join(self, plan: Any, table: Table, output: Sequence[Any], place: Any) -> AsOfJoin:
+    def _build_join(self, plan: Any, table: Table, output: Sequence[Any], placeholder: Any) -> AsOfJoin:
         time, conditions = self._split_condition(plan, table)
-        right = items(plan.right().output())
-        names = {id_of(column): column.name() for column in right}
+        right = to_list(plan.right().output())
+        names = {column_id(column): column.name() for column in right}
         right_ids = set(names)
         keys: dict[str, tuple[Any, Any]] = {}
         also = None
         for each in conditions:
             pair = _match_equality(each, right_ids)
-            key = None if pair is None else names[next(iter(references(pair[1])))]
+            key = None if pair is None else names[next(iter(referenced_ids(pair[1])))]
             if pair is not None and key in table.keys and key not in keys:
                 keys[key] = pair
             else:
@@ -409,7 +413,7 @@ class AsOfQuery(PlanBuilder):
             keys=[keys[key] for key in table.keys],
             also=also,
             time=time,
-            schema=self.to_frame(self.project(named, place)).schema,
+            schema=self.to_frame(self.project(named, placeholder)).schema,
         )
 
     def _split_condition(self, plan: Any, table: Table) -> tuple[Any, list[Any]]:
@@ -417,8 +421,8 @@ class AsOfQuery(PlanBuilder):
         condition = plan.condition().get()
         bound = condition.right()  # written by the rewrite of the AS OF clause
         time = bound.right()
-        if not has_watermark(time) or id_of(time) not in {
-            id_of(each) for each in items(plan.left().output())
+        if not has_watermark(time) or column_id(time) not in {
+            column_id(each) for each in to_list(plan.left().output())
         }:
             raise InvalidQuery(
                 f"'{table.name}' is joined FOR SYSTEM_TIME AS OF {time.sql()}, which is not the event time "
@@ -431,7 +435,7 @@ class AsOfQuery(PlanBuilder):
     def _record_system_columns(self, join: AsOfJoin, plan: Any) -> None:
         """Check that the left rows of a join are row-by-row, and record their system columns."""
         try:
-            part = OriginTracker(self.session, self.inputs, self.system).track(
+            tracked = OriginTracker(self.session, self.inputs, self.system).track(
                 self._substitute(join.left, {})
             )
         except StatefulQueryError as reason:
@@ -440,23 +444,23 @@ class AsOfQuery(PlanBuilder):
                 where="query",
                 hint="make what comes before the join a dataset of its own, or join first and group then",
             ) from None
-        if not part.origin:
+        if not tracked.origin:
             raise InvalidQuery("the rows that are joined FOR SYSTEM_TIME AS OF come from no input",
                                where="query")  # fmt: skip
         operations = {vocab.operation_type_column for vocab in self.inputs.values()}
-        for column in items(plan.left().output()):
-            if id_of(column) in part.passed:
-                self.system[id_of(column)] = join.view if column.name() in operations else ""
+        for column in to_list(plan.left().output()):
+            if column_id(column) in tracked.passed:
+                self.system[column_id(column)] = join.view if column.name() in operations else ""
         vocab = self.inputs[join.table.name]
         hidden = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-        self.system |= {id_of(column): "" for column in join.right if column.name() in hidden}
+        self.system |= {column_id(column): "" for column in join.right if column.name() in hidden}
         self.inputs[join.view] = JOINED_VOCABULARY
 
     # --- Rows in their places -----------------------------------------------------------------
 
     def _substitute(self, plan: Any, views: Mapping[str, DataFrame]) -> Any:
         """Return the plan over other rows with the same columns."""
-        name = name_of(plan)
+        name = node_name(plan)
         if name == "LocalRelation" and (index := self._join_index(plan)) is not None:
             return self._joined_view(self.joins[index], views.get(self.joins[index].view))
         if name == "View":
@@ -464,35 +468,35 @@ class AsOfQuery(PlanBuilder):
             found = next((frame for name, frame in views.items() if name.lower() == view), None)
             if found is not None:
                 return self.with_children(
-                    plan, [self._replace_columns(analyzed_plan(found), items(plan.output()))]
+                    plan, [self._replace_columns(analyzed_plan(found), to_list(plan.output()))]
                 )
-        children = items(plan.children())
+        children = to_list(plan.children())
         rewritten = [self._substitute(child, views) for child in children]
         if all(new is old for new, old in zip(rewritten, children, strict=True)):
             return plan
         return self.with_children(plan, rewritten)
 
     def _join_index(self, plan: Any) -> int | None:
-        return self._join_indexes.get(tuple(map(id_of, items(plan.output()))))
+        return self._join_indexes.get(tuple(map(column_id, to_list(plan.output()))))
 
     def _joined_view(self, join: AsOfJoin, frame: DataFrame | None) -> Any:
         """Return the view of the joined rows of a join, with the columns of the plan after the join."""
         rows = self.session.createDataFrame([], joined_schema(join)) if frame is None else frame
         rows.createOrReplaceTempView(identifier(join.view))
         view = analyzed_plan(self.session.table(identifier(join.view)))
-        while name_of(view) != "View":
+        while node_name(view) != "View":
             view = view.child()
-        *columns, time, offset, operation = items(view.child().output())
+        *columns, time, offset, operation = to_list(view.child().output())
         columns_after = [
             # The time column of the joined rows has a watermark.
-            self.replace_column(time if id_of(old) == id_of(join.time) else new, old)
+            self.replace_column(time if column_id(old) == column_id(join.time) else new, old)
             for new, old in zip(columns, join.output, strict=True)
         ]
         return self.with_children(view, [self.project([*columns_after, offset, operation], view.child())])
 
     def _replace_columns(self, plan: Any, columns: Sequence[Any]) -> Any:
         """Return the plan with its columns replaced by others."""
-        new = items(plan.output())
+        new = to_list(plan.output())
         return self.project(
             [self.replace_column(each, old) for each, old in zip(new, columns, strict=True)], plan
         )
@@ -512,15 +516,15 @@ def joined_schema(join: AsOfJoin) -> st.StructType:
 
 def _match_equality(condition: Any, right_ids: set[int]) -> tuple[Any, Any] | None:
     """Return the two sides of an equality with a column of the right side; None for any other condition."""
-    if name_of(condition) != "EqualTo":
+    if node_name(condition) != "EqualTo":
         return None
     for left, column in ((condition.left(), condition.right()), (condition.right(), condition.left())):
-        inner = column.child() if name_of(column) == "Cast" else column
+        inner = column.child() if node_name(column) == "Cast" else column
         if (
-            name_of(inner) == "AttributeReference"
-            and id_of(inner) in right_ids
-            and references(left)
-            and not references(left) & right_ids
+            node_name(inner) == "AttributeReference"
+            and column_id(inner) in right_ids
+            and referenced_ids(left)
+            and not referenced_ids(left) & right_ids
         ):
             return left, column
     return None

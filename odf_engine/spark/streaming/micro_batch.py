@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import analyzed_plan, items, name_of
+from odf_engine.spark.plan_rewrite import analyzed_plan, node_name, to_list
 from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import identifier, spark_schema
 
@@ -172,7 +172,7 @@ class MicroBatchQuery:
             for name, value in SETTINGS.items():
                 session.conf.set(name, value)
 
-    def view(self, number: int, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
+    def input_view(self, number: int, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
         """Return input ``number`` as a stream.
 
         Args:
@@ -252,7 +252,7 @@ class MicroBatchQuery:
         """Write the log entry of the next batch, as Spark does at its start."""
         previous = _latest_batch(self._state / "offsets")
         number = 0 if previous is None else previous + 1
-        leaves = [each for each in _leaves(analyzed_plan(frame)) if name_of(each) == "StreamingRelation"]
+        leaves = [each for each in _leaves(analyzed_plan(frame)) if node_name(each) == "StreamingRelation"]
         shutil.rmtree(self._state / "sources", ignore_errors=True)
         for source, index in enumerate(_input_indexes(leaves)):
             entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in files[index]]
@@ -343,7 +343,7 @@ def _input_indexes(leaves: Sequence[Any]) -> list[int]:
 
 
 def _leaves(plan: Any) -> Iterator[Any]:
-    children = items(plan.children())
+    children = to_list(plan.children())
     if not children:
         yield plan
     for child in children:

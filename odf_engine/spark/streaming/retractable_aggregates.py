@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.data.changelog import Op
 from odf_engine.errors import InvalidQuery
-from odf_engine.spark.plan_rewrite import PlanBuilder, items, name_of
+from odf_engine.spark.plan_rewrite import PlanBuilder, node_name, to_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,13 +78,13 @@ class RetractableAggregates:
 
     def _is_change(self, column: Any) -> bool:
         """Return whether a column is the maximum event time of a group, named as the result's event time."""
-        if self._changed is None or column.name() != self._changed or name_of(column) != "Alias":
+        if self._changed is None or column.name() != self._changed or node_name(column) != "Alias":
             return False
         inner = column.child()
-        if name_of(inner) != "AggregateExpression" or name_of(inner.aggregateFunction()) != "Max":
+        if node_name(inner) != "AggregateExpression" or node_name(inner.aggregateFunction()) != "Max":
             return False
-        argument = items(inner.aggregateFunction().children())[0]
-        return name_of(argument) == "AttributeReference" and argument.name() == self._changed
+        argument = to_list(inner.aggregateFunction().children())[0]
+        return node_name(argument) == "AttributeReference" and argument.name() == self._changed
 
     def _is_retraction(self) -> Any:
         expressions, make = self._make.expressions, self._make
@@ -95,9 +95,9 @@ class RetractableAggregates:
 
     def _replace_aggregates(self, expression: Any, minus: Any) -> Any:
         """Return the expression with its aggregates replaced."""
-        if name_of(expression) == "AggregateExpression":
+        if node_name(expression) == "AggregateExpression":
             return self._aggregate(expression, minus) or expression
-        children = items(expression.children())
+        children = to_list(expression.children())
         rewritten = [self._replace_aggregates(child, minus) for child in children]
         if all(new is old for new, old in zip(rewritten, children, strict=True)):
             return expression
@@ -110,7 +110,7 @@ class RetractableAggregates:
             return self._distinct(function, condition)
         if minus is None:
             return None
-        name, arguments = name_of(function), items(function.children())
+        name, arguments = node_name(function), to_list(function.children())
         if name == "CountIf":
             return self._count_rows([self._one_if(arguments[0])], minus, condition)
         if name == "Count":
@@ -131,13 +131,13 @@ class RetractableAggregates:
     def _distinct(self, function: Any, condition: Any) -> Any:
         """Return ``count(DISTINCT x)`` as the size of the set of all values."""
         make, expressions = self._make, self._make.expressions
-        if name_of(function) != "Count":
+        if node_name(function) != "Count":
             raise InvalidQuery(
                 f"{function.sql(True)} cannot be computed on a stream",
                 where="query",
                 hint="count(DISTINCT …) can; for others collect_set(…) gives the distinct values",
             )
-        values = items(function.children())
+        values = to_list(function.children())
         value = values[0]
         if len(values) > 1:
             named = [part for index, each in enumerate(values) for part in (make.literal(f"c{index}"), each)]
@@ -179,26 +179,26 @@ class RetractableAggregates:
 
 
 def _aggregates(expression: Any) -> list[Any]:
-    if name_of(expression) == "AggregateExpression":
+    if node_name(expression) == "AggregateExpression":
         return [expression]
-    return [found for child in items(expression.children()) for found in _aggregates(child)]
+    return [found for child in to_list(expression.children()) for found in _aggregates(child)]
 
 
 def _is_retractable(aggregate: Any) -> bool:
     function = aggregate.aggregateFunction()
-    name = name_of(function)
+    name = node_name(function)
     if aggregate.isDistinct() or name not in _RETRACTABLE:
         return False
     return name != "Average" or "interval" not in function.dataType().typeName()
 
 
 def _order_matters(function: Any) -> bool:
-    name = name_of(function)
+    name = node_name(function)
     if name in _ORDER_INSENSITIVE:
         return False
     if name == "Sum":
         return function.dataType().typeName() in ("double", "float")
     if name == "Average":
-        kind = items(function.children())[0].dataType().typeName()
+        kind = to_list(function.children())[0].dataType().typeName()
         return kind in ("double", "float", "long")
     return True

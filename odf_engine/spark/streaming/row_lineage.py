@@ -15,9 +15,9 @@ from odf_engine.spark.plan_rewrite import (
     StatefulQueryError,
     TrackedPlan,
     analyzed_plan,
-    id_of,
-    items,
-    name_of,
+    column_id,
+    node_name,
+    to_list,
 )
 from odf_engine.spark.row_order import strip_order_by
 from odf_engine.spark.streaming.as_of_join import (
@@ -50,7 +50,7 @@ _SESSION_METADATA: Final = "spark.sessionWindow"
 
 def is_session(grouping: Any) -> bool:
     """Return whether a grouping expression is a session window."""
-    return name_of(grouping) == "AttributeReference" and grouping.metadata().contains(_SESSION_METADATA)
+    return node_name(grouping) == "AttributeReference" and grouping.metadata().contains(_SESSION_METADATA)
 
 
 def describe_distinct(columns: Sequence[Any]) -> str:
@@ -161,12 +161,14 @@ class Lineage(StreamPlanner):
             StatefulQueryError: a plan node is not supported.
         """
         with translate_errors():
-            part = self.track(strip_order_by(self, self.inlined_plan(frame))[0])
-            hidden = part.passed | {id_of(column) for column in part.origin}
-            shown = [column for column in items(part.plan.output()) if id_of(column) not in hidden]
-            self._names_of = {id_of(column): column.name() for column in shown}
-            origin_columns = part.origin if self._running is not None else part.origin[1:4] + part.origin[5:]
-            return self.to_frame(self.project([*shown, *origin_columns], part.plan))
+            tracked = self.track(strip_order_by(self, self.inlined_plan(frame))[0])
+            hidden = tracked.passed | {column_id(column) for column in tracked.origin}
+            shown = [column for column in to_list(tracked.plan.output()) if column_id(column) not in hidden]
+            self._names_of = {column_id(column): column.name() for column in shown}
+            origin_columns = (
+                tracked.origin if self._running is not None else tracked.origin[1:4] + tracked.origin[5:]
+            )
+            return self.to_frame(self.project([*shown, *origin_columns], tracked.plan))
 
     @property
     def group_columns(self) -> list[str] | None:
@@ -176,7 +178,10 @@ class Lineage(StreamPlanner):
     def grouping_rows(self) -> DataFrame:
         """Return the rows of :attr:`grouping_input`: ``odf_key_0``, …, ``odf_places`` and ``odf_batch``."""
         assert self.grouping_input is not None
-        keys = [self.alias(each, f"{KEY_PREFIX}{at}") for at, each in enumerate(self.grouping_input.grouping)]
+        keys = [
+            self.alias(each, f"{KEY_PREFIX}{index}")
+            for index, each in enumerate(self.grouping_input.grouping)
+        ]
         with translate_errors():
             return self.to_frame(
                 self.project(
@@ -187,17 +192,17 @@ class Lineage(StreamPlanner):
     # --- Nodes --------------------------------------------------------------------------------
 
     def track(self, plan: Any) -> TrackedPlan:
-        if name_of(plan) not in (*_STATELESS_NODES, "Aggregate"):
+        if node_name(plan) not in (*_STATELESS_NODES, "Aggregate"):
             self._is_last_step = False
         return super().track(plan)
 
     def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
         name = view.desc().identifier().table().lower()
         table = analyzed_plan(self._tables[name])
-        by_name = {column.name(): column for column in items(table.output())}
+        by_name = {column.name(): column for column in to_list(table.output())}
         columns = [
             self.replace_column(each, old)
-            for each, old in zip(items(table.output()), items(view.output()), strict=False)
+            for each, old in zip(to_list(table.output()), to_list(view.output()), strict=False)
         ]
         position = self.expressions.BitwiseOr(
             by_name[vocab.offset_column], self.expressions.Literal(index << INPUT_BITS, self.types.LongType)
@@ -209,36 +214,36 @@ class Lineage(StreamPlanner):
             position, operation, by_name[ORIGINS_COLUMN], by_name[BATCH], by_name[WATERMARK_COLUMN]
         )
         system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-        passed = {id_of(old) for old in items(view.output()) if old.name() in system}
-        for old in items(view.output()):
+        passed = {column_id(old) for old in to_list(view.output()) if old.name() in system}
+        for old in to_list(view.output()):
             if old.name() == vocab.operation_type_column:
-                self._operations[id_of(old)] = self._names[name]
+                self._operations[column_id(old)] = self._names[name]
         attributes = [column.toAttribute() for column in origin]
-        self._input_origins.add(id_of(attributes[0]))
+        self._input_origins.add(column_id(attributes[0]))
         return TrackedPlan(
             self.project([*columns, *origin], table), attributes, frozenset(passed | self.system.keys())
         )
 
     def track_union(self, plan: Any) -> TrackedPlan:
-        parts = [self.track(child) for child in items(plan.children())]
-        if not all(part.origin for part in parts):
+        branches = [self.track(child) for child in to_list(plan.children())]
+        if not all(branch.origin for branch in branches):
             raise StatefulQueryError("a UNION with a branch that reads no input")
-        children = items(plan.children())
+        children = to_list(plan.children())
         rows = [
-            self.project([*items(child.output()), *part.origin], part.plan)
-            for part, child in zip(parts, children, strict=True)
+            self.project([*to_list(child.output()), *branch.origin], branch.plan)
+            for branch, child in zip(branches, children, strict=True)
         ]
         rewritten = self.with_children(plan, rows)
-        columns = items(rewritten.output())
-        width = len(columns) - len(parts[0].origin)
+        columns = to_list(rewritten.output())
+        width = len(columns) - len(branches[0].origin)
         passed = {
-            id_of(columns[position])
+            column_id(columns[position])
             for position in range(width)
-            if all(id_of(items(child.output())[position]) in part.passed
-                   for part, child in zip(parts, children, strict=True))
+            if all(column_id(to_list(child.output())[position]) in branch.passed
+                   for branch, child in zip(branches, children, strict=True))
         }  # fmt: skip
-        if all(id_of(part.origin[0]) in self._input_origins for part in parts):
-            self._input_origins.add(id_of(columns[width]))
+        if all(column_id(branch.origin[0]) in self._input_origins for branch in branches):
+            self._input_origins.add(column_id(columns[width]))
         return TrackedPlan(rewritten, columns[width:], frozenset(passed))
 
     def track_join(self, plan: Any, condition: Any = None) -> TrackedPlan:
@@ -251,34 +256,36 @@ class Lineage(StreamPlanner):
         sides = [self.track(plan.left()), self.track(plan.right())]
         self._record_operations([plan.condition().get()] if plan.condition().isDefined() else [])
         rows = [
-            self._drop_late(part, items(side.output()))
-            for part, side in zip(sides, (plan.left(), plan.right()), strict=True)
+            self._drop_late(side_plan, to_list(side.output()))
+            for side_plan, side in zip(sides, (plan.left(), plan.right()), strict=True)
         ]
         self.operations.append(describe_join(plan))
         rewritten = self.with_children(plan, rows)
-        columns_by_id = {id_of(column): column for column in items(rewritten.output())}
-        ours, theirs = ([columns_by_id[id_of(column)] for column in part.origin] for part in sides)
+        columns_by_id = {column_id(column): column for column in to_list(rewritten.output())}
+        left_origin, right_origin = (
+            [columns_by_id[column_id(column)] for column in side_plan.origin] for side_plan in sides
+        )
         empty = self.expressions.CreateArray(self.seq([]), False)
         origins = self.expressions.Concat(
             self.seq([
                 self.expressions.Coalesce(self.seq([each, self.cast(empty, each.dataType())]))
-                for each in (ours[2], theirs[2])
+                for each in (left_origin[2], right_origin[2])
             ])
         )  # fmt: skip
-        batches = (ours[3], theirs[3])
+        batches = (left_origin[3], right_origin[3])
         batch: Any = self.expressions.Greatest(self.seq(batches))
         for each in batches:
             # An unmatched row of an outer join is emitted when the watermark passes it.
             batch = self.expressions.If(self.expressions.IsNull(each), self._typed_null(each), batch)
         origin = self._computed_origin(origins, batch, sides[0].origin)
-        columns = [*items(plan.left().output()), *items(plan.right().output())]
-        columns = [columns_by_id[id_of(column)] for column in columns]
+        columns = [*to_list(plan.left().output()), *to_list(plan.right().output())]
+        columns = [columns_by_id[column_id(column)] for column in columns]
         return self._project_with_origin(columns, origin, rewritten, sides[0].passed | sides[1].passed)
 
     def _track_distinct(self, plan: Any) -> TrackedPlan:
         self._is_last_step = False
         below = self.track(plan.child())
-        columns = [each for each in items(plan.output()) if id_of(each) not in below.passed]
+        columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
         rows = self._drop_late(below, columns)
         self.operations.append(describe_distinct(columns))
         return self._group_with_origin(columns, columns, rows, below)
@@ -287,9 +294,11 @@ class Lineage(StreamPlanner):
         self._is_last_step = False
         below = self.track(window.child())
         keys = deduplication_keys(window, below)
-        columns = items(window.child().output())
+        columns = to_list(window.child().output())
         aggregate = self.expressions.aggregate
-        fields = [part for index, each in enumerate(columns) for part in (self.literal(f"c{index}"), each)]
+        fields = [
+            grouped for index, each in enumerate(columns) for grouped in (self.literal(f"c{index}"), each)
+        ]
         order = self.expressions.CreateNamedStruct(
             self.seq([self.literal("b"), below.origin[3], self.literal("p"), below.origin[0]])
         )
@@ -299,29 +308,29 @@ class Lineage(StreamPlanner):
             .toAggregateExpression(False, self.none()),
             "odf_first",
         )  # fmt: skip
-        part = self._group_with_origin(keys, [first], self._drop_late(below, keys), below)
+        grouped = self._group_with_origin(keys, [first], self._drop_late(below, keys), below)
         restored = [
             self.replace_column(self.expressions.GetStructField(first.toAttribute(), index, self.none()), old)
             for index, old in enumerate(columns)
         ]
-        number = self.replace_column(self.literal(1), items(window.windowExpressions())[0])
-        rewritten = self.project([*restored, number, *part.origin], part.plan)
+        number = self.replace_column(self.literal(1), to_list(window.windowExpressions())[0])
+        rewritten = self.project([*restored, number, *grouped.origin], grouped.plan)
         node, projects = plan.child(), list[Any]()
-        while name_of(node) != "Window":
-            projects += [node] if name_of(node) == "Project" else []
+        while node_name(node) != "Window":
+            projects += [node] if node_name(node) == "Project" else []
             node = node.child()
         for project in reversed(projects):
-            rewritten = self.project([*items(project.projectList()), *part.origin], rewritten)
-        return TrackedPlan(rewritten, part.origin, below.passed)
+            rewritten = self.project([*to_list(project.projectList()), *grouped.origin], rewritten)
+        return TrackedPlan(rewritten, grouped.origin, below.passed)
 
     # --- Aggregations -------------------------------------------------------------------------
 
     def _track_aggregate(self, plan: Any) -> TrackedPlan:
         is_last_step, self._is_last_step = self._is_last_step, False
         below = self.track(plan.child())
-        grouping, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+        grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
         self._record_operations([*grouping, *columns])
-        has_input_rows = id_of(below.origin[0]) in self._input_origins
+        has_input_rows = column_id(below.origin[0]) in self._input_origins
         windowed = any(has_watermark(each) for each in grouping)
         mentioned = (
             bool(self._unaggregated_inputs(plan.child()) & self._read_operations) or not has_input_rows
@@ -341,7 +350,7 @@ class Lineage(StreamPlanner):
             self._running = [grouping_column_id(each, columns) for each in grouping]
             return self._running_groups(aggregates, plan, rows, below.origin[3], signed=signed)
         aggregated, count = aggregates.aggregate(plan, rows, signed=signed, name=ROWS)
-        keys = [self.alias(each, f"{KEY_PREFIX}{at}") for at, each in enumerate(grouping)]
+        keys = [self.alias(each, f"{KEY_PREFIX}{index}") for index, each in enumerate(grouping)]
         origins = self.alias(self._collect_origins(below.origin[2]), ORIGINS_COLUMN)
         added = keys if is_last_step else [*keys, origins]
         aggregated = self._add_columns(aggregated, added)
@@ -418,7 +427,7 @@ class Lineage(StreamPlanner):
 
     def _add_columns(self, plan: Any, added: Sequence[Any]) -> Any:
         """Return an aggregation with further columns."""
-        columns = self.seq([*items(plan.aggregateExpressions()), *added])
+        columns = self.seq([*to_list(plan.aggregateExpressions()), *added])
         aggregate = self.catalyst.plans.logical.Aggregate
         return aggregate(plan.groupingExpressions(), columns, plan.child(), plan.hint())
 
@@ -526,9 +535,9 @@ class AsOfTables:
         join = self._as_of.joins[number]
         if _multiplies_rows(join.left):
             raise StatefulQueryError("a generator before a join FOR SYSTEM_TIME AS OF")
-        keys = [f"k{at}" for at in range(len(join.keys))]
-        rows = add_due_time(self._as_of.rows(number, views), pairs=self._pairs[number])
-        known_versions = to_versions(self._as_of.versions(number, versions[0]), keys, changes=changes)
+        keys = [f"k{index}" for index in range(len(join.keys))]
+        rows = add_due_time(self._as_of.left_rows(number, views), pairs=self._pairs[number])
+        known_versions = to_versions(self._as_of.version_rows(number, versions[0]), keys, changes=changes)
         with translate_errors():
             rows = self._add_origins(rows, sources)
             known_versions = _run_sql(
@@ -632,9 +641,9 @@ def first_batch_reaching(column: str, watermarks: Sequence[tuple[int, int]]) -> 
 
 def _multiplies_rows(plan: Any) -> bool:
     """Return whether one row may produce several rows."""
-    if name_of(plan) in ("Generate", "Join", "Expand"):
+    if node_name(plan) in ("Generate", "Join", "Expand"):
         return True
-    return any(_multiplies_rows(child) for child in items(plan.children()))
+    return any(_multiplies_rows(child) for child in to_list(plan.children()))
 
 
 def _run_sql(query: str, **frames: DataFrame) -> DataFrame:
@@ -660,9 +669,9 @@ class PrefixLineage(Lineage):
         self, aggregates: RetractableAggregates, plan: Any, rows: Any, batch: Any, *, signed: bool
     ) -> TrackedPlan:
         targets = analyzed_plan(self.targets)
-        *keys, last = items(targets.output())
+        *keys, last = to_list(targets.output())
         condition: Any = self.expressions.LessThanOrEqual(batch, last)
-        for each, key in zip(items(plan.groupingExpressions()), keys, strict=True):
+        for each, key in zip(to_list(plan.groupingExpressions()), keys, strict=True):
             condition = self.expressions.And(condition, self.expressions.EqualNullSafe(each, key))
         logical, plans = self.catalyst.plans.logical, self.catalyst.plans
         joined = logical.Join(
@@ -673,8 +682,8 @@ class PrefixLineage(Lineage):
             self.companion("JoinHint", logical).NONE(),
         )
         aggregated, count = aggregates.aggregate(plan, joined, signed=signed, name=ROWS)
-        grouping = self.seq([*items(aggregated.groupingExpressions()), last])
-        columns = self.seq([*items(aggregated.aggregateExpressions()), last])
+        grouping = self.seq([*to_list(aggregated.groupingExpressions()), last])
+        columns = self.seq([*to_list(aggregated.aggregateExpressions()), last])
         return TrackedPlan(
             logical.Aggregate(grouping, columns, joined, aggregated.hint()), [count, last], frozenset()
         )
@@ -689,7 +698,7 @@ class PrefixLineage(Lineage):
         rows, last = below.origin
         passes = self.expressions.Coalesce(self.seq([condition, self.literal(False)]))
         counted = self.alias(self.expressions.If(passes, rows, self.long_literal(0)), ROWS)
-        columns = [column for column in items(below.plan.output()) if id_of(column) != id_of(rows)]
+        columns = [column for column in to_list(below.plan.output()) if column_id(column) != column_id(rows)]
         return below._replace(
             plan=self.project([*columns, counted], below.plan), origin=[counted.toAttribute(), last]
         )

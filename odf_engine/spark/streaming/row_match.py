@@ -12,7 +12,7 @@ from odf_engine.data.changelog import Op
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
-from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, items
+from odf_engine.spark.plan_rewrite import PlanBuilder, analyzed_plan, to_list
 from odf_engine.spark.sql_types import identifier
 from odf_engine.spark.streaming.row_lineage import BATCH, KEY_PREFIX, ORIGINS_COLUMN
 
@@ -216,7 +216,7 @@ def _filter_equal(
 ) -> DataFrame:
     """Return the rows of a frame whose first columns equal those of any given row."""
     plan = analyzed_plan(frame)
-    output = items(plan.output())[:width]
+    output = to_list(plan.output())[:width]
     any_of = builder.literal(False)
     # Also compares each column alone, so that Spark can push the condition on grouping columns below the
     # aggregation.
@@ -305,7 +305,7 @@ def _filter_by_literals(
 ) -> DataFrame:
     builder = PlanBuilder(rows.sparkSession)
     plan, row_type = analyzed_plan(rows), analyzed_plan(keys).schema()
-    named = {column.name(): column for column in items(plan.output())}
+    named = {column.name(): column for column in to_list(plan.output())}
     expressions = builder.expressions
     any_of = builder.literal(False)
     for row in few:
@@ -325,8 +325,8 @@ def _filter_by_literals(
 
 
 def _is_within_session(builder: PlanBuilder, column: Any, session: Any) -> Any:
-    def part(of: Any, at: int) -> Any:
-        return builder.expressions.GetStructField(of, at, builder.none())
+    def part(of: Any, index: int) -> Any:
+        return builder.expressions.GetStructField(of, index, builder.none())
 
     after = builder.expressions.GreaterThanOrEqual(part(column, 0), part(session, 0))
     before = builder.expressions.LessThanOrEqual(part(column, 1), part(session, 1))

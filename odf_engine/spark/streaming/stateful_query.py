@@ -21,11 +21,11 @@ from odf_engine.spark.plan_rewrite import (
     StatefulQueryError,
     TrackedPlan,
     analyzed_plan,
-    id_of,
+    column_id,
     is_orderable,
-    items,
-    name_of,
-    references,
+    node_name,
+    referenced_ids,
+    to_list,
 )
 from odf_engine.spark.row_order import ORDER_PREFIX, strip_order_by
 from odf_engine.spark.streaming.retractable_aggregates import RetractableAggregates
@@ -41,19 +41,19 @@ _WATERMARK_NODE_ID: Final = re.compile(r"(?<=EventTimeWatermark )[0-9a-f-]{36}, 
 _MAX_FIELDS: Final = (1 << 31) - 1
 
 
-def state_fingerprint(session: SparkSession, frame: DataFrame, *, whole: bool) -> str:
+def state_fingerprint(session: SparkSession, frame: DataFrame, *, all_columns: bool) -> str:
     """Return a text that identifies the state of a query over streaming views.
 
     Args:
         session: the session of the query.
         frame: the result of the query.
-        whole: whether every column of the result counts, because its rows are stored.
+        all_columns: whether every column of the result counts, because its rows are stored.
     """
     java_session: Any = session._jsparkSession
     plan = java_session.sessionState().optimizer().execute(analyzed_plan(frame))
     parts = (
         [_plan_text(plan)]
-        if whole
+        if all_columns
         else [part for node in _topmost_stateful(plan) for part in _describe_state(node)]
     )
     ids: dict[str, str] = {}
@@ -62,29 +62,29 @@ def state_fingerprint(session: SparkSession, frame: DataFrame, *, whole: bool) -
 
 def _topmost_stateful(plan: Any) -> Iterator[Any]:
     """Yield the topmost stateful nodes of a plan."""
-    if name_of(plan) in _STATEFUL_NODES and plan.isStreaming():
+    if node_name(plan) in _STATEFUL_NODES and plan.isStreaming():
         yield plan
         return
-    for child in items(plan.children()):
+    for child in to_list(plan.children()):
         yield from _topmost_stateful(child)
 
 
 def _describe_state(node: Any) -> Iterator[str]:
-    if name_of(node) != "Aggregate":
+    if node_name(node) != "Aggregate":
         yield _plan_text(node)
         return
-    yield f"by {', '.join(each.toString() for each in items(node.groupingExpressions()))}"
+    yield f"by {', '.join(each.toString() for each in to_list(node.groupingExpressions()))}"
     yield from dict.fromkeys(
-        text for column in items(node.aggregateExpressions()) for text in _aggregates(column)
+        text for column in to_list(node.aggregateExpressions()) for text in _aggregates(column)
     )
     yield _plan_text(node.child())
 
 
 def _aggregates(expression: Any) -> Iterator[str]:
-    if name_of(expression) == "AggregateExpression":
+    if node_name(expression) == "AggregateExpression":
         yield expression.toString()
         return
-    for each in items(expression.children()):
+    for each in to_list(expression.children()):
         yield from _aggregates(each)
 
 
@@ -98,22 +98,22 @@ _WATERMARK: Final = "spark.watermarkDelayMs"
 
 def has_watermark(column: Any) -> bool:
     """Return whether a column has a watermark."""
-    return name_of(column) == "AttributeReference" and column.metadata().contains(_WATERMARK)
+    return node_name(column) == "AttributeReference" and column.metadata().contains(_WATERMARK)
 
 
 def first_row_window(plan: Any) -> Any:
     """Return the window node under a filter for the first row of each key; None for other filters."""
     condition, node = plan.condition(), plan.child()
-    while name_of(node) in ("SubqueryAlias", "Project"):
+    while node_name(node) in ("SubqueryAlias", "Project"):
         node = node.child()
-    if name_of(node) != "Window" or node.windowExpressions().size() != 1:
+    if node_name(node) != "Window" or node.windowExpressions().size() != 1:
         return None
-    (function,) = items(node.windowExpressions())
-    if name_of(condition) not in ("EqualTo", "LessThanOrEqual"):
+    (function,) = to_list(node.windowExpressions())
+    if node_name(condition) not in ("EqualTo", "LessThanOrEqual"):
         return None
-    one = name_of(condition.right()) == "Literal" and str(condition.right().value()) == "1"
+    one = node_name(condition.right()) == "Literal" and str(condition.right().value()) == "1"
     numbered = "row_number()" in function.sql().lower()
-    return node if one and numbered and references(condition.left()) == {id_of(function)} else None
+    return node if one and numbered and referenced_ids(condition.left()) == {column_id(function)} else None
 
 
 def deduplication_keys(window: Any, below: TrackedPlan) -> list[Any]:
@@ -123,9 +123,9 @@ def deduplication_keys(window: Any, below: TrackedPlan) -> list[Any]:
         InvalidQuery: the keys would have to be stored without limit.
         Unsupported: an order other than the offset.
     """
-    keys, orders = items(window.partitionSpec()), items(window.orderSpec())
-    plain = len(orders) == 1 and name_of(orders[0].child()) == "AttributeReference" and below.origin
-    if not plain or id_of(orders[0].child()) not in below.passed or "ASC" not in orders[0].sql():
+    keys, orders = to_list(window.partitionSpec()), to_list(window.orderSpec())
+    is_by_column = len(orders) == 1 and node_name(orders[0].child()) == "AttributeReference" and below.origin
+    if not is_by_column or column_id(orders[0].child()) not in below.passed or "ASC" not in orders[0].sql():
         raise Unsupported(
             "the first row of each key can be had in the order of arrival alone",
             where="query",
@@ -151,36 +151,36 @@ def first_rows(builder: PlanBuilder, plan: Any, window: Any, keys: list[Any], ro
         rows: the rows in order.
     """
     # Spark supports one watermark column per stream: that of the keys.
-    key_ids = {id_of(key) for key in keys}
-    columns = items(window.child().output())
+    key_ids = {column_id(key) for key in keys}
+    columns = to_list(window.child().output())
     empty = builder.java.scala.Some(
         builder.companion("Metadata", builder.java.org.apache.spark.sql.types).empty()
     )
-    plain: list[Any] = []
+    columns_without_watermark: list[Any] = []
     for column in columns:
-        if has_watermark(column) and id_of(column) not in key_ids:
+        if has_watermark(column) and column_id(column) not in key_ids:
             new_id = builder.expressions.NamedExpression.newExprId()
             empty_seq = builder.seq([])
-            plain.append(
+            columns_without_watermark.append(
                 builder.expressions.Alias(column, column.name(), new_id, empty_seq, empty, builder.seq([]))
             )
         else:
-            plain.append(column)
+            columns_without_watermark.append(column)
     deduplicated = builder.catalyst.plans.logical.Deduplicate(
-        builder.seq(keys), builder.project(plain, rows), builder.none()
+        builder.seq(keys), builder.project(columns_without_watermark, rows), builder.none()
     )
     restored = [
         new if new is old else builder.replace_column(new.toAttribute(), old)
-        for new, old in zip(plain, columns, strict=True)
+        for new, old in zip(columns_without_watermark, columns, strict=True)
     ]
-    number = builder.replace_column(builder.literal(1), items(window.windowExpressions())[0])
+    number = builder.replace_column(builder.literal(1), to_list(window.windowExpressions())[0])
     rewritten = builder.project([*restored, number], deduplicated)
     node, projects = plan.child(), []
-    while name_of(node) != "Window":
-        projects += [node] if name_of(node) == "Project" else []
+    while node_name(node) != "Window":
+        projects += [node] if node_name(node) == "Project" else []
         node = node.child()
     for project in reversed(projects):
-        rewritten = builder.project(items(project.projectList()), rewritten)
+        rewritten = builder.project(to_list(project.projectList()), rewritten)
     return rewritten
 
 
@@ -201,7 +201,7 @@ def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> No
     condition = None
     for each in conditions:
         condition = each if condition is None else builder.expressions.And(condition, each)
-    sides = [{id_of(column) for column in items(side.output())} for side in (join.left(), join.right())]
+    sides = [{column_id(column) for column in to_list(side.output())} for side in (join.left(), join.right())]
     if not any(_is_equality(each, *sides) for each in conjuncts(conditions)):
         raise InvalidQuery(
             "a join of inputs says nothing that is equal on both sides, so every row had to be compared "
@@ -236,7 +236,7 @@ def conjuncts(conditions: Sequence[Any]) -> list[Any]:
     pending = list(conditions)[::-1]
     while pending:
         each = pending.pop()
-        if name_of(each) == "And":
+        if node_name(each) == "And":
             pending += [each.right(), each.left()]
         else:
             parts.append(each)
@@ -244,9 +244,9 @@ def conjuncts(conditions: Sequence[Any]) -> list[Any]:
 
 
 def _is_equality(condition: Any, left: set[int], right: set[int]) -> bool:
-    if name_of(condition) not in ("EqualTo", "EqualNullSafe"):
+    if node_name(condition) not in ("EqualTo", "EqualNullSafe"):
         return False
-    left_ids, right_ids = references(condition.left()), references(condition.right())
+    left_ids, right_ids = referenced_ids(condition.left()), referenced_ids(condition.right())
     return bool(left_ids and right_ids) and (
         (left_ids <= left and right_ids <= right) or (left_ids <= right and right_ids <= left)
     )
@@ -338,12 +338,12 @@ def plan_stream(
     """
     with translate_errors():
         planner = StreamPlanner(session, inputs, event_time, changing, system)
-        plan = planner.stream(frame)
+        plan = planner.plan_query(frame)
         if not planner.needs_sort:
             return plan
         # Spark has checked the plan without the sort; it is sorted for the sake of sums only afterwards.
         session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-        return StreamPlanner(session, inputs, event_time, changing, system, sorts=True).stream(frame)
+        return StreamPlanner(session, inputs, event_time, changing, system, sorts=True).plan_query(frame)
 
 
 class StreamPlanner(OriginTracker):
@@ -373,7 +373,7 @@ class StreamPlanner(OriginTracker):
         self._running: list[int] | None = None
         self._grouping: list[str] = []
 
-    def stream(self, frame: DataFrame) -> StreamingPlan:
+    def plan_query(self, frame: DataFrame) -> StreamingPlan:
         plan, order = strip_order_by(self, self.inlined_plan(frame))
         try:
             tracked = self.track(plan)
@@ -383,8 +383,8 @@ class StreamPlanner(OriginTracker):
                 where="query",
                 hint=SUPPORTED_HINT,
             ) from None
-        hidden = tracked.passed | {id_of(column) for column in tracked.origin}
-        shown = [column for column in items(tracked.plan.output()) if id_of(column) not in hidden]
+        hidden = tracked.passed | {column_id(column) for column in tracked.origin}
+        shown = [column for column in to_list(tracked.plan.output()) if column_id(column) not in hidden]
         keys = self._key_columns(shown)
         projected = self.project(
             [*shown, *(tracked.origin if self._running is not None else ())], tracked.plan
@@ -408,15 +408,15 @@ class StreamPlanner(OriginTracker):
         )
 
     def _key_columns(self, shown: list[Any]) -> tuple[str, ...]:
-        names = {id_of(column): column.name() for column in shown}
-        for place, text in zip(self._running or (), self._grouping, strict=True):
-            if place not in names:
+        names = {column_id(column): column.name() for column in shown}
+        for column_id_, text in zip(self._running or (), self._grouping, strict=True):
+            if column_id_ not in names:
                 raise InvalidQuery(
                     f"the query groups by {text} without a window, and does not give it",
                     where="query",
                     hint="rows are corrected by what they are grouped by: select all of that",
                 )
-        return tuple(dict.fromkeys(names[place] for place in self._running or ()))
+        return tuple(dict.fromkeys(names[column_id_] for column_id_ in self._running or ()))
 
     def inlined_plan(self, frame: DataFrame) -> Any:
         # No check of subqueries: Spark rejects them over streams.
@@ -425,7 +425,7 @@ class StreamPlanner(OriginTracker):
     # --- Nodes --------------------------------------------------------------------------------
 
     def track(self, plan: Any) -> TrackedPlan:
-        name = name_of(plan)
+        name = node_name(plan)
         if name == "Aggregate":
             return self._track_aggregate(plan)
         if name == "Distinct":
@@ -435,9 +435,9 @@ class StreamPlanner(OriginTracker):
         if name == "Filter":
             return self._track_filter(plan)
         if name in PASS_THROUGH_NODES:
-            part = super().track(plan)
-            self._record_operations(items(plan.expressions()))
-            return part
+            tracked = super().track(plan)
+            self._record_operations(to_list(plan.expressions()))
+            return tracked
         if name in ("GlobalLimit", "LocalLimit", "Sort", "Offset"):
             raise Unsupported(
                 "the query has LIMIT or an inner ORDER BY over rows that need state",
@@ -454,47 +454,47 @@ class StreamPlanner(OriginTracker):
         return super().track(plan)
 
     def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
-        part = super().track_input(view, index, vocab)
+        tracked = super().track_input(view, index, vocab)
         name = self._names[view.desc().identifier().table().lower()]
         if name not in self._changing:
             appended = self.alias(self.literal(int(Op.APPEND)), OPERATION)
-            plan = self.project([*items(view.output()), part.origin[0], appended], part.plan)
-            part = part._replace(plan=plan, origin=[part.origin[0], appended.toAttribute()])
-        for column in items(view.output()):
+            plan = self.project([*to_list(view.output()), tracked.origin[0], appended], tracked.plan)
+            tracked = tracked._replace(plan=plan, origin=[tracked.origin[0], appended.toAttribute()])
+        for column in to_list(view.output()):
             if column.name() == vocab.operation_type_column:
-                self._operations[id_of(column)] = name
-        return part
+                self._operations[column_id(column)] = name
+        return tracked
 
     def track_projection(self, plan: Any, below: TrackedPlan, keep: Any = ()) -> TrackedPlan:
-        columns = items(plan.projectList())
-        self._record_operations([column for column in columns if name_of(column) != "AttributeReference"])
+        columns = to_list(plan.projectList())
+        self._record_operations([column for column in columns if node_name(column) != "AttributeReference"])
         if self._running is not None:
             renamed: dict[int, int] = {}
             for column in columns:
-                if name_of(column) == "AttributeReference":
-                    renamed[id_of(column)] = id_of(column)
-                elif name_of(column) == "Alias" and name_of(column.child()) == "AttributeReference":
-                    renamed.setdefault(id_of(column.child()), id_of(column))
+                if node_name(column) == "AttributeReference":
+                    renamed[column_id(column)] = column_id(column)
+                elif node_name(column) == "Alias" and node_name(column.child()) == "AttributeReference":
+                    renamed.setdefault(column_id(column.child()), column_id(column))
             self._running = [renamed.get(place, -1) for place in self._running]
         return super().track_projection(plan, below, keep)
 
     def track_union(self, plan: Any) -> TrackedPlan:
-        parts = [self.track(child) for child in items(plan.children())]
+        branches = [self.track(child) for child in to_list(plan.children())]
         self._require_last_step(plan)
-        if all(part.origin for part in parts):
+        if all(branch.origin for branch in branches):
             return super().track_union(plan)
         self._record_unsupported(plan, "UNION with rows that were grouped or joined")
         self._by_commit = True
-        rows = list(map(self._without_origin, parts, items(plan.children())))
+        rows = list(map(self._without_origin, branches, to_list(plan.children())))
         return TrackedPlan(self.with_children(plan, rows), [], frozenset())
 
     def track_join(self, plan: Any, condition: Any = None) -> TrackedPlan:
         if not (plan.left().isStreaming() and plan.right().isStreaming()):
             if plan.condition().isDefined():
                 self._record_operations([plan.condition().get()])
-            part = super().track_join(plan)
+            tracked = super().track_join(plan)
             self._require_last_step(plan)
-            return part
+            return tracked
         left, right = self.track(plan.left()), self.track(plan.right())
         self._require_last_step(plan)
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
@@ -512,7 +512,7 @@ class StreamPlanner(OriginTracker):
         if (window := first_row_window(plan)) is not None:
             return self._track_first_rows(plan, window)
         child = plan.child()
-        if name_of(child) == "Join" and child.left().isStreaming() and child.right().isStreaming():
+        if node_name(child) == "Join" and child.left().isStreaming() and child.right().isStreaming():
             inner = child.joinType().sql() in ("INNER", "CROSS")
             below = self.track_join(child, condition if inner else None)
         else:
@@ -524,17 +524,19 @@ class StreamPlanner(OriginTracker):
         (rows,) = below.origin
         passes = self.expressions.Coalesce(self.seq([condition, self.literal(False)]))
         counted = self.alias(self.expressions.If(passes, rows, self.long_literal(0)), ROWS)
-        columns = [column for column in items(below.plan.output()) if id_of(column) != id_of(rows)]
+        columns = [column for column in to_list(below.plan.output()) if column_id(column) != column_id(rows)]
         projected = self.project([*columns, counted], below.plan)
         return below._replace(plan=projected, origin=[counted.toAttribute()])
 
     def _track_expand(self, plan: Any) -> TrackedPlan:
         """Track rows that belong to several windows or groupings at once."""
         below = self.track(plan.child())
-        for row in items(plan.projections()):
-            self._record_operations([each for each in items(row) if name_of(each) != "AttributeReference"])
-        rows = [self.seq([*items(row), *below.origin]) for row in items(plan.projections())]
-        output = self.seq([*items(plan.output()), *below.origin])
+        for row in to_list(plan.projections()):
+            self._record_operations(
+                [each for each in to_list(row) if node_name(each) != "AttributeReference"]
+            )
+        rows = [self.seq([*to_list(row), *below.origin]) for row in to_list(plan.projections())]
+        output = self.seq([*to_list(plan.output()), *below.origin])
         expanded = self.catalyst.plans.logical.Expand(self.seq(rows), output, below.plan)
         return below._replace(plan=expanded)
 
@@ -543,7 +545,7 @@ class StreamPlanner(OriginTracker):
         self._require_last_step(plan)
         self._record_unsupported(plan, "DISTINCT")
         self._by_commit = True
-        columns = [each for each in items(plan.output()) if id_of(each) not in below.passed]
+        columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
         if not any(has_watermark(column) for column in columns):
             raise InvalidQuery(
                 "DISTINCT without the event time had to keep all rows for ever",
@@ -572,7 +574,7 @@ class StreamPlanner(OriginTracker):
     def _track_aggregate(self, plan: Any) -> TrackedPlan:
         below = self.track(plan.child())
         self._require_last_step(plan)
-        grouping, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+        grouping, columns = to_list(plan.groupingExpressions()), to_list(plan.aggregateExpressions())
         self._record_operations([*grouping, *columns])
         windowed = any(has_watermark(each) for each in grouping)
         self._record_exact_time(grouping)
@@ -612,7 +614,7 @@ class StreamPlanner(OriginTracker):
             self.needs_sort = True
         if not self._sorts:
             return below.plan
-        keys = below.origin[:1] or [each for each in items(below.plan.output()) if is_orderable(each)]
+        keys = below.origin[:1] or [each for each in to_list(below.plan.output()) if is_orderable(each)]
         single_partition = self.catalyst.plans.logical.Repartition(1, False, below.plan)
         return self.sort([self.ascending(each) for each in keys], single_partition, everywhere=False)
 
@@ -621,8 +623,8 @@ class StreamPlanner(OriginTracker):
     def _record_operations(self, expressions: list[Any]) -> None:
         """Record the inputs whose operation column the query itself reads."""
         for each in expressions:
-            for place in references(each) & self._operations.keys():
-                self._read_operations.add(self._operations[place])
+            for operation_id in referenced_ids(each) & self._operations.keys():
+                self._read_operations.add(self._operations[operation_id])
 
     def _record_exact_time(self, keys: list[Any]) -> None:
         """Record that rows are grouped by their exact time, not by a window that ends later."""
@@ -637,13 +639,13 @@ class StreamPlanner(OriginTracker):
 
     def _unaggregated_inputs(self, plan: Any) -> set[str]:
         """Return the inputs whose rows reach a node without aggregation."""
-        if name_of(plan) == "View":
+        if node_name(plan) == "View":
             found = self._names.get(plan.desc().identifier().table().lower())
             if found is not None:
                 return {found}
-        if name_of(plan) == "Aggregate":
+        if node_name(plan) == "Aggregate":
             return set()
-        return {name for child in items(plan.children()) for name in self._unaggregated_inputs(child)}
+        return {name for child in to_list(plan.children()) for name in self._unaggregated_inputs(child)}
 
     def _require_last_step(self, plan: Any) -> None:
         if self._running is not None:
@@ -653,15 +655,15 @@ class StreamPlanner(OriginTracker):
                 hint="group by a window of time, or make what comes after it a dataset of its own",
             )
 
-    def _without_origin(self, part: TrackedPlan, child: Any) -> Any:
+    def _without_origin(self, tracked: TrackedPlan, child: Any) -> Any:
         """Return a branch without the origin columns."""
-        return self.project(items(child.output()), part.plan) if part.origin else part.plan
+        return self.project(to_list(child.output()), tracked.plan) if tracked.origin else tracked.plan
 
 
 def grouping_column_id(grouping: Any, columns: list[Any]) -> int:
     """Return the id of the column for a grouping expression; -1 if there is none."""
     for column in columns:
-        inner = column.child() if name_of(column) == "Alias" else column
+        inner = column.child() if node_name(column) == "Alias" else column
         if inner.semanticEquals(grouping):
-            return id_of(column)
+            return column_id(column)
     return -1

@@ -304,9 +304,9 @@ def _raise_file_limit(connections: int) -> None:
     file.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    required = 2 * connections + 256
+    if soft != resource.RLIM_INFINITY and soft < required:
+        limit = required if hard == resource.RLIM_INFINITY else min(required, hard)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
@@ -349,8 +349,8 @@ def _stop(serving: DatasetService) -> None:
 
 
 def _url(listening: socket.socket, host: str, tls: ssl.SSLContext | None) -> str:
-    shown = f"[{host}]" if ":" in host else host or "localhost"
-    return f"{'http' if tls is None else 'https'}://{shown}:{listening.getsockname()[1]}/"
+    host_text = f"[{host}]" if ":" in host else host or "localhost"
+    return f"{'http' if tls is None else 'https'}://{host_text}:{listening.getsockname()[1]}/"
 
 
 def _announce(serving: DatasetService, arguments: argparse.Namespace, url: str) -> None:

@@ -78,12 +78,12 @@ async def send_object(
         InvalidIdentity: the name is not a hash.
         NotFound: the object does not exist.
     """
-    wanted = parse_hash(name)
-    opened = await served.serving.run(_open_object, served.entry.dataset.folder / kind, wanted, name)
+    object_hash = parse_hash(name)
+    opened = await served.serving.run(_open_object, served.entry.dataset.folder / kind, object_hash, name)
     if opened is None:
         raise NotFound(f"there is no such object in {kind}")
     try:
-        tag = f'"{wanted}"'
+        tag = f'"{object_hash}"'
         headers = {
             "ETag": tag,
             "Cache-Control": _IMMUTABLE,
@@ -111,8 +111,8 @@ async def send_object(
             opened.file.close()
 
 
-def _open_object(folder: Path, wanted: Multihash, written: str) -> _OpenedObject | None:
-    for name in candidate_names(wanted, written):
+def _open_object(folder: Path, object_hash: Multihash, written: str) -> _OpenedObject | None:
+    for name in candidate_names(object_hash, written):
         try:
             # A pipe or device with this name must not block the thread.
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -206,36 +206,36 @@ async def receive_object(
         BadData: the bytes do not match the hash or the announced size; nothing is stored.
     """
     target = await serving.run(serving.authorize_push, dataset, request)
-    wanted = parse_hash(name)
+    object_hash = parse_hash(name)
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise BadData("objects are sent as they are, without Content-Encoding")
     length = request.content_length
     if length is None:
         raise LengthRequired("Content-Length is needed")
     if kind == "proofs":
-        await _receive_proof(target, wanted, length, request)
+        await _receive_proof(target, object_hash, length, request)
         return
     session = serving.find_push(target.alias, target.token)
-    if session is None or session.folder is None or (kind, wanted) not in session.announced:
+    if session is None or session.folder is None or (kind, object_hash) not in session.announced:
         raise Forbidden("no push that is on has announced this object")
-    if length != (size := session.announced[kind, wanted]):
+    if length != (size := session.announced[kind, object_hash]):
         raise BadData(f"the object was announced with {size:,} bytes, not {length:,}")
-    if wanted.code not in _HASHERS:
+    if object_hash.code not in _HASHERS:
         raise BadData("an object cannot have a hash of this kind")
-    if (kind, wanted) in session.uploading:
+    if (kind, object_hash) in session.uploading:
         raise Conflict("the object is on its way already")
-    session.uploading.add((kind, wanted))
+    session.uploading.add((kind, object_hash))
     try:
-        await _receive_upload(session, session.folder, kind, wanted, size, request)
+        await _receive_upload(session, session.folder, kind, object_hash, size, request)
     finally:
-        session.uploading.discard((kind, wanted))
+        session.uploading.discard((kind, object_hash))
 
 
 async def _receive_upload(
-    session: PushSession, folder: Path, kind: str, wanted: Multihash, size: int, request: web.BaseRequest
+    session: PushSession, folder: Path, kind: str, object_hash: Multihash, size: int, request: web.BaseRequest
 ) -> None:
     serving = session.target.serving
-    staged = await serving.run(_StagedObject, LocalObjectStore(folder / kind), wanted)
+    staged = await serving.run(_StagedObject, LocalObjectStore(folder / kind), object_hash)
     try:
         await _send_continue(request)
         async for data in _read_body(request, size, serving.limits.idle_seconds):
@@ -249,10 +249,10 @@ async def _receive_upload(
 class _StagedObject:
     """An incomplete object. Methods raise `OdfError` if the file cannot be written."""
 
-    def __init__(self, objects: LocalObjectStore, wanted: Multihash) -> None:
+    def __init__(self, objects: LocalObjectStore, object_hash: Multihash) -> None:
         self._objects = objects
-        self._wanted = wanted
-        self._hasher: Any = _HASHERS[wanted.code]()
+        self._wanted = object_hash
+        self._hasher: Any = _HASHERS[object_hash.code]()
         self._size = 0
         with translate_commit_errors(objects.folder):
             self._path = objects.staging_path()

@@ -148,12 +148,12 @@ async def serve_pull(request: web.BaseRequest, dataset: ServedDataset) -> web.St
     """
     ending = asyncio.create_task(dataset.serving.stopping.wait())
     try:
-        most = await dataset.serving.run(_max_request_bytes, dataset.entry.dataset)
+        max_bytes = await dataset.serving.run(_max_request_bytes, dataset.entry.dataset)
         return await run_session(
             request,
             dataset.serving,
             lambda channel, newer: _PullSession(dataset, channel, newer).run(ending),
-            max_bytes=most,
+            max_bytes=max_bytes,
         )
     finally:
         ending.cancel()
@@ -221,7 +221,9 @@ class _PullSession:
         if head is None:
             raise NotFound("the dataset is empty")
         stop = request.stop_at or head
-        found = dataset.query_index(lambda index, at: (_find_interval(index, at, after, stop),))[0]
+        found = dataset.query_index(lambda index, position: (_find_interval(index, position, after, stop),))[
+            0
+        ]
         if found is None:
             raise SessionRefused("InvalidInterval", head=stop, tail=after or stop)
         if found.plan.bytes_in_raw_blocks > _MAX_RAW_RATIO * self._serving.limits.most_message_bytes:

@@ -103,7 +103,8 @@ def prepare_as_of_query(
     for table in tables.values():
         empty[table.name].createOrReplaceTempView(identifier(table.view))
     views = {
-        each.alias: streams.view(index, schemas[each.alias], each.vocab) for index, each in enumerate(inputs)
+        each.alias: streams.input_view(index, schemas[each.alias], each.vocab)
+        for index, each in enumerate(inputs)
     }
     frame = run_query(session, views, transform.queries or [], tables)
     check_repeatable(frame, "query")
@@ -115,7 +116,7 @@ def prepare_as_of_query(
         )
     except StatefulQueryError:
         joined = {
-            join.view: streams.view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+            join.view: streams.input_view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
             for index, join in enumerate(as_of.joins, len(inputs))
         }
     rest = as_of.query_after_joins(joined)
@@ -145,18 +146,18 @@ def as_of_fingerprint(
     """
     as_of = query.as_of
     joined = {
-        join.view: streams.view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+        join.view: streams.input_view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
         for index, join in enumerate(as_of.joins, len(inputs))
     }
     parts = [f"rows {query.by_row}"]
     with translate_errors():
         for index, join in enumerate(as_of.joins):
             parts += as_of.join_fingerprint(join)
-            parts.append(state_fingerprint(session, as_of.rows(index, joined), whole=True))
+            parts.append(state_fingerprint(session, as_of.left_rows(index, joined), all_columns=True))
         if not query.by_row:
             parts.append(
                 state_fingerprint(
-                    session, as_of.query_after_joins(joined), whole=query.query.mode == "update"
+                    session, as_of.query_after_joins(joined), all_columns=query.query.mode == "update"
                 )
             )
     return "\n".join(parts)
@@ -384,9 +385,9 @@ class AsOfTransaction(StatefulTransaction):
         folder.mkdir(parents=True, exist_ok=True)
         # The joined rows of an earlier join may contain corrections from earlier batches.
         pairs = self._by_row and (index > 0 or bool(changing & self._as_of.inputs_before_join(join)))
-        rows = add_due_time(self._as_of.rows(index, views), pairs=pairs)
+        rows = add_due_time(self._as_of.left_rows(index, views), pairs=pairs)
         rows = self._add_stored_rows(rows, folder / _ROWS, f"rows-{index}")
-        new = self._as_of.versions(index, views[join.table.name])
+        new = self._as_of.version_rows(index, views[join.table.name])
         new = to_versions(new, keys, changes=join.table.name in changing)
         versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
         found = self._as_of.matches_condition(index, lookup_versions(rows, versions, keys))

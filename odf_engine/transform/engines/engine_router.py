@@ -127,6 +127,6 @@ def engines_for(workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime
         yield EngineRouter(config, spark)
         return
     odf = workspace.odf
-    sandbox = Sandbox(config, odf / "cache", odf / "sandbox.log", str(entry.alias), without=spark)
+    sandbox = Sandbox(config, odf / "cache", odf / "sandbox.log", str(entry.alias), fallback=spark)
     with closing(sandbox):
         yield EngineRouter(config, sandbox)

@@ -274,8 +274,8 @@ class FileExchange:
         Raises:
             BadData: an output is not a regular file.
         """
-        for name, wanted in (("data", request.new_data_path), ("checkpoint", request.new_checkpoint_path)):
-            _copy_regular_file(self.outputs / name, Path(wanted))
+        for name, target in (("data", request.new_data_path), ("checkpoint", request.new_checkpoint_path)):
+            _copy_regular_file(self.outputs / name, Path(target))
 
     def _stage(self, path: str, name: str) -> str:
         link = self.inputs / name
@@ -350,9 +350,9 @@ class GrpcEngine:
         exchange: FileExchange | None = None,
     ) -> None:
         self._address = name or address.partition("?")[0]
-        self._target, given = _parse_address(address)
+        self._target, parsed_exchange = _parse_address(address)
         self._seconds = seconds
-        self._exchange = exchange or given
+        self._exchange = exchange or parsed_exchange
         # The folder serves one request at a time.
         self._exchange_lock: Any = nullcontext() if self._exchange is None else Lock()
 
@@ -416,8 +416,10 @@ class GrpcEngine:
             found = self._call_own_service(PROVENANCE, query, Derivation, reporter)
         read = {each.query_alias: each.offset_interval for each in request.query_inputs}
         for feed in found.feeds:
-            known = read.get(feed.alias)
-            inside = (known and known.start <= each.start <= each.end <= known.end for each in feed.rows)
+            interval = read.get(feed.alias)
+            inside = (
+                interval and interval.start <= each.start <= each.end <= interval.end for each in feed.rows
+            )
             if not all(inside):
                 raise self._contract_violation(
                     f"it names rows of '{strip_control_characters(feed.alias)}' that it was not given"

@@ -72,7 +72,7 @@ from odf_engine.transform.engines.grpc_messages import (
     encode_fields,
     to_error_message,
 )
-from odf_engine.transform.engines.spark_engine import SparkEngine, raw_query
+from odf_engine.transform.engines.spark_engine import SparkEngine, run_raw_query
 
 _PROGRESS_SECONDS: Final = 1.0
 _POLL_SECONDS: Final = 0.25
@@ -271,13 +271,13 @@ class EngineServer:
         self._engine: Engine = SparkEngine(runtime)
         self._server = grpc.server(ThreadPoolExecutor(2 * _MAX_PARALLEL, "grpc"), options=_OPTIONS)
         self._add_handlers(SERVICE, {TRANSFORM: self._transform, RAW_QUERY: self._raw_query})
-        own = {
+        own_methods = {
             VALIDATE: self._validate,
             MIGRATE: self._migrate,
             PROVENANCE: self._provenance,
             OUTCOME: self._outcome,
         }
-        self._add_handlers(OWN_SERVICE, own)
+        self._add_handlers(OWN_SERVICE, own_methods)
         try:
             self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
@@ -321,7 +321,7 @@ class EngineServer:
         def work(reporter: Reporter) -> bytes:
             request = decode_table(decode_field(message), RawQueryRequest)
             return encode_fields(
-                encode_table(RawQuerySuccess(raw_query(self._runtime.session(), request, reporter)))
+                encode_table(RawQuerySuccess(run_raw_query(self._runtime.session(), request, reporter)))
             )
 
         progress, failures = RawQueryProgress(), (RawQueryInvalidQuery, RawQueryInternalError)
@@ -383,9 +383,9 @@ def _decode_optional_schema(data: bytes | None) -> pa.Schema | None:
 
 def _combined_watermark(request: TransformRequest) -> Timestamp | None:
     """Return the minimum of the inputs' latest watermarks; None if an input has none in this request."""
-    latest = [max((mark.event_time for mark in each.explicit_watermarks), default=None)
+    latest = [max((watermark.event_time for watermark in each.explicit_watermarks), default=None)
               for each in request.query_inputs]  # fmt: skip
-    known = [mark for mark in latest if mark is not None]
+    known = [watermark for watermark in latest if watermark is not None]
     return min(known) if len(known) == len(latest) and known else None
 
 

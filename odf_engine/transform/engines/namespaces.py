@@ -158,8 +158,8 @@ def _call_libc(function: str, *arguments: object) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     c_arguments = [os.fsencode(each) if isinstance(each, str | Path) else each for each in arguments]
     if getattr(libc, function)(*c_arguments) != 0:
-        shown = " ".join(str(each) for each in arguments)
-        raise SystemExit(f"{function} {shown}: {os.strerror(ctypes.get_errno())}")
+        call_text = " ".join(str(each) for each in arguments)
+        raise SystemExit(f"{function} {call_text}: {os.strerror(ctypes.get_errno())}")
 
 
 def _mount(source: str | Path, target: Path, filesystem: str, flags: int, data: str = "") -> None:

@@ -66,7 +66,7 @@ class EmittedRows:
         with ipc.new_file(str(path), self._rows.schema) as file:
             file.write_table(self._rows.combine_chunks())
 
-    def changes(self, new: pa.Table, in_result: Sequence[bool]) -> tuple[pa.Table, list[int]]:
+    def update(self, new: pa.Table, in_result: Sequence[bool]) -> tuple[pa.Table, list[int]]:
         """Return the changes of new rows.
 
         Args:
@@ -122,13 +122,13 @@ class EmittedRows:
         rows, old = self._rows, self._align_columns(before)
         all_rows = pa.concat_tables([old, rows])
         if not self._has_unique_keys(old):
-            order = [self._sort_indexes(old), [old.num_rows + at for at in self._sort_indexes(rows)]]
+            order = [self._sort_indexes(old), [old.num_rows + index for index in self._sort_indexes(rows)]]
             operations = [int(Op.RETRACT)] * old.num_rows + [int(Op.APPEND)] * rows.num_rows
             return all_rows.take(pa.array([*order[0], *order[1]], pa.int64())), operations
         removed = self._match_groups(all_rows, old.num_rows)[2]
         new_rows = pa.concat_tables([rows, old.take(pa.array(removed, pa.int64()))])
         self._rows = old
-        return self.changes(new_rows, [True] * rows.num_rows + [False] * len(removed))
+        return self.update(new_rows, [True] * rows.num_rows + [False] * len(removed))
 
     def _align_columns(self, before: pa.Table | None) -> pa.Table:
         schema = self._rows.schema
@@ -168,7 +168,7 @@ class EmittedRows:
         for name in self._order:
             column = rows.column(name)
             columns += [column.is_valid(), column] if column.null_count else [column]
-        names = [str(at) for at in range(len(columns))]
+        names = [str(index) for index in range(len(columns))]
         keys = [(name, "ascending") for name in names]
         return pc.sort_indices(pa.table(columns, names=names), sort_keys=keys).to_pylist()
 
@@ -194,13 +194,13 @@ def _compare_rows(rows: pa.Table, before: Sequence[int | None], after: Sequence[
     """Return for each pair of row indexes whether the rows are equal."""
     old = rows.take(pa.array(before, pa.int64()))
     new = rows.take(pa.array(after, pa.int64()))
-    same = [place is not None for place in before]
+    same = [index is not None for index in before]
     for left, right in zip(old.columns, new.columns, strict=True):
         if types.is_nested(left.type):
             equal = [one == other for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)]
         else:
             equal = _compare_values(left, right).to_pylist()
-        same = [known and now for known, now in zip(same, equal, strict=True)]
+        same = [is_same and is_equal for is_same, is_equal in zip(same, equal, strict=True)]
     return same
 
 
@@ -217,7 +217,7 @@ class OutputContract:
     """The required columns of a result.
 
     Args:
-        own: columns of the query.
+        query_schema: columns of the query.
         vocab: column names of the dataset.
         declared: schema of the dataset; None before it has one.
 
@@ -230,13 +230,15 @@ class OutputContract:
         InvalidQuery: no event time, a reserved column name, or columns that differ from the dataset.
     """
 
-    def __init__(self, own: pa.Schema, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
-        self._own = own
+    def __init__(self, query_schema: pa.Schema, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
+        self._own = query_schema
         self._vocab = vocab
-        self.operation = _find_column(own, vocab.operation_type_column)
-        _check_columns(own, vocab)
-        self.event_time = str(_find_column(own, vocab.event_time_column))
-        data = pa.schema([field.with_nullable(True) for field in own if field.name != self.operation])
+        self.operation = _find_column(query_schema, vocab.operation_type_column)
+        _check_columns(query_schema, vocab)
+        self.event_time = str(_find_column(query_schema, vocab.event_time_column))
+        data = pa.schema(
+            [field.with_nullable(True) for field in query_schema if field.name != self.operation]
+        )
         if declared is not None:
             _require_same_columns(data, declared, vocab)
         self.schema = declared if declared is not None else slice_schema(data, vocab)
@@ -274,32 +276,32 @@ def _find_column(schema: pa.Schema, name: str) -> str | None:
     return None if index is None else schema.names[index]
 
 
-def _check_columns(own: pa.Schema, vocab: DatasetVocabulary) -> None:
+def _check_columns(query_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
     for name in (vocab.offset_column, vocab.system_time_column):
-        if (found := _find_column(own, name)) is not None:
+        if (found := _find_column(query_schema, name)) is not None:
             raise InvalidQuery(
                 f"the query gives a column '{found}', which the engine fills in itself",
                 where="query",
                 hint="leave it out, or give it another name with AS",
             )
-    time = _find_column(own, vocab.event_time_column)
+    time = _find_column(query_schema, vocab.event_time_column)
     if time is None:
         raise InvalidQuery(
             f"the query gives no event time: a column '{vocab.event_time_column}' is missing",
             where="query",
-            hint=f"its columns are {', '.join(own.names)}; select one AS {vocab.event_time_column}",
+            hint=f"its columns are {', '.join(query_schema.names)}; select one AS {vocab.event_time_column}",
         )
-    data_type = own.field(time).type
+    data_type = query_schema.field(time).type
     if not (types.is_timestamp(data_type) or types.is_date(data_type)):
         raise InvalidQuery(
             f"the event time '{time}' is {type_ddl(data_type)}, not TIMESTAMP or DATE",
             where="query",
             hint=f"CAST({time} AS TIMESTAMP) AS {time}",
         )
-    operation = _find_column(own, vocab.operation_type_column)
-    if operation is not None and not types.is_integer(own.field(operation).type):
+    operation = _find_column(query_schema, vocab.operation_type_column)
+    if operation is not None and not types.is_integer(query_schema.field(operation).type):
         raise InvalidQuery(
-            f"the operation '{operation}' is {type_ddl(own.field(operation).type)}, not INT",
+            f"the operation '{operation}' is {type_ddl(query_schema.field(operation).type)}, not INT",
             where="query",
             hint=f"operations are {', '.join(f'{each:d} ({each.code})' for each in Op)}",
         )

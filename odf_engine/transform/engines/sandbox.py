@@ -69,18 +69,18 @@ class Sandbox:
         cache: folder for input and output files, on the file system of the datasets, so that hard links work.
         log: file to which the output of the engine is appended.
         name: name of the dataset or other origin of the queries, for errors.
-        without: runs the queries if no sandbox is available and the configuration allows that.
+        fallback: runs the queries if no sandbox is available and the configuration allows that.
         dataset: whether the queries belong to a dataset, which can be trusted.
     """
 
     def __init__(
-        self, config: Config, cache: Path, log: Path, name: str, without: Engine, *, dataset: bool = True
+        self, config: Config, cache: Path, log: Path, name: str, fallback: Engine, *, dataset: bool = True
     ) -> None:
         self._config = config
         self._cache = cache
         self._log = log
         self._name = name
-        self._without = without
+        self._fallback = fallback
         self._dataset = dataset
         self._process: _EngineProcess | None = None
         self._starting = threading.Lock()
@@ -177,7 +177,7 @@ class Sandbox:
             program = self._find_program(sandbox)
             if program is None:
                 reporter.log("there is no sandbox here: the query runs like one's own, as allowed", "warning")
-                return self._without
+                return self._fallback
             reporter.log(f"{self._name} is not trusted: its query runs in a sandbox ({program})")
             process = _EngineProcess(
                 self._config, sandbox, program, java, exchange, sockets / "engine", self._log
@@ -263,8 +263,8 @@ class _EngineProcess:
         with self._log.open("rb") as file:
             file.seek(max(self._begin, self._log.stat().st_size - _MAX_TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
-        shown = " / ".join(line.strip() for line in lines if line.strip() and "listens" not in line)
-        return f": {shown[-400:]}" if shown else ""
+        text = " / ".join(line.strip() for line in lines if line.strip() and "listens" not in line)
+        return f": {text[-400:]}" if text else ""
 
     def wait_until_listening(self, reporter: Reporter) -> None:
         """Wait until the engine listens.
@@ -411,7 +411,7 @@ def _readable_paths(java: Java) -> list[Path]:
         *map(Path, dict.fromkeys((sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix))),
         *_package_folders(),
         java.home,
-        class_data_archive.folder(),
+        class_data_archive.archive_folder(),
     ]
 
 
@@ -429,7 +429,7 @@ def _environment(java: Java) -> dict[str, str]:
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": "/tmp",
         "TMPDIR": str(_EXCHANGE / "scratch"),
-        "XDG_CACHE_HOME": str(class_data_archive.folder().parent.parent),
+        "XDG_CACHE_HOME": str(class_data_archive.archive_folder().parent.parent),
         "ODF_JAVA": str(java.home),
         "PYTHONPATH": str(Path(odf_engine.__path__[0]).parent),
         "PYTHONDONTWRITEBYTECODE": "1",

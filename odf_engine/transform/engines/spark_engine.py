@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 INPUT: Final = "input"
 
 
-def raw_query(session: SparkSession, request: RawQueryRequest, reporter: Reporter) -> int:
+def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Reporter) -> int:
     """Write the result of a query to the request's output path; return the number of rows.
 
     No file is written for an empty result.
@@ -239,14 +239,14 @@ def _validate_stateful(
 ) -> ValidatedQuery:
     streams = MicroBatchQuery(session, folder / "state", folder)
     views = {
-        each.alias: streams.view(index, query_schema(each.schema, each.vocab), each.vocab)
+        each.alias: streams.input_view(index, query_schema(each.schema, each.vocab), each.vocab)
         for index, each in enumerate(inputs)
     }
     frame = run_query(session, views, transform.queries or [])
     vocabs = {each.alias: each.vocab for each in inputs}
     query = plan_stream(session, frame, vocabs, vocab.event_time_column, set())
     with translate_errors():
-        text = state_fingerprint(session, frame, whole=query.mode == "update")
+        text = state_fingerprint(session, frame, all_columns=query.mode == "update")
     return _validate_plan(query, vocab, declared, text, inputs)
 
 
@@ -258,10 +258,10 @@ def _validate_plan(
     inputs: Sequence[QueryInput],
 ) -> ValidatedQuery:
     columns = arrow_schema(query.frame.schema)
-    own = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
-    contract = OutputContract(own, vocab, declared)
+    query_schema = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
+    contract = OutputContract(query_schema, vocab, declared)
     if query.mode == "update":
-        EmittedRows(own, query.keys, contract.event_time)
+        EmittedRows(query_schema, query.keys, contract.event_time)
     return ValidatedQuery(contract.schema, _hash([text, *(each.alias for each in inputs)]))
 
 
@@ -364,11 +364,11 @@ class SparkEngine:
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
-        known = {each.name.casefold(): each for each in tables}
+        tables_by_name = {each.name.casefold(): each for each in tables}
         read: list[str] = []
 
         def find(name: str, call: TableFunctionCall | None) -> TableFiles:
-            table = known.get(name.casefold())
+            table = tables_by_name.get(name.casefold())
             if table is None:
                 raise NotFound(f"there is no dataset '{name}'")
             read.append(table.name)
@@ -443,8 +443,8 @@ class _StatelessOutput:
     def __init__(self, tracked: TrackedResult, request: TransformRequest, declared: pa.Schema | None) -> None:
         self._tracked = tracked
         result = arrow_schema(tracked.frame.schema)
-        own = pa.schema([field for field in result if field.name not in _ORIGIN])
-        self._contract = OutputContract(own, request.vocab, declared)
+        query_schema = pa.schema([field for field in result if field.name not in _ORIGIN])
+        self._contract = OutputContract(query_schema, request.vocab, declared)
         self.schema = self._contract.schema
 
     def batches(self, reporter: Reporter, *, sort: bool) -> Iterator[pa.RecordBatch]:

@@ -174,16 +174,20 @@ class Watermarks:
     def combined(self, aliases: Sequence[str]) -> int | None:
         """Return the minimum of the watermarks; None if an input has none."""
         watermarks = [self.by_alias.get(alias) for alias in aliases]
-        return None if None in watermarks else min(mark for mark in watermarks if mark is not None)
+        return (
+            None
+            if None in watermarks
+            else min(watermark for watermark in watermarks if watermark is not None)
+        )
 
     def after(self, inputs: Sequence[TransformRequestInput], until: int | None) -> Watermarks:
         """Return the watermarks just before a time; None for the end of the transaction."""
         updated = dict(self.by_alias)
         for each in inputs:
-            for mark in each.explicit_watermarks:
-                if until is None or mark.system_time.ms < until:
+            for watermark in each.explicit_watermarks:
+                if until is None or watermark.system_time.ms < until:
                     alias = each.query_alias
-                    updated[alias] = max(updated.get(alias, mark.event_time.ms), mark.event_time.ms)
+                    updated[alias] = max(updated.get(alias, watermark.event_time.ms), watermark.event_time.ms)
         return Watermarks(updated)
 
 
@@ -194,7 +198,9 @@ def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
         NotFound, BadData: a slice is missing or damaged.
     """
     slices = [
-        _read_slice(Path(path), at, each.vocab) for at, each in enumerate(inputs) for path in each.data_paths
+        _read_slice(Path(path), index, each.vocab)
+        for index, each in enumerate(inputs)
+        for path in each.data_paths
     ]
     return sorted(slices, key=lambda each: each.added)
 
@@ -450,10 +456,12 @@ class StatefulTransaction:
         }
         query = self._plan_query(aliases)
         columns = arrow_schema(query.frame.schema)
-        own = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
-        contract = OutputContract(own, self._request.vocab, self._declared)
+        query_schema = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
+        contract = OutputContract(query_schema, self._request.vocab, self._declared)
         self._check_slices(query, slices)
-        emitted = EmittedRows(own, query.keys, contract.event_time) if query.mode == "update" else None
+        emitted = (
+            EmittedRows(query_schema, query.keys, contract.event_time) if query.mode == "update" else None
+        )
         return PreparedQuery(query, contract, slices, emitted)
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
@@ -480,7 +488,7 @@ class StatefulTransaction:
         views: dict[str, DataFrame] = {}
         for index, each in enumerate(self._request.query_inputs):
             schema = query_schema(pq.read_schema(each.schema_file), each.vocab)
-            views[each.query_alias] = self._streams.view(index, schema, each.vocab)
+            views[each.query_alias] = self._streams.input_view(index, schema, each.vocab)
         frame = run_query(self._session, views, self._request.transform.queries or [])
         inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
         return plan_stream(self._session, frame, inputs, self._request.vocab.event_time_column, changing)
@@ -657,7 +665,7 @@ def _yield_changes(emitted: EmittedRows, rows: Iterator[pa.RecordBatch]) -> Iter
         return iter(())
     table = pa.Table.from_batches(batches)
     in_result = [count > 0 for count in table.column(ROWS).to_pylist()]
-    return iter(_with_operations(*emitted.changes(table, in_result)))
+    return iter(_with_operations(*emitted.update(table, in_result)))
 
 
 def _with_operations(changes: pa.Table, operations: Sequence[int]) -> list[pa.RecordBatch]:
