@@ -206,15 +206,18 @@ class Scan:
         """
         found, names = copy.copy(self), self.vocabulary
         found._filters = list(self._filters)
-        if offsets is not None:
-            found._filters.append(_ValueRange(names.offset_column, *offsets))
-        for name, times in ((names.event_time_column, event_time), (names.system_time_column, system_time)):
-            if times is None:
+        limits = (
+            (names.offset_column, offsets),
+            (names.event_time_column, event_time),
+            (names.system_time_column, system_time),
+        )
+        for name, values in limits:
+            if values is None:
                 continue
             if name not in self._all_columns.names:
                 raise InvalidSchema(f"there is no column '{name}'")
             data_type = self._all_columns.field(name).type
-            start, stop = (None if time is None else _ceil_to_unit(time, data_type) for time in times)
+            start, stop = (_ceil_to_unit(v, data_type) if isinstance(v, Timestamp) else v for v in values)
             found._filters.append(_ValueRange(name, start, stop))
         return found
 

@@ -112,6 +112,8 @@ def test_a_time_range_needs_a_column_of_times() -> None:
         scan.where(event_time=(Timestamp.from_ms(0), None))
     with pytest.raises(InvalidSchema, match="no column 'system_time'"):
         scan.where(system_time=(None, None))
+    with pytest.raises(InvalidSchema, match="no column 'offset'"):
+        Scan(pa.schema([]), DEFAULT_VOCABULARY, [], "x").where(offsets=(0, 1))
 
 
 def test_dates_begin_a_range_at_the_next_day(tmp_path: Path) -> None:
