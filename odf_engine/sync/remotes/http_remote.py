@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Annotated, Final, TypeVar
@@ -21,7 +20,6 @@ from odf_engine.storage.object_store import candidate_names
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.remotes.base import MAX_HEAD_BYTES, ObjectFile, ObjectKind, RepositoryEntry
 
-_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d+/(\d{1,18}|\*)", re.ASCII)
 _Result = TypeVar("_Result")
 
 
@@ -39,7 +37,7 @@ class HttpRemote:
 
     def __init__(self, url: str, access: RemoteAccess, at: str | None = None) -> None:
         self.url = url
-        self.web = HttpClient(at or url, access)
+        self.web = HttpClient.for_remote(at or url, access)
         self._base = self.web.url
         self._base58 = False
 
@@ -132,9 +130,8 @@ def download(
     while at < size:
         before = at
         try:
-            with web.request(
-                "GET", url, headers={**(headers or {}), **_asked(at if ranges else 0)}
-            ) as response:
+            part = {"Range": f"bytes={at}-"} if at and ranges else {}
+            with web.request("GET", url, headers=headers, conditions=part) as response:
                 skip = _skipped(response, at, size)
                 if skip is None:
                     if not ranges:
@@ -157,20 +154,15 @@ def _begun(web: HttpClient, url: str, size: int, start: int) -> tuple[bytes, Gen
     return next(pieces), pieces
 
 
-def _asked(start: int) -> dict[str, str]:
-    return {"Range": f"bytes={start}-"} if start else {}
-
-
 def _skipped(response: Response, start: int, size: int) -> int | None:
     """How many bytes of an answer are before those that were asked for; None when it is another part."""
     total = response.length
     skip: int | None = start
     if response.status == 206:
-        part = _RANGE.match(response.headers.get("Content-Range") or "")
-        if part is None or int(part[1]) != start:
+        part = response.content_range
+        if part is None or part[0] != start:
             return None
-        total = int(part[2]) if part[2] != "*" else None
-        skip = 0
+        total, skip = part[1], 0
     if total is not None and total != size:
         response.check_file(response.peek())
         problem = f"the server has {total:,} bytes where there should be {size:,}"
@@ -234,7 +226,7 @@ class ServerRepository:
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
         self.url = url
-        self._web = HttpClient(url, access)
+        self._web = HttpClient.for_remote(url, access)
 
     def datasets(self) -> Iterator[RepositoryEntry]:
         """What the server lists, in the order of names.
@@ -255,7 +247,7 @@ class ServerRepository:
         headers = {"Accept": "application/json"}
         try:
             with self._web.request("GET", self._web.url, headers=headers, missing=_NO_LIST) as response:
-                if response.headers.get_content_type() != "application/json":
+                if response.content_type != "application/json":
                     raise AttemptFailed(self._no_list(), again=False)
                 return response.read_all(MAX_LIST_BYTES)
         except AttemptFailed as failure:

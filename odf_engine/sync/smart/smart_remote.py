@@ -53,7 +53,10 @@ _LONGEST: Final = 8192
 _MAX_HEADERS: Final = 64
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_OURS: Final = frozenset({"expect", "trailer"})
+_RESERVED: Final = frozenset(
+    ("host", "connection", "content-length", "transfer-encoding", "te", "upgrade", "expect", "trailer")
+)
+"""Headers of the connection, which a server does not set for its clients."""
 
 
 class TransferTarget(NamedTuple):
@@ -106,7 +109,7 @@ def _headers(told: TransferUrl, base: str) -> dict[str, str]:
     for row in told.headers:
         if not _NAME.fullmatch(row.name) or not _VALUE.fullmatch(row.value) or len(row.value) > _LONGEST:
             raise _refused("a header that goes with it is malformed", told.url, base)
-        if row.name.lower() not in _OURS:
+        if row.name.lower() not in _RESERVED:
             headers[row.name] = row.value
     return headers
 
@@ -401,7 +404,7 @@ class ObjectUploads:
     def stop(self) -> None:
         """Breaks off what is running; from any thread."""
         self._stopped.set()
-        self._web.connections.abort()
+        self._web.abort()
 
     def send(self, strategies: Sequence[m.PushStrategy]) -> None:
         """Uploads what is not there; the first failure ends it.
@@ -458,7 +461,7 @@ class ObjectUploads:
 
         def once(headers: dict[str, str]) -> None:
             typed = {"Content-Type": "application/octet-stream", **headers}
-            self._web.request("PUT", transfer.url, headers=typed, body=path, told=told).close()
+            self._web.request("PUT", transfer.url, headers=typed, body=path, on_sent=told).close()
 
         def attempt() -> None:
             self._check()
