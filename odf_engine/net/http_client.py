@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import http.client
+import io
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, Self, TypeVar, cast
+from typing import Final, Literal, Self, TypeVar
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import urllib3
 
-from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
+from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnavailable
 from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
 from odf_engine.net.connector import Connector, port_of
 from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.net.download import AttemptFailed, RetryPolicy, connection_failure, parse_retry_after
 from odf_engine.net.http_connection import (
     MIN_BYTES_PER_SECOND,
-    ConnectionPools,
+    ConnectionPool,
     GuardedConnection,
     ResponseLimits,
     ResponseTooLarge,
-    StaleConnection,
     TransferTooSlow,
 )
 from odf_engine.net.urls import origin_of, redact_url, without_login
@@ -34,19 +34,39 @@ from odf_engine.settings import FetchConfig
 _SENT_BYTES: Final = 1 << 16
 _PIECE_BYTES: Final = 1 << 18  # so few that a piece stays in the cache of a core
 _DRAIN_BYTES: Final = 1 << 14  # read only so that the connection can be used again
+_ENCODED: Final = re.compile(r"https?://[a-z0-9.:-]+/[A-Za-z0-9%/:=&?~+._-]*")
 _URL_SAFE: Final = "%/:=&?~#+!$,;'@()*[]"
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _DEFAULTS: Final = {"User-Agent": "odf-workstation", "Accept": "*/*", "Accept-Encoding": "identity"}
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d+/(\d{1,18}|\*)", re.ASCII)
+_CONNECTION_ERRORS: Final = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
 _Result = TypeVar("_Result")
 RedirectProblem = Literal["no location", "method", "circle", "too many", "scheme", "insecure", "no host"]
+
+_REDIRECT_ERRORS: Final[dict[RedirectProblem, str]] = {
+    "no location": "the server answered {status}, and not where it redirects to",
+    "method": "the server answered {status} to what was sent, which cannot be followed",
+    "circle": "the server redirects in a circle",
+    "too many": "the server redirects more than {most} times",
+    "scheme": "the server leads to {scheme}:, which is not followed",
+    "insecure": "the server leads from https to http, where anybody can listen",
+    "no host": "the server leads to an address without a host",
+}
+_STATUS_ERRORS: Final = {
+    401: ("the server asks for a login (401)", None),
+    403: ("the server forbids it (403)", None),
+    407: ("the proxy asks for a login (407)", "put it into http_proxy: http://user:word@host"),
+    413: ("the server does not take files of this size (413)", "ask its owner for more"),
+    416: ("the file there is shorter than it should be (416)", None),
+    429: ("the server is asked too often (429)", "try again later, or set sync.parallel lower"),
+}
 
 
 class HttpClient:
     """HTTP client for one origin and wherever that redirects to; safe from several threads.
 
-    Redirects do not carry credentials to another origin, and never lead from https to http. Subclasses replace
-    the texts of errors.
+    Credentials are not sent to another origin. Redirects from https to http are not followed. Subclasses
+    replace the texts of errors.
 
     Args:
         url: http or https; its origin is the one that the login is for.
@@ -75,17 +95,17 @@ class HttpClient:
         self.url, self.config, self.reporter = url, config, _StoppableReporter(reporter)
         self.keep_alive = keep_alive
         self._find_login = login
-        self._connector = Connector(policy, config.connect_timeout_seconds, self.reporter)
+        connector = Connector(policy, config.connect_timeout_seconds, self.reporter)
         limits = ResponseLimits(config.read_timeout_seconds, min_rate, enforce_length=keep_alive)
-        self._pools = ConnectionPools(self._connector, limits)
+        self._pool = ConnectionPool(connector, limits)
         self._link = ExitStack()
-        self._link.enter_context(self.reporter.on_cancel(self._pools.close))
+        self._link.enter_context(self.reporter.on_cancel(self._pool.close))
 
     @classmethod
     def for_remote(cls, url: str, access: RemoteAccess) -> Self:
-        """Return a client for the server of a remote, with its stored login; ``odf+`` is removed from the URL.
+        """Return a client for the server of a remote, with its stored login.
 
-        Other origins are not connected to at private addresses, unless the server has only such addresses.
+        The URL may start with ``odf+``. See :class:`HomeNetwork` for the addresses that may be reached.
         """
         url = url.removeprefix("odf+")
         parts = urlsplit(url)
@@ -123,7 +143,11 @@ class HttpClient:
 
     def abort(self) -> None:
         """End all requests that are running in other threads."""
-        self._pools.close()
+        self._pool.close()
+
+    def release(self, connection: GuardedConnection) -> None:
+        """Keep a connection whose response was read for the next request."""
+        self._pool.release(connection)
 
     def close(self) -> None:
         """Close all connections, and cancel what runs in other threads; final."""
@@ -162,7 +186,7 @@ class HttpClient:
         private = headers or {}
         try:
             at, seen = _encode_url(url), set[str]()
-            self._check_step(None, self.url, at)
+            self._raise_redirect(_redirect_problem(self.url, at), None, self.url, at)
             while True:
                 seen.add(at)
                 response = self._exchange(method, at, private, conditions or {}, body, on_sent)
@@ -220,55 +244,35 @@ class HttpClient:
     def redirect_error(
         self, problem: RedirectProblem, response: Response | None, old: str, new: str
     ) -> OdfError:
-        """Return the error for a redirect that is not followed, from the URL ``old`` to ``new``."""
-        status = response.status if response is not None else 0
-        match problem:
-            case "no location":
-                text = f"the server answered {status}, and not where it redirects to"
-            case "method":
-                text = f"the server answered {status} to what was sent, which cannot be followed"
-            case "circle":
-                text = "the server redirects in a circle"
-            case "too many":
-                text = f"the server redirects more than {self.config.max_redirects} times"
-            case "scheme":
-                text = f"the server leads to {sanitize_text(urlsplit(new).scheme)}:, which is not followed"
-            case "insecure":
-                text = "the server leads from https to http, where anybody can listen"
-            case "no host":
-                text = "the server leads to an address without a host"
+        """Return the error for a redirect from the URL ``old`` to ``new`` that is not followed.
+
+        ``response`` is None if ``old`` is the URL of this client.
+        """
+        status = response.status if response is not None else None
+        scheme, most = sanitize_text(urlsplit(new).scheme), self.config.max_redirects
+        text = _REDIRECT_ERRORS[problem].format(status=status, scheme=scheme, most=most)
         return SourceUnavailable(text, where=self.where(old))
 
     def status_error(self, response: Response, missing: tuple[int, ...] = ()) -> AttemptFailed:
         """Return the failure for a status that is not one of success."""
-        home = origin_of(response.url) == self._home
-        login = f"odf repo login {self._home}" if home else f"it is not {self._home}, but where that leads to"
-        known = home and self._login is not None
+        status, again = response.status, is_temporary(response.status)
         kind: type[OdfError] = SourceUnavailable
-        status, hint = response.status, None
-        problem = f"the server answered {status}"
+        text = f"the server answered {status}"
+        text, hint = _STATUS_ERRORS.get(status, (text, "try again later" if again else None))
         if status in (404, 410, *missing):
-            kind, problem = NotFound, f"there is nothing: {problem}"
-        elif status == 401:
-            problem = "does not accept the login that is kept for it" if known else "asks for a login"
-            problem, hint = f"the server {problem} (401)", login
-        elif status == 403:
-            problem = "the server forbids it (403)"
-            hint = "ask its owner whether this login may do that" if known else login
-        elif status == 407:
-            problem = "the proxy asks for a login (407)"
-            hint = "put it into http_proxy: http://user:word@host"
-        elif status == 413:
-            problem, hint = "the server does not take files of this size (413)", "ask its owner for more"
+            kind, again, text, hint = NotFound, False, f"there is nothing: the server answered {status}", None
         elif status == 416:
-            kind, problem = BadData, "the file there is shorter than it should be (416)"
-        elif status == 429:
-            problem = "the server is asked too often (429)"
-            hint = "try again later, or set sync.parallel lower"
-        elif is_temporary(status):
-            hint = "try again later"
-        error = kind(problem, where=self.where(response.url), hint=hint)
-        again = kind is SourceUnavailable and is_temporary(status)
+            kind = BadData
+        elif status in (401, 403):
+            home = origin_of(response.url) == self._home
+            hint = f"odf repo login {self._home}"
+            if not home:
+                hint = f"it is not {self._home}, but where that leads to"
+            elif self._login is not None and status == 401:
+                text = "the server does not accept the login that is kept for it (401)"
+            elif self._login is not None:
+                hint = "ask its owner whether this login may do that"
+        error = kind(text, where=self.where(response.url), hint=hint)
         return AttemptFailed(error, again=again, pause=parse_retry_after(response.headers.get("Retry-After")))
 
     # --- One exchange ---
@@ -291,67 +295,49 @@ class HttpClient:
         on_sent: Callable[[int], None] | None,
     ) -> Response:
         parts = urlsplit(url)
-        target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
-        try:
-            pool, proxy = self._pools.select(parts)
-            headers = self._headers(url, private, conditions)
-            if proxy is not None and parts.scheme == "http":
-                target = f"http://{parts.netloc}{target}"
-                headers |= {"Proxy-Authorization": proxy.login} if proxy.login is not None else {}
-            while True:
-                self.reporter.raise_if_cancelled()
-                options: dict[str, Any] = {"headers": dict(headers)}
-                if body is not None:
-                    size = len(body) if isinstance(body, bytes) else body.stat().st_size
-                    options["headers"]["Content-Length"] = str(size)
-                    options["body"] = self._body_pieces(body, size, on_sent)
-                try:
-                    raw = pool.urlopen(
-                        method,
-                        target,
-                        **options,
-                        retries=False,
-                        redirect=False,
-                        assert_same_host=False,
-                        preload_content=False,
-                        decode_content=False,
-                        timeout=self.config.read_timeout_seconds,
-                    )
-                    return Response(self, url, cast("urllib3.HTTPResponse", raw))
-                except (urllib3.exceptions.HTTPError, OSError, http.client.HTTPException) as error:
-                    if isinstance(error, ValueError):
-                        raise
-                    reason = _original_error(error)
-                    if isinstance(reason, OSError) and reason.filename is not None:
-                        raise reason from None  # the file that is sent
-                    # A server may close an idle connection at any time: that is no failure.
-                    if not isinstance(reason, StaleConnection):
-                        raise self.connection_error(reason, url) from None
-        except OdfError as error:
+        headers = self._headers(url, private, conditions)
+        size = 0 if body is None else len(body) if isinstance(body, bytes) else body.stat().st_size
+        if body is not None:
+            headers["Content-Length"] = str(size)
+        while True:
             self.reporter.raise_if_cancelled()
-            error.where = error.where or self.where(url)
-            raise AttemptFailed(error, again=False) from None
+            connection: GuardedConnection | None = None
+            try:
+                connection = self._pool.acquire(parts)
+                target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+                if (proxy := connection.proxy_used) is not None and parts.scheme == "http":
+                    target = f"http://{parts.netloc}{target}"
+                    headers |= {"Proxy-Authorization": proxy.login} if proxy.login is not None else {}
+                pieces = None if body is None else self._body_pieces(body, size, on_sent)
+                return Response(self, url, connection, connection.exchange(method, target, headers, pieces))
+            except BaseException as error:
+                if connection is not None:
+                    connection.close()
+                self.reporter.raise_if_cancelled()
+                if isinstance(error, OdfError) and not isinstance(error, Cancelled):
+                    error.where = error.where or self.where(url)
+                    raise AttemptFailed(error, again=False) from None
+                if not isinstance(error, _CONNECTION_ERRORS) or getattr(error, "filename", None) is not None:
+                    raise  # also for the file that is sent
+                # A server may close an idle connection at any time: that is no failure.
+                if connection is None or not connection.is_reused or not isinstance(error, ConnectionError):
+                    raise self.connection_error(error, url) from None
 
     def _headers(self, url: str, private: Mapping[str, str], conditions: Mapping[str, str]) -> dict[str, str]:
         given = {**private, **conditions}
         names = {name.lower() for name in given}
         headers = {name: value for name, value in _DEFAULTS.items() if name.lower() not in names} | given
-        login = self._login if origin_of(url) == self._home else None
-        if login is not None and "authorization" not in names:
+        login = self._login
+        if login is not None and "authorization" not in names and origin_of(url) == self._home:
             headers["Authorization"] = login.header
         return headers if self.keep_alive else {**headers, "Connection": "close"}
 
     def _body_pieces(
         self, body: bytes | Path, size: int, on_sent: Callable[[int], None] | None
     ) -> Iterator[bytes]:
-        with ExitStack() as stack:
-            file: BinaryIO | None = stack.enter_context(body.open("rb")) if isinstance(body, Path) else None
+        with io.BytesIO(body) if isinstance(body, bytes) else body.open("rb") as file:
             sent = 0
-            while sent < size:
-                count = min(_SENT_BYTES, size - sent)
-                piece = cast("bytes", body)[sent : sent + count] if file is None else file.read(count)
-                if not piece:
-                    return
+            while sent < size and (piece := file.read(min(_SENT_BYTES, size - sent))):
                 yield piece
                 sent += len(piece)
                 self.reporter.raise_if_cancelled()
@@ -359,38 +345,26 @@ class HttpClient:
                     on_sent(sent)
 
     def _redirect_target(self, response: Response, method: str, url: str, seen: set[str]) -> str:
-        location = response.headers.get("Location")
-        problem: RedirectProblem | None = None
-        target = ""
+        location = response.headers.get("Location", "")
+        # Headers are decoded as ISO 8859-1: the same restores the bytes that the server sent.
+        target = _encode_url(urljoin(url, quote(location, safe=_URL_SAFE, encoding="iso-8859-1")))
+        problem = _redirect_problem(url, target)
         if not location:
             problem = "no location"
         elif method == "PUT" and response.status not in (307, 308):
             problem = "method"
-        else:
-            # Headers are decoded as ISO 8859-1: the same restores the bytes that the server sent.
-            target = _encode_url(urljoin(url, quote(location, safe=_URL_SAFE, encoding="iso-8859-1")))
-            if target in seen:
-                problem = "circle"
-            elif len(seen) > self.config.max_redirects:
-                problem = "too many"
-            else:
-                self._check_step(response, url, target)
-        if problem is not None:
-            raise AttemptFailed(self.redirect_error(problem, response, url, target), again=False)
+        elif target in seen:
+            problem = "circle"
+        elif len(seen) > self.config.max_redirects:
+            problem = "too many"
+        self._raise_redirect(problem, response, url, target)
         return target
 
-    def _check_step(self, response: Response | None, old: str, new: str) -> None:
-        schemes = urlsplit(old).scheme, urlsplit(new).scheme
-        problem: RedirectProblem
-        if schemes[1] not in ("http", "https"):
-            problem = "scheme"
-        elif schemes == ("https", "http"):
-            problem = "insecure"
-        elif not urlsplit(new).hostname:
-            problem = "no host"
-        else:
-            return
-        raise AttemptFailed(self.redirect_error(problem, response, old, new), again=False)
+    def _raise_redirect(
+        self, problem: RedirectProblem | None, response: Response | None, old: str, new: str
+    ) -> None:
+        if problem is not None:
+            raise AttemptFailed(self.redirect_error(problem, response, old, new), again=False)
 
 
 class Response:
@@ -401,9 +375,12 @@ class Response:
         length: bytes of the body by Content-Length, if there is one.
     """
 
-    def __init__(self, client: HttpClient, url: str, raw: urllib3.HTTPResponse) -> None:
-        self._client, self._raw = client, raw
-        self._reader = cast("GuardedConnection", raw.connection).reader
+    def __init__(
+        self, client: HttpClient, url: str, connection: GuardedConnection, raw: urllib3.HTTPResponse
+    ) -> None:
+        self._client, self._connection, self._raw = client, connection, raw
+        self._reader = connection.reader
+        self._is_broken = False
         self.url, self.status, self.reason = url, raw.status, raw.reason or ""
         self.headers: Mapping[str, str] = raw.headers
         self.length = (
@@ -483,7 +460,7 @@ class Response:
         self._reader.limit_wait(seconds)
         try:
             return not self._raw.closed and bool(self._raw.read1(1))
-        except (urllib3.exceptions.HTTPError, OSError):
+        except _CONNECTION_ERRORS:
             return False
 
     def close(self) -> None:
@@ -496,8 +473,11 @@ class Response:
             with suppress(AttemptFailed, OdfError):
                 for _ in self.iter_chunks(_DRAIN_BYTES):
                     pass
-        if not self._raw.closed:
+        if self._raw.closed and not self._is_broken and self._connection.sock is not None:
+            self._client.release(self._connection)
+        else:
             self._raw.close()
+            self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -515,7 +495,8 @@ class Response:
                 count -= len(data)
                 if self._raw.closed or not self._reader.has_more():
                     break
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, http.client.HTTPException) as error:
+        except (*_CONNECTION_ERRORS, ValueError) as error:
+            self._is_broken = True
             return b"".join(pieces), error
         return b"".join(pieces) if len(pieces) != 1 else pieces[0], None
 
@@ -571,14 +552,25 @@ def _encode_url(url: str) -> str:
     Raises:
         ValueError: the host has no ASCII form, or the port is invalid.
     """
+    if _ENCODED.fullmatch(url):  # most are: faster
+        return url
     parts = urlsplit(without_login(url))
     if not parts.netloc.isascii():
         parts = parts._replace(netloc=parts.netloc.encode("idna").decode())
     return quote(urlunsplit(parts._replace(fragment="")), safe=_URL_SAFE)
 
 
+def _redirect_problem(old: str, new: str) -> RedirectProblem | None:
+    schemes = urlsplit(old).scheme, urlsplit(new).scheme
+    if schemes[1] not in ("http", "https"):
+        return "scheme"
+    if schemes == ("https", "http"):
+        return "insecure"
+    return None if urlsplit(new).hostname else "no host"
+
+
 def _may_forward(old: str, new: str) -> bool:
-    """Return whether headers for one URL may be sent to another: to the same origin, or to the same over TLS."""
+    """Return whether headers for one URL may be sent to another: the same origin, or the same over TLS."""
     origin = origin_of(old)
     over_tls = origin.replace("http://", "https://", 1) if urlsplit(origin).port is None else origin
     return origin_of(new) in (origin, over_tls)

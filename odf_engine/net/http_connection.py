@@ -8,12 +8,15 @@ import logging
 import select
 import socket
 import threading
-from functools import partial
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import chain
 from time import monotonic
 from typing import Any, Final, NamedTuple
 from urllib.parse import SplitResult
 
-import urllib3
+from urllib3 import HTTPResponse
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from odf_engine.net.connector import Connector, Proxy, port_of
@@ -21,6 +24,8 @@ from odf_engine.net.connector import Connector, Proxy, port_of
 MIN_BYTES_PER_SECOND: Final = 1 << 10
 """Slower transfers fail, measured over the read timeout."""
 MAX_HEADER_BYTES: Final = 1 << 18
+Origin = tuple[str, str, int]
+"""Scheme, host and port."""
 _BUFFER_BYTES: Final = 1 << 14
 _MAX_IDLE: Final = 64
 # Its warnings quote URLs, which may have a signature in the query.
@@ -35,15 +40,11 @@ class ResponseTooLarge(OSError):
     """More bytes arrived than a response of this size needs."""
 
 
-class StaleConnection(ConnectionError):
-    """The server closed an idle connection before it received the request."""
-
-
 class GuardedReader(io.RawIOBase):
     """Reads a socket, with limits on time and size.
 
-    The headers must arrive within ``patience`` seconds. Of the body, ``patience`` times ``min_rate`` bytes (or
-    all of it) must arrive in each ``patience`` seconds spent waiting.
+    The headers must arrive within ``patience`` seconds. Of the body, ``patience`` times ``min_rate`` bytes,
+    or all of it, must arrive in each ``patience`` seconds spent waiting.
 
     Args:
         patience: seconds.
@@ -146,46 +147,48 @@ class GuardedConnection(HTTPConnection):
     """A connection of urllib3 with a checked address and guarded responses.
 
     Attributes:
+        origin: scheme, host and port of the pool that it belongs to.
+        proxy_used: leads to this proxy, if any.
+        is_reused: it has carried an exchange before.
         reader: of the current response.
     """
 
     reader: GuardedReader
-    _is_tls = False
+    _uses_tls = False
 
     def __init__(
-        self, *args: Any, connector: Connector, via: Proxy | None, limits: ResponseLimits, **rest: Any
+        self, origin: Origin, connector: Connector, proxy: Proxy | None, limits: ResponseLimits, **rest: Any
     ) -> None:
-        super().__init__(*args, **rest)
-        self._connector, self._via, self._limits = connector, via, limits
-        self._is_reused = False
+        super().__init__(*origin[1:], timeout=limits.patience, **rest)
+        self.origin, self.proxy_used, self.is_reused = origin, proxy, False
+        self._connector, self._limits = connector, limits
         self.response_class = self._guarded_response  # type: ignore[assignment]
 
-    def connect(self) -> None:
-        """Open the connection."""
-        self._is_reused = False
-        super().connect()
-        assert self.sock is not None
-        self.sock.settimeout(self.timeout)  # from here on that of requests
-
-    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
-        """Wait for the response to the request.
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: Iterable[bytes] | None
+    ) -> HTTPResponse:
+        """Send a request, and return the response without its body.
 
         Raises:
-            StaleConnection: the server closed the connection after an earlier response.
+            OSError, http.client.HTTPException, urllib3.exceptions.HTTPError: the connection broke, or the
+                response is invalid.
         """
-        try:
-            response = super().getresponse()
-        except ConnectionError as error:
-            if self._is_reused:
-                raise StaleConnection from error
-            raise
-        self._is_reused = True
+        if self.sock is None:
+            self.connect()
+            assert self.sock is not None
+            self.sock.settimeout(self.timeout)
+        # A server that closes the connection before the end of the body may have sent the reason.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            options = {"preload_content": False, "decode_content": False}
+            self.request(method, target, body=body, headers=headers, **options)
+        response = self.getresponse()
         if not self._limits.enforce_length:
             response.length_remaining = None
         return response
 
     def _new_conn(self) -> socket.socket:
-        return self._connector.connect(self._dns_host, self.port, self._via, tunnel=self._is_tls)
+        host, port = self.origin[1:]
+        return self._connector.connect(host, port, self.proxy_used, tunnel=self._uses_tls)
 
     def _guarded_response(self, sock: socket.socket, **rest: Any) -> http.client.HTTPResponse:
         self.reader = GuardedReader(sock, self._limits.patience, self._limits.min_rate)
@@ -197,47 +200,52 @@ class GuardedTlsConnection(GuardedConnection, HTTPSConnection):
     """The same over TLS."""
 
     default_port = HTTPSConnection.default_port  # type: ignore[misc]
-    _is_tls = True
+    _uses_tls = True
 
 
-class _Pool(urllib3.HTTPConnectionPool):
-    ConnectionCls = GuardedConnection  # type: ignore[assignment]
-
-
-class _TlsPool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = GuardedTlsConnection  # type: ignore[assignment]
-
-
-class ConnectionPools:
-    """The keep-alive connections of one client, a pool for each origin; safe from several threads."""
+class ConnectionPool:
+    """The keep-alive connections of one client; safe from several threads."""
 
     def __init__(self, connector: Connector, limits: ResponseLimits) -> None:
         self._connector, self._limits = connector, limits
-        self._pools: dict[tuple[str, str, int], tuple[urllib3.HTTPConnectionPool, Proxy | None]] = {}
+        self._idle: dict[Origin, list[GuardedConnection]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def select(self, parts: SplitResult) -> tuple[urllib3.HTTPConnectionPool, Proxy | None]:
-        """Return the pool for a URL, and the proxy that it uses.
+    def acquire(self, parts: SplitResult) -> GuardedConnection:
+        """Return an idle connection for a URL, or one that is not open yet.
 
         Raises:
             SourceUnavailable: the proxy of the environment is not supported.
-            ValueError: the URL has an invalid host or port.
+            ValueError: the URL has an invalid port.
         """
-        key = parts.scheme, parts.hostname or "", port_of(parts)
+        origin = parts.scheme, parts.hostname or "", port_of(parts)
         with self._lock:
-            if key not in self._pools:
-                proxy = self._connector.select_proxy(parts)
-                pool = (
-                    partial(_TlsPool, ssl_context=self._connector.tls_context) if key[0] == "https" else _Pool
-                )
-                options = {"connector": self._connector, "via": proxy, "limits": self._limits}
-                self._pools[key] = pool(*key[1:], maxsize=_MAX_IDLE, **options), proxy
-            return self._pools[key]
+            idle = self._idle[origin]
+            while idle:
+                connection = idle.pop()
+                if connection.is_connected:
+                    return connection
+                connection.close()
+        proxy = self._connector.select_proxy(parts)
+        if origin[0] == "http":
+            return GuardedConnection(origin, self._connector, proxy, self._limits)
+        context = self._connector.tls_context
+        return GuardedTlsConnection(origin, self._connector, proxy, self._limits, ssl_context=context)
+
+    def release(self, connection: GuardedConnection) -> None:
+        """Keep a connection for the next request, or close it if there are many."""
+        connection.is_reused = True
+        with self._lock:
+            idle = self._idle[connection.origin]
+            if len(idle) < _MAX_IDLE:
+                idle.append(connection)
+            else:
+                connection.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the idle connections; shut down the others, so that reads and writes end at once."""
         with self._lock:
-            for pool, _ in self._pools.values():
-                pool.close()
-            self._pools.clear()
+            for connection in chain.from_iterable(self._idle.values()):
+                connection.close()
+            self._idle.clear()
         self._connector.abort()

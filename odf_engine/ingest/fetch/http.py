@@ -57,7 +57,7 @@ class _SourceClient(HttpClient):
     ) -> OdfError:
         if response is None or problem == "no host":
             return connection_failure("no host given", self._name).error
-        text = f"the server answered {response.status}"
+        text, scheme = f"the server answered {response.status}", urlsplit(new).scheme
         hint = "the server redirects in a way that cannot be followed"
         if problem in ("circle", "too many"):
             most = self.config.max_redirects
@@ -65,13 +65,12 @@ class _SourceClient(HttpClient):
         elif problem == "insecure":
             text += " and redirects from https to http, where anybody can listen"
             hint = "write the http URL into the manifest if that is all right"
-        elif problem == "scheme" and (scheme := urlsplit(new).scheme) == "ftp":
-            text += f" and redirects to {scheme}, which is not followed"
+        elif problem == "scheme" and scheme == "ftp":
+            text += " and redirects to ftp, which is not followed"
             hint = "write that URL into the manifest if it is the right one"
-        elif problem == "scheme":
-            text += f" {response.reason} - Redirection to url '{new}' is not allowed"
         else:
             text = f"{text} {response.reason}".rstrip()
+            text += f" - Redirection to url '{new}' is not allowed" if problem == "scheme" else ""
         return SourceUnavailable(text, where=self._name, hint=hint)
 
     def status_error(self, response: Response, missing: tuple[int, ...] = ()) -> AttemptFailed:
