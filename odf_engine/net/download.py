@@ -1,4 +1,4 @@
-"""Retries with back-off, and downloads that resume where they broke off."""
+"""Retries with back-off, and downloads that can be resumed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WORTH: Final = 1 << 20
 
 
 class AttemptFailed(Exception):
-    """An attempt that failed; ``again`` says whether another one makes sense, after ``pause`` seconds."""
+    """An attempt failed. If ``again``, another one may succeed after ``pause`` seconds."""
 
     def __init__(self, error: OdfError, *, again: bool, pause: float | None = None) -> None:
         super().__init__(str(error))
@@ -40,21 +40,21 @@ class AttemptFailed(Exception):
 
 
 class RetryPolicy:
-    """The failures of one transfer so far."""
+    """Counts the failures of one transfer."""
 
     def __init__(self, config: FetchConfig, reporter: Reporter) -> None:
         self._config, self._reporter = config, reporter
         self._failures = 0
 
     def wait(self, failure: AttemptFailed, got: int = 0) -> None:
-        """Waits until it is time for another attempt.
+        """Wait until it is time for another attempt.
 
         Args:
-            failure: why there has to be another one.
-            got: how many bytes the attempt brought before it failed.
+            failure: of the last attempt.
+            got: number of bytes that the attempt received.
 
         Raises:
-            OdfError: that of the failure, when there should be no other attempt.
+            OdfError: that of the failure, if there should be no other attempt.
             Cancelled: at once.
         """
         self._failures = 1 if got >= _WORTH else self._failures + 1
@@ -66,7 +66,7 @@ class RetryPolicy:
 def connection_failure(
     reason: object, where: str, hint: str = "check the URL and the network, then pull again"
 ) -> AttemptFailed:
-    """What a connection that failed amounts to: a sentence, and whether it may go better next time."""
+    """Return the failure for an error of a connection, with a message, and whether it is temporary."""
     again = True
     if isinstance(reason, ssl.SSLCertVerificationError):
         text, again = f"its certificate is not valid: {reason.verify_message}", False
@@ -82,7 +82,7 @@ def connection_failure(
 
 
 def parse_retry_after(text: str | None) -> float | None:
-    """Seconds that a ``Retry-After`` header asks to wait; None where there is none that can be read."""
+    """Return the seconds in a ``Retry-After`` header; None if it is missing or invalid."""
     if not text:
         return None
     if text.strip().isascii() and text.strip().isdigit():
@@ -92,7 +92,7 @@ def parse_retry_after(text: str | None) -> float | None:
 
 
 def parse_http_date(text: str | None) -> Timestamp | None:
-    """The moment in a header such as ``Last-Modified``; None where there is none that can be read."""
+    """Return the time in a header such as ``Last-Modified``; None if it is missing or invalid."""
     if not text:
         return None
     try:
@@ -129,14 +129,15 @@ _Result = TypeVar("_Result")
 
 
 class PartialDownload:
-    """The first bytes of something, and facts that tell which version of it they are.
+    """The first bytes of a file, with facts that identify its version.
 
-    ``facts`` are what the protocol needs to know to go on; ``size`` is how many bytes there are.
-    Only one process at a time has a partial download; another one gets an empty one of its own.
+    ``facts`` are what the protocol needs to resume; ``size`` is the number of bytes. A partial download is
+    locked by
+    one process. Another process gets an empty one.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        """Opens what there is for a key: everything that says which bytes are meant."""
+        """Open the partial download for a key, which identifies the file."""
         folder.mkdir(parents=True, exist_ok=True)
         _drop_old(folder)
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -161,7 +162,7 @@ class PartialDownload:
         self._file.seek(self.size)
 
     def restart(self, **facts: Any) -> None:
-        """Starts anew; nothing as ``facts`` means that these bytes cannot be gone on with."""
+        """Delete the bytes. Without ``facts``, the new bytes cannot be resumed."""
         with self._lock:
             self._file.seek(0)
             self._file.truncate()
@@ -169,7 +170,7 @@ class PartialDownload:
             self.facts, self.size, self._synced = facts, 0, 0
 
     def write(self, data: bytes) -> None:
-        """Appends bytes. An error of the disk carries the file's name."""
+        """Append bytes. A disk error has the name of the file."""
         with self._lock:
             if self._file.closed:
                 raise Cancelled
@@ -180,7 +181,7 @@ class PartialDownload:
                     self._save()
 
     def finish(self, target: Path) -> None:
-        """All bytes are here: moves them to ``target``, out of the cache."""
+        """Move the complete file to ``target``."""
         with self._lock, self._named():
             self._file.flush()
             self._path.replace(target)
@@ -188,7 +189,7 @@ class PartialDownload:
             self._file.close()
 
     def close(self, *, keep: bool = True) -> None:
-        """Ends this download unless it is finished; keeps its bytes if they can be gone on with."""
+        """Release the lock. Unless the file is finished, keep its bytes if they can be resumed."""
         with self._lock:
             if self._file.closed:
                 return
@@ -206,7 +207,7 @@ class PartialDownload:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of the disk get the file's name, by which they differ from those of the network."""
+        """Add the name of the file to disk errors, which distinguishes them from network errors."""
         try:
             yield
         except OSError as error:
@@ -231,9 +232,9 @@ def run_with_retries(
     config: FetchConfig,
     reporter: Reporter,
 ) -> _Result:
-    """Calls ``once`` until it succeeds, in a thread of its own, and with pauses between failures.
+    """Call ``once`` in a thread until it succeeds, with pauses between failures.
 
-    What was downloaded is kept for the next pull whatever ends this one, unless the disk failed.
+    The bytes of an unfinished download are stored for the next pull, unless the disk failed.
 
     Args:
         once: raises :class:`AttemptFailed`.
@@ -259,7 +260,7 @@ def run_with_retries(
 
 
 def run_cancellable(work: Callable[[], _Result], abort: Callable[[], None], reporter: Reporter) -> _Result:
-    """Runs ``work`` in a thread, so that a cancel is heeded at once even while a connection hangs."""
+    """Run ``work`` in a thread, so that a cancellation takes effect at once even while a connection hangs."""
     outcome: list[_Result] = []
     failure: list[BaseException] = []
     done, ended = threading.Event(), threading.Event()
@@ -286,12 +287,12 @@ def run_cancellable(work: Callable[[], _Result], abort: Callable[[], None], repo
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether an error is one of a :class:`PartialDownload`, and not of the network."""
+    """Return whether an error is one of a :class:`PartialDownload`, not of the network."""
     return isinstance(error, OSError) and error.filename is not None
 
 
 def _claim(path: Path) -> BinaryIO | None:
-    """Opens a file for this process alone; None when another one has it."""
+    """Open and lock a file; return None if another process has locked it."""
     while True:
         file = os.fdopen(open_no_follow(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         try:
@@ -308,7 +309,7 @@ def _claim(path: Path) -> BinaryIO | None:
 
 
 def _drop_old(folder: Path) -> None:
-    """Old downloads go, and of many all but the newest."""
+    """Delete old downloads, and all but the newest :data:`_KEPT`."""
     with suppress(OSError):  # another process tidies up too
         parts = sorted(folder.glob("*.part"), key=lambda path: path.stat().st_mtime, reverse=True)
         for number, path in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Fetches batches that an OCI container prints."""
+"""Fetches the batches that an OCI container prints."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class _Batch:
 
 
 def fetch_container(step: Container, context: FetchContext) -> Iterator[Payload]:
-    """What the container has that is new since ``context.state``, a payload a batch.
+    """Yield the output of a container since ``context.state``, one payload per batch.
 
     Raises:
-        Unsupported: there is nothing here that runs containers.
-        SourceUnavailable: it does not work, has no such image, or the container failed.
-        BadData: the container's files do not make sense.
-        InvalidManifest: the name of the image or of a variable is none.
+        Unsupported: no container runtime is installed.
+        SourceUnavailable: the runtime fails, the image is missing, or the container failed.
+        BadData: the files of the container are invalid.
+        InvalidManifest: the name of the image or of a variable is invalid.
         Cancelled: the container was killed.
     """
     from odf_engine.ingest.fetch.model import Payload
@@ -108,7 +108,7 @@ def _run(
 
 
 def _command(step: Container) -> list[str]:
-    """Everything of the command line that the definition says: entry point, image, arguments."""
+    """Return the part of the command line that the definition determines: entry point, image, arguments."""
     if not _IMAGE.fullmatch(step.image):
         raise InvalidManifest(f"'{step.image}' is not the name of a container image", where="fetch.image")
     first, *rest = step.command or [""]
@@ -172,7 +172,7 @@ def _has_more(out: Path, name: str) -> bool:
 
 
 def _read(path: Path, name: str) -> str | None:
-    """The text of a file that a container wrote; never of one that it linked to."""
+    """Return the text of a file that a container wrote. Symbolic links are not followed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -198,7 +198,7 @@ def _read(path: Path, name: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Runtime:
-    """The program that runs containers."""
+    """The container runtime."""
 
     program: str
     config: FetchConfig
@@ -220,7 +220,7 @@ class _Runtime:
         )
 
     def have(self, image: str) -> None:
-        """Pulls the image unless it is here."""
+        """Pull the image, unless it is present."""
         target = self.job / "image"
         shown = self._do(["image", "inspect", "--format", "{{.Id}}", "--", image], target, "debug")
         if shown.code == 0:
@@ -237,7 +237,7 @@ class _Runtime:
             )
 
     def run(self, name: str, command: list[str], variables: Mapping[str, str], out: Path, data: Path) -> None:
-        """Runs the container; what it prints goes to ``data``, and it may write to ``out``."""
+        """Run a container; its standard output goes to ``data``, and it may write to ``out``."""
         if ":" in str(out):
             raise Unsupported(
                 "containers cannot be given a folder whose path has a colon",

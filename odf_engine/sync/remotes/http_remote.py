@@ -24,12 +24,12 @@ _Result = TypeVar("_Result")
 
 
 class HttpRemote:
-    """A dataset that a web server has as files; it can be read.
+    """A dataset of a web server, which can be read.
 
     Args:
-        url: how people call it.
-        access: settings, logins, and who wants to stop.
-        at: where it is in truth, when that is another URL.
+        url: as the user wrote it.
+        access: settings, logins, and the reporter of the cancellation.
+        at: URL of the server, if it differs.
     """
 
     no_head: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class HttpRemote:
         self._base58 = False
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset yet."""
+        """Return the newest block; None if there is no dataset yet."""
         url = f"{self._base}refs/{HEAD}"
         try:
             data = self.web.get_bytes(url, MAX_HEAD_BYTES, self.no_head)
@@ -51,11 +51,11 @@ class HttpRemote:
         return parse_head(data, url)
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """A small object as a whole."""
+        """Return a small object."""
         return self._named(kind, object_hash, lambda url: self.web.get_bytes(url, at_most))
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """A large object piece by piece from byte ``start`` on; goes on by itself where it broke off."""
+        """Yield a large object in chunks, from byte ``start``; resume if the connection breaks."""
         if start >= file.size:
             return
         # Which name it has is known with the first piece.
@@ -65,20 +65,20 @@ class HttpRemote:
             yield from rest
 
     def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Nothing has to be known before."""
+        """Do nothing."""
 
     def block_batch(
         self, after: Multihash | None, head: Multihash
     ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """Blocks are read one by one."""
+        """Return None: blocks are read one by one."""
         return None
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         self.web.close()
 
     def _named(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
-        """Asks by the name of today, and by that of older repositories."""
+        """Call ``get`` with the canonical name of an object, then with the names of older repositories."""
         canonical = str(object_hash)
         names: Iterable[str] = candidate_names(object_hash)  # one after the other: base58 takes its time
         if kind == "proofs":  # which there were none of then
@@ -95,10 +95,10 @@ class HttpRemote:
 
 
 def parse_head(data: bytes, url: str) -> Multihash:
-    """The hash in a reference.
+    """Return the hash in a reference.
 
     Raises:
-        BadData: it is none, or not that of a block.
+        BadData: it is no hash, or not that of a block.
     """
     text = data.decode("ascii", "replace").strip()
     problem = None
@@ -116,14 +116,15 @@ def parse_head(data: bytes, url: str) -> Multihash:
 def download(
     web: HttpClient, url: str, size: int, start: int = 0, headers: Mapping[str, str] | None = None
 ) -> Generator[bytes, None, None]:
-    """A file of ``size`` bytes, piece by piece from byte ``start`` on.
+    """Yield a file of ``size`` bytes in chunks, from byte ``start``.
 
-    Where the connection breaks it goes on with the rest, as often as retries are set. It never ends late:
-    one byte more than ``size`` is the most that comes.
+    If the connection breaks, the download is resumed, within the retries. At most one byte more than ``size``
+    is
+    yielded.
 
     Raises:
-        NotFound, SourceUnavailable, Cancelled: those of :meth:`HttpClient.once`, after the retries.
-        BadData: the file there has another size, or it is a web page.
+        NotFound, SourceUnavailable, Cancelled: those of :meth:`HttpClient.request`, after the retries.
+        BadData: the file has another size, or it is an HTML page.
     """
     retries = RetryPolicy(web.config, web.reporter)
     at, ranges = start, True
@@ -155,7 +156,7 @@ def _begun(web: HttpClient, url: str, size: int, start: int) -> tuple[bytes, Gen
 
 
 def _skipped(response: Response, start: int, size: int) -> int | None:
-    """How many bytes of an answer are before those that were asked for; None when it is another part."""
+    """Return the number of bytes to skip at the start of a response; None if it is another part."""
     total = response.length
     skip: int | None = start
     if response.status == 206:
@@ -173,7 +174,7 @@ def _skipped(response: Response, start: int, size: int) -> int | None:
 
 
 def _rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
-    """The bytes after the first ``skip``, and one more than ``wanted`` at most."""
+    """Yield the bytes after the first ``skip``, at most one more than ``wanted``."""
     first = True
     with closing(response.iter_chunks(skip + wanted + 1)) as pieces:
         for piece in pieces:
@@ -188,13 +189,13 @@ def _rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
 
 
 class IpfsRemote(HttpRemote):
-    """A dataset behind a gateway, which answers 500 for a file that a folder does not have."""
+    """A dataset behind an IPFS gateway, which responds 500 for a file that does not exist."""
 
     no_head = (500,)
 
 
 def ipfs_remote(url: str, access: RemoteAccess) -> IpfsRemote:
-    """What reads ``ipfs://CID/PATH/`` or ``ipns://NAME/PATH/``."""
+    """Return the remote of an ``ipfs://CID/PATH/`` or ``ipns://NAME/PATH/`` URL."""
     parts = urlsplit(url)
     gateway = access.config.sync.ipfs_gateway.rstrip("/")
     return IpfsRemote(url, access, at=f"{gateway}/{parts.scheme}/{parts.netloc}{parts.path}")
@@ -222,25 +223,25 @@ class _List(msgspec.Struct, frozen=True):
 
 
 class ServerRepository:
-    """The datasets of a server; ``url`` may start with ``odf+``, and then theirs do too."""
+    """The datasets of a server. If ``url`` starts with ``odf+``, their URLs do as well."""
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
         self.url = url
         self._web = HttpClient.for_remote(url, access)
 
     def datasets(self) -> Iterator[RepositoryEntry]:
-        """What the server lists, in the order of names.
+        """Yield the datasets that the server lists, sorted by name.
 
         Raises:
-            Unsupported: it lists nothing.
-            BadData: its list is damaged.
-            SourceUnavailable, Cancelled: as the connection has it.
+            Unsupported: the server has no list.
+            BadData: the list is invalid.
+            SourceUnavailable, Cancelled: those of the connection.
         """
         rows = self._parsed(self._web.with_retries(self._fetched))
         yield from sorted(map(self._listed, rows), key=lambda listed: listed.name.lower())
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         self._web.close()
 
     def _fetched(self) -> bytes:

@@ -44,7 +44,7 @@ ProgressCallback = Callable[[int], None]
 
 
 class S3Location(NamedTuple):
-    """What a URL names: a bucket of a service (empty: Amazon's), and the keys below a prefix.
+    """A bucket of a service (endpoint empty for Amazon), and the keys below a prefix.
 
     ``root`` is bucket and prefix, without a slash at its end.
     """
@@ -55,10 +55,10 @@ class S3Location(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> S3Location:
-        """Reads an ``s3:`` or ``s3+http(s):`` URL.
+        """Parse an ``s3:`` or ``s3+http(s):`` URL.
 
         Raises:
-            UsageError: it names no bucket.
+            UsageError: it has no bucket.
         """
         parts = urlsplit(url)
         path = unquote(parts.path).strip("/")
@@ -82,7 +82,7 @@ def _calls(url: str, place: S3Location, access: RemoteAccess) -> S3Client:
 
 
 class S3Remote:
-    """A dataset in a bucket, which can be read and, where the service allows it, written."""
+    """A dataset in a bucket, which can be read and, if the service allows it, written."""
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
         self.url = url
@@ -94,7 +94,7 @@ class S3Remote:
     # --- Reading ------------------------------------------------------------------------------
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset yet."""
+        """Return the newest block; None if there is no dataset yet."""
         data = self._calls.run("refs/head", lambda service: _small(service, self._ref(HEAD), MAX_HEAD_BYTES))
         self._is_new = data is None
         if data is None:
@@ -112,7 +112,7 @@ class S3Remote:
         return found
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """A small object as a whole."""
+        """Return a small object."""
         what = f"{kind}/{object_hash}"
         for name in self._names(object_hash):
             key = f"{self._place.root}/{kind}/{name}"
@@ -127,7 +127,7 @@ class S3Remote:
         return data
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """A large object piece by piece from byte ``start`` on."""
+        """Yield a large object in chunks, from byte ``start``."""
         what = f"{file.kind}/{file.hash}"
         source = self._open(file)
         try:
@@ -143,20 +143,20 @@ class S3Remote:
             source.close()
 
     def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Nothing has to be known before."""
+        """Do nothing."""
 
     def block_batch(
         self, after: Multihash | None, head: Multihash
     ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """Blocks are read one by one."""
+        """Return None: blocks are read one by one."""
         return None
 
     def close(self) -> None:
-        """Lets go of the connections."""
+        """Release the connections."""
         self._calls.close()
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
-        """Whether the object is there, of this size."""
+        """Return whether the object exists, with this size."""
         # Who writes today writes today's names: that of older times is asked for where there are such.
         for name in self._names(object_hash)[: 2 if self._old_names else 1]:
             key = f"{self._place.root}/{kind}/{name}"
@@ -168,12 +168,12 @@ class S3Remote:
     # --- Writing ------------------------------------------------------------------------------
 
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
-        """Stores a small object; one that is there gets the same bytes again."""
+        """Store a small object; an existing one is overwritten with the same bytes."""
         self._check_place()
         self._put(f"{kind}/{object_hash}", data)
 
     def upload(self, file: ObjectFile, source: Path, told: ProgressCallback) -> None:
-        """Stores a large object, if its bytes are right."""
+        """Store a large object, if its bytes match its hash."""
         self._check_place()
         name = f"{file.kind}/{file.hash}"
         if file.size <= _PIECE:
@@ -186,19 +186,21 @@ class S3Remote:
             raise Unsupported(f"{name} has more than 5 GiB, too much for S3", where=self.url, hint=hint)
 
     def set_ref(self, name: str, block: Multihash) -> None:
-        """Lets a reference stand for a block; one that is there stays."""
+        """Set a reference to a block; an existing one is not changed."""
         key = self._ref(name)
         if self._calls.run(key, lambda service: _small(service, key, MAX_HEAD_BYTES)) is None:
             self._put(f"refs/{name}", str(block).encode())
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Moves the head.
+        """Move the head.
 
-        The protocol has no such thing as a comparison with what is there in the same step: the head is read
-        right before it is written, and once more right after. Two who write within the same few
-        milliseconds can both find it as they expect it, and the later one wins; the earlier one is told, if
-        its second look comes after that. Nothing but the head is ever written twice: the blocks and data of
-        both are there, and the one that lost pushes again, and is told of the divergence then.
+        The protocol has no compare-and-swap: the head is read immediately before and after it is written. Two
+        writers
+        within the same few milliseconds can both find the expected head. Then the later one wins, and the
+        earlier one
+        gets a conflict if its second read comes after that. Only the head is overwritten: the blocks and data
+        of both
+        exist, and the next push of the other writer detects the divergence.
         """
         self._expect(expected)
         self._put(f"refs/{HEAD}", str(new).encode())
@@ -212,7 +214,7 @@ class S3Remote:
             raise Conflict(problem, where=self.url, hint="push again, which compares anew")
 
     def _check_place(self) -> None:
-        """Before something is written to a place without a dataset: that it is no repository of many."""
+        """Check that a target without a dataset is not a repository of many datasets."""
         if self._is_new:
             names: list[str] = []
             with suppress(NotFound, SourceUnavailable):  # who may write may perhaps not list
@@ -226,7 +228,7 @@ class S3Remote:
         return service.get_file_info(FileSelector(self._place.root))
 
     def _put(self, name: str, data: bytes) -> None:
-        """One request: all of it is there, or nothing."""
+        """Store an object with one request, which is atomic."""
         key = f"{self._place.root}/{name}"
 
         def write(service: S3FileSystem) -> None:
@@ -238,7 +240,9 @@ class S3Remote:
     def _put_large(
         self, service: S3FileSystem, file: ObjectFile, source: Path, told: ProgressCallback
     ) -> None:
-        """Many requests, to another name: a stream that breaks off is published as far as it came."""
+        """Store an object with many requests, under a temporary name: an interrupted stream would publish a
+        part.
+        """
         folder, name = f"{self._place.root}/{file.kind}", str(file.hash)
         staged, sent = f"{folder}/{STAGING_PREFIX}{secrets.token_hex(8)}", 0
         try:
@@ -266,7 +270,7 @@ class S3Remote:
         raise NotFound(f"there is no {file.kind}/{file.hash}", where=self.url)
 
     def _names(self, object_hash: Multihash) -> list[str]:
-        """What the object may be called, first as the last one was."""
+        """Return the possible names of an object, first the kind that was found last."""
         names = list(candidate_names(object_hash))
         return names[::-1] if self._old_names else names
 
@@ -281,7 +285,7 @@ class S3Remote:
 
 
 class S3Repository:
-    """A bucket, or the keys below a prefix, with datasets by name; those of accounts one level deeper."""
+    """A bucket, or the keys below a prefix, with datasets by name. Those of accounts are one level deeper."""
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
         self.url = url
@@ -290,18 +294,18 @@ class S3Repository:
         self._parallel = access.config.sync.parallel
 
     def datasets(self) -> Iterator[RepositoryEntry]:
-        """What has a head, in the order of names."""
+        """Yield the datasets that have a head, sorted by name."""
         names = self._names("")
         with ThreadPoolExecutor(self._parallel, "list") as pool:
             for found in pool.map(self._look, names):
                 yield from found
 
     def close(self) -> None:
-        """Lets go of the connections."""
+        """Release the connections."""
         self._calls.close()
 
     def _look(self, name: str) -> list[RepositoryEntry]:
-        """The dataset of this name, or those of an account."""
+        """Return the dataset with this name, or those of an account."""
         if (found := self._dataset(name)) is not None:
             return [found]
         return list(filter(None, map(self._dataset, self._names(f"{name}/"))))
@@ -317,7 +321,7 @@ class S3Repository:
         return RepositoryEntry(name, f"{self.url}{name}/", head=head)
 
     def _names(self, below: str) -> list[str]:
-        """What lies right below a prefix and may be a dataset or an account, account first."""
+        """Return the names below a prefix that may be datasets or accounts, with their account."""
         folder = f"{self._place.root}/{below}".rstrip("/")
 
         def ask(service: S3FileSystem) -> list[str]:
@@ -331,7 +335,7 @@ class S3Repository:
 
 
 def _size(service: S3FileSystem, key: str) -> int | None:
-    """How large an object is; None when it is not there."""
+    """Return the size of an object in bytes; None if it does not exist."""
     try:
         with service.open_input_file(key) as source:
             return source.size()
@@ -340,7 +344,7 @@ def _size(service: S3FileSystem, key: str) -> int | None:
 
 
 def _small(service: S3FileSystem, key: str, at_most: int) -> bytes | None:
-    """An object as a whole, or one byte more than ``at_most``; None when it is not there."""
+    """Return an object, or its first ``at_most`` + 1 bytes; None if it does not exist."""
     try:
         with service.open_input_file(key) as source:
             return source.read_at(min(source.size(), at_most + 1), 0)

@@ -60,11 +60,11 @@ _RESERVED: Final = frozenset(
 
 
 class TransferTarget(NamedTuple):
-    """Where an object is read from or written to.
+    """The URL of an object to read or write.
 
     Attributes:
-        url, headers: as the server said.
-        own: whether it is the server's own origin.
+        url, headers: as the server sent them.
+        own: whether the URL has the origin of the server.
     """
 
     url: str
@@ -73,10 +73,10 @@ class TransferTarget(NamedTuple):
 
 
 def parse_transfer_url(told: TransferUrl, base: str) -> TransferTarget:
-    """What a server at ``base`` told, checked.
+    """Return a checked URL of a server at ``base``.
 
     Raises:
-        BadData: it is no URL to follow.
+        BadData: it must not be followed.
     """
     url = _checked(told.url, base)
     return TransferTarget(url, _headers(told, base), origin_of(url) == origin_of(base))
@@ -126,10 +126,10 @@ Ask = Callable[[Sequence[ObjectFile]], Sequence[m.PullStrategy]]
 
 
 class DownloadLocations:
-    """Where the objects of one pull are; safe from several threads."""
+    """The URLs of the objects of one pull; safe from several threads."""
 
     def __init__(self, files: Sequence[ObjectFile], base: str, web: HttpClient, ask: Ask) -> None:
-        """``ask`` asks the server at ``base``."""
+        """``ask`` requests URLs from the server at ``base``."""
         self._base, self._web, self._ask = base, web, ask
         self._rounds = [files[start : start + ROUND] for start in range(0, len(files), ROUND)]
         self._round_of = {file: number for number, part in enumerate(self._rounds) for file in part}
@@ -138,28 +138,28 @@ class DownloadLocations:
         self._lock = threading.Lock()
 
     def first(self) -> Sequence[ObjectFile]:
-        """What to ask for at the beginning."""
+        """Return the files of the first request."""
         return self._rounds[0] if self._rounds else ()
 
     def add_answer(self, number: int, told: Sequence[m.PullStrategy]) -> None:
-        """Takes the answer to a round; what was not asked for is passed over."""
+        """Store the answer to a request; ignore files that were not requested."""
         self._asked.add(number)
         for each in told:
             if each.object_file.file in self._round_of:
                 self._known[each.object_file.file] = each.download_from
 
     def chunks(self, file: ObjectFile, start: int) -> Iterator[bytes] | None:
-        """The object from byte ``start`` on; None when the server has not said where it is.
+        """Yield an object from byte ``start``; return None if the server sent no URL for it.
 
         Raises:
-            BadData: it said something that is not to be followed.
-            OdfError: as the connection has it.
+            BadData: the URL must not be followed.
+            OdfError: those of the connection.
         """
         told = self._told(file)
         return None if told is None else self._read(file, start, told)
 
     def _told(self, file: ObjectFile, instead_of: m.TransferUrl | None = None) -> m.TransferUrl | None:
-        """Where an object is; asks when that is not known, or only what is to be replaced."""
+        """Return the URL of an object. Request it if it is unknown, or if it is still ``instead_of``."""
         number = self._round_of.get(file)
         if number is None:
             return None
@@ -190,10 +190,10 @@ _KEPT_SECONDS: Final = 30.0
 
 
 class SmartRemote:
-    """A dataset at a server; ``url`` starts with ``odf+``.
+    """A dataset of a server; ``url`` starts with ``odf+``.
 
     Attributes:
-        most_bytes: of a message, either way.
+        most_bytes: maximum size of a message, sent or received.
     """
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
@@ -211,11 +211,11 @@ class SmartRemote:
     # --- What the simple protocol does ---
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset yet."""
+        """Return the newest block; None if there is no dataset yet."""
         return self._plain.head()
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """A small object as a whole."""
+        """Return a small object."""
         return self._plain.read(kind, object_hash, at_most)
 
     # --- Pull ---
@@ -223,11 +223,11 @@ class SmartRemote:
     def block_batch(
         self, after: Multihash | None, head: Multihash
     ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """All blocks after ``after`` up to ``head``; None where they have to be read one by one.
+        """Yield all blocks after ``after`` up to ``head``; return None if they must be read one by one.
 
         Raises:
-            BadData: the server sends something else; while iterating, too.
-            SourceUnavailable: it is silent, or denies access.
+            BadData: the server sends something else; also during the iteration.
+            SourceUnavailable: the server does not respond, or denies access.
         """
         self._interval = self._strategies = None
         reporter = self._access.reporter
@@ -239,7 +239,7 @@ class SmartRemote:
         return self._blocks(batch, after, head)
 
     def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Asks from where the files can be read."""
+        """Request the URLs of the files."""
         with self._lock:
             session, self._session = self._session, None
         if self._interval is None:
@@ -258,7 +258,7 @@ class SmartRemote:
         self._strategies = strategies
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """A slice or checkpoint from byte ``start`` on, from where the server says that it is."""
+        """Yield a slice or checkpoint from byte ``start``, from the URL of the server."""
         found = None if self._strategies is None else self._strategies.chunks(file, start)
         return self._plain.chunks(file, start) if found is None else found
 
@@ -267,12 +267,12 @@ class SmartRemote:
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
     ) -> PushResult:
-        """Sends what ``relation`` says the other side does not have, and has its head moved.
+        """Send what ``relation`` reports as missing, and move the remote head.
 
         Raises:
-            Conflict: the dataset there is another one, or its head moved meanwhile.
+            Conflict: the remote dataset is another one, or its head moved in the meantime.
             Unsupported: the new blocks do not fit into one message.
-            OdfError: the server refused; its head is what it was.
+            OdfError: the server refused; its head is unchanged.
         """
 
         uploads = ObjectUploads(dataset, self._plain.web, self._base, reporter, parallel)
@@ -280,7 +280,7 @@ class SmartRemote:
         return work.run(self._loop, relation, force=force)
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
@@ -301,7 +301,7 @@ class SmartRemote:
         return batch
 
     def _keep(self, session: SmartSession) -> None:
-        """Keeps a session for the question after objects, but not for long."""
+        """Keep a session open for the request of URLs, for :data:`_KEPT_SECONDS`."""
         with self._lock:
             self._session = session
         asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._let_go, session)
@@ -347,7 +347,7 @@ class SmartRemote:
         self._interval = before, head  # asking for objects again does not need more than the last block
 
     async def _ask(self, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
-        """Asks in a session of its own; what objects were asked for before is over by now."""
+        """Request URLs in a new session: the earlier one ended with its request."""
         assert self._interval is not None
         session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
         try:
@@ -358,7 +358,7 @@ class SmartRemote:
         return await self._ask_last(session, files)
 
     async def _ask_last(self, session: SmartSession, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
-        """Asks, and ends the session."""
+        """Request URLs, and end the session."""
         found: Sequence[m.PullStrategy] = ()
         try:
             if files:
@@ -375,15 +375,15 @@ class SmartRemote:
 
 
 class _NoBatch(OdfError):
-    """There is no batch, for a reason that reading blocks one by one may do without."""
+    """The server sends no batch; blocks are read one by one instead."""
 
 
 class ObjectUploads:
     """The uploads of one push.
 
     Attributes:
-        done: how many objects are there by now.
-        sent, sent_bytes: how many of them were sent, and their bytes.
+        done: number of objects that the server has.
+        sent, sent_bytes: number of objects that were sent, and their bytes.
     """
 
     def __init__(
@@ -397,21 +397,21 @@ class ObjectUploads:
         self._moved = 0
 
     def begin(self, files: Sequence[ObjectFile]) -> None:
-        """Says what is going to be sent, if it is not there."""
+        """Report the amounts."""
         total = sum(file.size for file in files)
         self._reporter.set_amounts(bytes=0, total_bytes=total, files=0, total_files=len(files))
 
     def stop(self) -> None:
-        """Breaks off what is running; from any thread."""
+        """End running uploads; from any thread."""
         self._stopped.set()
         self._web.abort()
 
     def send(self, strategies: Sequence[m.PushStrategy]) -> None:
-        """Uploads what is not there; the first failure ends it.
+        """Upload the objects that are missing; the first failure ends all.
 
         Raises:
             SourceUnavailable: an upload failed.
-            BadData: a URL that is not to be followed; an object here is damaged.
+            BadData: a URL must not be followed, or a local object is damaged.
         """
         upload_parallel(
             strategies,
@@ -423,7 +423,7 @@ class ObjectUploads:
         )
 
     def send_proof(self, head: Multihash, proof: bytes) -> None:
-        """Sends the proof of a head, to a server that takes such."""
+        """Send the ownership proof of a head, if the server accepts such."""
         url = f"{self._base}proofs/{head}"
         try:
             self._web.request("PUT", url, headers={"Content-Type": "application/json"}, body=proof).close()
@@ -503,7 +503,7 @@ class ObjectUploads:
 
 
 def _spelled(transfer: TransferTarget) -> dict[str, str] | None:
-    """Headers with the login as the server's own URLs need it: older servers forget the word Bearer."""
+    """Return headers with ``Bearer`` added to the token of a URL of the server: older servers omit it."""
     told = [name for name in transfer.headers if name.lower() == "authorization"]
     if not transfer.own or not told or " " in transfer.headers[told[0]]:
         return None
@@ -522,7 +522,7 @@ _NO_HURRY: Final = 7 * 86_400.0
 
 
 class _Outgoing(NamedTuple):
-    """Blocks, oldest first, and the objects that they speak of."""
+    """Blocks, oldest first, and the objects that they refer to."""
 
     head: Multihash
     blocks: list[Multihash]
@@ -534,8 +534,8 @@ class SmartPush:
     """One push.
 
     Attributes:
-        quiet_seconds: so long nothing comes from a server that has said all.
-        quiet_times: so often that is awaited, before its head has to be the new one.
+        quiet_seconds: timeout for further messages after the last one.
+        quiet_times: number of such timeouts before the push fails without the new head.
     """
 
     quiet_seconds = 2.0
@@ -558,7 +558,7 @@ class SmartPush:
         self._uploads = uploads
 
     def run(self, loop: EventLoopThread, relation: Relation, *, force: bool) -> PushResult:
-        """Pushes what ``relation`` says is missing there; see :meth:`SmartRemote.push`."""
+        """Push what ``relation`` reports as missing; see :meth:`SmartRemote.push`."""
         theirs = self._remote.head()
         other = relation.kind in ("behind", "diverged")
         if other and not force:
@@ -596,7 +596,7 @@ class SmartPush:
     # --- What goes ---
 
     def _collect(self, common: Multihash | None) -> _Outgoing:
-        """What has come since ``common``; every block is read and checked, newest first."""
+        """Return the blocks since ``common``; each is read and verified, newest first."""
         head = at = self._dataset.head()
         if head is None:
             raise NotFound("the dataset is empty: there is nothing to push", where=str(self._dataset.folder))
@@ -688,16 +688,16 @@ class SmartPush:
         await channel.send(m.encode_message(m.PushProgress("Complete")))
 
     async def _report(self, channel: MessageChannel) -> None:
-        """Says how far the uploads are, whenever the server asks."""
+        """Report the progress of the uploads whenever the server requests it."""
         while True:
             m.read_answer(await channel.receive(patience=_NO_HURRY), m.Empty, self._base)
             running = m.RunningDetails(m.Running(self._uploads.done))
             await channel.send(m.encode_message(m.PushProgress(running)))
 
     async def _confirm(self, channel: MessageChannel, new: _Outgoing) -> None:
-        """Waits until the head there is the new one.
+        """Wait until the remote head is the new one.
 
-        That the server says ``{}`` may also mean that it asks for the progress once more: its head tells.
+        ``{}`` may also be a request for the progress, so the head is read.
         """
         fetch, raw = self._access.config.fetch, new.plan.bytes_in_raw_objects
         waited = fetch.read_timeout_seconds + raw / _CHECKED_A_SECOND
@@ -721,7 +721,7 @@ class SmartPush:
                 raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
 
     def _send_proof(self, head: Multihash) -> None:
-        """Sends the proof of the head, if there is one here and none there; without it nothing is lost."""
+        """Send the ownership proof of the head, if there is one here and not at the server."""
         try:
             proof = read_proof(self._dataset.folder, head)
             if proof is None:

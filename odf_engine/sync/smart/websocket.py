@@ -33,7 +33,7 @@ Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 
 class ConnectionClosed(SourceUnavailable):
-    """The other end closed the connection; ``reason`` is what it said."""
+    """The peer closed the connection; ``reason`` is that of the close frame."""
 
     def __init__(self, message: str, *, reason: str = "", **rest: str | None) -> None:
         super().__init__(message, **rest)
@@ -44,14 +44,14 @@ class MessageChannel:
     """An open WebSocket.
 
     Attributes:
-        where: what the other end is called in errors.
-        most_bytes: longer messages are neither sent nor read.
+        where: name of the peer in errors.
+        most_bytes: maximum size of a message, sent or received.
     """
 
     def __init__(
         self, socket: Socket, transport: asyncio.Transport, where: str, *, patience: float, most_bytes: int
     ) -> None:
-        """``patience`` is for how many seconds the other end may be silent, or take nothing."""
+        """``patience``: seconds that the peer may send nothing, or receive nothing."""
         self.where = where
         self.most_bytes = most_bytes
         self._socket = socket
@@ -60,11 +60,11 @@ class MessageChannel:
         self._masked = isinstance(socket, aiohttp.ClientWebSocketResponse)
 
     async def send(self, text: bytes) -> None:
-        """Sends a message.
+        """Send a message.
 
         Raises:
             Unsupported: it is longer than :attr:`most_bytes`.
-            PeerGone, SourceUnavailable: the other end is gone, or takes nothing.
+            ConnectionClosed, SourceUnavailable: the peer is gone, or does not receive.
         """
         if len(text) > _SHORT_BYTES:
             await self.send_pieces(len(text), lambda start, count: text[start : start + count])
@@ -72,10 +72,10 @@ class MessageChannel:
         await self._within(len(text), self._socket.send_str(text.decode()))
 
     async def send_pieces(self, size: int, read: Callable[[int, int], bytes]) -> None:
-        """Sends a message of ``size`` bytes, of which ``read`` gives so many from so many on.
+        """Send a message of ``size`` bytes; ``read`` returns a number of them from an offset.
 
         Raises:
-            Unsupported, PeerGone, SourceUnavailable: as :meth:`send`.
+            Unsupported, ConnectionClosed, SourceUnavailable: those of :meth:`send`.
         """
         if size > self.most_bytes:
             raise Unsupported(
@@ -93,12 +93,12 @@ class MessageChannel:
             raise self._gone() from None
 
     async def receive(self, expected: int = 0, patience: float | None = None) -> str:
-        """The next message; ``expected`` is about how many bytes it may have.
+        """Return the next message; ``expected`` is its approximate size in bytes.
 
         Raises:
-            PeerGone: the other end closed the connection.
-            SourceUnavailable: nothing came in time.
-            BadData: something else came than a text that is not too long.
+            ConnectionClosed: the peer closed the connection.
+            SourceUnavailable: no message arrived in time.
+            BadData: it is too long, or not a text.
         """
         wait = (patience or self._patience) + min(expected, self.most_bytes) / _SLOWEST
         try:
@@ -122,7 +122,7 @@ class MessageChannel:
         raise BadData("something came that is no text", where=self.where)
 
     async def close(self, code: int = WSCloseCode.OK, reason: str | bytes = "") -> None:
-        """Closes the connection, and says why; waits for the other end for a moment only."""
+        """Close the connection with a reason; wait for the peer at most 5 seconds."""
         raw = reason.encode() if isinstance(reason, str) else reason
         short = raw[:_REASON_BYTES].decode(errors="ignore").encode()
         try:
@@ -132,7 +132,7 @@ class MessageChannel:
             self.abort()
 
     def abort(self) -> None:
-        """Breaks the connection."""
+        """Close the connection without a close frame."""
         self._transport.abort()
 
     async def _send_in_frames(self, size: int, read: Callable[[int, int], bytes]) -> None:
@@ -160,15 +160,15 @@ class MessageChannel:
 
 
 class ReceiveTimeout(SourceUnavailable):
-    """Nothing came in time."""
+    """No message arrived in time."""
 
 
 class MessageTooLong(BadData):
-    """A message is longer than any may be."""
+    """A message is longer than the maximum."""
 
 
 def _header(first: int, mask: int, size: int) -> bytes:
-    """The beginning of a frame, as short as it has to be."""
+    """Return the header of a frame (RFC 6455, section 5.2)."""
     if size < 0x7E:
         return struct.pack("!BB", first, mask | size)
     if size < 1 << 16:
@@ -188,11 +188,11 @@ _NOT_SMART: Final = frozenset({200, 204, 301, 302, 303, 304, 307, 308, 404, 405,
 
 
 class SmartProtocolUnsupported(NotFound):
-    """What is there does not speak the smart protocol, or has no such dataset."""
+    """The server does not support the smart protocol, or does not have the dataset."""
 
 
 class EventLoopThread:
-    """An event loop that runs in the background, started when it is first needed."""
+    """An event loop in a background thread, started on demand."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -200,10 +200,10 @@ class EventLoopThread:
         self._lock = threading.Lock()
 
     def run(self, work: Coroutine[Any, Any, T], reporter: Reporter) -> T:
-        """Does work on the loop and waits for it.
+        """Run a coroutine on the loop, and return its result.
 
         Raises:
-            Cancelled: somebody asked to stop; the work was broken off.
+            Cancelled: the job was cancelled, and the coroutine with it.
         """
         future = self._submit(work)
 
@@ -218,11 +218,11 @@ class EventLoopThread:
                 raise SourceUnavailable("the connection was closed") from None
 
     def soon(self, work: Coroutine[Any, Any, object]) -> None:
-        """Does work on the loop without waiting for it."""
+        """Start a coroutine on the loop without waiting for it."""
         self._submit(work)
 
     def close(self) -> None:
-        """Breaks off whatever is going on, and ends the thread."""
+        """Cancel all coroutines, and end the thread."""
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is None:
@@ -279,7 +279,7 @@ class _CrossOriginRedirect(aiohttp.ClientError):
 
 
 class SmartSession:
-    """An open session; use it within ``async with``, or :meth:`close` it."""
+    """An open session; use it in ``async with``, or :meth:`close` it."""
 
     def __init__(self, session: aiohttp.ClientSession, channel: MessageChannel) -> None:
         self._session = session
@@ -287,15 +287,16 @@ class SmartSession:
 
     @classmethod
     async def open(cls, url: str, access: RemoteAccess, most_bytes: int) -> SmartSession:
-        """Connects.
+        """Connect.
 
         Args:
             url: ``http(s)://…/pull`` or ``…/push``.
             access: settings, and the login of the origin.
-            most_bytes: of a message.
+            most_bytes: maximum size of a message.
 
         Raises:
-            NotSmart: the server does not know the smart protocol, or the dataset.
+            SmartProtocolUnsupported: the server does not support the smart protocol, or does not have the
+                dataset.
             SourceUnavailable: it cannot be reached, or denies access.
         """
         fetch = access.config.fetch
@@ -323,14 +324,14 @@ class SmartSession:
         return cls(session, channel)
 
     async def close(self, reason: str = "") -> None:
-        """Closes the session."""
+        """Close the session."""
         try:
             await self.channel.close(reason=reason)
         finally:
             await self._session.close()
 
     async def abort(self) -> None:
-        """Breaks the session off."""
+        """Close the session without a close frame."""
         self.channel.abort()
         with suppress(aiohttp.ClientError, OSError):
             await self._session.close()
@@ -346,7 +347,7 @@ class SmartSession:
 
 
 def headers_for(url: str, access: RemoteAccess) -> dict[str, str]:
-    """The version of the protocol, and the login of the URL's origin."""
+    """Return the headers of a session: protocol version, and the login of the origin."""
     login = access.credentials.of(url)
     headers = {VERSION_HEADER: VERSION}
     return headers if login is None else {**headers, "Authorization": login.header}
