@@ -82,7 +82,7 @@ class Credentials:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # Their own messages might quote what the file holds.
+            # The messages of these errors may quote the content of the file.
             hint = "remove the file, and log in again: odf repo login URL"
             raise BadData("the logins cannot be read", where=str(self._path), hint=hint) from None
 

@@ -27,8 +27,8 @@ from odf_engine.progress import Reporter
 from odf_engine.settings import FetchConfig
 
 _PAUSE: Final = 0.5
-_WORTH: Final = 1 << 20
-"""Bytes after which a transfer that broke off counts as one that gets on."""
+_PROGRESS_BYTES: Final = 1 << 20
+"""An attempt that receives as many bytes resets the count of failures."""
 
 
 class AttemptFailed(Exception):
@@ -57,7 +57,7 @@ class RetryPolicy:
             OdfError: that of the failure, if there should be no other attempt.
             Cancelled: at once.
         """
-        self._failures = 1 if got >= _WORTH else self._failures + 1
+        self._failures = 1 if got >= _PROGRESS_BYTES else self._failures + 1
         if not failure.again or self._failures > self._config.retries:
             raise failure.error from None
         _wait(failure, self._failures, self._config, self._reporter)
@@ -122,7 +122,7 @@ def _wait(failure: AttemptFailed, failures: int, config: FetchConfig, reporter: 
     reporter.raise_if_cancelled()
 
 
-_SYNC: Final = 16 << 20  # bytes after which a partial download is made safe against a power failure
+_SYNC: Final = 16 << 20  # bytes between two calls of fsync
 _KEPT_SECONDS: Final = 7 * 24 * 3600
 _KEPT: Final = 20
 _Result = TypeVar("_Result")
@@ -155,7 +155,7 @@ class PartialDownload:
         self.size = self._synced = 0
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError):
             known = json.loads(self._facts_path.read_text())
-            # Beyond what is known to be on the disk there may be anything after a power failure.
+            # After a power failure, bytes that were not synced may be wrong.
             size = min(int(known["size"]), self._path.stat().st_size)
             self.facts, self.size, self._synced = known["facts"], size, size
         self._file.truncate(self.size)
@@ -253,7 +253,7 @@ def run_with_retries(
             except AttemptFailed as failure:
                 retries.wait(failure, partial.size - before)
     except OSError:
-        partial.close(keep=False)  # the disk is full or broken, and these bytes only make it worse
+        partial.close(keep=False)  # the disk is full or broken
         raise
     finally:
         partial.close()
@@ -297,7 +297,7 @@ def _claim(path: Path) -> BinaryIO | None:
         file = os.fdopen(open_no_follow(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have moved it away between the two calls.
+            # Another process may have moved it between the two calls.
             if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                 return file
         except BlockingIOError:
@@ -310,7 +310,7 @@ def _claim(path: Path) -> BinaryIO | None:
 
 def _drop_old(folder: Path) -> None:
     """Delete old downloads, and all but the newest :data:`_KEPT`."""
-    with suppress(OSError):  # another process tidies up too
+    with suppress(OSError):  # another process may delete them too
         parts = sorted(folder.glob("*.part"), key=lambda path: path.stat().st_mtime, reverse=True)
         for number, path in enumerate(parts):
             if number >= _KEPT or time.time() - path.stat().st_mtime > _KEPT_SECONDS:

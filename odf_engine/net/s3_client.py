@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 BUCKET: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,253}[a-zA-Z0-9]")
-"""What a bucket may be called."""
+"""Valid names of buckets."""
 ACCESS_DENIED_CODES: Final = frozenset(
     {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN", "INVALID_TOKEN"}
 )
-"""Codes of errors that better credentials would mend."""
+"""Codes of errors that other credentials may avoid."""
 _REASON: Final = re.compile(r"AWS Error ([A-Z_0-9]+)(?: \(HTTP status (\d+)\))?[^:]*: *(.*)", re.DOTALL)
 _ANYWHERE: Final = "us-east-1"
 
@@ -36,7 +36,7 @@ class S3Credentials(NamedTuple):
     session: str | None
 
     def __repr__(self) -> str:
-        return "Keys(…)"
+        return "S3Credentials(…)"
 
 
 class S3Error(NamedTuple):
@@ -84,6 +84,7 @@ def file_system(
     Raises:
         OSError: the bucket does not exist, or the service cannot be reached.
     """
+    # Deferred: Arrow is slow to import.
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
 
     region = config.s3_region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -99,8 +100,8 @@ def file_system(
         scheme=parts.scheme if parts else "https",
         connect_timeout=config.connect_timeout_seconds,
         request_timeout=config.read_timeout_seconds,
-        background_writes=False,  # else all of a large object would wait in memory
-        allow_delayed_open=True,  # what is small goes in one request
+        background_writes=False,  # else a large object is buffered in memory
+        allow_delayed_open=True,  # a small object needs one request
         retry_strategy=AwsStandardS3RetryStrategy(max_attempts=attempts),
     )
 
@@ -194,7 +195,7 @@ class S3Client:
         elif found.status == 301:
             text = "the bucket is in another region"
             hint = "say in which: odf config set fetch.s3Region REGION"
-        elif found.status == 400:  # without more words, where only the size was asked for
+        elif found.status == 400:  # of a HEAD request, which has no body
             text, hint = f"the service answered 400 for {what}", f"the credentials may have expired: {login}"
         elif found.status is not None or found.code == "INTERNAL_FAILURE":
             words = self._without_keys(found.text).replace("No response body.", "")

@@ -30,9 +30,9 @@ SCHEMES: Final = (
     "ipns",
 )
 _PORTS: Final = {"http": 80, "https": 443}
-_KEPT: Final = ":@!$&'()*+,;=~"
-"""What stays as it is in a part of a path, beside letters, digits and ``-._``; all else becomes ``%..``."""
-_UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f]")
+_SAFE: Final = ":@!$&'()*+,;=~"
+"""Characters of a path segment that are not percent-encoded, besides letters, digits and ``-._``."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def normalize_url(text: str) -> str:
@@ -46,7 +46,7 @@ def normalize_url(text: str) -> str:
     text = text.strip()
     if has_surrogates(text):
         raise UsageError(f"an address is UTF-8 text, and {text!r} is not")
-    if _UNSEEN.search(text):
+    if _CONTROL.search(text):
         raise UsageError("an address has no line breaks or control characters in it")
     if text.startswith(("/", "./", "../", "~/")) or text in (".", "..", "~"):
         return _folder(str(Path(text).expanduser()))
@@ -66,17 +66,17 @@ def normalize_url(text: str) -> str:
     if parts.query or parts.fragment:
         hint = "a dataset is a folder, and its address a path"
         raise UsageError("an address has no part behind ? or #", hint=hint)
-    if scheme == "file":  # in file://data/x, as people write it, `data` reads as a host
+    if scheme == "file":  # in file://data/x, `data` parses as the host
         return _folder(unquote(parts.path if parts.netloc == "localhost" else parts.netloc + parts.path))
     if not parts.hostname:
         raise UsageError(f"the {scheme}: address has no host")
     if {".", ".."} & {unquote(part) for part in parts.path.split("/")}:
         raise UsageError("an address has no . or .. in its path")
-    steps = [quote(unquote_to_bytes(part), safe=_KEPT) for part in parts.path.rstrip("/").split("/")]
-    return urlunsplit((scheme, _place(scheme, parts, port), "/".join(steps) + "/", "", ""))
+    steps = [quote(unquote_to_bytes(part), safe=_SAFE) for part in parts.path.rstrip("/").split("/")]
+    return urlunsplit((scheme, _netloc(scheme, parts, port), "/".join(steps) + "/", "", ""))
 
 
-def _place(scheme: str, parts: SplitResult, port: int | None) -> str:
+def _netloc(scheme: str, parts: SplitResult, port: int | None) -> str:
     """Return host and port. A content identifier is case-sensitive, and stays as it is."""
     if not scheme.endswith(("http", "https")):
         return parts.netloc
@@ -89,7 +89,7 @@ def _host(parts: SplitResult) -> str:
 
 
 def _folder(path: str) -> str:
-    # Not resolved: a link may be mended to lead elsewhere.
+    # Symbolic links are not resolved: their targets may change.
     absolute = str(Path(path).absolute())
     parts: list[str] = []
     for part in absolute.split("/"):

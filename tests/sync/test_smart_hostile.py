@@ -261,7 +261,7 @@ def test_a_server_that_leads_nowhere(here, there, node, remote, access, url, kin
 
 
 def test_a_server_that_never_comes_to_an_end(here, there, node, remote, access, monkeypatch):
-    monkeypatch.setattr(smart_remote, "_MAX_SAID", 5)
+    monkeypatch.setattr(smart_remote, "_MAX_CONFIRMATIONS", 5)
     node.lazy = True
 
     async def said():

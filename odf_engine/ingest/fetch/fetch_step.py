@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from odf_engine.errors import InvalidManifest, Unsupported
-from odf_engine.ingest.fetch.model import LAST_MODIFIED, SOURCE_NAME, Payload, file_stamp, require_readable
+from odf_engine.ingest.fetch.model import (
+    LAST_MODIFIED,
+    SOURCE_NAME,
+    FetchContext,
+    Payload,
+    file_stamp,
+    require_readable,
+)
 from odf_engine.metadata.model import (
     Container,
     FetchStep,
@@ -26,9 +32,6 @@ from odf_engine.workspace.environment import (
     secret_values,
     template_variables,
 )
-
-if TYPE_CHECKING:
-    from odf_engine.ingest.fetch.model import FetchContext
 
 
 def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
@@ -51,6 +54,7 @@ def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
 
 def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
     if isinstance(step, FilesGlob):
+        # Deferred: the network clients are slow to import, and a source needs one fetcher.
         from odf_engine.ingest.fetch.files_glob import fetch_files
 
         if template_variables(step.path):

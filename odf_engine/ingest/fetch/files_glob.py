@@ -317,7 +317,7 @@ class IngestedFiles:
 
     def _walk(self, dataset: Dataset, head: str) -> None:
         found: list[tuple[str, str]] = []  # folders, and values of states, newest first
-        pending: list[str] = []  # values, until the source they came from is met
+        pending: list[str] = []  # values whose source comes earlier in the chain
         folder: str | None = None
         source_met = reached = False
         for stored in dataset.blocks(newest_first=True):
@@ -401,7 +401,7 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
             state = SourceState(SOURCE_NAME, ETAG, _value(greatest, name, digest))
             reporter.log(f"file {path}, {stamp[1]:,} bytes")
             yield Payload(path, name, state, _event_time(step, root, name), stamp)
-            # The caller came back, so the file's block is in the chain.
+            # The caller requests the next file after the commit of this one.
             taken.add(name, digest)
             taken.note_hash(name, stamp, digest)
     finally:
@@ -424,7 +424,7 @@ def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
     """Return the folder before the first wildcard, and the sorted relative names of matching files."""
     path = Path(pattern).expanduser()
     parts = PurePath(base / path).parts
-    # The workspace's own folder may have any characters in its name.
+    # The path of the workspace may contain wildcards.
     own = 0 if path.is_absolute() else len(base.parts)
     magic = (at for at, part in enumerate(parts) if at >= own and glob.has_magic(part))
     fixed = next(magic, len(parts) - 1)
@@ -491,7 +491,7 @@ def _changed(root: Path, names: list[str], taken: IngestedFiles, reporter: Repor
         try:
             digest = _known_hash(root, name, taken, reporter)
         except FileNotFoundError:
-            continue  # somebody has cleaned up: it was taken, so nothing is missing
+            continue  # deleted after ingestion: nothing is missing
         if digest != before:
             changed.append(name)
     return changed

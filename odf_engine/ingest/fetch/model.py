@@ -18,7 +18,7 @@ from odf_engine.workspace.environment import substitute
 
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
-SOURCE_NAME: Final = "default"  # polling sources have no name of their own
+SOURCE_NAME: Final = "default"  # polling sources have no name
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from odf_engine.progress import Reporter
 ObjectKind = Literal["blocks", "data", "checkpoints", "proofs"]
 """The folders of the repository layout. ``proofs`` is an extension for ownership proofs."""
 MAX_BLOCK_BYTES: Final = 1 << 20
-"""A larger block is refused: whole blocks are held in memory."""
+"""Maximum size of a block, which is held in memory."""
 MAX_PROOF_BYTES: Final = 1 << 12
 MAX_HEAD_BYTES: Final = 128
 
@@ -243,5 +243,5 @@ def upload_parallel(
     errors = [error for future in futures if (error := future.exception()) is not None]
     reporter.raise_if_cancelled()
     if errors:
-        # Those that were only told to stop say nothing of the reason.
+        # Cancelled follows from the failure of another item.
         raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])

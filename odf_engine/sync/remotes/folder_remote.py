@@ -52,7 +52,7 @@ class FolderRemote:
         self.url = url
         self.folder = folder_of(url)
         self._refs = RefStore(self.folder / "refs")
-        # Not beside the objects: to look there for what was left would take as long as there are many.
+        # Not in the folders of objects: finding old temporary files would list all objects.
         self._staging = LocalObjectStore(self.folder / "info")
 
     # --- Reading ------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class FolderRemote:
     def head(self) -> Multihash | None:
         """Return the newest block; None if there is no dataset yet."""
         try:
-            # What is no plain file, such as a pipe, would never end.
+            # Reading a pipe may never end.
             return self._refs.get(HEAD) if (self.folder / "refs" / HEAD).is_file() else None
         except MalformedBlock as error:
             raise BadData(error.message, where=self.url, hint=error.hint) from None
@@ -133,17 +133,17 @@ class FolderRemote:
         """
         with self._writing():
             self._refs.compare_and_set(HEAD, expected, new)
-        with suppress(OSError):  # what was killed some time ago left its files
+        with suppress(OSError):  # temporary files of killed processes
             for folder in (self._staging.folder, self._refs.folder):
                 remove_stale_files(folder, _DAY)
 
-    # --- Inside -------------------------------------------------------------------------------
+    # --- Private ------------------------------------------------------------------------------
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Create the folder if needed; translate disk errors."""
         try:
-            for folder in (self.folder.parent, self.folder):  # no more: a path may be mistaken
+            for folder in (self.folder.parent, self.folder):  # not all parents: the path may be wrong
                 if not folder.is_dir():
                     make_folder(folder)
             if not (self.folder / "refs").is_dir():
@@ -165,7 +165,7 @@ class FolderRemote:
             yield staged
             fsync_file(staged)
             make_folder(objects.folder)
-            # In place of one that is there: its size is wrong, or its bytes are the same.
+            # An existing file has a wrong size, or the same bytes.
             staged.replace(objects.path(str(object_hash)))
             fsync_folder(objects.folder)
         finally:
@@ -238,5 +238,5 @@ def _head(remote: FolderRemote) -> str | None:
     try:
         head = remote.head()
     except OdfError:
-        return None  # damaged; whoever pulls it is told
+        return None  # damaged: a pull reports it
     return None if head is None else str(head)

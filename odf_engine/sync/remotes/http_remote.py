@@ -33,7 +33,7 @@ class HttpRemote:
     """
 
     no_head: tuple[int, ...] = ()
-    """Statuses besides 404 by which the server says that there is no reference."""
+    """Statuses besides 404 that mean that a reference does not exist."""
 
     def __init__(self, url: str, access: RemoteAccess, at: str | None = None) -> None:
         self.url = url
@@ -52,14 +52,16 @@ class HttpRemote:
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
         """Return a small object."""
-        return self._named(kind, object_hash, lambda url: self.web.get_bytes(url, at_most))
+        return self._try_names(kind, object_hash, lambda url: self.web.get_bytes(url, at_most))
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
         """Yield a large object in chunks, from byte ``start``; resume if the connection breaks."""
         if start >= file.size:
             return
-        # Which name it has is known with the first piece.
-        first, rest = self._named(file.kind, file.hash, lambda url: _begun(self.web, url, file.size, start))
+        # The first chunk confirms the name of the object.
+        first, rest = self._try_names(
+            file.kind, file.hash, lambda url: _open_download(self.web, url, file.size, start)
+        )
         with closing(rest):
             yield first
             yield from rest
@@ -77,11 +79,11 @@ class HttpRemote:
         """Close all connections."""
         self.web.close()
 
-    def _named(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
+    def _try_names(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
         """Call ``get`` with the canonical name of an object, then with the names of older repositories."""
         canonical = str(object_hash)
-        names: Iterable[str] = candidate_names(object_hash)  # one after the other: base58 takes its time
-        if kind == "proofs":  # which there were none of then
+        names: Iterable[str] = candidate_names(object_hash)  # lazy: base58 is slow
+        if kind == "proofs":  # older repositories have none
             names = [canonical]
         for name in reversed(list(names)) if self._base58 else names:
             try:
@@ -133,14 +135,14 @@ def download(
         try:
             part = {"Range": f"bytes={at}-"} if at and ranges else {}
             with web.request("GET", url, headers=headers, conditions=part) as response:
-                skip = _skipped(response, at, size)
+                skip = _bytes_to_skip(response, at, size)
                 if skip is None:
                     if not ranges:
                         problem = "the server sends another part than it was asked for"
                         raise AttemptFailed(BadData(problem, where=printable_url(url)), again=False)
                     ranges = False
                     continue
-                for piece in _rest(response, skip, size - at):
+                for piece in _body_rest(response, skip, size - at):
                     at += len(piece)
                     yield piece
             if at < size:
@@ -150,12 +152,14 @@ def download(
             retries.wait(failure, at - before)
 
 
-def _begun(web: HttpClient, url: str, size: int, start: int) -> tuple[bytes, Generator[bytes, None, None]]:
+def _open_download(
+    web: HttpClient, url: str, size: int, start: int
+) -> tuple[bytes, Generator[bytes, None, None]]:
     pieces = download(web, url, size, start)
     return next(pieces), pieces
 
 
-def _skipped(response: Response, start: int, size: int) -> int | None:
+def _bytes_to_skip(response: Response, start: int, size: int) -> int | None:
     """Return the number of bytes to skip at the start of a response; None if it is another part."""
     total = response.length
     skip: int | None = start
@@ -173,7 +177,7 @@ def _skipped(response: Response, start: int, size: int) -> int | None:
     return skip
 
 
-def _rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
+def _body_rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
     """Yield the bytes after the first ``skip``, at most one more than ``wanted``."""
     first = True
     with closing(response.iter_chunks(skip + wanted + 1)) as pieces:
@@ -237,14 +241,14 @@ class ServerRepository:
             BadData: the list is invalid.
             SourceUnavailable, Cancelled: those of the connection.
         """
-        rows = self._parsed(self._web.with_retries(self._fetched))
-        yield from sorted(map(self._listed, rows), key=lambda listed: listed.name.lower())
+        rows = self._parse_list(self._web.with_retries(self._fetch_list))
+        yield from sorted(map(self._parse_row, rows), key=lambda listed: listed.name.lower())
 
     def close(self) -> None:
         """Close all connections."""
         self._web.close()
 
-    def _fetched(self) -> bytes:
+    def _fetch_list(self) -> bytes:
         headers = {"Accept": "application/json"}
         try:
             with self._web.request("GET", self._web.url, headers=headers, missing=_NO_LIST) as response:
@@ -262,13 +266,13 @@ class ServerRepository:
             "this server does not tell which datasets it has", where=printable_url(self.url), hint=hint
         )
 
-    def _parsed(self, data: bytes) -> list[_Row]:
+    def _parse_list(self, data: bytes) -> list[_Row]:
         try:
             return msgspec.json.decode(data, type=_List).datasets
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self._damaged(sanitize_text(str(error))) from None
 
-    def _listed(self, row: _Row) -> RepositoryEntry:
+    def _parse_row(self, row: _Row) -> RepositoryEntry:
         try:
             alias = DatasetAlias.parse(row.name)
             dataset_id = None if row.id is None else str(DatasetId.parse(row.id))

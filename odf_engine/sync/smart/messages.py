@@ -28,7 +28,7 @@ MEDIA_TYPE: Final = "application/tar+gzip"
 ENCODING: Final = "raw"
 PULLED: Final = "Client pull flow succeeded"
 PUSHED: Final = "Client push flow succeeded"
-U64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # msgspec's bounds are signed; nobody has half as much
+U64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # bounds of msgspec are signed
 _MESSAGE_CHUNK: Final = 1 << 18
 _SAID: Final = 300
 T = TypeVar("T")
@@ -321,7 +321,7 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
     match kind:
         case "InvalidHead":
             hint = "somebody else pushed meanwhile; pull, then push again"
-            actual = sanitize(str(details.get("expected_head")))  # kamu has the two the wrong way round
+            actual = sanitize(str(details.get("expected_head")))  # kamu swaps the two
             return Conflict(f"the head there is another one by now: {actual}", where=where, hint=hint)
         case "InvalidInterval":
             problem = "the history there does not have the block that the one here ends with"
@@ -363,9 +363,9 @@ def _plain(raw: bytes | msgspec.Raw | str) -> str:
 
 
 MAX_UNPACKED_BYTES: Final = 1 << 30
-"""Larger archives are refused."""
+"""Maximum size of an unpacked archive."""
 MAX_RATIO: Final = 250
-"""How many times its packed size an archive may unpack to, from :data:`_RATIO_FROM` bytes on."""
+"""Maximum ratio of unpacked to packed size, from :data:`_RATIO_FROM` bytes on."""
 _RATIO_FROM: Final = 16 << 20
 _TAR: Final = tarfile.BLOCKSIZE
 _PIECE: Final = 1 << 16

@@ -49,14 +49,14 @@ from odf_engine.sync.smart.websocket import (
     SmartSession,
 )
 
-_LONGEST: Final = 8192
+_MAX_LENGTH: Final = 8192
 _MAX_HEADERS: Final = 64
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _RESERVED: Final = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "te", "upgrade", "expect", "trailer")
 )
-"""Headers of the connection, which a server does not set for its clients."""
+"""Headers of the connection, which a server cannot set for its clients."""
 
 
 class TransferTarget(NamedTuple):
@@ -83,7 +83,7 @@ def parse_transfer_url(told: TransferUrl, base: str) -> TransferTarget:
 
 
 def _checked(url: str, base: str) -> str:
-    if len(url) > _LONGEST or not url.isascii() or not url.isprintable() or " " in url:
+    if len(url) > _MAX_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
         raise _refused("it is malformed", url, base)
     try:
         parts, ours = urlsplit(url), urlsplit(base)
@@ -95,7 +95,7 @@ def _checked(url: str, base: str) -> str:
     if "@" in parts.netloc:
         raise _refused("it has a login in it", url, base)
     if ours.scheme == "https" and parts.scheme == "http":
-        # Older servers behind a proxy do not know that they are reached by https.
+        # Older servers behind a TLS proxy send http: URLs.
         if host != ours.hostname or port not in (None, 80, ours.port):
             raise _refused("it leads from https to http", url, base)
         parts = parts._replace(scheme="https", netloc=ours.netloc)
@@ -107,7 +107,7 @@ def _headers(told: TransferUrl, base: str) -> dict[str, str]:
         raise _refused("too many headers go with it", told.url, base)
     headers: dict[str, str] = {}
     for row in told.headers:
-        if not _NAME.fullmatch(row.name) or not _VALUE.fullmatch(row.value) or len(row.value) > _LONGEST:
+        if not _NAME.fullmatch(row.name) or not _VALUE.fullmatch(row.value) or len(row.value) > _MAX_LENGTH:
             raise _refused("a header that goes with it is malformed", told.url, base)
         if row.name.lower() not in _RESERVED:
             headers[row.name] = row.value
@@ -115,13 +115,13 @@ def _headers(told: TransferUrl, base: str) -> dict[str, str]:
 
 
 def _refused(why: str, url: str, base: str) -> BadData:
-    # What stands behind ? may be a signature.
+    # The query may be a signature.
     shown = sanitize(url.partition("?")[0].rpartition("@")[2])
     return BadData(f"the server tells to go to {shown}, which is refused: {why}", where=base)
 
 
 ROUND: Final = 4000
-"""How many objects are asked for at once: with signed URLs, an answer of some megabytes."""
+"""Maximum number of objects in a request: with signed URLs, the answer has some megabytes."""
 Ask = Callable[[Sequence[ObjectFile]], Sequence[m.PullStrategy]]
 
 
@@ -155,10 +155,10 @@ class DownloadLocations:
             BadData: the URL must not be followed.
             OdfError: those of the connection.
         """
-        told = self._told(file)
+        told = self._url_of(file)
         return None if told is None else self._read(file, start, told)
 
-    def _told(self, file: ObjectFile, instead_of: m.TransferUrl | None = None) -> m.TransferUrl | None:
+    def _url_of(self, file: ObjectFile, instead_of: m.TransferUrl | None = None) -> m.TransferUrl | None:
         """Return the URL of an object. Request it if it is unknown, or if it is still ``instead_of``."""
         number = self._round_of.get(file)
         if number is None:
@@ -177,7 +177,7 @@ class DownloadLocations:
                 yield piece
             return
         except (SourceUnavailable, NotFound):
-            fresh = None if begun else self._told(file, instead_of=told)
+            fresh = None if begun else self._url_of(file, instead_of=told)
             if fresh is None or fresh == told:
                 raise
         yield from self._download(file, start, parse_transfer_url(fresh, self._base))
@@ -186,7 +186,7 @@ class DownloadLocations:
         return download(self._web, transfer.url, file.size, start, transfer.headers)
 
 
-_KEPT_SECONDS: Final = 30.0
+_SESSION_SECONDS: Final = 30.0
 
 
 class SmartRemote:
@@ -208,7 +208,7 @@ class SmartRemote:
         self._strategies: DownloadLocations | None = None
         self._interval: tuple[Multihash | None, Multihash] | None = None
 
-    # --- What the simple protocol does ---
+    # --- Simple protocol ---
 
     def head(self) -> Multihash | None:
         """Return the newest block; None if there is no dataset yet."""
@@ -252,7 +252,8 @@ class SmartRemote:
             try:
                 strategies.add_answer(0, self._loop.run(self._ask_last(session, first), reporter))
             except ConnectionClosed:
-                reporter.log("the server ended the session early", "debug")  # it is asked again
+                # The next request opens another session.
+                reporter.log("the server ended the session early", "debug")
         elif session is not None:
             self._loop.run(session.close(m.PULLED), reporter)
         self._strategies = strategies
@@ -288,7 +289,7 @@ class SmartRemote:
         self._loop.close()
         self._plain.close()
 
-    # --- Inside ---
+    # --- Private ---
 
     async def _begin(self, after: Multihash | None, head: Multihash) -> m.ObjectsBatch:
         session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
@@ -301,12 +302,12 @@ class SmartRemote:
         return batch
 
     def _keep(self, session: SmartSession) -> None:
-        """Keep a session open for the request of URLs, for :data:`_KEPT_SECONDS`."""
+        """Keep a session open for the request of URLs, for :data:`_SESSION_SECONDS`."""
         with self._lock:
             self._session = session
-        asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._let_go, session)
+        asyncio.get_running_loop().call_later(_SESSION_SECONDS, self._close_kept, session)
 
-    def _let_go(self, session: SmartSession) -> None:
+    def _close_kept(self, session: SmartSession) -> None:
         with self._lock:
             if self._session is not session:
                 return
@@ -323,7 +324,7 @@ class SmartRemote:
             plan = m.read_answer(text, m.PullAccepted, self.url).transfer_plan
         except BadData:
             raise
-        except OdfError as error:  # what the server says; whether it matters is seen without its help
+        except OdfError as error:  # reading blocks one by one shows whether it matters
             raise _NoBatch(error.message) from None
         if plan.num_blocks == 0 or plan.bytes_in_raw_blocks > MAX_UNPACKED_BYTES:
             raise _NoBatch("the server has none of them, or too many for one message")
@@ -344,7 +345,7 @@ class SmartRemote:
             yield block_hash, data
         if last != head:
             raise BadData(f"the last block of the archive is {last}, not {head}", where=self.url)
-        self._interval = before, head  # asking for objects again does not need more than the last block
+        self._interval = before, head  # a later request of URLs needs the last block only
 
     async def _ask(self, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
         """Request URLs in a new session: the earlier one ended with its request."""
@@ -394,7 +395,7 @@ class ObjectUploads:
         self._reporter, self._parallel = reporter, parallel
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._moved = 0
+        self._done_bytes = 0
 
     def begin(self, files: Sequence[ObjectFile]) -> None:
         """Report the amounts."""
@@ -415,7 +416,7 @@ class ObjectUploads:
         """
         upload_parallel(
             strategies,
-            self._one,
+            self._upload_one,
             parallel=self._parallel,
             reporter=self._reporter,
             check=self._check,
@@ -431,9 +432,9 @@ class ObjectUploads:
             text = f"the server did not take the proof of the head: {failure.error.message}"
             self._reporter.log(text, "debug")
 
-    # --- Inside ---
+    # --- Private ---
 
-    def _one(self, strategy: m.PushStrategy) -> None:
+    def _upload_one(self, strategy: m.PushStrategy) -> None:
         file = strategy.object_file.file
         if strategy.push_strategy == "HttpUpload":
             if strategy.upload_to is None:
@@ -443,20 +444,20 @@ class ObjectUploads:
                 self.sent += 1
                 self.sent_bytes += file.size
         else:
-            self._told(file.size)
+            self._report_sent(file.size)
         with self._lock:
             self.done += 1
         self._reporter.set_amounts(files=self.done)
 
     def _upload(self, file: ObjectFile, transfer: TransferTarget) -> None:
         path = self._path(file)
-        for _ in read_verified_chunks(file, path):  # a damaged one does not get there
+        for _ in read_verified_chunks(file, path):  # before anything is sent
             self._check()
         before = 0
 
         def told(sent: int) -> None:
             nonlocal before
-            self._told(sent - before)
+            self._report_sent(sent - before)
             before = sent
 
         def once(headers: dict[str, str]) -> None:
@@ -468,10 +469,10 @@ class ObjectUploads:
             try:
                 once(transfer.headers)
             except AttemptFailed as failure:
-                spelled = _spelled(transfer)
-                if failure.again or spelled is None:
+                with_bearer = _headers_with_bearer(transfer)
+                if failure.again or with_bearer is None:
                     raise
-                once(spelled)
+                once(with_bearer)
 
         try:
             self._web.with_retries(attempt)
@@ -495,14 +496,14 @@ class ObjectUploads:
         if self._stopped.is_set():
             raise Cancelled
 
-    def _told(self, more: int) -> None:
+    def _report_sent(self, more: int) -> None:
         self._check()
         with self._lock:
-            self._moved += more
-        self._reporter.set_amounts(bytes=self._moved)
+            self._done_bytes += more
+        self._reporter.set_amounts(bytes=self._done_bytes)
 
 
-def _spelled(transfer: TransferTarget) -> dict[str, str] | None:
+def _headers_with_bearer(transfer: TransferTarget) -> dict[str, str] | None:
     """Return headers with ``Bearer`` added to the token of a URL of the server: older servers omit it."""
     told = [name for name in transfer.headers if name.lower() == "authorization"]
     if not transfer.own or not told or " " in transfer.headers[told[0]]:
@@ -516,9 +517,9 @@ def _name(file: ObjectFile) -> str:
 
 _ROUND: Final = 10_000
 _AROUND_PAYLOAD: Final = 1024
-_MAX_SAID: Final = 100
-_CHECKED_A_SECOND: Final = 10 << 20  # bytes of objects that a server looks at before it moves the head
-_NO_HURRY: Final = 7 * 86_400.0
+_MAX_CONFIRMATIONS: Final = 100
+_VERIFIED_PER_SECOND: Final = 10 << 20  # bytes per second that a server verifies before it moves the head
+_REPORT_TIMEOUT: Final = 7 * 86_400.0
 
 
 class _Outgoing(NamedTuple):
@@ -593,7 +594,7 @@ class SmartPush:
             relation=Relation("equal", 0, 0, new.head),
         )
 
-    # --- What goes ---
+    # --- Content ---
 
     def _collect(self, common: Multihash | None) -> _Outgoing:
         """Return the blocks since ``common``; each is read and verified, newest first."""
@@ -634,7 +635,7 @@ class SmartPush:
         most = int((self._remote.most_bytes - _AROUND_PAYLOAD) / MAX_PACKED_SHARE)
         return write_archive(read(), most)
 
-    # --- The conversation ---
+    # --- Session ---
 
     async def _exchange(
         self, new: _Outgoing, archive: bytes, theirs: Multihash | None, *, force: bool
@@ -678,7 +679,7 @@ class SmartPush:
         try:
             await asyncio.wait({reports, uploads}, return_when=asyncio.FIRST_COMPLETED)
             if reports.done() and not uploads.done():
-                await reports  # it ends by an error only
+                await reports  # ends only with an error
             await uploads
         finally:
             if not uploads.done():
@@ -690,7 +691,7 @@ class SmartPush:
     async def _report(self, channel: MessageChannel) -> None:
         """Report the progress of the uploads whenever the server requests it."""
         while True:
-            m.read_answer(await channel.receive(patience=_NO_HURRY), m.Empty, self._base)
+            m.read_answer(await channel.receive(patience=_REPORT_TIMEOUT), m.Empty, self._base)
             running = m.RunningDetails(m.Running(self._uploads.done))
             await channel.send(m.encode_message(m.PushProgress(running)))
 
@@ -700,7 +701,7 @@ class SmartPush:
         ``{}`` may also be a request for the progress, so the head is read.
         """
         fetch, raw = self._access.config.fetch, new.plan.bytes_in_raw_objects
-        waited = fetch.read_timeout_seconds + raw / _CHECKED_A_SECOND
+        waited = fetch.read_timeout_seconds + raw / _VERIFIED_PER_SECOND
         quiet = said = 0
         while True:
             try:
@@ -716,7 +717,7 @@ class SmartPush:
             waited = self.quiet_seconds
             if await asyncio.to_thread(self._remote.head) == new.head:
                 return
-            if quiet >= self.quiet_times or said > _MAX_SAID:
+            if quiet >= self.quiet_times or said > _MAX_CONFIRMATIONS:
                 problem = "the server took everything, and yet its head is not the new one"
                 raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
 

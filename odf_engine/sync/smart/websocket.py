@@ -23,10 +23,10 @@ from odf_engine.progress import Reporter
 from odf_engine.sync.smart.messages import VERSION, VERSION_HEADER
 
 MAX_PACKED_SHARE: Final = 3.65
-"""So many bytes of a message are needed for a byte of its payload, at most on the average of gzip."""
+"""Maximum bytes of a message for each byte of its payload, on average over compressed data."""
 _SHORT_BYTES: Final = 1 << 16
 _FRAME_BYTES: Final = 1 << 18
-_SLOWEST: Final = 64 << 10  # bytes a second, of long messages
+_MIN_BYTES_PER_SECOND: Final = 64 << 10  # bytes per second, of long messages
 _FULL_BUFFER: Final = 1 << 18
 _REASON_BYTES: Final = 123
 Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
@@ -85,7 +85,7 @@ class MessageChannel:
 
     async def _within(self, size: int, sending: Coroutine[Any, Any, None]) -> None:
         try:
-            async with asyncio.timeout(self._patience + size / _SLOWEST):
+            async with asyncio.timeout(self._patience + size / _MIN_BYTES_PER_SECOND):
                 await sending
         except TimeoutError:
             raise SourceUnavailable("the other end takes nothing any more", where=self.where) from None
@@ -100,7 +100,7 @@ class MessageChannel:
             SourceUnavailable: no message arrived in time.
             BadData: it is too long, or not a text.
         """
-        wait = (patience or self._patience) + min(expected, self.most_bytes) / _SLOWEST
+        wait = (patience or self._patience) + min(expected, self.most_bytes) / _MIN_BYTES_PER_SECOND
         try:
             async with asyncio.timeout(wait):
                 message = await self._socket.receive()
@@ -136,7 +136,7 @@ class MessageChannel:
         self._transport.abort()
 
     async def _send_in_frames(self, size: int, read: Callable[[int, int], bytes]) -> None:
-        # aiohttp sends any message as one frame.
+        # aiohttp sends each message as one frame.
         kind = WSMsgType.TEXT
         for start in range(0, size, _FRAME_BYTES):
             piece = read(start, _FRAME_BYTES)
@@ -153,7 +153,7 @@ class MessageChannel:
             pause = 0.001
             while self._transport.get_write_buffer_size() > _FULL_BUFFER:
                 await asyncio.sleep(pause)
-                pause = min(pause * 1.5, 0.05)  # a slow one costs little
+                pause = min(pause * 1.5, 0.05)  # a slow peer needs few wake-ups
 
     def _gone(self, reason: str = "") -> ConnectionClosed:
         return ConnectionClosed("the other end closed the connection", reason=reason, where=self.where)
@@ -227,7 +227,7 @@ class EventLoopThread:
             loop, self._loop = self._loop, None
             if loop is None:
                 return
-            # What was handed in before has begun by then.
+            # Work submitted before has started by then.
             loop.call_soon_threadsafe(loop.stop)
             thread = self._thread
         if thread is not threading.current_thread():
@@ -245,21 +245,21 @@ class EventLoopThread:
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
-        loop.run_until_complete(_break_off(asyncio.all_tasks(loop)))
+        loop.run_until_complete(_cancel_all(asyncio.all_tasks(loop)))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
 
 
-async def _break_off(tasks: set[asyncio.Task[Any]]) -> None:
+async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _OneOrigin(aiohttp.TCPConnector):
-    """Connects to one origin: a redirect to another one is not followed, whatever it would be sent."""
+    """Connects to one origin; redirects to another one are refused before anything is sent."""
 
     def __init__(self, origin: URL) -> None:
         super().__init__()
