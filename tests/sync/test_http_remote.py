@@ -511,6 +511,10 @@ def test_a_tunnel(
             assert remote.head() == HEAD
             assert whole(remote) == DATA
         assert len(server.asked) == 1
+        with closing(open_remote(f"odf+{secure.url}ds/", access)) as remote:
+            assert remote.block_batch(None, HEAD) is None  # a session is refused
+        assert [asked.path for asked in secure.asked][-1] == "/ds/pull"
+        assert len(server.asked) == 2
         server.says["localhost:"] = lambda exchange: exchange.answer("403 No")
         with pytest.raises(SourceUnavailable, match=r"the proxy .* answered 403"):
             HttpRemote(f"{secure.url}ds/", access).head()

@@ -10,12 +10,16 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from odf_engine.errors import BadData, Conflict, NotFound, SourceUnavailable, Unsupported
+from odf_engine.net.address_policy import HomeNetwork
+from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import RemoteAccess
 from odf_engine.net.download import connection_failure
 from odf_engine.net.urls import origin_of
@@ -258,20 +262,30 @@ async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _OneOrigin(aiohttp.TCPConnector):
+class _OneOrigin(aiohttp.BaseConnector):
     """Connects to one origin; redirects to another one are refused before anything is sent."""
 
-    def __init__(self, origin: URL) -> None:
+    def __init__(self, origin: URL, connector: Connector) -> None:
         super().__init__()
         self._origin = origin
+        self._connector = connector
         self.transport: asyncio.Transport | None = None
 
-    async def connect(self, req: Any, *rest: Any, **more: Any) -> Any:
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> ResponseHandler:
         if req.url.origin() != self._origin:
             raise _CrossOriginRedirect
-        connection = await super().connect(req, *rest, **more)
-        self.transport = connection.transport
-        return connection
+        host, port = self._origin.host or "", self._origin.port or 0
+        # Many proxies refuse tunnels to the ports of http.
+        proxy = self._connector.select_proxy(urlsplit(str(self._origin))) if req.is_ssl() else None
+        try:
+            sock = await asyncio.to_thread(self._connector.connect, host, port, proxy, tunnel=True)
+        except asyncio.CancelledError:
+            self._connector.abort()
+            raise
+        sock.setblocking(False)
+        tls = {"ssl": self._connector.tls_context, "server_hostname": host} if req.is_ssl() else {}
+        self.transport, protocol = await self._loop.create_connection(self._factory, sock=sock, **tls)
+        return protocol
 
 
 class _CrossOriginRedirect(aiohttp.ClientError):
@@ -306,7 +320,10 @@ class SmartSession:
             sock_connect=fetch.connect_timeout_seconds,
             sock_read=fetch.read_timeout_seconds,
         )
-        connector = _OneOrigin(URL(url).origin())
+        origin = URL(url).origin()
+        policy = HomeNetwork(origin.host or "", origin.port or 0)
+        sockets = Connector(policy, fetch.connect_timeout_seconds, access.reporter)
+        connector = _OneOrigin(origin, sockets)
         session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
         try:
             socket = await session.ws_connect(
@@ -357,7 +374,7 @@ def _refused(error: Exception, url: str) -> Exception:
     if isinstance(error, _CrossOriginRedirect):
         return BadData("the server sends us to another origin", where=url)
     if not isinstance(error, aiohttp.WSServerHandshakeError):
-        reason = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+        reason = error.__cause__ if isinstance(error.__cause__, OSError) else error
         return connection_failure(reason, url, "check the address and the network, then try again").error
     status = error.status
     if status in (401, 403):
