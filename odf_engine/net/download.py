@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from time import monotonic
 from time import time as unix_time
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -58,9 +57,22 @@ class RetryPolicy:
             Cancelled: at once.
         """
         self._failures = 1 if got >= _PROGRESS_BYTES else self._failures + 1
+        error, pause, longest = failure.error, failure.pause, self._config.longest_pause_seconds
         if not failure.again or self._failures > self._config.retries:
-            raise failure.error from None
-        _wait(failure, self._failures, self._config, self._reporter)
+            raise error from None
+        if pause is not None and pause > longest:
+            raise SourceUnavailable(
+                f"{error.message}, and asks to wait {pause:,.0f} s",
+                where=error.where,
+                hint="pull again after that time, or raise fetch.longestPauseSeconds",
+            )
+        if pause is None:
+            pause = min(longest, _PAUSE * 2 ** (self._failures - 1) * random.uniform(1, 1.25))
+        self._reporter.log(f"{error}; trying again in {pause:.1f} s", "warning")
+        cancelled = threading.Event()
+        with self._reporter.on_cancel(cancelled.set):
+            cancelled.wait(pause)
+        self._reporter.raise_if_cancelled()
 
 
 def connection_failure(
@@ -100,26 +112,6 @@ def parse_http_date(text: str | None) -> Timestamp | None:
         return Timestamp.from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
-
-
-def _wait(failure: AttemptFailed, failures: int, config: FetchConfig, reporter: Reporter) -> None:
-    longest = config.longest_pause_seconds
-    pause = failure.pause
-    if pause is not None and pause > longest:
-        error = failure.error
-        raise SourceUnavailable(
-            f"{error.message}, and asks to wait {pause:,.0f} s",
-            where=error.where,
-            hint="pull again after that time, or raise fetch.longestPauseSeconds",
-        )
-    if pause is None:
-        pause = min(longest, _PAUSE * 2 ** (failures - 1) * random.uniform(1, 1.25))
-    reporter.log(f"{failure.error}; trying again in {pause:.1f} s", "warning")
-    woken = threading.Event()
-    end = monotonic() + pause
-    with reporter.on_cancel(woken.set):
-        woken.wait(max(0.0, end - monotonic()))
-    reporter.raise_if_cancelled()
 
 
 _SYNC: Final = 16 << 20  # bytes between two calls of fsync

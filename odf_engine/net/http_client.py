@@ -146,8 +146,11 @@ class HttpClient:
         self._pool.close()
 
     def release(self, connection: GuardedConnection) -> None:
-        """Keep a connection whose response was read for the next request."""
-        self._pool.release(connection)
+        """Keep a connection whose response was read, unless this client is closed."""
+        if self.reporter.cancelled:
+            connection.close()
+        else:
+            self._pool.release(connection)
 
     def close(self) -> None:
         """Close all connections, and cancel what runs in other threads; final."""
@@ -304,7 +307,7 @@ class HttpClient:
             connection: GuardedConnection | None = None
             try:
                 connection = self._pool.acquire(parts)
-                target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+                target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
                 if (proxy := connection.proxy_used) is not None and parts.scheme == "http":
                     target = f"http://{parts.netloc}{target}"
                     headers |= {"Proxy-Authorization": proxy.login} if proxy.login is not None else {}

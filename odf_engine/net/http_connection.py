@@ -77,6 +77,10 @@ class GuardedReader(io.RawIOBase):
         """Set how long the next read may take."""
         self._seconds_left = seconds
 
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a buffered file, as :class:`http.client.HTTPResponse` requires of a socket."""
+        return io.BufferedReader(self, _BUFFER_BYTES)
+
     def readable(self) -> bool:
         """Return True."""
         return True
@@ -122,16 +126,6 @@ class ResponseLimits(NamedTuple):
     patience: float
     min_rate: int
     enforce_length: bool
-
-
-class _GuardedSocket:
-    """Has the one method that :class:`http.client.HTTPResponse` calls."""
-
-    def __init__(self, reader: GuardedReader) -> None:
-        self._reader = reader
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self._reader, _BUFFER_BYTES)
 
 
 class _UnmeasuredResponse(http.client.HTTPResponse):
@@ -193,7 +187,7 @@ class GuardedConnection(HTTPConnection):
     def _guarded_response(self, sock: socket.socket, **rest: Any) -> http.client.HTTPResponse:
         self.reader = GuardedReader(sock, self._limits.patience, self._limits.min_rate)
         kind = http.client.HTTPResponse if self._limits.enforce_length else _UnmeasuredResponse
-        return kind(_GuardedSocket(self.reader), **rest)  # type: ignore[arg-type]
+        return kind(self.reader, **rest)  # type: ignore[arg-type]
 
 
 class GuardedTlsConnection(GuardedConnection, HTTPSConnection):

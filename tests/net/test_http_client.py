@@ -82,6 +82,7 @@ def test_headers_follow_an_upgrade_to_tls() -> None:
     [
         ("x?sig=a%2fb%3d&n=1;2", "/x?sig=a%2fb%3d&n=1;2"),  # a signature may cover the exact bytes
         ("a/../b//c", "/a/../b//c"),
+        ("/a", "//a"),
         ("ü b?q=ü", "/%C3%BC%20b?q=%C3%BC"),
         ("x#part", "/x"),
     ],

@@ -79,6 +79,19 @@ class RemoteDataset(Protocol):
         ...
 
 
+class BlockwiseRemote:
+    """Defaults for protocols that read blocks one by one."""
+
+    def prepare(self, files: Sequence[ObjectFile]) -> None:
+        """Do nothing."""
+
+    def block_batch(
+        self, after: Multihash | None, head: Multihash
+    ) -> Iterator[tuple[Multihash, bytes]] | None:
+        """Return None."""
+        return None
+
+
 @runtime_checkable
 class WritableRemote(RemoteDataset, Protocol):
     """A remote dataset whose files can be written one by one: a folder, an S3 bucket."""

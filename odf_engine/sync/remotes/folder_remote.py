@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from odf_engine.storage.atomic_files import make_folder
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
 from odf_engine.storage.refs import HEAD, RefStore
 from odf_engine.sync.remotes.base import (
+    BlockwiseRemote,
     ObjectFile,
     ObjectKind,
     RepositoryEntry,
@@ -45,7 +46,7 @@ def folder_of(url: str) -> Path:
     return Path(unquote(urlsplit(url).path))
 
 
-class FolderRemote:
+class FolderRemote(BlockwiseRemote):
     """A dataset in a folder, which can be read and written."""
 
     def __init__(self, url: str) -> None:
@@ -79,15 +80,6 @@ class FolderRemote:
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
         """Yield a large object in chunks, from byte ``start``."""
         return self._read(file.kind, file.hash, start, file.size + 1 - start)
-
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Do nothing."""
-
-    def block_batch(
-        self, after: Multihash | None, head: Multihash
-    ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """Return None: blocks are read one by one."""
-        return None
 
     def close(self) -> None:
         """Do nothing: there are no connections."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote, urlsplit
@@ -18,12 +18,18 @@ from odf_engine.net.download import AttemptFailed, RetryPolicy
 from odf_engine.net.http_client import HttpClient, Response, printable_url, sanitize_text
 from odf_engine.storage.object_store import candidate_names
 from odf_engine.storage.refs import HEAD
-from odf_engine.sync.remotes.base import MAX_HEAD_BYTES, ObjectFile, ObjectKind, RepositoryEntry
+from odf_engine.sync.remotes.base import (
+    MAX_HEAD_BYTES,
+    BlockwiseRemote,
+    ObjectFile,
+    ObjectKind,
+    RepositoryEntry,
+)
 
 _Result = TypeVar("_Result")
 
 
-class HttpRemote:
+class HttpRemote(BlockwiseRemote):
     """A dataset of a web server, which can be read.
 
     Args:
@@ -65,15 +71,6 @@ class HttpRemote:
         with closing(rest):
             yield first
             yield from rest
-
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Do nothing."""
-
-    def block_batch(
-        self, after: Multihash | None, head: Multihash
-    ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """Return None: blocks are read one by one."""
-        return None
 
     def close(self) -> None:
         """Close all connections."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +27,7 @@ from odf_engine.storage.object_store import STAGING_PREFIX, candidate_names
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.remotes.base import (
     MAX_HEAD_BYTES,
+    BlockwiseRemote,
     ObjectFile,
     ObjectKind,
     RepositoryEntry,
@@ -81,7 +82,7 @@ def _s3_client(url: str, location: S3Location, access: RemoteAccess) -> S3Client
     return S3Client(url, service, access.reporter)
 
 
-class S3Remote:
+class S3Remote(BlockwiseRemote):
     """A dataset in a bucket, which can be read and, if the service allows it, written."""
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
@@ -143,15 +144,6 @@ class S3Remote:
                 yield chunk
         finally:
             source.close()
-
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Do nothing."""
-
-    def block_batch(
-        self, after: Multihash | None, head: Multihash
-    ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """Return None: blocks are read one by one."""
-        return None
 
     def close(self) -> None:
         """Release the connections."""
