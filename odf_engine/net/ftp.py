@@ -110,15 +110,13 @@ class _Client(ftplib.FTP):
 
     def open(self, host: str, port: int | None) -> None:
         """Connect, and wait for the greeting."""
-        self.host, self.port, self.timeout = host, port or self._default_port(), self._read_timeout
+        default = _IMPLICIT_PORT if isinstance(self, _TlsClient) else ftplib.FTP_PORT
+        self.host, self.port, self.timeout = host, port or default, self._read_timeout
         self.sock = self._wrap(self._connector.connect(host, self.port))
         self.sock.settimeout(self._read_timeout)
         self.af = self.sock.family
         self.file = self.sock.makefile("r", encoding=self.encoding)
         self.welcome = self.getresp()
-
-    def _default_port(self) -> int:
-        return ftplib.FTP_PORT
 
     def _wrap(self, sock: socket.socket) -> socket.socket:
         return sock
@@ -136,9 +134,6 @@ class _TlsClient(_Client, ftplib.FTP_TLS):
         sock, size = ftplib.FTP.ntransfercmd(self, cmd, rest)  # type: ignore[arg-type]
         session = self.sock.session if isinstance(self.sock, ssl.SSLSocket) else None
         return self.context.wrap_socket(sock, server_hostname=self.host, session=session), size
-
-    def _default_port(self) -> int:
-        return _IMPLICIT_PORT
 
     def _wrap(self, sock: socket.socket) -> socket.socket:
         if self.port != _IMPLICIT_PORT:

@@ -174,7 +174,7 @@ class HttpClient:
         Args:
             method: one that may be repeated: GET, HEAD, PUT.
             url: http or https.
-            headers: sent to the origin of ``url`` only.
+            headers: sent to the origin of ``url`` (also over TLS) until a redirect leaves it.
             conditions: headers such as Range, which are sent wherever the server redirects to.
             body: bytes, or a file.
             on_sent: receives the number of bytes of the body that have been sent.

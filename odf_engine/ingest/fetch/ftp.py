@@ -5,9 +5,9 @@ from __future__ import annotations
 import ftplib
 
 from odf_engine.errors import BadData, SourceUnavailable
-from odf_engine.ingest.fetch.model import LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
-from odf_engine.ingest.fetch.transfer import Transfer
-from odf_engine.metadata.model import SourceState, Url
+from odf_engine.ingest.fetch.model import FetchContext, Payload
+from odf_engine.ingest.fetch.transfer import Transfer, source_state
+from odf_engine.metadata.model import Url
 from odf_engine.net.connector import Connector
 from odf_engine.net.download import AttemptFailed, connection_failure, is_disk_error
 from odf_engine.net.ftp import FtpFileVersion, FtpSession
@@ -59,7 +59,7 @@ class _FtpTransfer(Transfer):
     def _exchange(self, session: FtpSession) -> Payload | None:
         version = session.version()
         modified = version.modified
-        state = SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
+        state = source_state(None, modified)
         if self.is_unchanged(state, f"since {modified}"):
             return None
         self._download(session, version)

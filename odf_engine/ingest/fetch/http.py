@@ -10,9 +10,9 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from odf_engine.errors import BadData, OdfError, SourceUnavailable
-from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
-from odf_engine.ingest.fetch.transfer import Transfer
-from odf_engine.metadata.model import SourceState, Url
+from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, FetchContext, Payload
+from odf_engine.ingest.fetch.transfer import Transfer, source_state
+from odf_engine.metadata.model import Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.address_policy import AddressPolicy
 from odf_engine.net.credentials import Login
@@ -134,12 +134,12 @@ class _HttpTransfer(Transfer):
                 partial.restart(**known if "validator" in known else {})
             else:
                 raise client.status_error(response)
-            state = _state_of(known)
+            modified = parse_http_date(known.get("modified"))
+            state = source_state(known.get("etag"), modified)
             if state is not None and self.is_unchanged(state, f"({state.kind} {state.value})"):
                 return None
             self._download(response, total)
         version = f"{state.kind} {state.value}" if state else "no ETag"
-        modified = parse_http_date(known.get("modified"))
         return self.finish(state, modified, version, "the server gives no Last-Modified")
 
     def _login_header(self) -> dict[str, str]:
@@ -214,10 +214,3 @@ def _version(headers: Mapping[str, str]) -> dict[str, str]:
     elif modified and now and then and now.ns - then.ns >= _STRONG_SECONDS * 10**9:
         facts["validator"] = modified
     return facts
-
-
-def _state_of(version: Mapping[str, str]) -> SourceState | None:
-    if etag := version.get("etag"):
-        return SourceState(SOURCE_NAME, ETAG, etag)
-    modified = parse_http_date(version.get("modified"))
-    return SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
-from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
-from odf_engine.ingest.fetch.transfer import Transfer
-from odf_engine.metadata.model import SourceState, Url
+from odf_engine.ingest.fetch.model import FetchContext, Payload
+from odf_engine.ingest.fetch.transfer import Transfer, source_state
+from odf_engine.metadata.model import Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.address_policy import require_public_host
 from odf_engine.net.download import AttemptFailed, is_disk_error
@@ -67,7 +67,7 @@ class _S3Transfer(Transfer):
         path = f"{self._bucket}/{self._key}"
         with service.open_input_file(path) as source:
             facts = _version(source)
-            state = _state_of(facts)
+            state = source_state(facts.get("etag"), _modified(facts))
             if state is not None and self.is_unchanged(state, f"({state.kind} {state.value})"):
                 return None
             if self.partial.facts != facts:
@@ -127,13 +127,6 @@ def _version(source: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {"size": source.size()}
     facts |= {name: metadata[key].decode() for name, key in _VERSION_KEYS.items() if key in metadata}
     return facts
-
-
-def _state_of(facts: dict[str, Any]) -> SourceState | None:
-    if "etag" in facts:
-        return SourceState(SOURCE_NAME, ETAG, facts["etag"])
-    modified = _modified(facts)
-    return SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
 
 
 def _modified(facts: dict[str, Any]) -> Timestamp | None:

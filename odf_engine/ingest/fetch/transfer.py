@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from time import monotonic
 
 from odf_engine.errors import OdfError
-from odf_engine.ingest.fetch.model import FetchContext, Payload
+from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.metadata.model import FromMetadata, FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
@@ -102,3 +102,10 @@ class Transfer:
         except OdfError as error:
             error.where = error.where or self.name
             raise
+
+
+def source_state(etag: str | None, modified: Timestamp | None) -> SourceState | None:
+    """Return the source state for the version of a file: its ETag, else its modification time."""
+    if etag:
+        return SourceState(SOURCE_NAME, ETAG, etag)
+    return SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
