@@ -1,3 +1,4 @@
-"""Network access: HTTP client, S3 client, retries and resumable downloads, address policy, proxies,
-credentials.
+"""Network access: connector, HTTP, FTP and S3 clients, address policy, retries, downloads, credentials.
+
+Used by `ingest.fetch` and `sync`. Must not import packages above `chain`.
 """

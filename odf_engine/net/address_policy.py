@@ -1,69 +1,111 @@
-"""Address policy against SSRF: which addresses a connection may reach, also through proxies."""
+"""Address policy against server-side request forgery (SSRF): which addresses a connection may reach."""
 
 from __future__ import annotations
 
-import http.client
 import ipaddress
 import socket
-from base64 import b64encode
-from typing import Final, NamedTuple
-from urllib.parse import SplitResult, unquote, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass
+from collections.abc import Callable
+from typing import Final
 
 from odf_engine.errors import SourceUnavailable
 
-# Besides what the library knows: protocol assignments, and the host's own service in one large cloud.
+# Networks that `ipaddress` calls global: protocol assignments, and the host's service in one large cloud.
 _SPECIAL: Final = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")))
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
+Resolver = Callable[[str], list[str]]
+"""Returns the numeric addresses of a host."""
 
 
-def connect_tcp(host: str, port: int, timeout: float | None, *, public_only: bool) -> socket.socket:
-    """A connected TCP socket.
+class AddressPolicy:
+    """Allows every address. Base class of the other policies.
 
-    Args:
-        timeout: seconds for each address of the host.
-        public_only: refuse loopback, link-local, private, shared and other special addresses.
-
-    Raises:
-        SourceUnavailable: ``public_only``, and the host has no public address.
-        OSError: the host is not known, or nothing answers there.
+    Attributes:
+        allows_proxies: whether the proxies of the environment may be used: a proxy resolves names itself, so
+            the address that it connects to cannot be checked.
     """
-    if not public_only:
-        return socket.create_connection((host, port), timeout)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    allowed = [address for *_, address in found if is_public_address(str(address[0]))]
-    if not allowed:
-        raise _refused(host, str(found[0][4][0]))
-    failure: OSError | None = None
-    for address in allowed:
-        try:
-            return socket.create_connection((str(address[0]), port), timeout)
-        except OSError as error:
-            failure = error
-    assert failure is not None
-    raise failure
+
+    allows_proxies = True
+
+    def select(self, host: str, port: int, resolve: Resolver) -> list[str]:
+        """Return the addresses of a host that may be reached, in the order of the resolver.
+
+        Raises:
+            SourceUnavailable: the policy allows none of them.
+            OSError: the host name cannot be resolved.
+        """
+        return resolve(host)
+
+    def check_name(self, host: str, port: int) -> None:
+        """Check a host that a proxy resolves.
+
+        Raises:
+            SourceUnavailable: its name is one of a private network.
+        """
+
+
+class PublicAddresses(AddressPolicy):
+    """Allows public addresses only: for sources that an untrusted author wrote."""
+
+    allows_proxies = False
+
+    def select(self, host: str, port: int, resolve: Resolver) -> list[str]:
+        """Return the public addresses of a host; see :meth:`AddressPolicy.select`."""
+        addresses = resolve(host)
+        allowed = [address for address in addresses if is_public_address(address)]
+        if not allowed:
+            raise _not_public(host, addresses[0])
+        return allowed
+
+
+class HomeNetwork(AddressPolicy):
+    """Keeps a public server from redirecting into a private network.
+
+    The user named one server, the home. Other servers may have private addresses only if home has no public
+    address.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._home = host, port
+
+    def select(self, host: str, port: int, resolve: Resolver) -> list[str]:
+        """Return the allowed addresses of a host; see :meth:`AddressPolicy.select`."""
+        addresses = resolve(host)
+        if (host, port) == self._home or not any(map(is_public_address, resolve(self._home[0]))):
+            return addresses
+        allowed = [address for address in addresses if is_public_address(address)]
+        if not allowed:
+            raise _private_target(host if host == addresses[0] else f"{host}, which is {addresses[0]},")
+        return allowed
+
+    def check_name(self, host: str, port: int) -> None:
+        """Check a host that a proxy resolves; see :meth:`AddressPolicy.check_name`."""
+        if (host, port) != self._home and looks_private(host) and not looks_private(self._home[0]):
+            raise _private_target(host)
 
 
 def require_public_host(host: str) -> None:
-    """Looks at a host that another library is going to connect to.
+    """Check a host that another library connects to.
 
     Raises:
         SourceUnavailable: one of its addresses is not public.
-        OSError: the host is not known.
+        OSError: the host name cannot be resolved.
     """
     for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
         if not is_public_address(str(address[0])):
-            raise _refused(host, str(address[0]))
+            raise _not_public(host, str(address[0]))
 
 
 def is_public_address(address: str) -> bool:
-    """Whether a numeric address is one of the internet at large."""
+    """Return whether a numeric address is globally reachable.
+
+    Loopback, link-local, private, shared, multicast and other special addresses are not.
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv4Address):
         special = ip.is_multicast or ip.is_reserved or any(ip in network for network in _SPECIAL)
         return ip.is_global and not special
-    # Addresses that carry an IPv4 address lead to that one.
+    # An address that embeds an IPv4 address is routed to that one.
     inner = ip.ipv4_mapped or ip.sixtofour
     if inner is None and ip in _NAT64:
         inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
@@ -72,79 +114,24 @@ def is_public_address(address: str) -> bool:
     return ip in _UNICAST and ip.is_global and ip.teredo is None
 
 
-def _refused(host: str, address: str) -> SourceUnavailable:
-    there = address if address == host else f"{host} is {address}"
-    return SourceUnavailable(
-        f"{there}, which is no public address: a dataset that somebody else wrote may not go there",
-        hint="if you know that it should: odf trust NAME --private-network",
-    )
-
-
-class Proxy(NamedTuple):
-    """Where it listens, and what goes into ``Proxy-Authorization``, if anything."""
-
-    host: str
-    port: int
-    login: str | None
-
-    def __repr__(self) -> str:
-        return f"Proxy({self.host}:{self.port})"
-
-
-def select_proxy(parts: SplitResult) -> Proxy | None:
-    """The proxy for a URL.
-
-    Raises:
-        SourceUnavailable: it is one that cannot be used.
-    """
-    host, known = parts.hostname or "", getproxies_environment()
-    found = known.get(parts.scheme) or known.get("all")
-    if not found or _is_here(host) or proxy_bypass(f"{host}:{parts.port or ''}", known):
-        return None
-    proxy = urlsplit(found if "://" in found else f"http://{found}")
-    try:
-        if proxy.scheme == "http" and proxy.hostname:
-            login = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}"
-            header = "Basic " + b64encode(login.encode()).decode() if proxy.username else None
-            return Proxy(proxy.hostname, proxy.port or 80, header)
-    except ValueError:
-        pass
-    raise SourceUnavailable(
-        f"the environment names a proxy for {parts.scheme}: that cannot be used",
-        hint="only http: proxies can; set no_proxy for hosts that are reached without one",
-    )
-
-
-def open_tunnel(sock: socket.socket, proxy: Proxy, host: str, port: int) -> None:
-    """Asks a proxy to connect to a host; afterwards what is sent goes there.
-
-    Raises:
-        OSError: it does not.
-    """
-    there = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    lines = [f"CONNECT {there} HTTP/1.1", f"Host: {there}"]
-    if proxy.login is not None:
-        lines.append(f"Proxy-Authorization: {proxy.login}")
-    sock.sendall("\r\n".join([*lines, "", ""]).encode("ascii", "replace"))
-    answer = http.client.HTTPResponse(sock, method="CONNECT")
-    try:
-        answer.begin()
-    finally:
-        answer.close()
-    if answer.status != 200:
-        raise ConnectionRefusedError(f"the proxy {proxy.host}:{proxy.port} answered {answer.status}")
-
-
 def looks_private(host: str) -> bool:
-    """Whether a host is no public one by its looks: behind a proxy its address is not known here."""
+    """Return whether a host is private by its name alone: behind a proxy its address is unknown."""
     try:
         return not is_public_address(host)
     except ValueError:
         return "." not in host or host.rpartition(".")[2] in ("local", "localhost", "internal", "lan", "home")
 
 
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+def _not_public(host: str, address: str) -> SourceUnavailable:
+    target = address if address == host else f"{host} is {address}"
+    return SourceUnavailable(
+        f"{target}, which is no public address: a dataset that somebody else wrote may not go there",
+        hint="if you know that it should: odf trust NAME --private-network",
+    )
+
+
+def _private_target(target: str) -> SourceUnavailable:
+    return SourceUnavailable(
+        f"the server leads to {target} in a network of this machine, and is not followed there",
+        hint="a server of the internet has no business there: tell its owner",
+    )

@@ -1,4 +1,4 @@
-"""Logins for each origin, readable by their owner alone, and what a remote is accessed with."""
+"""Logins for each origin, stored in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from odf_engine.storage.atomic_files import file_lock, replace_text_file
 
 
 class Login(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A bearer token, or user and password; for S3 the access key and its secret (and a session's token)."""
+    """A bearer token, or user and password. For S3: access key, secret, and session token, if any."""
 
     user: str = ""
     secret: str = ""
@@ -25,7 +25,7 @@ class Login(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def header(self) -> str:
-        """What goes into ``Authorization``."""
+        """The value of the ``Authorization`` header."""
         if self.token and not self.user:
             return f"Bearer {self.token}"
         return "Basic " + b64encode(f"{self.user}:{self.secret}".encode()).decode()
@@ -35,24 +35,24 @@ class Login(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Credentials:
-    """The logins of a workspace; ``odf`` is its ``.odf`` folder."""
+    """The logins of a workspace."""
 
     def __init__(self, odf: Path) -> None:
         self._path = odf / "keys" / "logins.json"
 
     def of(self, url: str) -> Login | None:
-        """What is kept for the origin of a URL."""
+        """Return the login for the origin of a URL; None if there is none."""
         return self._read().get(origin_of(url))
 
     def origins(self) -> list[str]:
-        """For which origins there is something."""
+        """Return the origins that have a login, sorted."""
         return sorted(self._read())
 
     def set(self, url: str, login: Login) -> str:
-        """Keeps a login; returns the origin that it is for.
+        """Store a login; return its origin.
 
         Raises:
-            UsageError: it holds what no header can, such as a line break.
+            UsageError: it has characters that no header can have, such as a line break.
         """
         if not all(text.isprintable() for text in (login.user, login.secret, login.token)):
             raise UsageError("a login has no line breaks or control characters in it")
@@ -64,7 +64,7 @@ class Credentials:
         return origin
 
     def forget(self, url: str) -> bool:
-        """Forgets the login of an origin; whether there was one."""
+        """Delete the login of an origin; return whether there was one."""
         with self._held():
             known = self._read()
             was = known.pop(origin_of(url), None)
@@ -82,7 +82,7 @@ class Credentials:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # Their own messages might quote what the file holds.
+            # The messages of these errors may quote the content of the file.
             hint = "remove the file, and log in again: odf repo login URL"
             raise BadData("the logins cannot be read", where=str(self._path), hint=hint) from None
 
@@ -91,7 +91,7 @@ class Credentials:
 
 
 class RemoteAccess(NamedTuple):
-    """What is needed to speak with other places; ``reporter`` says when to stop."""
+    """What access to a remote needs. The cancellation of ``reporter`` ends it."""
 
     config: Config
     credentials: Credentials

@@ -1,4 +1,4 @@
-"""Retries with back-off, and downloads that resume where they broke off."""
+"""Retries with back-off, and downloads that can be resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from time import monotonic
 from time import time as unix_time
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -27,12 +26,12 @@ from odf_engine.progress import Reporter
 from odf_engine.settings import FetchConfig
 
 _PAUSE: Final = 0.5
-_WORTH: Final = 1 << 20
-"""Bytes after which a transfer that broke off counts as one that gets on."""
+_PROGRESS_BYTES: Final = 1 << 20
+"""An attempt that receives as many bytes resets the count of failures."""
 
 
 class AttemptFailed(Exception):
-    """An attempt that failed; ``again`` says whether another one makes sense, after ``pause`` seconds."""
+    """An attempt failed. If ``again``, another one may succeed after ``pause`` seconds."""
 
     def __init__(self, error: OdfError, *, again: bool, pause: float | None = None) -> None:
         super().__init__(str(error))
@@ -40,33 +39,46 @@ class AttemptFailed(Exception):
 
 
 class RetryPolicy:
-    """The failures of one transfer so far."""
+    """Counts the failures of one transfer."""
 
     def __init__(self, config: FetchConfig, reporter: Reporter) -> None:
         self._config, self._reporter = config, reporter
         self._failures = 0
 
     def wait(self, failure: AttemptFailed, got: int = 0) -> None:
-        """Waits until it is time for another attempt.
+        """Wait until it is time for another attempt.
 
         Args:
-            failure: why there has to be another one.
-            got: how many bytes the attempt brought before it failed.
+            failure: of the last attempt.
+            got: number of bytes that the attempt received.
 
         Raises:
-            OdfError: that of the failure, when there should be no other attempt.
+            OdfError: that of the failure, if there should be no other attempt.
             Cancelled: at once.
         """
-        self._failures = 1 if got >= _WORTH else self._failures + 1
+        self._failures = 1 if got >= _PROGRESS_BYTES else self._failures + 1
+        error, pause, longest = failure.error, failure.pause, self._config.longest_pause_seconds
         if not failure.again or self._failures > self._config.retries:
-            raise failure.error from None
-        _wait(failure, self._failures, self._config, self._reporter)
+            raise error from None
+        if pause is not None and pause > longest:
+            raise SourceUnavailable(
+                f"{error.message}, and asks to wait {pause:,.0f} s",
+                where=error.where,
+                hint="pull again after that time, or raise fetch.longestPauseSeconds",
+            )
+        if pause is None:
+            pause = min(longest, _PAUSE * 2 ** (self._failures - 1) * random.uniform(1, 1.25))
+        self._reporter.log(f"{error}; trying again in {pause:.1f} s", "warning")
+        cancelled = threading.Event()
+        with self._reporter.on_cancel(cancelled.set):
+            cancelled.wait(pause)
+        self._reporter.raise_if_cancelled()
 
 
 def connection_failure(
     reason: object, where: str, hint: str = "check the URL and the network, then pull again"
 ) -> AttemptFailed:
-    """What a connection that failed amounts to: a sentence, and whether it may go better next time."""
+    """Return the failure for an error of a connection, with a message, and whether it is temporary."""
     again = True
     if isinstance(reason, ssl.SSLCertVerificationError):
         text, again = f"its certificate is not valid: {reason.verify_message}", False
@@ -82,7 +94,7 @@ def connection_failure(
 
 
 def parse_retry_after(text: str | None) -> float | None:
-    """Seconds that a ``Retry-After`` header asks to wait; None where there is none that can be read."""
+    """Return the seconds in a ``Retry-After`` header; None if it is missing or invalid."""
     if not text:
         return None
     if text.strip().isascii() and text.strip().isdigit():
@@ -92,7 +104,7 @@ def parse_retry_after(text: str | None) -> float | None:
 
 
 def parse_http_date(text: str | None) -> Timestamp | None:
-    """The moment in a header such as ``Last-Modified``; None where there is none that can be read."""
+    """Return the time in a header such as ``Last-Modified``; None if it is missing or invalid."""
     if not text:
         return None
     try:
@@ -102,41 +114,22 @@ def parse_http_date(text: str | None) -> Timestamp | None:
         return None
 
 
-def _wait(failure: AttemptFailed, failures: int, config: FetchConfig, reporter: Reporter) -> None:
-    longest = config.longest_pause_seconds
-    pause = failure.pause
-    if pause is not None and pause > longest:
-        error = failure.error
-        raise SourceUnavailable(
-            f"{error.message}, and asks to wait {pause:,.0f} s",
-            where=error.where,
-            hint="pull again after that time, or raise fetch.longestPauseSeconds",
-        )
-    if pause is None:
-        pause = min(longest, _PAUSE * 2 ** (failures - 1) * random.uniform(1, 1.25))
-    reporter.log(f"{failure.error}; trying again in {pause:.1f} s", "warning")
-    woken = threading.Event()
-    end = monotonic() + pause
-    with reporter.on_cancel(woken.set):
-        woken.wait(max(0.0, end - monotonic()))
-    reporter.raise_if_cancelled()
-
-
-_SYNC: Final = 16 << 20  # bytes after which a partial download is made safe against a power failure
+_SYNC: Final = 16 << 20  # bytes between two calls of fsync
 _KEPT_SECONDS: Final = 7 * 24 * 3600
 _KEPT: Final = 20
 _Result = TypeVar("_Result")
 
 
 class PartialDownload:
-    """The first bytes of something, and facts that tell which version of it they are.
+    """The first bytes of a file, with facts that identify its version.
 
-    ``facts`` are what the protocol needs to know to go on; ``size`` is how many bytes there are.
-    Only one process at a time has a partial download; another one gets an empty one of its own.
+    ``facts`` are what the protocol needs to resume; ``size`` is the number of bytes. A partial download is
+    locked by
+    one process. Another process gets an empty one.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        """Opens what there is for a key: everything that says which bytes are meant."""
+        """Open the partial download for a key, which identifies the file."""
         folder.mkdir(parents=True, exist_ok=True)
         _drop_old(folder)
         name = hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -154,14 +147,14 @@ class PartialDownload:
         self.size = self._synced = 0
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError):
             known = json.loads(self._facts_path.read_text())
-            # Beyond what is known to be on the disk there may be anything after a power failure.
+            # After a power failure, bytes that were not synced may be wrong.
             size = min(int(known["size"]), self._path.stat().st_size)
             self.facts, self.size, self._synced = known["facts"], size, size
         self._file.truncate(self.size)
         self._file.seek(self.size)
 
     def restart(self, **facts: Any) -> None:
-        """Starts anew; nothing as ``facts`` means that these bytes cannot be gone on with."""
+        """Delete the bytes. Without ``facts``, the new bytes cannot be resumed."""
         with self._lock:
             self._file.seek(0)
             self._file.truncate()
@@ -169,7 +162,7 @@ class PartialDownload:
             self.facts, self.size, self._synced = facts, 0, 0
 
     def write(self, data: bytes) -> None:
-        """Appends bytes. An error of the disk carries the file's name."""
+        """Append bytes. A disk error has the name of the file."""
         with self._lock:
             if self._file.closed:
                 raise Cancelled
@@ -180,7 +173,7 @@ class PartialDownload:
                     self._save()
 
     def finish(self, target: Path) -> None:
-        """All bytes are here: moves them to ``target``, out of the cache."""
+        """Move the complete file to ``target``."""
         with self._lock, self._named():
             self._file.flush()
             self._path.replace(target)
@@ -188,7 +181,7 @@ class PartialDownload:
             self._file.close()
 
     def close(self, *, keep: bool = True) -> None:
-        """Ends this download unless it is finished; keeps its bytes if they can be gone on with."""
+        """Release the lock. Unless the file is finished, keep its bytes if they can be resumed."""
         with self._lock:
             if self._file.closed:
                 return
@@ -206,7 +199,7 @@ class PartialDownload:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Errors of the disk get the file's name, by which they differ from those of the network."""
+        """Add the name of the file to disk errors, which distinguishes them from network errors."""
         try:
             yield
         except OSError as error:
@@ -231,9 +224,9 @@ def run_with_retries(
     config: FetchConfig,
     reporter: Reporter,
 ) -> _Result:
-    """Calls ``once`` until it succeeds, in a thread of its own, and with pauses between failures.
+    """Call ``once`` in a thread until it succeeds, with pauses between failures.
 
-    What was downloaded is kept for the next pull whatever ends this one, unless the disk failed.
+    The bytes of an unfinished download are stored for the next pull, unless the disk failed.
 
     Args:
         once: raises :class:`AttemptFailed`.
@@ -252,14 +245,14 @@ def run_with_retries(
             except AttemptFailed as failure:
                 retries.wait(failure, partial.size - before)
     except OSError:
-        partial.close(keep=False)  # the disk is full or broken, and these bytes only make it worse
+        partial.close(keep=False)  # the disk is full or broken
         raise
     finally:
         partial.close()
 
 
 def run_cancellable(work: Callable[[], _Result], abort: Callable[[], None], reporter: Reporter) -> _Result:
-    """Runs ``work`` in a thread, so that a cancel is heeded at once even while a connection hangs."""
+    """Run ``work`` in a thread, so that a cancellation takes effect at once even while a connection hangs."""
     outcome: list[_Result] = []
     failure: list[BaseException] = []
     done, ended = threading.Event(), threading.Event()
@@ -286,17 +279,17 @@ def run_cancellable(work: Callable[[], _Result], abort: Callable[[], None], repo
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether an error is one of a :class:`PartialDownload`, and not of the network."""
+    """Return whether an error is one of a :class:`PartialDownload`, not of the network."""
     return isinstance(error, OSError) and error.filename is not None
 
 
 def _claim(path: Path) -> BinaryIO | None:
-    """Opens a file for this process alone; None when another one has it."""
+    """Open and lock a file; return None if another process has locked it."""
     while True:
         file = os.fdopen(open_no_follow(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it may have moved it away between the two calls.
+            # Another process may have moved it between the two calls.
             if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                 return file
         except BlockingIOError:
@@ -308,8 +301,8 @@ def _claim(path: Path) -> BinaryIO | None:
 
 
 def _drop_old(folder: Path) -> None:
-    """Old downloads go, and of many all but the newest."""
-    with suppress(OSError):  # another process tidies up too
+    """Delete old downloads, and all but the newest :data:`_KEPT`."""
+    with suppress(OSError):  # another process may delete them too
         parts = sorted(folder.glob("*.part"), key=lambda path: path.stat().st_mtime, reverse=True)
         for number, path in enumerate(parts):
             if number >= _KEPT or time.time() - path.stat().st_mtime > _KEPT_SECONDS:

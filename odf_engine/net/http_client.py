@@ -1,91 +1,161 @@
-"""HTTP client: one bounded request with redirects, credentials and retries."""
+"""HTTP client: requests with redirects, credentials, limits and retries."""
 
 from __future__ import annotations
 
 import http.client
+import io
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
-from functools import cached_property
+from contextlib import ExitStack, closing, suppress
+from functools import cached_property, partial
 from pathlib import Path
-from time import monotonic
-from typing import Any, BinaryIO, Final, Self, TypeVar
+from typing import Final, Literal, Self, TypeVar
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
-from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
+import urllib3
+
+from odf_engine.errors import BadData, Cancelled, NotFound, OdfError, SourceUnavailable
+from odf_engine.net.address_policy import AddressPolicy, HomeNetwork
+from odf_engine.net.connector import Connector, port_of
 from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.net.download import AttemptFailed, RetryPolicy, connection_failure, parse_retry_after
 from odf_engine.net.http_connection import (
-    Connection,
+    MIN_BYTES_PER_SECOND,
     ConnectionPool,
-    GuardedReader,
+    GuardedConnection,
+    ResponseLimits,
     ResponseTooLarge,
-    StoppableReporter,
     TransferTooSlow,
 )
 from odf_engine.net.urls import origin_of, redact_url, without_login
+from odf_engine.progress import Reporter
+from odf_engine.settings import FetchConfig
 
-_SENT: Final = 1 << 16
+_SENT_BYTES: Final = 1 << 16
+_PIECE_BYTES: Final = 1 << 18  # so few that a piece stays in the cache of a core
+_DRAIN_BYTES: Final = 1 << 14  # read only so that the connection can be used again
+_ENCODED: Final = re.compile(r"https?://[a-z0-9.:-]+/[A-Za-z0-9%/:=&?~+._-]*")
 _URL_SAFE: Final = "%/:=&?~#+!$,;'@()*[]"
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
-_OURS: Final = frozenset(("host", "connection", "content-length", "transfer-encoding", "te", "upgrade"))
-"""Headers that say how an exchange goes: no server decides them for us."""
-_NETWORK_HINT: Final = "check the address and the network, then try again"
+_DEFAULTS: Final = {"User-Agent": "odf-workstation", "Accept": "*/*", "Accept-Encoding": "identity"}
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d+/(\d{1,18}|\*)", re.ASCII)
+_CONNECTION_ERRORS: Final = (OSError, http.client.HTTPException, urllib3.exceptions.HTTPError)
 _Result = TypeVar("_Result")
+RedirectProblem = Literal["no location", "method", "circle", "too many", "scheme", "insecure", "no host"]
+
+_REDIRECT_ERRORS: Final[dict[RedirectProblem, str]] = {
+    "no location": "the server answered {status}, and not where it redirects to",
+    "method": "the server answered {status} to what was sent, which cannot be followed",
+    "circle": "the server redirects in a circle",
+    "too many": "the server redirects more than {most} times",
+    "scheme": "the server leads to {scheme}:, which is not followed",
+    "insecure": "the server leads from https to http, where anybody can listen",
+    "no host": "the server leads to an address without a host",
+}
+_STATUS_ERRORS: Final = {
+    401: ("the server asks for a login (401)", None),
+    403: ("the server forbids it (403)", None),
+    407: ("the proxy asks for a login (407)", "put it into http_proxy: http://user:word@host"),
+    413: ("the server does not take files of this size (413)", "ask its owner for more"),
+    416: ("the file there is shorter than it should be (416)", None),
+    429: ("the server is asked too often (429)", "try again later, or set sync.parallel lower"),
+}
 
 
 class HttpClient:
-    """Speaks HTTP for one remote; safe from several threads. Proxies are those of the environment.
+    """HTTP client for one origin and wherever that redirects to; safe from several threads.
+
+    Credentials are not sent to another origin. Redirects from https to http are not followed. Subclasses
+    replace the texts of errors.
 
     Args:
-        url: the address that a person named; ``odf+`` before its scheme is of no matter. Where a server
-            leads to another origin, no login goes along, and what is no public address is not gone to
-            unless this one is none either.
+        url: http or https; its origin is the one that the login is for.
+        config: timeouts, retries, redirects.
+        reporter: its cancellation ends all requests at once.
+        policy: the addresses that may be reached.
+        login: returns the login, when it is first needed.
+        keep_alive: use a connection for several requests. Without it, a body that is longer than its
+            Content-Length can be detected.
+        min_rate: bytes per second below which a transfer fails.
     """
 
-    def __init__(self, url: str, access: RemoteAccess) -> None:
-        self.url = url.removeprefix("odf+")
-        self.config, self.reporter = access.config.fetch, StoppableReporter(access.reporter)
-        self.connections = ConnectionPool(self.url, self.config, self.reporter)
-        self._home = origin_of(url)
-        self._credentials = access.credentials
+    network_hint = "check the address and the network, then try again"
 
-    def get_bytes(self, url: str, at_most: int, missing: tuple[int, ...] = ()) -> bytes:
-        """The whole body of a small file.
+    def __init__(
+        self,
+        url: str,
+        config: FetchConfig,
+        reporter: Reporter,
+        *,
+        policy: AddressPolicy,
+        login: Callable[[], Login | None] = lambda: None,
+        keep_alive: bool = True,
+        min_rate: int = MIN_BYTES_PER_SECOND,
+    ) -> None:
+        self.url, self.config, self.reporter = url, config, _StoppableReporter(reporter)
+        self.keep_alive = keep_alive
+        self._find_login = login
+        connector = Connector(policy, config.connect_timeout_seconds, self.reporter)
+        limits = ResponseLimits(config.read_timeout_seconds, min_rate, enforce_length=keep_alive)
+        self._pool = ConnectionPool(connector, limits)
+        self._link = ExitStack()
+        self._link.enter_context(self.reporter.on_cancel(self._pool.close))
+
+    @classmethod
+    def for_remote(cls, url: str, access: RemoteAccess) -> Self:
+        """Return a client for the server of a remote, with its stored login.
+
+        The URL may start with ``odf+``. See :class:`HomeNetwork` for the addresses that may be reached.
+        """
+        url = url.removeprefix("odf+")
+        parts = urlsplit(url)
+        policy = HomeNetwork(parts.hostname or "", port_of(parts))
+        login = partial(access.credentials.of, url)
+        return cls(url, access.config.fetch, access.reporter, policy=policy, login=login)
+
+    def get_bytes(self, url: str, max_bytes: int, missing: tuple[int, ...] = ()) -> bytes:
+        """Return the body of a small file.
 
         Args:
             url: http or https.
-            at_most: how many bytes it may have.
-            missing: further statuses by which this server says that there is nothing.
+            max_bytes: of the body.
+            missing: statuses besides 404 and 410 that mean that there is no such file.
 
         Raises:
-            BadData: it has more than ``at_most`` bytes, or is a web page instead.
-            OdfError: those of :meth:`once`, after the retries that are set.
+            BadData: it has more than ``max_bytes`` bytes, or is an HTML page instead.
+            OdfError: those of :meth:`request`, after the retries.
         """
 
         def get() -> bytes:
             with self.request("GET", url, missing=missing) as response:
-                return response.read_all(at_most)
+                return response.read_all(max_bytes)
 
         return self.with_retries(get)
 
-    def with_retries(self, once: Callable[[], _Result]) -> _Result:
-        """Calls ``once`` until it does not raise :class:`AttemptFailed`, or not in a way that may pass."""
+    def with_retries(self, attempt: Callable[[], _Result]) -> _Result:
+        """Call ``attempt`` until it raises no temporary :class:`AttemptFailed`."""
         retries = RetryPolicy(self.config, self.reporter)
         while True:
             try:
-                return once()
+                return attempt()
             except AttemptFailed as failure:
                 retries.wait(failure)
 
-    @cached_property
-    def _login(self) -> Login | None:
-        return self._credentials.of(self.url)
+    def abort(self) -> None:
+        """End all requests that are running in other threads."""
+        self._pool.close()
+
+    def release(self, connection: GuardedConnection) -> None:
+        """Keep a connection whose response was read, unless this client is closed."""
+        if self.reporter.cancelled:
+            connection.close()
+        else:
+            self._pool.release(connection)
 
     def close(self) -> None:
-        """Lets go of all connections, and ends what goes on in other threads as a cancel does; for good."""
+        """Close all connections, and cancel what runs in other threads; final."""
         self.reporter.end()
-
-    # --- One attempt ---
+        self._link.close()
 
     def request(
         self,
@@ -93,361 +163,324 @@ class HttpClient:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
+        conditions: Mapping[str, str] | None = None,
         body: bytes | Path | None = None,
-        told: Callable[[int], None] | None = None,
+        on_sent: Callable[[int], None] | None = None,
+        accepted: tuple[int, ...] = (),
         missing: tuple[int, ...] = (),
     ) -> Response:
-        """Asks once, and follows redirects until there is an answer of success.
+        """Send a request, follow redirects, and return the response: one attempt.
 
         Args:
             method: one that may be repeated: GET, HEAD, PUT.
             url: http or https.
-            headers: go along as they are, but to this origin only.
+            headers: sent to the origin of ``url`` (also over TLS) until a redirect leaves it.
+            conditions: headers such as Range, which are sent wherever the server redirects to.
             body: bytes, or a file.
-            told: hears how many bytes of the body have gone so far.
-            missing: further statuses by which this server says that there is nothing.
+            on_sent: receives the number of bytes of the body that have been sent.
+            accepted: statuses besides 2xx to return.
+            missing: statuses besides 404 and 410 that mean that there is no such file.
 
         Raises:
-            Failed: with NotFound for 404 and 410, BadData for an answer that makes no sense, and
-                SourceUnavailable for any other one, or none.
+            AttemptFailed: with NotFound for 404 and 410, BadData for an invalid response, and
+                SourceUnavailable for any other status, or a broken connection.
             Cancelled: at once.
         """
-        given = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
+        private = headers or {}
         try:
-            at, seen = quote(without_login(url), safe=_URL_SAFE), set[str]()
-            self._check_way(self.url, at)
+            at, seen = _encode_url(url), set[str]()
+            self._raise_redirect(_redirect_problem(self.url, at), None, self.url, at)
             while True:
                 seen.add(at)
-                own = given if given and origin_of(at) == origin_of(url) else {}
-                response = self._exchange(method, at, own, body, told)
+                response = self._exchange(method, at, private, conditions or {}, body, on_sent)
                 if response.status not in _REDIRECTS:
                     break
                 with response:
-                    at = self._redirected(response, method, at, seen)
-        except (ValueError, http.client.InvalidURL):
-            problem = "the address, or a header that goes with it, has characters that are not allowed there"
-            raise AttemptFailed(SourceUnavailable(problem, where=printable_url(url)), again=False) from None
-        if 200 <= response.status < 300:
+                    target = self._redirect_target(response, method, at, seen)
+                if not _may_forward(at, target):
+                    private = {}
+                at = target
+        except ValueError:
+            raise AttemptFailed(self.address_error(url), again=False) from None
+        if 200 <= response.status < 300 or response.status in accepted:
             return response
         with response:
-            raise self._refused(response, missing)
+            raise self.status_error(response, missing)
 
-    def connection_error(self, reason: object, url: str) -> AttemptFailed:
-        """What a connection amounts to that failed."""
+    # --- Errors ---
+
+    def where(self, url: str) -> str:
+        """Return a URL as errors show it."""
+        return printable_url(url)
+
+    def address_error(self, url: str) -> OdfError:
+        """Return the error for a URL or header that cannot be sent."""
+        problem = "the address, or a header that goes with it, has characters that are not allowed there"
+        return SourceUnavailable(problem, where=self.where(url))
+
+    def connection_error(self, error: BaseException, url: str) -> AttemptFailed:
+        """Return the failure for an error of a connection.
+
+        Raises:
+            Cancelled: the connection was closed by the cancellation.
+        """
         self.reporter.raise_if_cancelled()
+        reason: object = _original_error(error)
         if isinstance(reason, TransferTooSlow):
-            problem = (
-                f"it sends too slowly: not even 1 KiB a second for {self.config.read_timeout_seconds:g} s"
-            )
-            return AttemptFailed(
-                SourceUnavailable(problem, where=printable_url(url), hint=_NETWORK_HINT), again=True
-            )
+            seconds = self.config.read_timeout_seconds
+            problem = f"it sends too slowly: not even 1 KiB a second for {seconds:g} s"
+            slow = SourceUnavailable(problem, where=self.where(url), hint=self.network_hint)
+            return AttemptFailed(slow, again=True)
         if isinstance(reason, ResponseTooLarge):
             problem = "the server sends headers, or chunks, without end"
-            return AttemptFailed(BadData(problem, where=printable_url(url)), again=False)
+            return AttemptFailed(BadData(problem, where=self.where(url)), again=False)
         if isinstance(reason, http.client.RemoteDisconnected):
             reason = "the server closed it without an answer"
         elif isinstance(reason, http.client.IncompleteRead):
             reason = "it ended before the end of the answer"
         elif isinstance(reason, http.client.BadStatusLine):
             reason = "the answer is not HTTP"
-        elif isinstance(reason, http.client.HTTPException | ValueError) and not isinstance(reason, OSError):
+        elif not isinstance(reason, OSError):
             reason = sanitize_text(str(reason)) or "the answer is not HTTP"
-        return connection_failure(reason, printable_url(url), _NETWORK_HINT)
+        return connection_failure(reason, self.where(url), self.network_hint)
+
+    def redirect_error(
+        self, problem: RedirectProblem, response: Response | None, old: str, new: str
+    ) -> OdfError:
+        """Return the error for a redirect from the URL ``old`` to ``new`` that is not followed.
+
+        ``response`` is None if ``old`` is the URL of this client.
+        """
+        status = response.status if response is not None else None
+        scheme, most = sanitize_text(urlsplit(new).scheme), self.config.max_redirects
+        text = _REDIRECT_ERRORS[problem].format(status=status, scheme=scheme, most=most)
+        return SourceUnavailable(text, where=self.where(old))
+
+    def status_error(self, response: Response, missing: tuple[int, ...] = ()) -> AttemptFailed:
+        """Return the failure for a status that is not one of success."""
+        status, again = response.status, is_temporary(response.status)
+        kind: type[OdfError] = SourceUnavailable
+        text = f"the server answered {status}"
+        text, hint = _STATUS_ERRORS.get(status, (text, "try again later" if again else None))
+        if status in (404, 410, *missing):
+            kind, again, text, hint = NotFound, False, f"there is nothing: the server answered {status}", None
+        elif status == 416:
+            kind = BadData
+        elif status in (401, 403):
+            home = origin_of(response.url) == self._home
+            hint = f"odf repo login {self._home}"
+            if not home:
+                hint = f"it is not {self._home}, but where that leads to"
+            elif self._login is not None and status == 401:
+                text = "the server does not accept the login that is kept for it (401)"
+            elif self._login is not None:
+                hint = "ask its owner whether this login may do that"
+        error = kind(text, where=self.where(response.url), hint=hint)
+        return AttemptFailed(error, again=again, pause=parse_retry_after(response.headers.get("Retry-After")))
+
+    # --- One exchange ---
+
+    @cached_property
+    def _home(self) -> str:
+        return origin_of(_encode_url(self.url))
+
+    @cached_property
+    def _login(self) -> Login | None:
+        return self._find_login()
 
     def _exchange(
         self,
         method: str,
         url: str,
-        headers: Mapping[str, str],
+        private: Mapping[str, str],
+        conditions: Mapping[str, str],
         body: bytes | Path | None,
-        told: Callable[[int], None] | None,
+        on_sent: Callable[[int], None] | None,
     ) -> Response:
-        fresh = False
+        parts = urlsplit(url)
+        headers = self._headers(url, private, conditions)
+        size = 0 if body is None else len(body) if isinstance(body, bytes) else body.stat().st_size
+        if body is not None:
+            headers["Content-Length"] = str(size)
         while True:
             self.reporter.raise_if_cancelled()
+            connection: GuardedConnection | None = None
             try:
-                connection = self.connections.acquire(url, fresh=fresh)
-            except OSError as error:
-                raise self.connection_error(error, url) from None
-            except OdfError as error:
-                error.where = error.where or printable_url(url)
-                raise AttemptFailed(error, again=False) from None
-            try:
-                self._send(connection, method, url, headers, body, told)
-                answer, watched = connection.answer(self.config.read_timeout_seconds)
-                return Response(self, url, connection, answer, watched)
-            except (OSError, http.client.HTTPException) as error:
-                self.connections.discard(connection)
-                # A server may close a kept connection at any time: that is no failure.
-                if connection.used and isinstance(error, ConnectionError) and not fresh:
-                    fresh = True
-                    continue
-                if isinstance(error, OSError) and error.filename is not None:
-                    raise  # the file that is sent
-                raise self.connection_error(error, url) from None
-            except BaseException:
-                self.connections.discard(connection)
-                raise
-
-    def _send(
-        self,
-        connection: Connection,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes | Path | None,
-        told: Callable[[int], None] | None,
-    ) -> None:
-        client, parts = connection.client, urlsplit(url)
-        every = {"User-Agent": "odf-workstation", "Accept": "*/*", "Accept-Encoding": "identity"}
-        names = {name.lower() for name in headers}
-        every = {name: value for name, value in every.items() if name.lower() not in names}
-        login = self._login if origin_of(url) == self._home else None
-        if login is not None and "authorization" not in names:
-            every["Authorization"] = login.header
-        target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
-        if connection.proxy is not None:
-            target = f"{parts.scheme}://{parts.netloc}{target}"
-            if connection.proxy.login is not None:
-                every["Proxy-Authorization"] = connection.proxy.login
-        connection.sock.settimeout(self.config.read_timeout_seconds)
-        client.putrequest(method, target, skip_accept_encoding=True)
-        for name, value in (*every.items(), *headers.items()):
-            client.putheader(name, value)
-        if body is None:
-            client.endheaders()
-            return
-        size = len(body) if isinstance(body, bytes) else body.stat().st_size
-        client.putheader("Content-Length", str(size))
-        client.endheaders()
-        try:
-            for sent in _sent(client, body, size):
+                connection = self._pool.acquire(parts)
+                target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+                if (proxy := connection.proxy_used) is not None and parts.scheme == "http":
+                    target = f"http://{parts.netloc}{target}"
+                    headers |= {"Proxy-Authorization": proxy.login} if proxy.login is not None else {}
+                pieces = None if body is None else self._body_pieces(body, size, on_sent)
+                return Response(self, url, connection, connection.exchange(method, target, headers, pieces))
+            except BaseException as error:
+                if connection is not None:
+                    connection.close()
                 self.reporter.raise_if_cancelled()
-                if told is not None:
-                    told(sent)
-        except (BrokenPipeError, ConnectionResetError):
-            return  # whoever closes before the end may have said why
+                if isinstance(error, OdfError) and not isinstance(error, Cancelled):
+                    error.where = error.where or self.where(url)
+                    raise AttemptFailed(error, again=False) from None
+                if not isinstance(error, _CONNECTION_ERRORS) or getattr(error, "filename", None) is not None:
+                    raise  # also for the file that is sent
+                # A server may close an idle connection at any time: that is no failure.
+                if connection is None or not connection.is_reused or not isinstance(error, ConnectionError):
+                    raise self.connection_error(error, url) from None
 
-    def _redirected(self, response: Response, method: str, url: str, seen: set[str]) -> str:
-        location = response.headers.get("Location")
-        problem = hint = None
+    def _headers(self, url: str, private: Mapping[str, str], conditions: Mapping[str, str]) -> dict[str, str]:
+        given = {**private, **conditions}
+        names = {name.lower() for name in given}
+        headers = {name: value for name, value in _DEFAULTS.items() if name.lower() not in names} | given
+        login = self._login
+        if login is not None and "authorization" not in names and origin_of(url) == self._home:
+            headers["Authorization"] = login.header
+        return headers if self.keep_alive else {**headers, "Connection": "close"}
+
+    def _body_pieces(
+        self, body: bytes | Path, size: int, on_sent: Callable[[int], None] | None
+    ) -> Iterator[bytes]:
+        with io.BytesIO(body) if isinstance(body, bytes) else body.open("rb") as file:
+            sent = 0
+            while sent < size and (piece := file.read(min(_SENT_BYTES, size - sent))):
+                yield piece
+                sent += len(piece)
+                self.reporter.raise_if_cancelled()
+                if on_sent is not None:
+                    on_sent(sent)
+
+    def _redirect_target(self, response: Response, method: str, url: str, seen: set[str]) -> str:
+        location = response.headers.get("Location", "")
+        # Headers are decoded as ISO 8859-1: the same restores the bytes that the server sent.
+        target = _encode_url(urljoin(url, quote(location, safe=_URL_SAFE, encoding="iso-8859-1")))
+        problem = _redirect_problem(url, target)
         if not location:
-            problem = f"the server answered {response.status}, and not where it redirects to"
+            problem = "no location"
         elif method == "PUT" and response.status not in (307, 308):
-            problem = f"the server answered {response.status} to what was sent, which cannot be followed"
-        else:
-            joined = urlsplit(quote(urljoin(url, location), safe=_URL_SAFE))._replace(fragment="")
-            target = without_login(urlunsplit(joined))
-            if target in seen:
-                problem = "the server redirects in a circle"
-            elif len(seen) > self.config.max_redirects:
-                problem = f"the server redirects more than {self.config.max_redirects} times"
-            else:
-                self._check_way(url, target)
-                return target
-        raise AttemptFailed(SourceUnavailable(problem, where=printable_url(url), hint=hint), again=False)
+            problem = "method"
+        elif target in seen:
+            problem = "circle"
+        elif len(seen) > self.config.max_redirects:
+            problem = "too many"
+        self._raise_redirect(problem, response, url, target)
+        return target
 
-    def _check_way(self, old: str, new: str) -> None:
-        schemes = urlsplit(old).scheme, urlsplit(new).scheme
-        problem = None
-        if schemes[1] not in ("http", "https"):
-            problem = f"the server leads to {sanitize_text(schemes[1])}:, which is not followed"
-        elif schemes == ("https", "http"):
-            problem = "the server leads from https to http, where anybody can listen"
-        elif not urlsplit(new).hostname:
-            problem = "the server leads to an address without a host"
-        if problem:
-            raise AttemptFailed(SourceUnavailable(problem, where=printable_url(old)), again=False)
-
-    def _refused(self, response: Response, missing: tuple[int, ...]) -> AttemptFailed:
-        """What an answer amounts to that is no success."""
-        home = origin_of(response.url) == self._home
-        login = f"odf repo login {self._home}" if home else f"it is not {self._home}, but where that leads to"
-        known = home and self._login is not None
-        kind: type[OdfError] = SourceUnavailable
-        status, hint, again = response.status, None, False
-        problem = f"the server answered {status}"
-        if status in (404, 410, *missing):
-            kind, problem = NotFound, f"there is nothing: {problem}"
-        elif status == 401:
-            problem = "does not accept the login that is kept for it" if known else "asks for a login"
-            problem, hint = f"the server {problem} (401)", login
-        elif status == 403:
-            hint = "ask its owner whether this login may do that" if known else login
-            problem = "the server forbids it (403)"
-        elif status == 407:
-            problem, hint = (
-                "the proxy asks for a login (407)",
-                "put it into http_proxy: http://user:word@host",
-            )
-        elif status == 413:
-            problem, hint = "the server does not take files of this size (413)", "ask its owner for more"
-        elif status == 416:
-            kind, problem = BadData, "the file there is shorter than it should be (416)"
-        elif status == 429:
-            problem, hint = (
-                "the server is asked too often (429)",
-                "try again later, or set sync.parallel lower",
-            )
-            again = True
-        elif status in (408, 425) or status >= 500:
-            hint, again = "try again later", True
-        error = kind(problem, where=printable_url(response.url), hint=hint)
-        return AttemptFailed(error, again=again, pause=parse_retry_after(response.headers.get("Retry-After")))
-
-
-def _sent(client: http.client.HTTPConnection, body: bytes | Path, size: int) -> Iterator[int]:
-    """Sends a body, and yields how much of it has gone."""
-    if isinstance(body, bytes):
-        for at in range(0, size, _SENT):
-            client.send(body[at : at + _SENT])
-            yield min(size, at + _SENT)
-        return
-    file: BinaryIO
-    with body.open("rb") as file:
-        at = 0
-        while at < size and (data := file.read(min(_SENT, size - at))):
-            client.send(data)
-            at += len(data)
-            yield at
-
-
-_MAX_PIECE: Final = 0.5
-"""Seconds after which a piece is handed on as it is."""
-_WORTH_READING: Final = 1 << 14
-"""Bytes that are read only so that the connection can be used again."""
+    def _raise_redirect(
+        self, problem: RedirectProblem | None, response: Response | None, old: str, new: str
+    ) -> None:
+        if problem is not None:
+            raise AttemptFailed(self.redirect_error(problem, response, old, new), again=False)
 
 
 class Response:
-    """An answer, whose body comes piece by piece; a context manager.
+    """A response whose body is read in pieces; a context manager.
 
     Attributes:
-        url: where it came from, after all redirects.
-        status: of HTTP.
-        headers: as ``http.client`` has them.
-        length: how many bytes the body has, where the server says that.
+        url: after all redirects.
+        length: bytes of the body by Content-Length, if there is one.
     """
 
     def __init__(
-        self,
-        web: HttpClient,
-        url: str,
-        connection: Connection,
-        answer: http.client.HTTPResponse,
-        watched: GuardedReader,
+        self, client: HttpClient, url: str, connection: GuardedConnection, raw: urllib3.HTTPResponse
     ) -> None:
-        self.url, self.status, self.headers = url, answer.status, answer.headers
-        self.length = answer.length
-        self._web, self._connection, self._answer, self._watched = web, connection, answer, watched
-        self._left = answer.length
-        self._whole, self._begun = answer.length == 0, False
+        self._client, self._connection, self._raw = client, connection, raw
+        self._reader = connection.reader
+        self._is_broken = False
+        self.url, self.status, self.reason = url, raw.status, raw.reason or ""
+        self.headers: Mapping[str, str] = raw.headers
+        self.length = (
+            raw.length_remaining if client.keep_alive else _number(self.headers.get("Content-Length"))
+        )
 
-    def iter_chunks(self, at_most: int) -> Generator[bytes, None, None]:
-        """The body, up to ``at_most`` bytes of it, and what came of it where the connection broke.
+    @property
+    def content_type(self) -> str:
+        """Media type in lower case, without parameters; empty if there is none."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    @property
+    def content_range(self) -> tuple[int, int | None] | None:
+        """First byte of a part and total size (if known), by Content-Range; None if there is none."""
+        found = _CONTENT_RANGE.match(self.headers.get("Content-Range", ""))
+        return (int(found[1]), None if found[2] == "*" else int(found[2])) if found else None
+
+    def iter_chunks(self, max_bytes: int) -> Generator[bytes, None, None]:
+        """Yield the body, up to ``max_bytes`` of it; also what arrived before the connection broke.
 
         Raises:
-            Failed: it broke, or is too slow. What ends early without a failure is not noticed here.
+            AttemptFailed: the connection broke, or is too slow. An early end of a body without Content-Length
+                is not detected.
         """
-        # Chunks need something around them; those of a few bytes each are made to keep us busy.
-        self._watched.body(2 * at_most + (1 << 16))
-        view = self._connection.buffer
-        while at_most > 0 and not self._whole:
-            count, failure = self._fill(view[: min(at_most, len(view), self._left or at_most)])
-            at_most -= count
-            if count:
-                yield bytes(view[:count])
-            self._web.reporter.raise_if_cancelled()
-            if isinstance(failure, http.client.IncompleteRead) and self._left is not None:
-                problem = f"the connection ended {self._left:,} bytes before the end of the answer"
-                raise AttemptFailed(SourceUnavailable(problem, where=printable_url(self.url)), again=True)
+        # Chunk headers need some bytes. A server could send chunks of one byte without end.
+        self._reader.start_body(2 * max_bytes + (1 << 16))
+        while max_bytes > 0 and not self._raw.closed:
+            data, failure = self._read_piece(min(_PIECE_BYTES, max_bytes))
+            max_bytes -= len(data)
+            if data:
+                yield data
+            self._client.reporter.raise_if_cancelled()
             if failure is not None:
-                raise self._web.connection_error(failure, self.url) from None
+                raise self._body_failure(failure)
 
-    def read_all(self, at_most: int) -> bytes:
-        """The whole body, which has to be that of a file.
+    def read_all(self, max_bytes: int) -> bytes:
+        """Return the body, which must be that of a file.
 
         Raises:
-            Failed: it broke off, it has more than ``at_most`` bytes, or it is a page for people.
+            AttemptFailed: it broke off, it has more than ``max_bytes`` bytes, or it is an HTML page.
         """
-        too_long = (self.length or 0) > at_most
-        data = b"".join(self.iter_chunks(at_most + 1)) if not too_long else self.peek()
+        too_long = (self.length or 0) > max_bytes
+        data = b"".join(self.iter_chunks(max_bytes + 1)) if not too_long else self.peek()
         self.check_file(data)
-        if too_long or len(data) > at_most:
-            problem = f"the server sends more than the {at_most:,} bytes that this may have"
-            raise AttemptFailed(BadData(problem, where=printable_url(self.url)), again=False)
+        if too_long or len(data) > max_bytes:
+            raise self._invalid(f"the server sends more than the {max_bytes:,} bytes that this may have")
         return data
 
     def peek(self) -> bytes:
-        """The first bytes of a body that is not wanted, to see what it is."""
-        with suppress(AttemptFailed):
-            return next(self.iter_chunks(512), b"")
+        """Return the first bytes of a body of which the rest is not needed."""
+        with suppress(AttemptFailed), closing(self.iter_chunks(512)) as pieces:
+            return next(pieces, b"")
         return b""
 
     def check_file(self, data: bytes) -> None:
-        """Looks whether the first bytes of a body are those of a file, as it is.
+        """Check the first bytes of a body.
 
         Raises:
-            Failed: they are those of a page for people, or packed.
+            AttemptFailed: they are those of an HTML page, or the body is compressed.
         """
         start = data[:512].lstrip()[:16].lower()
-        typed = self.headers.get_content_type() in ("text/html", "application/xhtml+xml")
-        if start.startswith((b"<!doctype html", b"<html")) or (typed and start.startswith(b"<")):
-            problem = "the server answers with a web page (HTML) instead of a file of a dataset"
+        is_html = self.content_type in ("text/html", "application/xhtml+xml")
+        if start.startswith((b"<!doctype html", b"<html")) or (is_html and start.startswith(b"<")):
             hint = "is this the address of a dataset? perhaps one has to log in first: odf repo login URL"
-            raise AttemptFailed(BadData(problem, where=printable_url(self.url), hint=hint), again=False)
+            raise self._invalid(
+                "the server answers with a web page (HTML) instead of a file of a dataset", hint
+            )
         encoding = self.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             problem = (
                 f"the server sends the file packed as {sanitize_text(encoding)}, though it was asked not to"
             )
-            raise AttemptFailed(
-                BadData(problem, where=printable_url(self.url), hint="tell its owner"), again=False
-            )
+            raise self._invalid(problem, "tell its owner")
+
+    def has_surplus(self, seconds: float) -> bool:
+        """Return whether more bytes arrive within some seconds; of a client without keep-alive."""
+        self._reader.limit_wait(seconds)
+        try:
+            return not self._raw.closed and bool(self._raw.read1(1))
+        except _CONNECTION_ERRORS:
+            return False
 
     def close(self) -> None:
-        """Lets go of the connection; one whose answer was read to its end is used again."""
-        if not self._whole and not self._answer.will_close and (self._left or 0) <= _WORTH_READING:
+        """Release the connection; it is used again if the rest of the body is short."""
+        if (
+            self._client.keep_alive
+            and not self._raw.closed
+            and (self._raw.length_remaining or 0) <= _DRAIN_BYTES
+        ):
             with suppress(AttemptFailed, OdfError):
-                for _ in self.iter_chunks(_WORTH_READING):
+                for _ in self.iter_chunks(_DRAIN_BYTES):
                     pass
-        self._answer.close()
-        if self._whole and not self._answer.will_close:
-            self._web.connections.release(self._connection)
+        if self._raw.closed and not self._is_broken and self._connection.sock is not None:
+            self._client.release(self._connection)
         else:
-            self._web.connections.discard(self._connection)
-
-    def _fill(self, view: memoryview) -> tuple[int, Exception | None]:
-        """Fills the view, or as much of it as comes within a moment, or before what went wrong."""
-        filled, begun = 0, monotonic()
-        try:
-            while filled < len(view) and (not filled or monotonic() - begun < _MAX_PIECE):
-                count = self._some(view[filled:])
-                filled += count
-                if self._left is not None:
-                    self._left -= count
-                    self._whole = self._left == 0
-                if not count:
-                    self._whole = self.length is None
-                    return filled, None if self._whole else http.client.IncompleteRead(b"")
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            return filled, error
-        return filled, None
-
-    def _some(self, view: memoryview) -> int:
-        answer: Any = self._answer
-        if answer.chunked:
-            data = answer.read1(len(view))
-            view[: len(data)] = data
-            return len(data)
-        if answer.fp is None:
-            return 0
-        if not self._begun:  # some came with the headers: no need to wait for more
-            self._begun = True
-            data = answer.fp.read1(len(view))
-            view[: len(data)] = data
-            return len(data)
-        return answer.fp.readinto1(view)
+            self._raw.close()
+            self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -455,14 +488,107 @@ class Response:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _read_piece(self, count: int) -> tuple[bytes, Exception | None]:
+        """Return the bytes that are there, after waiting for the first, and the error that came next."""
+        pieces: list[bytes] = []
+        try:
+            # read1 returns one record of TLS.
+            while count > 0 and (data := self._raw.read1(count)):
+                pieces.append(data)
+                count -= len(data)
+                if self._raw.closed or not self._reader.has_more():
+                    break
+        except (*_CONNECTION_ERRORS, ValueError) as error:
+            self._is_broken = True
+            return b"".join(pieces), error
+        return b"".join(pieces) if len(pieces) != 1 else pieces[0], None
+
+    def _body_failure(self, error: Exception) -> AttemptFailed:
+        left = self._raw.length_remaining
+        if left is None or not isinstance(_original_error(error), http.client.IncompleteRead):
+            return self._client.connection_error(error, self.url)
+        problem = f"the connection ended {left:,} bytes before the end of the answer"
+        return AttemptFailed(SourceUnavailable(problem, where=self._client.where(self.url)), again=True)
+
+    def _invalid(self, problem: str, hint: str | None = None) -> AttemptFailed:
+        return AttemptFailed(BadData(problem, where=self._client.where(self.url), hint=hint), again=False)
+
+
+class _StoppableReporter(Reporter):
+    """Is cancelled with another reporter, or by :meth:`end`; passes log lines on."""
+
+    def __init__(self, outer: Reporter) -> None:
+        super().__init__()
+        self._outer = outer
+        self._link = ExitStack()
+        self._link.enter_context(outer.on_cancel(self.cancel))
+
+    def log(self, text: str, level: str = "info") -> None:
+        """Write to the log of the other reporter."""
+        self._outer.log(text, level)
+
+    def end(self) -> None:
+        """Cancel, and let go of the other reporter."""
+        self._link.close()
+        self.cancel()
+
 
 def printable_url(url: str) -> str:
-    """A URL as it may be shown: without a login, and without a query, which may hold a signature."""
-    parts = urlsplit(redact_url(url))
-    return sanitize_text(urlunsplit(parts._replace(query="", fragment="")), 200)
+    """Return a URL without login and query, which may hold a signature, and without control characters."""
+    return sanitize_text(redact_url(url), 200)
 
 
-def sanitize_text(text: str, at_most: int = 80) -> str:
-    """What a server says, as it may be shown."""
+def sanitize_text(text: str, max_length: int = 80) -> str:
+    """Return a text of a server without control characters, shortened."""
     plain = text if text.isprintable() else "".join(char for char in text if char.isprintable())
-    return plain if len(plain) <= at_most else plain[: at_most - 1] + "…"
+    return plain if len(plain) <= max_length else plain[: max_length - 1] + "…"
+
+
+def is_temporary(status: int) -> bool:
+    """Return whether a request with this response status may succeed later."""
+    return status in (408, 425, 429) or status >= 500
+
+
+def _encode_url(url: str) -> str:
+    """Return a URL as it is sent: ASCII only, without login and fragment.
+
+    Raises:
+        ValueError: the host has no ASCII form, or the port is invalid.
+    """
+    if _ENCODED.fullmatch(url):  # most are: faster
+        return url
+    parts = urlsplit(without_login(url))
+    if not parts.netloc.isascii():
+        parts = parts._replace(netloc=parts.netloc.encode("idna").decode())
+    return quote(urlunsplit(parts._replace(fragment="")), safe=_URL_SAFE)
+
+
+def _redirect_problem(old: str, new: str) -> RedirectProblem | None:
+    schemes = urlsplit(old).scheme, urlsplit(new).scheme
+    if schemes[1] not in ("http", "https"):
+        return "scheme"
+    if schemes == ("https", "http"):
+        return "insecure"
+    return None if urlsplit(new).hostname else "no host"
+
+
+def _may_forward(old: str, new: str) -> bool:
+    """Return whether headers for one URL may be sent to another: the same origin, or the same over TLS."""
+    origin = origin_of(old)
+    over_tls = origin.replace("http://", "https://", 1) if urlsplit(origin).port is None else origin
+    return origin_of(new) in (origin, over_tls)
+
+
+def _original_error(error: BaseException) -> BaseException:
+    """Return the error that urllib3 wrapped."""
+    while isinstance(error, urllib3.exceptions.HTTPError):
+        wrapped = [error.__cause__, *error.args]
+        found = next((each for each in wrapped if isinstance(each, BaseException)), None)
+        if found is None:
+            break
+        error = found
+    return error
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.strip().isdigit() else None

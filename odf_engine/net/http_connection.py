@@ -1,331 +1,245 @@
-"""Pool of HTTP connections with minimum transfer rate, size bounds and cancellation."""
+"""Connections of urllib3 with minimum transfer rate, size limits and checked addresses."""
 
 from __future__ import annotations
 
 import http.client
 import io
+import logging
 import select
 import socket
-import ssl
 import threading
 from collections import defaultdict
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import chain
 from time import monotonic
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any, Final, NamedTuple
+from urllib.parse import SplitResult
 
-from odf_engine.errors import SourceUnavailable
-from odf_engine.net.address_policy import Proxy, is_public_address, looks_private, open_tunnel, select_proxy
-from odf_engine.net.download import run_cancellable
-from odf_engine.net.urls import origin_of
-from odf_engine.progress import Reporter
-from odf_engine.settings import FetchConfig
+from urllib3 import HTTPResponse
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from odf_engine.net.connector import Connector, Proxy, port_of
 
 MIN_BYTES_PER_SECOND: Final = 1 << 10
-"""Bytes a second: what comes slower for as long as the patience for reading lasts is given up."""
+"""Slower transfers fail, measured over the read timeout."""
 MAX_HEADER_BYTES: Final = 1 << 18
-PIECE: Final = 1 << 18
-"""Bytes that are handed on at once where they come fast: so few that they stay in the cache of a core."""
+Origin = tuple[str, str, int]
+"""Scheme, host and port."""
+_BUFFER_BYTES: Final = 1 << 14
 _MAX_IDLE: Final = 64
+# Its warnings quote URLs, which may have a signature in the query.
+logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
 class TransferTooSlow(TimeoutError):
-    """Something comes, but too slowly to wait for its end."""
+    """Bytes arrive, but below the minimum rate."""
 
 
 class ResponseTooLarge(OSError):
-    """More came than an answer of this size can need."""
+    """More bytes arrived than a response of this size needs."""
 
 
 class GuardedReader(io.RawIOBase):
-    """What comes from a socket, as long as it comes fast enough and not without end.
+    """Reads a socket, with limits on time and size.
 
-    The headers have to be there within ``patience`` seconds. Of a body there have to come ``patience`` times
-    :data:`MIN_BYTES_PER_SECOND` bytes, or all of it, in each ``patience`` seconds spent waiting for it.
+    The headers must arrive within ``patience`` seconds. Of the body, ``patience`` times ``min_rate`` bytes,
+    or all of it, must arrive in each ``patience`` seconds spent waiting.
+
+    Args:
+        patience: seconds.
+        min_rate: bytes per second; with 0, only silence fails.
     """
 
-    def __init__(self, sock: socket.socket, patience: float) -> None:
-        self._sock, self._patience = sock, patience
+    def __init__(self, sock: socket.socket, patience: float, min_rate: int) -> None:
+        self._sock, self._patience, self._min_rate = sock, patience, min_rate
         self._file = sock.makefile("rb", buffering=0)
         if hasattr(socket, "TCP_QUICKACK"):
             # Else a server that sends headers and body apart waits 40 ms between the two.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        self._least: float | None = None
-        self._left = patience
-        self._came = 0
-        self._allowed = MAX_HEADER_BYTES
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._in_body = False
+        self._seconds_left = patience
+        self._received = 0
+        self._bytes_left = MAX_HEADER_BYTES
 
-    def body(self, at_most: int) -> None:
-        """The headers are over; of the body, with what is around it, so many bytes may come."""
-        self._least = self._patience * MIN_BYTES_PER_SECOND
-        self._left, self._came, self._allowed = self._patience, 0, at_most
+    def start_body(self, max_bytes: int) -> None:
+        """End the limits of the headers; allow ``max_bytes`` for the body and its chunk headers."""
+        self._in_body = True
+        self._seconds_left, self._received, self._bytes_left = self._patience, 0, max_bytes
+
+    def has_more(self) -> bool:
+        """Return whether a read would not block."""
+        return bool(self._poll.poll(0))
+
+    def limit_wait(self, seconds: float) -> None:
+        """Set how long the next read may take."""
+        self._seconds_left = seconds
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a buffered file, as :class:`http.client.HTTPResponse` requires of a socket."""
+        return io.BufferedReader(self, _BUFFER_BYTES)
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Waits for bytes."""
-        begun = monotonic()
-        self._sock.settimeout(max(self._left, 0.001))
+        """Wait for bytes.
+
+        Raises:
+            TransferTooSlow, TimeoutError: time is up.
+            ResponseTooLarge: more bytes than allowed.
+        """
+        started = monotonic()
+        self._sock.settimeout(max(self._seconds_left, 0.001))
         try:
             count = self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
         except TimeoutError:
-            raise (TransferTooSlow if self._came else TimeoutError) from None
-        self._left -= monotonic() - begun
-        self._came += count
-        self._allowed -= count
-        if self._allowed < 0:
+            raise (TransferTooSlow if self._received else TimeoutError) from None
+        self._seconds_left -= monotonic() - started
+        self._received += count
+        self._bytes_left -= count
+        if self._bytes_left < 0:
             raise ResponseTooLarge
-        if self._least is not None and self._came >= self._least:
-            self._left, self._came = self._patience, 0
+        if self._in_body and self._received >= self._patience * self._min_rate:
+            self._seconds_left, self._received = self._patience, 0
         return count
 
     def close(self) -> None:
-        """Lets go of the socket, which stays open for whoever else has it."""
+        """Release the socket, which stays open if the connection still uses it."""
         self._file.close()
         super().close()
 
 
-class StoppableReporter(Reporter):
-    """Says to stop when somebody else says so, or when this is ended; what is told goes to the other one."""
-
-    def __init__(self, outer: Reporter) -> None:
-        super().__init__()
-        self._outer = outer
-        self._link = ExitStack()
-        self._link.enter_context(outer.on_cancel(self.cancel))
-
-    def log(self, text: str, level: str = "info") -> None:
-        """Goes to the log."""
-        self._outer.log(text, level)
-
-    def end(self) -> None:
-        """From now on everybody has to stop."""
-        self._link.close()
-        self.cancel()
-
-
-class _Made:
-    """A socket as ``http.client`` wants it, whose answers are watched."""
-
-    def __init__(self, sock: socket.socket, patience: float) -> None:
-        self.watched = GuardedReader(sock, patience)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self.watched, 1 << 14)
-
-
-class Connection:
-    """A connection to an origin.
+class ResponseLimits(NamedTuple):
+    """Limits on the responses of one client.
 
     Attributes:
-        used: it has carried an exchange before.
-        proxy: it leads to this one, which wants to know where every single request goes.
+        patience: seconds; see :class:`GuardedReader`.
+        min_rate: bytes per second.
+        enforce_length: stop at Content-Length. Without it, a body is read until the server closes the
+            connection, so that a wrong Content-Length can be detected.
     """
 
+    patience: float
+    min_rate: int
+    enforce_length: bool
+
+
+class _UnmeasuredResponse(http.client.HTTPResponse):
+    """A response whose body may be longer than Content-Length."""
+
+    def begin(self) -> None:
+        super().begin()
+        if self.status in (200, 206):
+            self.length = None
+
+
+class GuardedConnection(HTTPConnection):
+    """A connection of urllib3 with a checked address and guarded responses.
+
+    Attributes:
+        origin: scheme, host and port of the pool that it belongs to.
+        proxy_used: leads to this proxy, if any.
+        is_reused: it has carried an exchange before.
+        reader: of the current response.
+    """
+
+    reader: GuardedReader
+    _uses_tls = False
+
     def __init__(
-        self, origin: str, client: http.client.HTTPConnection, sock: socket.socket, proxy: Proxy | None
+        self, origin: Origin, connector: Connector, proxy: Proxy | None, limits: ResponseLimits, **rest: Any
     ) -> None:
-        self.origin, self.client, self.sock, self.proxy = origin, client, sock, proxy
-        self.used = False
-        self._buffer: memoryview | None = None
-        client.sock = sock
-        client.auto_open = 0
+        super().__init__(*origin[1:], timeout=limits.patience, **rest)
+        self.origin, self.proxy_used, self.is_reused = origin, proxy, False
+        self._connector, self._limits = connector, limits
+        self.response_class = self._guarded_response  # type: ignore[assignment]
 
-    @property
-    def buffer(self) -> memoryview:
-        """Room for a piece of an answer: made once, as much comes over one connection."""
-        if self._buffer is None:
-            self._buffer = memoryview(bytearray(PIECE))
-        return self._buffer
+    def exchange(
+        self, method: str, target: str, headers: Mapping[str, str], body: Iterable[bytes] | None
+    ) -> HTTPResponse:
+        """Send a request, and return the response without its body.
 
-    def answer(self, patience: float) -> tuple[http.client.HTTPResponse, GuardedReader]:
-        """Waits for the answer to what was asked."""
-        made: list[_Made] = []
+        Raises:
+            OSError, http.client.HTTPException, urllib3.exceptions.HTTPError: the connection broke, or the
+                response is invalid.
+        """
+        if self.sock is None:
+            self.connect()
+            assert self.sock is not None
+            self.sock.settimeout(self.timeout)
+        # A server that closes the connection before the end of the body may have sent the reason.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            options = {"preload_content": False, "decode_content": False}
+            self.request(method, target, body=body, headers=headers, **options)
+        response = self.getresponse()
+        if not self._limits.enforce_length:
+            response.length_remaining = None
+        return response
 
-        def response(sock: socket.socket, **rest: Any) -> http.client.HTTPResponse:
-            made.append(_Made(sock, patience))
-            return http.client.HTTPResponse(made[0], **rest)  # type: ignore[arg-type]
+    def _new_conn(self) -> socket.socket:
+        host, port = self.origin[1:]
+        return self._connector.connect(host, port, self.proxy_used, tunnel=self._uses_tls)
 
-        self.client.response_class = response  # type: ignore[assignment]
-        return self.client.getresponse(), made[0].watched
+    def _guarded_response(self, sock: socket.socket, **rest: Any) -> http.client.HTTPResponse:
+        self.reader = GuardedReader(sock, self._limits.patience, self._limits.min_rate)
+        kind = http.client.HTTPResponse if self._limits.enforce_length else _UnmeasuredResponse
+        return kind(self.reader, **rest)  # type: ignore[arg-type]
+
+
+class GuardedTlsConnection(GuardedConnection, HTTPSConnection):
+    """The same over TLS."""
+
+    default_port = HTTPSConnection.default_port  # type: ignore[misc]
+    _uses_tls = True
 
 
 class ConnectionPool:
-    """The connections of one remote; safe from several threads.
+    """The keep-alive connections of one client; safe from several threads."""
 
-    Args:
-        url: the address that a person named.
-        reporter: says when all is over.
-    """
-
-    def __init__(self, url: str, config: FetchConfig, reporter: Reporter) -> None:
-        self._home, self._host = origin_of(url), urlsplit(url).hostname or ""
-        self._config, self._reporter = config, reporter
-        self._idle: dict[str, list[Connection]] = defaultdict(list)
-        self._sockets: set[socket.socket] = set()
-        self._known: dict[str, list[str]] = {}
-        self._context: ssl.SSLContext | None = None
+    def __init__(self, connector: Connector, limits: ResponseLimits) -> None:
+        self._connector, self._limits = connector, limits
+        self._idle: dict[Origin, list[GuardedConnection]] = defaultdict(list)
         self._lock = threading.Lock()
-        self._link = ExitStack()
-        self._link.enter_context(reporter.on_cancel(self.abort))
 
-    def acquire(self, url: str, *, fresh: bool = False) -> Connection:
-        """A connection to the origin of a URL that nobody else uses.
+    def acquire(self, parts: SplitResult) -> GuardedConnection:
+        """Return an idle connection for a URL, or one that is not open yet.
 
         Raises:
-            SourceUnavailable: it may not go there.
-            OSError: it cannot be had.
+            SourceUnavailable: the proxy of the environment is not supported.
+            ValueError: the URL has an invalid port.
         """
-        origin = origin_of(url)
+        origin = parts.scheme, parts.hostname or "", port_of(parts)
         with self._lock:
             idle = self._idle[origin]
             while idle:
                 connection = idle.pop()
-                if not fresh and not _says_something(connection.sock):
+                if connection.is_connected:
                     return connection
-                self._discard([connection])
-        return self._open(origin, url)
+                connection.close()
+        proxy = self._connector.select_proxy(parts)
+        if origin[0] == "http":
+            return GuardedConnection(origin, self._connector, proxy, self._limits)
+        context = self._connector.tls_context
+        return GuardedTlsConnection(origin, self._connector, proxy, self._limits, ssl_context=context)
 
-    def release(self, connection: Connection) -> None:
-        """Takes a connection back for the next one who asks."""
-        connection.used = True
+    def release(self, connection: GuardedConnection) -> None:
+        """Keep a connection for the next request, or close it if there are many."""
+        connection.is_reused = True
         with self._lock:
             idle = self._idle[connection.origin]
-            if len(idle) < _MAX_IDLE and not self._reporter.cancelled:
+            if len(idle) < _MAX_IDLE:
                 idle.append(connection)
-                return
-        self.discard(connection)
+            else:
+                connection.close()
 
-    def discard(self, connection: Connection) -> None:
-        """Closes a connection."""
+    def close(self) -> None:
+        """Close the idle connections; shut down the others, so that reads and writes end at once."""
         with self._lock:
-            self._discard([connection])
-
-    def abort(self) -> None:
-        """Cuts off what anybody waits for, and closes what nobody uses."""
-        with self._lock:
-            for idle in self._idle.values():
-                self._discard(idle)
+            for connection in chain.from_iterable(self._idle.values()):
+                connection.close()
             self._idle.clear()
-            sockets = list(self._sockets)
-        for sock in sockets:
-            with suppress(OSError):
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-    def _discard(self, connections: list[Connection]) -> None:
-        for connection in connections:
-            self._sockets.discard(connection.sock)
-            with suppress(OSError):
-                connection.client.close()
-                connection.sock.close()
-
-    # --- New ones ---
-
-    def _open(self, origin: str, url: str) -> Connection:
-        parts = urlsplit(url)
-        host, secure = parts.hostname or "", parts.scheme == "https"
-        port = parts.port or (443 if secure else 80)
-        proxy = select_proxy(parts)
-        if proxy is None:
-            sock = self._connect(host, self._allowed(origin, host, port), port)
-        else:
-            self._check_by_looks(origin, host)
-            sock = self._connect(proxy.host, self._resolved(proxy.host, proxy.port), proxy.port)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            client: http.client.HTTPConnection
-            if secure:
-                if proxy is not None:
-                    open_tunnel(sock, proxy, host, port)
-                context = self._trusted()
-                client = http.client.HTTPSConnection(host, port, context=context)
-                sock = self._noted(
-                    sock, context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-                )
-                sock.do_handshake()
-            else:
-                client = http.client.HTTPConnection(host, port)
-            # Whoever cancels sees this socket, or is seen here.
-            self._reporter.raise_if_cancelled()
-        except BaseException:
-            self._forget(sock)
-            raise
-        return Connection(origin, client, sock, None if secure else proxy)
-
-    def _allowed(self, origin: str, host: str, port: int) -> list[str]:
-        addresses = self._resolved(host, port)
-        if origin == self._home or not any(map(is_public_address, self._resolved(self._host, port))):
-            return addresses
-        allowed = [address for address in addresses if is_public_address(address)]
-        if not allowed:
-            raise _inside(host if host == addresses[0] else f"{host}, which is {addresses[0]},")
-        return allowed
-
-    def _check_by_looks(self, origin: str, host: str) -> None:
-        if origin != self._home and looks_private(host) and not looks_private(self._host):
-            raise _inside(host)
-
-    def _resolved(self, host: str, port: int) -> list[str]:
-        """The addresses of a host: asked for once, so that they cannot change in between."""
-        if (known := self._known.get(host)) is None:
-
-            def ask() -> list[str]:
-                name = "localhost" if host.endswith(".localhost") else host  # RFC 6761
-                found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-                return list(dict.fromkeys(str(address[0]) for *_, address in found))
-
-            known = self._known.setdefault(host, run_cancellable(ask, lambda: None, self._reporter))
-        return known
-
-    def _connect(self, host: str, addresses: list[str], port: int) -> socket.socket:
-        failure: OSError = OSError(f"{host} has no address")
-        for address in addresses:
-            self._reporter.raise_if_cancelled()
-            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-            with self._lock:
-                self._sockets.add(sock)
-            try:
-                sock.settimeout(self._config.connect_timeout_seconds)
-                sock.connect((address, port))
-            except OSError as error:
-                failure = error
-                self._forget(sock)
-            else:
-                return sock
-        self._reporter.raise_if_cancelled()
-        raise failure
-
-    def _noted(self, old: socket.socket, new: ssl.SSLSocket) -> ssl.SSLSocket:
-        with self._lock:
-            self._sockets.discard(old)
-            self._sockets.add(new)
-        return new
-
-    def _forget(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._sockets.discard(sock)
-        sock.close()
-
-    def _trusted(self) -> ssl.SSLContext:
-        """Checks certificates by what the system trusts, or ``SSL_CERT_FILE``."""
-        with self._lock:
-            if self._context is None:
-                self._context = ssl.create_default_context()
-                self._context.set_alpn_protocols(["http/1.1"])
-            return self._context
-
-
-def _says_something(sock: socket.socket) -> bool:
-    """Whether a server has ended a connection, or sent more than it should have, without being asked."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _inside(there: str) -> SourceUnavailable:
-    return SourceUnavailable(
-        f"the server leads to {there} in a network of this machine, and is not followed there",
-        hint="a server of the internet has no business there: tell its owner",
-    )
+        self._connector.abort()

@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 
 BUCKET: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,253}[a-zA-Z0-9]")
-"""What a bucket may be called."""
+"""Valid names of buckets."""
 ACCESS_DENIED_CODES: Final = frozenset(
     {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN", "INVALID_TOKEN"}
 )
-"""Codes of errors that better credentials would mend."""
+"""Codes of errors that other credentials may avoid."""
 _REASON: Final = re.compile(r"AWS Error ([A-Z_0-9]+)(?: \(HTTP status (\d+)\))?[^:]*: *(.*)", re.DOTALL)
 _ANYWHERE: Final = "us-east-1"
 
 
 class S3Credentials(NamedTuple):
-    """Credentials that were given for one bucket; ``session`` is the token of temporary ones."""
+    """Credentials for one bucket. Temporary ones have a session token."""
 
     access: str
     secret: str
     session: str | None
 
     def __repr__(self) -> str:
-        return "Keys(…)"
+        return "S3Credentials(…)"
 
 
 class S3Error(NamedTuple):
-    """What an error of Arrow says of one of the service: its code in capitals, and the HTTP status."""
+    """An error of the service, as Arrow reports it: code in capitals, HTTP status, text."""
 
     code: str
     status: int | None
@@ -53,7 +53,7 @@ class S3Error(NamedTuple):
 
 
 def endpoint_of(config: FetchConfig) -> str:
-    """The service that settings or environment name; empty: Amazon's."""
+    """Return the endpoint of the settings or the environment; empty for Amazon."""
     return (
         config.s3_endpoint
         or os.environ.get("AWS_ENDPOINT_URL_S3")
@@ -71,19 +71,20 @@ def file_system(
     keys: S3Credentials | None = None,
     attempts: int = 1,
 ) -> S3FileSystem:
-    """A connection to the service that has a bucket.
+    """Return a file system for a bucket.
 
     Args:
-        bucket: its region is asked for where neither settings nor environment say it.
-        config: region and patience.
-        endpoint: URL or ``HOST:PORT`` of the service; empty: Amazon's.
-        anonymous: show no credentials.
-        keys: the credentials; by default those that every program of Amazon's finds.
-        attempts: how often a request that may succeed the next time is made, in all.
+        bucket: its region is looked up if neither settings nor environment have one.
+        config: region and timeouts.
+        endpoint: URL or ``HOST:PORT`` of the service; empty for Amazon.
+        anonymous: send no credentials.
+        keys: credentials; by default those of the AWS environment.
+        attempts: maximum number of attempts for a request that fails temporarily.
 
     Raises:
-        OSError: Amazon's service has no such bucket, or nothing answers.
+        OSError: the bucket does not exist, or the service cannot be reached.
     """
+    # Deferred: Arrow is slow to import.
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
 
     region = config.s3_region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -99,14 +100,14 @@ def file_system(
         scheme=parts.scheme if parts else "https",
         connect_timeout=config.connect_timeout_seconds,
         request_timeout=config.read_timeout_seconds,
-        background_writes=False,  # else all of a large object would wait in memory
-        allow_delayed_open=True,  # what is small goes in one request
+        background_writes=False,  # else a large object is buffered in memory
+        allow_delayed_open=True,  # a small object needs one request
         retry_strategy=AwsStandardS3RetryStrategy(max_attempts=attempts),
     )
 
 
 def parse_s3_error(error: OSError) -> S3Error:
-    """What was wrong; without a code when the service had nothing to do with it."""
+    """Return the code, status and text of an error; the code is empty if the service did not respond."""
     found = _REASON.search(str(error))
     if found is None:
         return S3Error("", None, str(error))
@@ -126,7 +127,7 @@ _Result = TypeVar("_Result")
 
 
 class S3Bucket(NamedTuple):
-    """Which service, and what opens it; ``endpoint`` is empty for Amazon's."""
+    """A bucket of a service, with its credentials; ``endpoint`` is empty for Amazon."""
 
     bucket: str
     endpoint: str
@@ -135,7 +136,7 @@ class S3Bucket(NamedTuple):
 
 
 class S3Client:
-    """What is asked of one bucket; may be used from several threads."""
+    """Cancellable calls for one bucket; safe from several threads."""
 
     def __init__(self, url: str, service: S3Bucket, reporter: Reporter) -> None:
         self._url = url
@@ -145,14 +146,14 @@ class S3Client:
         self._opened: S3FileSystem | None = None
 
     def run(self, what: str, work: Callable[[S3FileSystem], _Result]) -> _Result:
-        """Calls ``work`` in a thread of its own, which is left to itself when somebody cancels.
+        """Call ``work`` in a thread, which is abandoned on cancellation.
 
         Args:
-            what: what it is about, for errors.
+            what: the object, for errors.
 
         Raises:
-            NotFound: it is not there, or its bucket is not.
-            SourceUnavailable: the service does not answer, or refuses; retries are over.
+            NotFound: the object or its bucket does not exist.
+            SourceUnavailable: the service does not respond, or refuses, after the retries.
         """
         try:
             return run_cancellable(lambda: work(self._connection()), lambda: None, self._reporter)
@@ -162,7 +163,7 @@ class S3Client:
             raise self._failure(what, parse_s3_error(error)) from None
 
     def close(self) -> None:
-        """Lets go of the connections."""
+        """Release the connections."""
         self._opened = None
 
     def _connection(self) -> S3FileSystem:
@@ -194,7 +195,7 @@ class S3Client:
         elif found.status == 301:
             text = "the bucket is in another region"
             hint = "say in which: odf config set fetch.s3Region REGION"
-        elif found.status == 400:  # without more words, where only the size was asked for
+        elif found.status == 400:  # of a HEAD request, which has no body
             text, hint = f"the service answered 400 for {what}", f"the credentials may have expired: {login}"
         elif found.status is not None or found.code == "INTERNAL_FAILURE":
             words = self._without_keys(found.text).replace("No response body.", "")

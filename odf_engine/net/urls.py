@@ -1,4 +1,4 @@
-"""URL normalization: one spelling for each address, origins, redaction of logins."""
+"""URL normalization, origins, and redaction of logins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odf_engine.identity.names import is_valid_name
 
 
 def without_login(url: str) -> str:
-    """The URL without user and password, which are sent as a header and shown nowhere."""
+    """Return the URL without user and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
@@ -30,23 +30,23 @@ SCHEMES: Final = (
     "ipns",
 )
 _PORTS: Final = {"http": 80, "https": 443}
-_KEPT: Final = ":@!$&'()*+,;=~"
-"""What stays as it is in a part of a path, beside letters, digits and ``-._``; all else becomes ``%..``."""
-_UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f]")
+_SAFE: Final = ":@!$&'()*+,;=~"
+"""Characters of a path segment that are not percent-encoded, besides letters, digits and ``-._``."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def normalize_url(text: str) -> str:
-    """An address in its one spelling: scheme and host in small letters, no usual port, a slash at its end.
+    """Return the canonical form of a URL: scheme and host in lower case, no default port, a slash at its end.
 
-    A folder without ``file:`` before it, such as ``/mnt/stick/cities``, is an address too.
+    A path of a folder, such as ``/mnt/stick/cities``, becomes a ``file:`` URL.
 
     Raises:
-        UsageError: a scheme that is not known, no host, ``..`` in the path, a login in the address.
+        UsageError: unknown scheme, no host, ``..`` in the path, or a login in the URL.
     """
     text = text.strip()
     if has_surrogates(text):
         raise UsageError(f"an address is UTF-8 text, and {text!r} is not")
-    if _UNSEEN.search(text):
+    if _CONTROL.search(text):
         raise UsageError("an address has no line breaks or control characters in it")
     if text.startswith(("/", "./", "../", "~/")) or text in (".", "..", "~"):
         return _folder(str(Path(text).expanduser()))
@@ -66,18 +66,18 @@ def normalize_url(text: str) -> str:
     if parts.query or parts.fragment:
         hint = "a dataset is a folder, and its address a path"
         raise UsageError("an address has no part behind ? or #", hint=hint)
-    if scheme == "file":  # in file://data/x, as people write it, `data` reads as a host
+    if scheme == "file":  # in file://data/x, `data` parses as the host
         return _folder(unquote(parts.path if parts.netloc == "localhost" else parts.netloc + parts.path))
     if not parts.hostname:
         raise UsageError(f"the {scheme}: address has no host")
     if {".", ".."} & {unquote(part) for part in parts.path.split("/")}:
         raise UsageError("an address has no . or .. in its path")
-    steps = [quote(unquote_to_bytes(part), safe=_KEPT) for part in parts.path.rstrip("/").split("/")]
-    return urlunsplit((scheme, _place(scheme, parts, port), "/".join(steps) + "/", "", ""))
+    steps = [quote(unquote_to_bytes(part), safe=_SAFE) for part in parts.path.rstrip("/").split("/")]
+    return urlunsplit((scheme, _netloc(scheme, parts, port), "/".join(steps) + "/", "", ""))
 
 
-def _place(scheme: str, parts: SplitResult, port: int | None) -> str:
-    """Host and port; what is no name of a host, such as a content identifier, keeps its letters."""
+def _netloc(scheme: str, parts: SplitResult, port: int | None) -> str:
+    """Return host and port. A content identifier is case-sensitive, and stays as it is."""
     if not scheme.endswith(("http", "https")):
         return parts.netloc
     return _host(parts) + ("" if port in (None, _PORTS[scheme.rpartition("+")[2]]) else f":{port}")
@@ -89,7 +89,7 @@ def _host(parts: SplitResult) -> str:
 
 
 def _folder(path: str) -> str:
-    # Not resolved: a link may be mended to lead elsewhere.
+    # Symbolic links are not resolved: their targets may change.
     absolute = str(Path(path).absolute())
     parts: list[str] = []
     for part in absolute.split("/"):
@@ -101,13 +101,13 @@ def _folder(path: str) -> str:
 
 
 def folder_of(url: str) -> Path | None:
-    """The folder that a ``file:`` address means; None: it is not one of these."""
+    """Return the folder of a ``file:`` URL; None for other URLs."""
     parts = urlsplit(url)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 def redact_url(url: str) -> str:
-    """An address as it may be shown."""
+    """Return a URL without login, query and fragment, for messages."""
     try:
         parts = urlsplit(url)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
@@ -116,9 +116,9 @@ def redact_url(url: str) -> str:
 
 
 def origin_of(url: str) -> str:
-    """What a login belongs to: scheme, host and port, in one spelling; of S3 also the bucket.
+    """Return the origin that a login belongs to: scheme, host and port; for S3 also the bucket.
 
-    The simple and the smart protocol of a server have the same one.
+    The simple and the smart protocol of a server have the same origin.
     """
     parts = urlsplit(url)
     scheme = parts.scheme.lower().removeprefix("odf+")
@@ -129,20 +129,20 @@ def origin_of(url: str) -> str:
 
 
 def supports_login(url: str) -> bool:
-    """Whether there can be a login for an address: folders and content identifiers have none."""
+    """Return whether a URL can have a login: folders and content identifiers cannot."""
     return urlsplit(url).scheme.lower() not in ("file", "ipfs", "ipns")
 
 
 def is_s3(url: str) -> bool:
-    """Whether it is an address of S3, whose logins are an access key and its secret."""
+    """Return whether a URL is one of S3, whose login is an access key and its secret."""
     return urlsplit(url).scheme.lower().partition("+")[0] == "s3"
 
 
 def dataset_name_from_url(url: str) -> str:
-    """A name for the dataset of an address: its last part that can be one, else its host.
+    """Return a dataset name from a URL: its last path segment that is a valid name, else its host.
 
     Raises:
-        UsageError: nothing in it can be a name.
+        UsageError: there is no valid name.
     """
     parts = urlsplit(url)
     for part in reversed(parts.path.split("/")):

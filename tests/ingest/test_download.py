@@ -13,6 +13,7 @@ import pytest
 
 from odf_engine.errors import Cancelled
 from odf_engine.net import address_policy, download
+from odf_engine.net.connector import Connector
 from odf_engine.net.download import PartialDownload, run_with_retries
 from odf_engine.progress import Reporter
 from odf_engine.settings import FetchConfig
@@ -130,12 +131,14 @@ def test_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None
     def resolve(host: str, port: int, **rest: object) -> list[tuple[object, ...]]:
         return [(0, 0, 0, "", (address, port)) for address in next(answers)]
 
-    def create(address: tuple[str, int], timeout: float) -> None:
+    def connect(sock: object, address: tuple[str, int]) -> None:
         connected.append(address)
         raise TimeoutError
 
     monkeypatch.setattr("socket.getaddrinfo", resolve)
-    monkeypatch.setattr("socket.create_connection", create)
-    with pytest.raises(TimeoutError):
-        address_policy.connect_tcp("rebinding.example", 80, 1, public_only=True)
-    assert connected == [("8.8.8.8", 80)]
+    monkeypatch.setattr("socket.socket.connect", connect)
+    connector = Connector(address_policy.PublicAddresses(), 1, Reporter())
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            connector.connect("rebinding.example", 80)
+    assert connected == [("8.8.8.8", 80)] * 2

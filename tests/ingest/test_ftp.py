@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import Cancelled, SourceUnavailable
-from odf_engine.ingest.fetch import ftp as ftp_module
 from odf_engine.metadata.model import FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.net import ftp as ftp_module
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.fetching import get
 from tests.ingest.ftp_server import Server, ftp_server, make_certificate

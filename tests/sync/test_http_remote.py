@@ -246,11 +246,8 @@ def test_cancel_while_a_server_hangs(
     assert time.monotonic() - began < 1
 
 
-def test_a_reader_that_stops(
-    remote: HttpRemote, server: HostileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_stops(remote: HttpRemote, server: HostileServer) -> None:
     """Closing the iterator lets go of the connection, and nothing is read for nobody."""
-    monkeypatch.setattr("odf_engine.net.http_client._MAX_PIECE", 0)
     ended = threading.Event()
 
     def behave(exchange: Exchange) -> None:
@@ -337,7 +334,7 @@ def test_a_server_of_the_internet_leads_nowhere_inside(
 ) -> None:
     # On this machine, for once, the second address stands for the internet.
     monkeypatch.setattr(
-        "odf_engine.net.http_connection.is_public_address", lambda address: address == "127.0.0.2"
+        "odf_engine.net.address_policy.is_public_address", lambda address: address == "127.0.0.2"
     )
     with hostile(folder, host="127.0.0.2") as public, hostile(folder) as inside:
         public.says["ds/refs"] = lambda exchange: exchange.answer(
@@ -430,8 +427,8 @@ def test_put(server: HostileServer, access: RemoteAccess, tmp_path: Path) -> Non
     heard: list[int] = []
     server.says["ds"] = lambda exchange: exchange.answer("307 On", b"", "Location: /elsewhere?signed=1")
     server.says["elsewhere"] = lambda exchange: exchange.answer("201 Made")
-    with closing(HttpClient(f"{server.url}ds/", access)) as web:
-        web.request("PUT", f"{server.url}ds/data/x", body=file, told=heard.append).close()
+    with closing(HttpClient.for_remote(f"{server.url}ds/", access)) as web:
+        web.request("PUT", f"{server.url}ds/data/x", body=file, on_sent=heard.append).close()
         assert [asked.body for asked in server.asked] == [DATA, DATA]
         assert heard[-1] == len(DATA)
         server.says["ds"] = lambda exchange: exchange.answer("303 See", b"", "Location: /elsewhere")
@@ -443,7 +440,7 @@ def test_put_that_is_refused_early(access: RemoteAccess) -> None:
     """A server that does not read to the end has said why."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
-        closing(HttpClient(f"http://127.0.0.1:{listening.getsockname()[1]}/", access)) as web,
+        closing(HttpClient.for_remote(f"http://127.0.0.1:{listening.getsockname()[1]}/", access)) as web,
     ):
 
         def refuse() -> None:
@@ -496,7 +493,7 @@ def test_a_tunnel(
     context.load_cert_chain(certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     monkeypatch.setenv("https_proxy", server.url)
-    monkeypatch.setattr("odf_engine.net.address_policy._is_here", lambda host: False)
+    monkeypatch.setattr("odf_engine.net.connector._is_loopback", lambda host: False)
 
     def tunnel(exchange: Exchange) -> None:
         host, port = exchange.asked.path.split(":")
@@ -514,6 +511,10 @@ def test_a_tunnel(
             assert remote.head() == HEAD
             assert whole(remote) == DATA
         assert len(server.asked) == 1
+        with closing(open_remote(f"odf+{secure.url}ds/", access)) as remote:
+            assert remote.block_batch(None, HEAD) is None  # a session is refused
+        assert [asked.path for asked in secure.asked][-1] == "/ds/pull"
+        assert len(server.asked) == 2
         server.says["localhost:"] = lambda exchange: exchange.answer("403 No")
         with pytest.raises(SourceUnavailable, match=r"the proxy .* answered 403"):
             HttpRemote(f"{secure.url}ds/", access).head()

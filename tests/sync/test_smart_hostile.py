@@ -18,7 +18,7 @@ from odf_engine.errors import BadData, Conflict, OdfError, SourceUnavailable, Un
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import AddData, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.net import http_connection
+from odf_engine.net import address_policy
 from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.sync.smart import smart_remote
 from odf_engine.sync.smart.messages import HeaderRow, TransferUrl
@@ -172,7 +172,7 @@ def test_a_server_that_leads_to_another_origin_gets_no_login_there(here, there, 
 def test_a_public_server_does_not_lead_into_the_network_around_us(
     here, there, node, remote, access, what, monkeypatch
 ):
-    monkeypatch.setattr(http_connection, "is_public_address", lambda address: address != "127.0.0.2")
+    monkeypatch.setattr(address_policy, "is_public_address", lambda address: address != "127.0.0.2")
     entry = make_root(there if what == "pull" else here, slices=1)
     node.location = lambda path: f"http://127.0.0.2:{node.port}/{NAME}/{path}"
     if what == "pull":
@@ -261,7 +261,7 @@ def test_a_server_that_leads_nowhere(here, there, node, remote, access, url, kin
 
 
 def test_a_server_that_never_comes_to_an_end(here, there, node, remote, access, monkeypatch):
-    monkeypatch.setattr(smart_remote, "_MAX_SAID", 5)
+    monkeypatch.setattr(smart_remote, "_MAX_CONFIRMATIONS", 5)
     node.lazy = True
 
     async def said():

@@ -1,4 +1,4 @@
-"""Fetches batches that an OCI container prints."""
+"""Fetches the batches that an OCI container prints."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable, Unsupported
+from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.ingest.prep_step import CommandResult, run_command
 from odf_engine.metadata.model import Container, SourceState
 from odf_engine.metadata.timestamp import Timestamp
@@ -23,11 +24,8 @@ from odf_engine.progress import Reporter
 from odf_engine.settings import FetchConfig
 from odf_engine.workspace.environment import resolve_variable
 
-if TYPE_CHECKING:
-    from odf_engine.ingest.fetch.model import FetchContext, Payload
-
 BATCH_SIZE: Final = 10_000
-"""Rows a batch, as a wish: an image may heed it, and a definition may set another."""
+"""Preferred number of rows in a batch; images may ignore it, and definitions may replace it."""
 _OUT: Final = "/opt/odf/out"
 _ETAG, _LAST_MODIFIED, _HAS_MORE = "new-etag", "new-last-modified", "new-has-more-data"
 _MAX_STATE: Final = 4096
@@ -51,29 +49,27 @@ class _Batch:
 
 
 def fetch_container(step: Container, context: FetchContext) -> Iterator[Payload]:
-    """What the container has that is new since ``context.state``, a payload a batch.
+    """Yield the output of a container since ``context.state``, one payload per batch.
 
     Raises:
-        Unsupported: there is nothing here that runs containers.
-        SourceUnavailable: it does not work, has no such image, or the container failed.
-        BadData: the container's files do not make sense.
-        InvalidManifest: the name of the image or of a variable is none.
+        Unsupported: no container runtime is installed.
+        SourceUnavailable: the runtime fails, the image is missing, or the container failed.
+        BadData: the files of the container are invalid.
+        InvalidManifest: the name of the image or of a variable is invalid.
         Cancelled: the container was killed.
     """
-    from odf_engine.ingest.fetch.model import Payload
-
     runtime = _Runtime.find(context.config, context.reporter, context.job)
     command = _command(step)
     variables = _variables(step, context)
-    runtime.have(step.image)
+    runtime.ensure_image(step.image)
     state, number = context.state, 1
     while True:
         name = step.image if number == 1 else f"{step.image}, batch {number}"
         with tempfile.TemporaryDirectory(
             dir=context.job, prefix="container-", ignore_cleanup_errors=True
         ) as folder:
-            batch = _run(runtime, Path(folder), name, command, {**variables, **_given(state)})
-            if not _is_news(batch, state, name):
+            batch = _run(runtime, Path(folder), name, command, {**variables, **_state_variables(state)})
+            if not _is_new(batch, state, name):
                 context.reporter.log(f"{name}: nothing new")
                 return
             yield Payload(batch.path, name, batch.state, event_time=None)
@@ -82,15 +78,15 @@ def fetch_container(step: Container, context: FetchContext) -> Iterator[Payload]
         state, number = batch.state, number + 1
 
 
-def _is_news(batch: _Batch, before: SourceState | None, name: str) -> bool:
-    moved = batch.state is not None and batch.state != before
-    if batch.has_more and not moved:
+def _is_new(batch: _Batch, before: SourceState | None, name: str) -> bool:
+    has_new_state = batch.state is not None and batch.state != before
+    if batch.has_more and not has_new_state:
         raise BadData(
             "the container says that there is more, but left no new state to go on from",
             where=name,
             hint="it has to write $ODF_NEW_ETAG_PATH or $ODF_NEW_LAST_MODIFIED_PATH",
         )
-    return moved or batch.path.stat().st_size > 0
+    return has_new_state or batch.path.stat().st_size > 0
 
 
 def _run(
@@ -98,17 +94,17 @@ def _run(
 ) -> _Batch:
     out = folder / "out"
     out.mkdir()
-    out.chmod(0o777)  # whoever the container runs as; the folder around it is closed to others
+    out.chmod(0o777)  # for any user of the container; the parent folder is private
     data = folder / "data"
     runtime.run(name, command, variables, out, data)
     return _Batch(data, _state(out, name), _has_more(out, name))
 
 
-# --- What the container gets ---------------------------------------------------------------------
+# --- Input ---------------------------------------------------------------------------------------
 
 
 def _command(step: Container) -> list[str]:
-    """Everything of the command line that the definition says: entry point, image, arguments."""
+    """Return the part of the command line that the definition determines: entry point, image, arguments."""
     if not _IMAGE.fullmatch(step.image):
         raise InvalidManifest(f"'{step.image}' is not the name of a container image", where="fetch.image")
     first, *rest = step.command or [""]
@@ -139,19 +135,15 @@ def _variables(step: Container, context: FetchContext) -> dict[str, str]:
     }
 
 
-def _given(state: SourceState | None) -> dict[str, str]:
-    from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
-
+def _state_variables(state: SourceState | None) -> dict[str, str]:
     names = {ETAG: "ODF_ETAG", LAST_MODIFIED: "ODF_LAST_MODIFIED"}
     return {names[state.kind]: state.value} if state is not None and state.kind in names else {}
 
 
-# --- What it leaves ------------------------------------------------------------------------------
+# --- Output --------------------------------------------------------------------------------------
 
 
 def _state(out: Path, name: str) -> SourceState | None:
-    from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME
-
     if etag := _read(out / _ETAG, name):
         return SourceState(SOURCE_NAME, ETAG, etag)
     if modified := _read(out / _LAST_MODIFIED, name):
@@ -172,7 +164,7 @@ def _has_more(out: Path, name: str) -> bool:
 
 
 def _read(path: Path, name: str) -> str | None:
-    """The text of a file that a container wrote; never of one that it linked to."""
+    """Return the text of a file that a container wrote. Symbolic links are not followed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -193,12 +185,12 @@ def _read(path: Path, name: str) -> str | None:
         raise BadData(f"{path.name} is not UTF-8 text", where=name) from None
 
 
-# --- What runs it --------------------------------------------------------------------------------
+# --- Runtime -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Runtime:
-    """The program that runs containers."""
+    """The container runtime."""
 
     program: str
     config: FetchConfig
@@ -219,8 +211,8 @@ class _Runtime:
             " odf config set fetch.containerRuntime PATH",
         )
 
-    def have(self, image: str) -> None:
-        """Pulls the image unless it is here."""
+    def ensure_image(self, image: str) -> None:
+        """Pull the image, unless it is present."""
         target = self.job / "image"
         shown = self._do(["image", "inspect", "--format", "{{.Id}}", "--", image], target, "debug")
         if shown.code == 0:
@@ -237,14 +229,14 @@ class _Runtime:
             )
 
     def run(self, name: str, command: list[str], variables: Mapping[str, str], out: Path, data: Path) -> None:
-        """Runs the container; what it prints goes to ``data``, and it may write to ``out``."""
+        """Run a container; its standard output goes to ``data``, and it may write to ``out``."""
         if ":" in str(out):
             raise Unsupported(
                 "containers cannot be given a folder whose path has a colon",
                 where=str(out),
                 hint="use a workspace elsewhere",
             )
-        listed = out.parent / "variables"  # not on the command line, which every process may read
+        listed = out.parent / "variables"  # not in the arguments, which every process can read
         listed.touch(mode=0o600)
         listed.write_text("".join(f"{key}={value}\n" for key, value in variables.items()))
         container = f"odf-{os.getpid()}-{secrets.token_hex(6)}"
@@ -274,7 +266,7 @@ class _Runtime:
         )
 
     def _kill(self, container: str) -> None:
-        # `rm` alone would give the container time to end.
+        # `rm` alone waits for the container.
         for arguments in (["kill", container], ["rm", "-f", container]):
             with suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run(

@@ -1,14 +1,20 @@
-"""Chooses the fetcher for a FetchStep; fetches local files."""
+"""Selects the fetcher for a FetchStep; fetches local files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from odf_engine.errors import InvalidManifest, Unsupported
-from odf_engine.ingest.fetch.model import LAST_MODIFIED, SOURCE_NAME, Payload, file_stamp, require_readable
+from odf_engine.ingest.fetch.model import (
+    LAST_MODIFIED,
+    SOURCE_NAME,
+    FetchContext,
+    Payload,
+    file_stamp,
+    require_readable,
+)
 from odf_engine.metadata.model import (
     Container,
     FetchStep,
@@ -27,21 +33,17 @@ from odf_engine.workspace.environment import (
     redacted_errors,
 )
 
-if TYPE_CHECKING:
-    from odf_engine.ingest.fetch.model import FetchContext
-
 
 def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
-    """Payloads that are new since ``context.state``, oldest first; none at all means up to date.
+    """Yield the payloads since ``context.state``, oldest first; none if the dataset is up to date.
 
-    Variables are filled in where they are used; log lines, errors and payloads show the text as the
-    manifest has it.
+    Variables are substituted on use. Log lines, errors and payloads show the text of the manifest.
 
     Raises:
         SourceUnavailable: a missing file, an HTTP status, a broken connection, a variable that is not set.
-        BadData: an event time that cannot be read from a file's name.
+        BadData: an event time that cannot be parsed from the name of a file.
         Unsupported: a kind of source that this version cannot fetch.
-        InvalidManifest: the step contradicts itself.
+        InvalidManifest: the step is contradictory.
     """
     secrets = collect_secrets(context.environment, context.allowed)
     if secrets:
@@ -52,6 +54,7 @@ def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
 
 def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
     if isinstance(step, FilesGlob):
+        # Deferred: the network clients are slow to import, and a source needs one fetcher.
         from odf_engine.ingest.fetch.files_glob import fetch_files
 
         if find_variables(step.path):
@@ -108,7 +111,7 @@ def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
 
 
 def _fetch_file(step: Url, context: FetchContext) -> Payload | None:
-    """A local file, read in place; new when its modification time differs from the one remembered."""
+    """Return a local file, which is read in place; None if its modification time is that of the state."""
     path = context.resolve(context.substitute_variables(step.url))
     require_readable(path)
     stamp = file_stamp(path)

@@ -48,11 +48,11 @@ _TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
 
 
 def event_time_from_path(step: FromPath, name: str) -> Timestamp:
-    """The event time that the first group of the step's pattern finds in a file's name.
+    """Return the event time in the first group of the pattern, from the name of a file.
 
     Raises:
-        BadData: the name does not match, or what was found is not a time in the step's format.
-        InvalidManifest: the pattern or the format make no sense.
+        BadData: the name does not match, or the group is not a time in the format of the step.
+        InvalidManifest: the pattern or the format is invalid.
     """
     try:
         pattern = re.compile(step.pattern)
@@ -85,11 +85,11 @@ def event_time_from_path(step: FromPath, name: str) -> Timestamp:
 
 
 def parse_time(text: str, form: str) -> Timestamp:
-    """Reads a time in a SimpleDateFormat or strftime format.
+    """Parse a time in a SimpleDateFormat or strftime format.
 
     Raises:
-        ValueError: the text does not fit the format, or names an impossible time.
-        InvalidManifest: the format has a letter that is not known.
+        ValueError: the text does not match the format, or is an impossible time.
+        InvalidManifest: the format has an unknown letter.
     """
     try:
         if "%" in form:
@@ -223,10 +223,11 @@ INSERT INTO floors VALUES (?, ?) ON CONFLICT DO UPDATE SET name = max(name, excl
 
 
 class IngestedFiles:
-    """The files taken according to the newest blocks; :meth:`close` it.
+    """The files ingested up to the newest blocks; :meth:`close` it.
 
-    ``parse`` reads the value of a source state: a name and its hash, or a name and None, which means
-    that every name up to it was taken.
+    ``parse`` reads the value of a source state: a name and its hash, or a name and None, which means that
+    every name
+    up to it was ingested.
     """
 
     def __init__(self, dataset: Dataset, parse: Callable[[str], tuple[str, str | None]]) -> None:
@@ -244,45 +245,45 @@ class IngestedFiles:
             self._catch_up(dataset)
 
     def close(self) -> None:
-        """Lets the file go."""
+        """Close the database."""
         self._db.close()
 
     def any(self) -> bool:
-        """Whether anything was ever taken."""
+        """Return whether any file was ingested."""
         return bool(self._taken) or self._floor is not None
 
     def has(self, name: str) -> bool:
-        """Whether this file was taken."""
+        """Return whether a file was ingested."""
         return name in self._taken or (self._floor is not None and name <= self._floor)
 
     def digest(self, name: str) -> str | None:
-        """The hash a file had when it was taken, if that is known."""
+        """Return the hash of a file when it was ingested, if known."""
         return self._taken.get(name)
 
     def known_in_other_folder(self, name: str) -> bool:
-        """Whether a file of this name was taken from another folder."""
+        """Return whether a file of this name was ingested from another folder."""
         return name in self._elsewhere
 
     def was_moved(self, name: str, digest: str) -> bool:
-        """Whether this file was taken from another folder, with this content."""
+        """Return whether this file, with this content, was ingested from another folder."""
         return digest in self._elsewhere.get(name, ())
 
     def greatest(self) -> str | None:
-        """The greatest name that was taken."""
+        """Return the greatest name that was ingested."""
         return self._greatest
 
     def add(self, name: str, digest: str) -> None:
-        """A file was taken just now; its block is read from the chain at the next opening."""
+        """Record an ingested file; its block is read from the chain at the next opening."""
         self._taken[name] = digest
         self._greatest = max(name, self._greatest or name)
 
     def known_hash(self, name: str, stamp: tuple[int, int]) -> str | None:
-        """The hash of a file that still has this modification time and size."""
+        """Return the stored hash of a file with this modification time and size."""
         known = self._hashes.get(name)
         return known[2] if known is not None and known[:2] == stamp else None
 
     def note_hash(self, name: str, stamp: tuple[int, int], digest: str) -> None:
-        """Remembers the hash of a file with this modification time and size."""
+        """Store the hash of a file with this modification time and size."""
         self._hashes[name] = (*stamp, digest)
         with self._db:
             self._db.execute("REPLACE INTO hashes VALUES (?, ?, ?, ?)", (name, *stamp, digest))
@@ -298,7 +299,7 @@ class IngestedFiles:
         self._hashes: dict[str, tuple[int, int, str]] = {name: (*rest,) for name, *rest in hashes}
 
     def _catch_up(self, dataset: Dataset) -> None:
-        """Reads the blocks since the head that was seen last."""
+        """Read the blocks since the last known head."""
         head = dataset.head()
         if head is not None and str(head) != self._head:
             self._walk(dataset, str(head))
@@ -316,7 +317,7 @@ class IngestedFiles:
 
     def _walk(self, dataset: Dataset, head: str) -> None:
         found: list[tuple[str, str]] = []  # folders, and values of states, newest first
-        pending: list[str] = []  # values, until the source they came from is met
+        pending: list[str] = []  # values whose source comes earlier in the chain
         folder: str | None = None
         source_met = reached = False
         for stored in dataset.blocks(newest_first=True):
@@ -358,11 +359,11 @@ _VALUE: Final = re.compile(r"(.*?)\t(f1220[0-9a-f]{64})(?:\t(.*))?", re.DOTALL)
 
 
 def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
-    """The files that were not taken yet, in the step's order.
+    """Yield the files that have not been ingested, in the order of the step.
 
     Raises:
-        SourceUnavailable: nothing matches, and nothing was ever taken.
-        BadData: a name from which the event time cannot be read.
+        SourceUnavailable: no file matches, and none was ever ingested.
+        BadData: a name without a valid event time.
         InvalidManifest: order by event time without a source of event times.
     """
     reporter = context.reporter
@@ -400,7 +401,7 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
             state = SourceState(SOURCE_NAME, ETAG, _value(greatest, name, digest))
             reporter.log(f"file {path}, {stamp[1]:,} bytes")
             yield Payload(path, name, state, _event_time(step, root, name), stamp)
-            # The caller came back, so the file's block is in the chain.
+            # The caller requests the next file after the commit of this one.
             taken.add(name, digest)
             taken.note_hash(name, stamp, digest)
     finally:
@@ -408,7 +409,7 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
 
 
 def read_state(value: str) -> tuple[str, str | None]:
-    """What a state's value says was taken: a name and its hash, or, without hash, all names up to it."""
+    """Parse the value of a state: a name and its hash; without a hash, all names up to it were ingested."""
     match = _VALUE.fullmatch(value)
     if match is None:
         return value, None
@@ -420,10 +421,10 @@ def _value(greatest: str, name: str, digest: str) -> str:
 
 
 def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
-    """The folder before the first wildcard, and the matching files' names relative to it, sorted."""
+    """Return the folder before the first wildcard, and the sorted relative names of matching files."""
     path = Path(pattern).expanduser()
     parts = PurePath(base / path).parts
-    # The workspace's own folder may have any characters in its name.
+    # The path of the workspace may contain wildcards.
     own = 0 if path.is_absolute() else len(base.parts)
     magic = (at for at, part in enumerate(parts) if at >= own and glob.has_magic(part))
     fixed = next(magic, len(parts) - 1)
@@ -459,7 +460,7 @@ def _event_time(step: FilesGlob, root: Path, name: str) -> Timestamp | None:
 
 
 def _moved(root: Path, name: str, taken: IngestedFiles, reporter: Reporter) -> bool:
-    """Whether a file was taken from the folder where the source looked before."""
+    """Return whether a file was ingested from the previous folder of the source."""
     if not taken.known_in_other_folder(name):
         return False
     with _vanishing(root / name):
@@ -470,7 +471,7 @@ def _moved(root: Path, name: str, taken: IngestedFiles, reporter: Reporter) -> b
 
 
 def _known_hash(root: Path, name: str, taken: IngestedFiles, reporter: Reporter) -> str:
-    """The hash of a file; one that looks as it did before is not read again."""
+    """Return the hash of a file, which is read only if modification time or size changed."""
     stamp = file_stamp(root / name)
     digest = taken.known_hash(name, stamp)
     if digest is None:
@@ -480,7 +481,7 @@ def _known_hash(root: Path, name: str, taken: IngestedFiles, reporter: Reporter)
 
 
 def _changed(root: Path, names: list[str], taken: IngestedFiles, reporter: Reporter) -> list[str]:
-    """Those of the taken files that have another content than when they were taken."""
+    """Return the ingested files that have changed since."""
     changed: list[str] = []
     for name in names:
         reporter.raise_if_cancelled()
@@ -490,7 +491,7 @@ def _changed(root: Path, names: list[str], taken: IngestedFiles, reporter: Repor
         try:
             digest = _known_hash(root, name, taken, reporter)
         except FileNotFoundError:
-            continue  # somebody has cleaned up: it was taken, so nothing is missing
+            continue  # deleted after ingestion: nothing is missing
         if digest != before:
             changed.append(name)
     return changed
@@ -498,7 +499,7 @@ def _changed(root: Path, names: list[str], taken: IngestedFiles, reporter: Repor
 
 @contextmanager
 def _vanishing(path: Path) -> Iterator[None]:
-    """Errors for a file that is no more there although the folder listed it."""
+    """Translate errors for a file that was deleted after the folder was listed."""
     try:
         yield
     except (FileNotFoundError, SourceUnavailable) as error:

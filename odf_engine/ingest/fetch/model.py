@@ -1,4 +1,4 @@
-"""Payload, FetchContext, and source state kinds: what all fetchers share."""
+"""Payload, FetchContext, and kinds of source state: shared by all fetchers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from odf_engine.workspace.environment import substitute_variables
 
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
-SOURCE_NAME: Final = "default"  # polling sources have no name of their own
+SOURCE_NAME: Final = "default"  # polling sources have no name
 
 
 @dataclass(frozen=True)
 class Payload:
-    """What one fetch brought.
+    """The result of a fetch.
 
     Attributes:
-        path: the raw bytes; a file of the user's own unless it lies in the job's folder.
-        name: what people call it: a path or a URL.
-        state: what the chain shall remember; None when the source gives nothing to remember.
+        path: the raw bytes; a file of the user unless it is in the folder of the job.
+        name: a path or a URL, for messages.
+        state: for the chain; None if the source has no state.
         event_time: of rows without one; None means the time of ingestion.
         stamp: modification time and size of a file that is read in place.
     """
@@ -40,10 +40,10 @@ class Payload:
     stamp: tuple[int, int] | None = None
 
     def check_unchanged(self) -> None:
-        """Call after the rows were read.
+        """Check the file after its rows were read.
 
         Raises:
-            BadData: the file was written to meanwhile, so the rows may be a mixture.
+            BadData: it was modified in the meantime, so the rows may be a mixture.
         """
         if self.stamp is not None and (not self.path.exists() or file_stamp(self.path) != self.stamp):
             raise BadData("changed while it was being read", where=self.name, hint="try again")
@@ -51,20 +51,20 @@ class Payload:
 
 @dataclass(frozen=True)
 class FetchContext:
-    """What fetching needs to know.
+    """Parameters of a fetch.
 
     Attributes:
         resolve: makes a path of a manifest absolute.
-        root: relative globs start here.
-        dataset: whose chain says which files were taken.
-        state: of the source, as the chain has it; None asks to fetch regardless.
+        root: base of relative globs.
+        dataset: its chain lists the ingested files.
+        state: of the source, in the chain; None to fetch unconditionally.
         job: folder for temporary files.
-        force: fetch again what is known to have changed although it was taken.
-        environment: values given along with the request, for ``${{ env.NAME }}``.
-        allowed: the names that the configuration allows for the dataset.
-        name: the dataset's, for hints.
-        untrusted: connections go to public addresses only, since somebody else wrote the source.
-        downloads: folder in which downloads that broke off are kept for the next pull; None: nowhere.
+        force: fetch changed files again although they were ingested.
+        environment: values of the request, for ``${{ env.NAME }}``.
+        allowed: names of variables that the configuration allows for the dataset.
+        name: of the dataset, for hints.
+        untrusted: connect to public addresses only, since an untrusted author wrote the source.
+        downloads: folder of partial downloads for the next pull; None to keep none.
     """
 
     resolve: Callable[[str], Path]
@@ -82,7 +82,7 @@ class FetchContext:
     downloads: Path | None = None
 
     def substitute_variables(self, text: str) -> str:
-        """A text with its variables filled in: for use, not to be shown or kept.
+        """Return a text with its variables substituted. It may have secrets: do not log or store it.
 
         Raises:
             OdfError: a variable that is not allowed or not set, or a template of another kind.
@@ -91,13 +91,13 @@ class FetchContext:
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
-    """Modification time in nanoseconds and size in bytes: a file that keeps both is not read again."""
+    """Return modification time in nanoseconds and size in bytes, which identify a version."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
 
 def require_readable(path: Path) -> None:
-    """Looks whether a file can be read.
+    """Check that a file can be read.
 
     Raises:
         SourceUnavailable: no such file, not a file, or no permission.

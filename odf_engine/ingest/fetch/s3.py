@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
-from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
-from odf_engine.metadata.model import FromSystemTime, SourceState, Url
+from odf_engine.ingest.fetch.model import FetchContext, Payload
+from odf_engine.ingest.fetch.transfer import Transfer, source_state
+from odf_engine.metadata.model import Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.address_policy import require_public_host
-from odf_engine.net.download import AttemptFailed, PartialDownload, is_disk_error, run_with_retries
+from odf_engine.net.download import AttemptFailed, is_disk_error
 from odf_engine.net.s3_client import ACCESS_DENIED_CODES, BUCKET, endpoint_of, file_system, parse_s3_error
 
 if TYPE_CHECKING:
@@ -22,48 +22,37 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 8 << 20
 _URL: Final = re.compile(r"s3://([^/]+)/(.+)", re.IGNORECASE | re.DOTALL)
-_TOLD: Final = {"etag": "ETag", "modified": "Last-Modified"}
+_VERSION_KEYS: Final = {"etag": "ETag", "modified": "Last-Modified"}
 
 
 def fetch_s3(step: Url, context: FetchContext) -> Payload | None:
-    """Downloads the object unless it is as the source state remembers it.
+    """Download the object, unless it has the source state of the chain.
 
     Raises:
         SourceUnavailable: no such object, no access, no connection.
-        BadData: the object was written anew all the while.
+        BadData: the object was overwritten during the download.
         InvalidManifest: the URL is not of the form ``s3://BUCKET/KEY``.
     """
     found = _URL.fullmatch(context.substitute_variables(step.url))
     if found is None or not BUCKET.fullmatch(found[1]):
         raise InvalidManifest("is not of the form s3://BUCKET/KEY", where=step.url, hint="check fetch.url")
-    key = json.dumps([context.config.s3_endpoint, found[1], found[2]])
-    partial = PartialDownload(context.downloads or context.job / "downloads", key)
-    attempt = _Attempt(step, found[1], found[2], context, partial)
-    return run_with_retries(
-        attempt.run, partial=partial, abort=attempt.abort, config=context.config, reporter=context.reporter
-    )
+    return _S3Transfer(step, found[1], found[2], context).fetch()
 
 
-class _Attempt:
-    """One look at the object and its download, as often as it takes."""
+class _S3Transfer(Transfer):
+    """A download of an S3 object."""
 
-    def __init__(
-        self, step: Url, bucket: str, key: str, context: FetchContext, partial: PartialDownload
-    ) -> None:
-        self.step = step
-        self.bucket = bucket
-        self.key = key
-        self.context = context
-        self.partial = partial
-        self.stopped = False
+    def __init__(self, step: Url, bucket: str, key: str, context: FetchContext) -> None:
+        super().__init__(step, step.url, context, [context.config.s3_endpoint, bucket, key])
+        self._bucket, self._key = bucket, key
+        self._is_stopped = False
 
-    def run(self) -> Payload | None:
+    def attempt(self) -> Payload | None:
         try:
-            return self._exchange(_file_system(self.bucket, self.context))
+            return self._exchange(_file_system(self._bucket, self.context))
         except FileNotFoundError:
-            error = SourceUnavailable(
-                "there is no such object", where=self.step.url, hint="check bucket and key in fetch.url"
-            )
+            hint = "check bucket and key in fetch.url"
+            error = SourceUnavailable("there is no such object", where=self.name, hint=hint)
             raise AttemptFailed(error, again=False) from None
         except OSError as error:
             if is_disk_error(error):
@@ -71,46 +60,38 @@ class _Attempt:
             raise self._failure(error) from None
 
     def abort(self) -> None:
-        self.stopped = True
+        self._is_stopped = True
 
     def _exchange(self, service: S3FileSystem) -> Payload | None:
-        reporter, partial, url = self.context.reporter, self.partial, self.step.url
-        begun = monotonic()
-        reporter.log(f"asking for {url}")
-        path = f"{self.bucket}/{self.key}"
+        self.reporter.log(f"asking for {self.name}")
+        path = f"{self._bucket}/{self._key}"
         with service.open_input_file(path) as source:
             facts = _version(source)
-            state = _state_of(facts)
-            if state is not None and state == self.context.state:
-                partial.restart()
-                reporter.log(f"{url} has not changed ({state.kind} {state.value})")
+            state = source_state(facts.get("etag"), _modified(facts))
+            if state is not None and self.is_unchanged(state, f"({state.kind} {state.value})"):
                 return None
-            if partial.facts != facts:
-                partial.restart(**facts)
-            self._download(source, int(facts["size"]))
+            if self.partial.facts != facts:
+                self.partial.restart(**facts)
+            if self.partial.size:
+                self.reporter.log(f"{self.name} from byte {self.partial.size:,} on")
+            self.store(self._pieces(source, int(facts["size"])), int(facts["size"]))
         with service.open_input_file(path) as source:
             if _version(source) != facts:
-                partial.restart()
-                error = BadData("was written anew while it was downloaded", where=url, hint="pull again")
+                self.partial.restart()
+                error = BadData(
+                    "was written anew while it was downloaded", where=self.name, hint="pull again"
+                )
                 raise AttemptFailed(error, again=True)
-        target = self.context.job / "fetched"
-        partial.finish(target)
-        took = f"{facts['size']:,} bytes in {monotonic() - begun:.1f} s"
-        reporter.log(f"{url}, {took}, of {facts.get('modified', 'an unknown time')}")
-        by_clock = isinstance(self.step.event_time, FromSystemTime)
-        return Payload(target, url, state, None if by_clock else _moment(facts))
+        return self.finish(state, _modified(facts), f"of {facts.get('modified', 'an unknown time')}")
 
-    def _download(self, source: Any, total: int) -> None:
-        reporter, partial = self.context.reporter, self.partial
-        if partial.size:
-            reporter.log(f"{self.step.url} from byte {partial.size:,} on")
-        while partial.size < total and not self.stopped:
-            chunk = source.read_at(min(_CHUNK, total - partial.size), partial.size)
+    def _pieces(self, source: Any, total: int) -> Iterator[bytes]:
+        at = self.partial.size
+        while at < total and not self._is_stopped:
+            chunk = source.read_at(min(_CHUNK, total - at), at)
             if not chunk:
-                raise OSError(f"the connection ended after {partial.size:,} of {total:,} bytes")
-            reporter.raise_if_cancelled()
-            partial.write(chunk)
-            reporter.set_amounts(bytes=partial.size, total_bytes=total)
+                raise OSError(f"the connection ended after {at:,} of {total:,} bytes")
+            at += len(chunk)
+            yield chunk
 
     def _failure(self, error: OSError) -> AttemptFailed:
         found = parse_s3_error(error)
@@ -129,33 +110,26 @@ class _Attempt:
             text = f"the service answered {found.status}"
             if found.status == 301:
                 hint = "the bucket is in another region: odf config set fetch.s3Region REGION"
-        return AttemptFailed(SourceUnavailable(text, where=self.step.url, hint=hint), again=again)
+        return AttemptFailed(SourceUnavailable(text, where=self.name, hint=hint), again=again)
 
 
 def _file_system(bucket: str, context: FetchContext) -> S3FileSystem:
     endpoint = endpoint_of(context.config)
     if context.untrusted and endpoint:
         require_public_host(urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "")
-    # Attempts are made, and told, by whoever called.
+    # Retries are those of the transfer, which logs them.
     anonymous = context.config.s3_anonymous or context.untrusted
     return file_system(bucket, context.config, endpoint=endpoint, anonymous=anonymous)
 
 
 def _version(source: Any) -> dict[str, Any]:
-    told: dict[str, bytes] = source.metadata() or {}
+    metadata: dict[str, bytes] = source.metadata() or {}
     facts: dict[str, Any] = {"size": source.size()}
-    facts |= {name: told[key].decode() for name, key in _TOLD.items() if key in told}
+    facts |= {name: metadata[key].decode() for name, key in _VERSION_KEYS.items() if key in metadata}
     return facts
 
 
-def _state_of(facts: dict[str, Any]) -> SourceState | None:
-    if "etag" in facts:
-        return SourceState(SOURCE_NAME, ETAG, facts["etag"])
-    modified = _moment(facts)
-    return SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
-
-
-def _moment(facts: dict[str, Any]) -> Timestamp | None:
+def _modified(facts: dict[str, Any]) -> Timestamp | None:
     try:
         return Timestamp.parse(facts["modified"])
     except KeyError:

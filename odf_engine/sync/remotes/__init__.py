@@ -1,1 +1,1 @@
-"""Remote datasets and repositories, one module a transport."""
+"""Remote datasets and repositories, one module per transport."""

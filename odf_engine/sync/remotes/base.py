@@ -1,4 +1,4 @@
-"""Protocols of remote datasets and repositories; parallel, verified object uploads."""
+"""Protocols of remote datasets and repositories; parallel, verified uploads."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from odf_engine.progress import Reporter
 ObjectKind = Literal["blocks", "data", "checkpoints", "proofs"]
 """The folders of the repository layout. ``proofs`` is an extension for ownership proofs."""
 MAX_BLOCK_BYTES: Final = 1 << 20
-"""A larger block is refused: whole blocks are held in memory."""
+"""Maximum size of a block, which is held in memory."""
 MAX_PROOF_BYTES: Final = 1 << 12
 MAX_HEAD_BYTES: Final = 128
 
 
 class ObjectFile(NamedTuple):
-    """A slice or a checkpoint, as a block speaks of it."""
+    """A slice or a checkpoint that a block refers to."""
 
     kind: Literal["data", "checkpoints"]
     hash: Multihash
@@ -30,97 +30,112 @@ class ObjectFile(NamedTuple):
 
 
 class RemoteDataset(Protocol):
-    """A dataset somewhere else that can be read.
+    """A remote dataset that can be read.
 
     Methods raise:
-        NotFound: there is no such object, or no dataset.
-        SourceUnavailable: the connection failed, access is denied; retries are over by then.
-        BadData: an answer that cannot be one of a repository: an HTML page, a head that is no hash, more
-            bytes than were asked for.
-        Cancelled: somebody asked to stop.
+        NotFound: the object or the dataset does not exist.
+        SourceUnavailable: the connection failed, or access is denied, after the retries.
+        BadData: an invalid response: an HTML page, a head that is not a hash, more bytes than requested.
+        Cancelled: the job was cancelled.
     """
 
     @property
     def url(self) -> str:
-        """Where it is, as people wrote it, without credentials, with a slash at its end."""
+        """The URL as the user wrote it, without credentials, with a slash at its end."""
         ...
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset yet."""
+        """Return the newest block; None if there is no dataset yet."""
         ...
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """A small object as a whole; BadData when it has more than ``at_most`` bytes."""
+        """Return a small object; BadData if it has more than ``at_most`` bytes."""
         ...
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """A large object piece by piece from byte ``start`` on.
+        """Yield a large object in chunks, from byte ``start``.
 
-        A generator: closing it lets go of the connection. It may end early where the connection broke, and
-        never ends late: it stops once more than ``file.size`` bytes came.
+        Closing the generator releases the connection. It may end early if the connection broke. It stops
+        after one
+        byte more than ``file.size``.
         """
         ...
 
     def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Told once what :meth:`chunks` is going to be asked for; a protocol may need to know."""
+        """Announce the files that :meth:`chunks` will be called for; some protocols need it."""
         ...
 
     def block_batch(
         self, after: Multihash | None, head: Multihash
     ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """All blocks after ``after`` (None: from the first) up to ``head``, oldest first, where the protocol
-        sends them in one go; None where it does not, or where ``after`` is not part of that chain."""
+        """Yield all blocks after ``after`` (None: from the first) up to ``head``, oldest first.
+
+        Return None if the protocol sends blocks one by one, or if ``after`` is not part of the chain.
+        """
         ...
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         ...
+
+
+class BlockwiseRemote:
+    """Defaults for protocols that read blocks one by one."""
+
+    def prepare(self, files: Sequence[ObjectFile]) -> None:
+        """Do nothing."""
+
+    def block_batch(
+        self, after: Multihash | None, head: Multihash
+    ) -> Iterator[tuple[Multihash, bytes]] | None:
+        """Return None."""
+        return None
 
 
 @runtime_checkable
 class WritableRemote(RemoteDataset, Protocol):
-    """A dataset somewhere else whose files can be written one by one: a folder, an S3 bucket."""
+    """A remote dataset whose files can be written one by one: a folder, an S3 bucket."""
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
-        """Whether the object is there, of this size."""
+        """Return whether the object exists, with this size."""
         ...
 
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
-        """Stores a small object durably; whoever calls has asked whether it is there."""
+        """Store a small object durably. The caller has checked that it does not exist."""
         ...
 
     def upload(self, file: ObjectFile, source: Path, told: Callable[[int], None]) -> None:
-        """Stores a large object durably; ``told`` hears how many bytes have gone so far."""
+        """Store a large object durably; ``told`` receives the number of bytes sent so far."""
         ...
 
     def set_ref(self, name: str, block: Multihash) -> None:
-        """Lets the reference ``name`` stand for a block, so that it is not lost; one that is there stays."""
+        """Set the reference ``name`` to a block, which keeps the block; an existing one is not changed."""
         ...
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Moves the head; Conflict when it is not ``expected`` (None: there is none yet) any more."""
+        """Move the head; Conflict if it is no longer ``expected`` (None: there is no head yet)."""
         ...
 
 
 class Repository(Protocol):
-    """A place with many datasets."""
+    """A remote with many datasets."""
 
     @property
     def url(self) -> str:
-        """Where it is, without credentials, with a slash at its end."""
+        """The URL, without credentials, with a slash at its end."""
         ...
 
     def datasets(self) -> Iterator[RepositoryEntry]:
-        """What it has, in the order of names; Unsupported where it cannot be listed."""
+        """Yield the datasets, sorted by name; Unsupported if they cannot be listed."""
         ...
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         ...
 
 
 class RepositoryEntry(NamedTuple):
-    """A dataset of a repository, as far as the repository tells; what it does not is None or empty."""
+    """A dataset of a repository. What the repository does not report is None or empty."""
 
     name: str
     url: str
@@ -142,14 +157,13 @@ _MEND: Final = "it was not sent; odf verify shows what else is wrong, a copy of 
 
 
 def read_verified_chunks(file: ObjectFile, source: Path) -> Iterator[bytes]:
-    """The bytes of an object that is here, at most :data:`PIECE` at a time.
+    """Yield the bytes of a local object, at most :data:`PIECE` at a time.
 
-    Whoever takes them publishes nothing before the iterator has ended: at its end it is known whether the
-    bytes were right.
+    They are verified at the end: publish nothing before the iterator has ended.
 
     Raises:
-        NotFound: the file is not there, or cannot be read.
-        BadData: it has other bytes than its hash and size say.
+        NotFound: the file does not exist, or cannot be read.
+        BadData: its bytes do not match hash and size.
     """
     hasher, left = _hasher(file.hash), file.size
     try:
@@ -177,13 +191,13 @@ def read_verified_chunks(file: ObjectFile, source: Path) -> Iterator[bytes]:
 
 
 def require_empty_target(names: Iterable[str], url: str) -> None:
-    """Sees that a place where a new dataset is to be has nothing else in it.
+    """Check that the target of a new dataset has no other files.
 
     Args:
-        names: of files and folders there.
+        names: files and folders of the target.
 
     Raises:
-        UsageError: it has; perhaps it is a whole repository.
+        UsageError: it has other files; perhaps it is a repository.
     """
     others = sorted(name for name in names if name not in _LAYOUT and not name.startswith("."))
     if others:
@@ -210,18 +224,17 @@ def upload_parallel(
     check: Callable[[], None],
     stop: Callable[[], None],
 ) -> None:
-    """Calls ``work`` for each, begun in their order, so many at a time; the first failure ends it.
+    """Call ``work`` for each item, in order, several at a time; the first failure ends all.
 
     Args:
-        items: what is to be sent.
-        work: sends one of them.
-        parallel: how many at a time.
-        reporter: knows whether all of it was cancelled.
-        check: is called before each; raises Cancelled when the rest is not wanted.
-        stop: makes ``check`` raise, and breaks off what is on its way.
+        work: sends an item.
+        parallel: number of threads.
+        reporter: reports the cancellation.
+        check: is called before each item; raises Cancelled after ``stop``.
+        stop: makes ``check`` raise, and ends running uploads.
 
     Raises:
-        OdfError: the first failure that says why; Cancelled when there is none.
+        OdfError: the first failure that has a reason; Cancelled if there is none.
     """
     waiting, lock = iter(items), threading.Lock()
 
@@ -243,5 +256,5 @@ def upload_parallel(
     errors = [error for future in futures if (error := future.exception()) is not None]
     reporter.raise_if_cancelled()
     if errors:
-        # Those that were only told to stop say nothing of the reason.
+        # Cancelled follows from the failure of another item.
         raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from odf_engine.storage.atomic_files import make_folder
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
 from odf_engine.storage.refs import HEAD, RefStore
 from odf_engine.sync.remotes.base import (
+    BlockwiseRemote,
     ObjectFile,
     ObjectKind,
     RepositoryEntry,
@@ -41,26 +42,26 @@ _HINTS: Final = {
 
 
 def folder_of(url: str) -> Path:
-    """The folder that a ``file:`` URL names."""
+    """Return the folder of a ``file:`` URL."""
     return Path(unquote(urlsplit(url).path))
 
 
-class FolderRemote:
+class FolderRemote(BlockwiseRemote):
     """A dataset in a folder, which can be read and written."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.folder = folder_of(url)
         self._refs = RefStore(self.folder / "refs")
-        # Not beside the objects: to look there for what was left would take as long as there are many.
+        # Not in the folders of objects: finding old temporary files would list all objects.
         self._staging = LocalObjectStore(self.folder / "info")
 
     # --- Reading ------------------------------------------------------------------------------
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset yet."""
+        """Return the newest block; None if there is no dataset yet."""
         try:
-            # What is no plain file, such as a pipe, would never end.
+            # Reading a pipe may never end.
             return self._refs.get(HEAD) if (self.folder / "refs" / HEAD).is_file() else None
         except MalformedBlock as error:
             raise BadData(error.message, where=self.url, hint=error.hint) from None
@@ -70,30 +71,21 @@ class FolderRemote:
             raise self._unreadable("refs/head", error) from error
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """A small object as a whole."""
+        """Return a small object."""
         data = b"".join(self._read(kind, object_hash, 0, at_most + 1))
         if len(data) > at_most:
             raise BadData(f"{kind}/{object_hash} has more than {at_most:,} bytes", where=self.url)
         return data
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """A large object piece by piece from byte ``start`` on."""
+        """Yield a large object in chunks, from byte ``start``."""
         return self._read(file.kind, file.hash, start, file.size + 1 - start)
 
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Nothing has to be known before."""
-
-    def block_batch(
-        self, after: Multihash | None, head: Multihash
-    ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """Blocks are read one by one."""
-        return None
-
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections."""
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
-        """Whether the object is there, of this size."""
+        """Return whether the object exists, with this size."""
         objects = self._objects(kind)
         try:
             name = find_object_name(objects, object_hash)
@@ -104,14 +96,14 @@ class FolderRemote:
     # --- Writing ------------------------------------------------------------------------------
 
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
-        """Stores a small object durably; one that is there of this size stays as it is."""
+        """Store a small object durably, unless it exists with this size."""
         if self.holds(kind, object_hash, len(data)):
             return
         with self._writing(), self._staged(kind, object_hash) as staged:
             staged.write_bytes(data)
 
     def upload(self, file: ObjectFile, source: Path, told: Callable[[int], None]) -> None:
-        """Stores a large object durably, if its bytes are right."""
+        """Store a large object durably, if its bytes match its hash."""
         sent = 0
         with self._writing(), self._staged(file.kind, file.hash) as staged, staged.open("xb") as write:
             for piece in read_verified_chunks(file, source):
@@ -120,30 +112,30 @@ class FolderRemote:
                 told(sent)
 
     def set_ref(self, name: str, block: Multihash) -> None:
-        """Lets a reference stand for a block; one that is there stays."""
+        """Set a reference to a block; an existing one is not changed."""
         with self._writing(), self._refs.locked():
             if self._refs.read(name) is None:
                 self._refs.compare_and_set(name, None, block)
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Moves the head, under the lock that programs beside this one use.
+        """Move the head, under the lock that concurrent programs use.
 
         Raises:
-            NotSynced: the head has moved; a power failure may undo it.
+            NotSynced: the head has moved; a power failure may revert it.
         """
         with self._writing():
             self._refs.compare_and_set(HEAD, expected, new)
-        with suppress(OSError):  # what was killed some time ago left its files
+        with suppress(OSError):  # temporary files of killed processes
             for folder in (self._staging.folder, self._refs.folder):
                 remove_stale_files(folder, _DAY)
 
-    # --- Inside -------------------------------------------------------------------------------
+    # --- Private ------------------------------------------------------------------------------
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Makes the folder where it is not there yet; errors of the disk become ones for people."""
+        """Create the folder if needed; translate disk errors."""
         try:
-            for folder in (self.folder.parent, self.folder):  # no more: a path may be mistaken
+            for folder in (self.folder.parent, self.folder):  # not all parents: the path may be wrong
                 if not folder.is_dir():
                     make_folder(folder)
             if not (self.folder / "refs").is_dir():
@@ -158,14 +150,14 @@ class FolderRemote:
 
     @contextmanager
     def _staged(self, kind: ObjectKind, object_hash: Multihash) -> Iterator[Path]:
-        """A file in the making, which gets the object's name when the block ends well."""
+        """Yield a temporary file, which gets the name of the object at the end."""
         objects = self._objects(kind)
         staged = self._staging.staging_path()
         try:
             yield staged
             fsync_file(staged)
             make_folder(objects.folder)
-            # In place of one that is there: its size is wrong, or its bytes are the same.
+            # An existing file has a wrong size, or the same bytes.
             staged.replace(objects.path(str(object_hash)))
             fsync_folder(objects.folder)
         finally:
@@ -195,13 +187,13 @@ class FolderRemote:
 
 
 class FolderRepository:
-    """A folder with a folder for each dataset; those of accounts lie one level deeper."""
+    """A folder of datasets, each in a folder. Datasets of accounts are one level deeper."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def datasets(self) -> Iterator[RepositoryEntry]:
-        """The folders in it that have a head, in the order of names."""
+        """Yield the folders that have a head, sorted by name."""
         folder = folder_of(self.url)
         try:
             names = _names(folder)
@@ -215,10 +207,10 @@ class FolderRepository:
             yield from self._look(folder, name, "")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there are no connections."""
 
     def _look(self, folder: Path, name: str, account: str) -> Iterator[RepositoryEntry]:
-        """The dataset in a folder, or those of an account; one that cannot be read hides no other."""
+        """Return the dataset in a folder, or those of an account; skip unreadable folders."""
         try:
             if (folder / name / "refs" / HEAD).is_file():
                 remote = FolderRemote(f"{self.url}{account}{name}/")
@@ -238,5 +230,5 @@ def _head(remote: FolderRemote) -> str | None:
     try:
         head = remote.head()
     except OdfError:
-        return None  # damaged; whoever pulls it is told
+        return None  # damaged: a pull reports it
     return None if head is None else str(head)

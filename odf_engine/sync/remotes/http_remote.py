@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Annotated, Final, TypeVar
 from urllib.parse import quote, urlsplit
@@ -19,32 +18,37 @@ from odf_engine.net.download import AttemptFailed, RetryPolicy
 from odf_engine.net.http_client import HttpClient, Response, printable_url, sanitize_text
 from odf_engine.storage.object_store import candidate_names
 from odf_engine.storage.refs import HEAD
-from odf_engine.sync.remotes.base import MAX_HEAD_BYTES, ObjectFile, ObjectKind, RepositoryEntry
+from odf_engine.sync.remotes.base import (
+    MAX_HEAD_BYTES,
+    BlockwiseRemote,
+    ObjectFile,
+    ObjectKind,
+    RepositoryEntry,
+)
 
-_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d+/(\d{1,18}|\*)", re.ASCII)
 _Result = TypeVar("_Result")
 
 
-class HttpRemote:
-    """A dataset that a web server has as files; it can be read.
+class HttpRemote(BlockwiseRemote):
+    """A dataset of a web server, which can be read.
 
     Args:
-        url: how people call it.
-        access: settings, logins, and who wants to stop.
-        at: where it is in truth, when that is another URL.
+        url: as the user wrote it.
+        access: settings, logins, and the reporter of the cancellation.
+        at: URL of the server, if it differs.
     """
 
     no_head: tuple[int, ...] = ()
-    """Statuses besides 404 by which the server says that there is no reference."""
+    """Statuses besides 404 that mean that a reference does not exist."""
 
     def __init__(self, url: str, access: RemoteAccess, at: str | None = None) -> None:
         self.url = url
-        self.web = HttpClient(at or url, access)
+        self.web = HttpClient.for_remote(at or url, access)
         self._base = self.web.url
         self._base58 = False
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset yet."""
+        """Return the newest block; None if there is no dataset yet."""
         url = f"{self._base}refs/{HEAD}"
         try:
             data = self.web.get_bytes(url, MAX_HEAD_BYTES, self.no_head)
@@ -53,37 +57,30 @@ class HttpRemote:
         return parse_head(data, url)
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """A small object as a whole."""
-        return self._named(kind, object_hash, lambda url: self.web.get_bytes(url, at_most))
+        """Return a small object."""
+        return self._try_names(kind, object_hash, lambda url: self.web.get_bytes(url, at_most))
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """A large object piece by piece from byte ``start`` on; goes on by itself where it broke off."""
+        """Yield a large object in chunks, from byte ``start``; resume if the connection breaks."""
         if start >= file.size:
             return
-        # Which name it has is known with the first piece.
-        first, rest = self._named(file.kind, file.hash, lambda url: _begun(self.web, url, file.size, start))
+        # The first chunk confirms the name of the object.
+        first, rest = self._try_names(
+            file.kind, file.hash, lambda url: _open_download(self.web, url, file.size, start)
+        )
         with closing(rest):
             yield first
             yield from rest
 
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Nothing has to be known before."""
-
-    def block_batch(
-        self, after: Multihash | None, head: Multihash
-    ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """Blocks are read one by one."""
-        return None
-
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         self.web.close()
 
-    def _named(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
-        """Asks by the name of today, and by that of older repositories."""
+    def _try_names(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
+        """Call ``get`` with the canonical name of an object, then with the names of older repositories."""
         canonical = str(object_hash)
-        names: Iterable[str] = candidate_names(object_hash)  # one after the other: base58 takes its time
-        if kind == "proofs":  # which there were none of then
+        names: Iterable[str] = candidate_names(object_hash)  # lazy: base58 is slow
+        if kind == "proofs":  # older repositories have none
             names = [canonical]
         for name in reversed(list(names)) if self._base58 else names:
             try:
@@ -97,10 +94,10 @@ class HttpRemote:
 
 
 def parse_head(data: bytes, url: str) -> Multihash:
-    """The hash in a reference.
+    """Return the hash in a reference.
 
     Raises:
-        BadData: it is none, or not that of a block.
+        BadData: it is no hash, or not that of a block.
     """
     text = data.decode("ascii", "replace").strip()
     problem = None
@@ -118,31 +115,31 @@ def parse_head(data: bytes, url: str) -> Multihash:
 def download(
     web: HttpClient, url: str, size: int, start: int = 0, headers: Mapping[str, str] | None = None
 ) -> Generator[bytes, None, None]:
-    """A file of ``size`` bytes, piece by piece from byte ``start`` on.
+    """Yield a file of ``size`` bytes in chunks, from byte ``start``.
 
-    Where the connection breaks it goes on with the rest, as often as retries are set. It never ends late:
-    one byte more than ``size`` is the most that comes.
+    If the connection breaks, the download is resumed, within the retries. At most one byte more than ``size``
+    is
+    yielded.
 
     Raises:
-        NotFound, SourceUnavailable, Cancelled: those of :meth:`HttpClient.once`, after the retries.
-        BadData: the file there has another size, or it is a web page.
+        NotFound, SourceUnavailable, Cancelled: those of :meth:`HttpClient.request`, after the retries.
+        BadData: the file has another size, or it is an HTML page.
     """
     retries = RetryPolicy(web.config, web.reporter)
     at, ranges = start, True
     while at < size:
         before = at
         try:
-            with web.request(
-                "GET", url, headers={**(headers or {}), **_asked(at if ranges else 0)}
-            ) as response:
-                skip = _skipped(response, at, size)
+            part = {"Range": f"bytes={at}-"} if at and ranges else {}
+            with web.request("GET", url, headers=headers, conditions=part) as response:
+                skip = _bytes_to_skip(response, at, size)
                 if skip is None:
                     if not ranges:
                         problem = "the server sends another part than it was asked for"
                         raise AttemptFailed(BadData(problem, where=printable_url(url)), again=False)
                     ranges = False
                     continue
-                for piece in _rest(response, skip, size - at):
+                for piece in _body_rest(response, skip, size - at):
                     at += len(piece)
                     yield piece
             if at < size:
@@ -152,25 +149,22 @@ def download(
             retries.wait(failure, at - before)
 
 
-def _begun(web: HttpClient, url: str, size: int, start: int) -> tuple[bytes, Generator[bytes, None, None]]:
+def _open_download(
+    web: HttpClient, url: str, size: int, start: int
+) -> tuple[bytes, Generator[bytes, None, None]]:
     pieces = download(web, url, size, start)
     return next(pieces), pieces
 
 
-def _asked(start: int) -> dict[str, str]:
-    return {"Range": f"bytes={start}-"} if start else {}
-
-
-def _skipped(response: Response, start: int, size: int) -> int | None:
-    """How many bytes of an answer are before those that were asked for; None when it is another part."""
+def _bytes_to_skip(response: Response, start: int, size: int) -> int | None:
+    """Return the number of bytes to skip at the start of a response; None if it is another part."""
     total = response.length
     skip: int | None = start
     if response.status == 206:
-        part = _RANGE.match(response.headers.get("Content-Range") or "")
-        if part is None or int(part[1]) != start:
+        part = response.content_range
+        if part is None or part[0] != start:
             return None
-        total = int(part[2]) if part[2] != "*" else None
-        skip = 0
+        total, skip = part[1], 0
     if total is not None and total != size:
         response.check_file(response.peek())
         problem = f"the server has {total:,} bytes where there should be {size:,}"
@@ -180,8 +174,8 @@ def _skipped(response: Response, start: int, size: int) -> int | None:
     return skip
 
 
-def _rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
-    """The bytes after the first ``skip``, and one more than ``wanted`` at most."""
+def _body_rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
+    """Yield the bytes after the first ``skip``, at most one more than ``wanted``."""
     first = True
     with closing(response.iter_chunks(skip + wanted + 1)) as pieces:
         for piece in pieces:
@@ -196,13 +190,13 @@ def _rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
 
 
 class IpfsRemote(HttpRemote):
-    """A dataset behind a gateway, which answers 500 for a file that a folder does not have."""
+    """A dataset behind an IPFS gateway, which responds 500 for a file that does not exist."""
 
     no_head = (500,)
 
 
 def ipfs_remote(url: str, access: RemoteAccess) -> IpfsRemote:
-    """What reads ``ipfs://CID/PATH/`` or ``ipns://NAME/PATH/``."""
+    """Return the remote of an ``ipfs://CID/PATH/`` or ``ipns://NAME/PATH/`` URL."""
     parts = urlsplit(url)
     gateway = access.config.sync.ipfs_gateway.rstrip("/")
     return IpfsRemote(url, access, at=f"{gateway}/{parts.scheme}/{parts.netloc}{parts.path}")
@@ -230,32 +224,32 @@ class _List(msgspec.Struct, frozen=True):
 
 
 class ServerRepository:
-    """The datasets of a server; ``url`` may start with ``odf+``, and then theirs do too."""
+    """The datasets of a server. If ``url`` starts with ``odf+``, their URLs do as well."""
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
         self.url = url
-        self._web = HttpClient(url, access)
+        self._web = HttpClient.for_remote(url, access)
 
     def datasets(self) -> Iterator[RepositoryEntry]:
-        """What the server lists, in the order of names.
+        """Yield the datasets that the server lists, sorted by name.
 
         Raises:
-            Unsupported: it lists nothing.
-            BadData: its list is damaged.
-            SourceUnavailable, Cancelled: as the connection has it.
+            Unsupported: the server has no list.
+            BadData: the list is invalid.
+            SourceUnavailable, Cancelled: those of the connection.
         """
-        rows = self._parsed(self._web.with_retries(self._fetched))
-        yield from sorted(map(self._listed, rows), key=lambda listed: listed.name.lower())
+        rows = self._parse_list(self._web.with_retries(self._fetch_list))
+        yield from sorted(map(self._parse_row, rows), key=lambda listed: listed.name.lower())
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         self._web.close()
 
-    def _fetched(self) -> bytes:
+    def _fetch_list(self) -> bytes:
         headers = {"Accept": "application/json"}
         try:
             with self._web.request("GET", self._web.url, headers=headers, missing=_NO_LIST) as response:
-                if response.headers.get_content_type() != "application/json":
+                if response.content_type != "application/json":
                     raise AttemptFailed(self._no_list(), again=False)
                 return response.read_all(MAX_LIST_BYTES)
         except AttemptFailed as failure:
@@ -269,13 +263,13 @@ class ServerRepository:
             "this server does not tell which datasets it has", where=printable_url(self.url), hint=hint
         )
 
-    def _parsed(self, data: bytes) -> list[_Row]:
+    def _parse_list(self, data: bytes) -> list[_Row]:
         try:
             return msgspec.json.decode(data, type=_List).datasets
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise self._damaged(sanitize_text(str(error))) from None
 
-    def _listed(self, row: _Row) -> RepositoryEntry:
+    def _parse_row(self, row: _Row) -> RepositoryEntry:
         try:
             alias = DatasetAlias.parse(row.name)
             dataset_id = None if row.id is None else str(DatasetId.parse(row.id))

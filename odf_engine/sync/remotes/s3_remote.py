@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +27,7 @@ from odf_engine.storage.object_store import STAGING_PREFIX, candidate_names
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.remotes.base import (
     MAX_HEAD_BYTES,
+    BlockwiseRemote,
     ObjectFile,
     ObjectKind,
     RepositoryEntry,
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, S3FileSystem
 
 _PIECE: Final = 8 << 20
-"""What is read at once, and what is written in one request: below this, an object is there or it is not."""
+"""Bytes of one read or write request. Smaller objects are written atomically."""
 _MAX_COPIED: Final = 5 << 30
 ProgressCallback = Callable[[int], None]
 
 
 class S3Location(NamedTuple):
-    """What a URL names: a bucket of a service (empty: Amazon's), and the keys below a prefix.
+    """A bucket of a service (endpoint empty for Amazon), and the keys below a prefix.
 
     ``root`` is bucket and prefix, without a slash at its end.
     """
@@ -55,10 +56,10 @@ class S3Location(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> S3Location:
-        """Reads an ``s3:`` or ``s3+http(s):`` URL.
+        """Parse an ``s3:`` or ``s3+http(s):`` URL.
 
         Raises:
-            UsageError: it names no bucket.
+            UsageError: it has no bucket.
         """
         parts = urlsplit(url)
         path = unquote(parts.path).strip("/")
@@ -74,31 +75,33 @@ class S3Location(NamedTuple):
         return cls(endpoint, bucket, root)
 
 
-def _calls(url: str, place: S3Location, access: RemoteAccess) -> S3Client:
+def _s3_client(url: str, location: S3Location, access: RemoteAccess) -> S3Client:
     config, login = access.config.fetch, access.credentials.of(url)
     keys = S3Credentials(login.user, login.secret, login.token or None) if login and login.user else None
-    service = S3Bucket(place.bucket, place.endpoint or endpoint_of(config), keys, config)
+    service = S3Bucket(location.bucket, location.endpoint or endpoint_of(config), keys, config)
     return S3Client(url, service, access.reporter)
 
 
-class S3Remote:
-    """A dataset in a bucket, which can be read and, where the service allows it, written."""
+class S3Remote(BlockwiseRemote):
+    """A dataset in a bucket, which can be read and, if the service allows it, written."""
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
         self.url = url
-        self._place = S3Location.of(url)
-        self._calls = _calls(url, self._place, access)
+        self._location = S3Location.of(url)
+        self._client = _s3_client(url, self._location, access)
         self._old_names = False
-        self._is_new = False
+        self._is_empty = False
 
     # --- Reading ------------------------------------------------------------------------------
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset yet."""
-        data = self._calls.run("refs/head", lambda service: _small(service, self._ref(HEAD), MAX_HEAD_BYTES))
-        self._is_new = data is None
+        """Return the newest block; None if there is no dataset yet."""
+        data = self._client.run(
+            "refs/head", lambda service: _read_small(service, self._ref(HEAD), MAX_HEAD_BYTES)
+        )
+        self._is_empty = data is None
         if data is None:
-            self._calls.run("the bucket", self._look_at_bucket)
+            self._client.run("the bucket", self._check_bucket)
             return None
         if len(data) > MAX_HEAD_BYTES:
             raise BadData("refs/head has too many bytes to be the hash of a block", where=self.url)
@@ -112,11 +115,11 @@ class S3Remote:
         return found
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """A small object as a whole."""
+        """Return a small object."""
         what = f"{kind}/{object_hash}"
         for name in self._names(object_hash):
-            key = f"{self._place.root}/{kind}/{name}"
-            data = self._calls.run(what, lambda service, key=key: _small(service, key, at_most))
+            key = f"{self._location.root}/{kind}/{name}"
+            data = self._client.run(what, lambda service, key=key: _read_small(service, key, at_most))
             if data is not None:
                 self._old_names = name != str(object_hash)
                 break
@@ -127,14 +130,14 @@ class S3Remote:
         return data
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """A large object piece by piece from byte ``start`` on."""
+        """Yield a large object in chunks, from byte ``start``."""
         what = f"{file.kind}/{file.hash}"
         source = self._open(file)
         try:
             at, end = start, min(source.size(), file.size + 1)
             while at < end:
                 many = min(_PIECE, end - at)
-                chunk = self._calls.run(what, lambda _, at=at, many=many: source.read_at(many, at))
+                chunk = self._client.run(what, lambda _, at=at, many=many: source.read_at(many, at))
                 if not chunk:
                     return
                 at += len(chunk)
@@ -142,25 +145,16 @@ class S3Remote:
         finally:
             source.close()
 
-    def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Nothing has to be known before."""
-
-    def block_batch(
-        self, after: Multihash | None, head: Multihash
-    ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """Blocks are read one by one."""
-        return None
-
     def close(self) -> None:
-        """Lets go of the connections."""
-        self._calls.close()
+        """Release the connections."""
+        self._client.close()
 
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
-        """Whether the object is there, of this size."""
-        # Who writes today writes today's names: that of older times is asked for where there are such.
+        """Return whether the object exists, with this size."""
+        # New objects have canonical names. Older names are checked only if the dataset has such.
         for name in self._names(object_hash)[: 2 if self._old_names else 1]:
-            key = f"{self._place.root}/{kind}/{name}"
-            found = self._calls.run(f"{kind}/{name}", lambda service, key=key: _size(service, key))
+            key = f"{self._location.root}/{kind}/{name}"
+            found = self._client.run(f"{kind}/{name}", lambda service, key=key: _object_size(service, key))
             if found is not None:
                 return size in (None, found)
         return False
@@ -168,78 +162,83 @@ class S3Remote:
     # --- Writing ------------------------------------------------------------------------------
 
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
-        """Stores a small object; one that is there gets the same bytes again."""
-        self._check_place()
+        """Store a small object; an existing one is overwritten with the same bytes."""
+        self._check_target()
         self._put(f"{kind}/{object_hash}", data)
 
     def upload(self, file: ObjectFile, source: Path, told: ProgressCallback) -> None:
-        """Stores a large object, if its bytes are right."""
-        self._check_place()
+        """Store a large object, if its bytes match its hash."""
+        self._check_target()
         name = f"{file.kind}/{file.hash}"
         if file.size <= _PIECE:
             self._put(name, b"".join(read_verified_chunks(file, source)))
             told(file.size)
         elif file.size <= _MAX_COPIED:
-            self._calls.run(name, lambda service: self._put_large(service, file, source, told))
+            self._client.run(name, lambda service: self._put_large(service, file, source, told))
         else:
             hint = "such a dataset can be pushed to a folder or to a server"
             raise Unsupported(f"{name} has more than 5 GiB, too much for S3", where=self.url, hint=hint)
 
     def set_ref(self, name: str, block: Multihash) -> None:
-        """Lets a reference stand for a block; one that is there stays."""
+        """Set a reference to a block; an existing one is not changed."""
         key = self._ref(name)
-        if self._calls.run(key, lambda service: _small(service, key, MAX_HEAD_BYTES)) is None:
+        if self._client.run(key, lambda service: _read_small(service, key, MAX_HEAD_BYTES)) is None:
             self._put(f"refs/{name}", str(block).encode())
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Moves the head.
+        """Move the head.
 
-        The protocol has no such thing as a comparison with what is there in the same step: the head is read
-        right before it is written, and once more right after. Two who write within the same few
-        milliseconds can both find it as they expect it, and the later one wins; the earlier one is told, if
-        its second look comes after that. Nothing but the head is ever written twice: the blocks and data of
-        both are there, and the one that lost pushes again, and is told of the divergence then.
+        The protocol has no compare-and-swap: the head is read immediately before and after it is written. Two
+        writers
+        within the same few milliseconds can both find the expected head. Then the later one wins, and the
+        earlier one
+        gets a conflict if its second read comes after that. Only the head is overwritten: the blocks and data
+        of both
+        exist, and the next push of the other writer detects the divergence.
         """
-        self._expect(expected)
+        self._require_head(expected)
         self._put(f"refs/{HEAD}", str(new).encode())
-        self._expect(new)
+        self._require_head(new)
 
-    # --- Inside -------------------------------------------------------------------------------
+    # --- Private ------------------------------------------------------------------------------
 
-    def _expect(self, head: Multihash | None) -> None:
+    def _require_head(self, head: Multihash | None) -> None:
         if (found := self.head()) != head:
             problem = f"somebody else moved the head there meanwhile, to {found or 'nothing'}"
             raise Conflict(problem, where=self.url, hint="push again, which compares anew")
 
-    def _check_place(self) -> None:
-        """Before something is written to a place without a dataset: that it is no repository of many."""
-        if self._is_new:
+    def _check_target(self) -> None:
+        """Check that a target without a dataset is not a repository of many datasets."""
+        if self._is_empty:
             names: list[str] = []
-            with suppress(NotFound, SourceUnavailable):  # who may write may perhaps not list
-                names = [info.base_name for info in self._calls.run("such folder", self._entries)]
+            with suppress(NotFound, SourceUnavailable):  # write access does not imply list access
+                names = [info.base_name for info in self._client.run("such folder", self._entries)]
             require_empty_target(names, self.url)
-            self._is_new = False
+            self._is_empty = False
 
     def _entries(self, service: S3FileSystem) -> list[FileInfo]:
+        # Deferred: Arrow is slow to import.
         from pyarrow.fs import FileSelector
 
-        return service.get_file_info(FileSelector(self._place.root))
+        return service.get_file_info(FileSelector(self._location.root))
 
     def _put(self, name: str, data: bytes) -> None:
-        """One request: all of it is there, or nothing."""
-        key = f"{self._place.root}/{name}"
+        """Store an object with one request, which is atomic."""
+        key = f"{self._location.root}/{name}"
 
         def write(service: S3FileSystem) -> None:
             with service.open_output_stream(key, compression=None) as target:
                 target.write(data)
 
-        self._calls.run(name, write)
+        self._client.run(name, write)
 
     def _put_large(
         self, service: S3FileSystem, file: ObjectFile, source: Path, told: ProgressCallback
     ) -> None:
-        """Many requests, to another name: a stream that breaks off is published as far as it came."""
-        folder, name = f"{self._place.root}/{file.kind}", str(file.hash)
+        """Store an object with many requests, under a temporary name: an interrupted stream would publish a
+        part.
+        """
+        folder, name = f"{self._location.root}/{file.kind}", str(file.hash)
         staged, sent = f"{folder}/{STAGING_PREFIX}{secrets.token_hex(8)}", 0
         try:
             with service.open_output_stream(staged, compression=None) as stream:
@@ -256,9 +255,9 @@ class S3Remote:
 
     def _open(self, file: ObjectFile) -> Any:
         for name in self._names(file.hash):
-            key = f"{self._place.root}/{file.kind}/{name}"
+            key = f"{self._location.root}/{file.kind}/{name}"
             try:
-                found = self._calls.run(name, lambda service, key=key: service.open_input_file(key))
+                found = self._client.run(name, lambda service, key=key: service.open_input_file(key))
             except NotFound:
                 continue
             self._old_names = name != str(file.hash)
@@ -266,72 +265,72 @@ class S3Remote:
         raise NotFound(f"there is no {file.kind}/{file.hash}", where=self.url)
 
     def _names(self, object_hash: Multihash) -> list[str]:
-        """What the object may be called, first as the last one was."""
+        """Return the possible names of an object, first the kind that was found last."""
         names = list(candidate_names(object_hash))
         return names[::-1] if self._old_names else names
 
     def _ref(self, name: str) -> str:
-        return f"{self._place.root}/refs/{name}"
+        return f"{self._location.root}/refs/{name}"
 
-    def _look_at_bucket(self, service: S3FileSystem) -> None:
-        with suppress(OSError):  # it may be hidden from those who may read what is in it
-            if service.get_file_info(self._place.bucket).type:
+    def _check_bucket(self, service: S3FileSystem) -> None:
+        with suppress(OSError):  # read access to objects does not imply access to the bucket
+            if service.get_file_info(self._location.bucket).type:
                 return
-            raise NotFound(f"there is no bucket {self._place.bucket}", where=self.url)
+            raise NotFound(f"there is no bucket {self._location.bucket}", where=self.url)
 
 
 class S3Repository:
-    """A bucket, or the keys below a prefix, with datasets by name; those of accounts one level deeper."""
+    """A bucket, or the keys below a prefix, with datasets by name. Those of accounts are one level deeper."""
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
         self.url = url
-        self._place = S3Location.of(url)
-        self._calls = _calls(url, self._place, access)
+        self._location = S3Location.of(url)
+        self._client = _s3_client(url, self._location, access)
         self._parallel = access.config.sync.parallel
 
     def datasets(self) -> Iterator[RepositoryEntry]:
-        """What has a head, in the order of names."""
+        """Yield the datasets that have a head, sorted by name."""
         names = self._names("")
         with ThreadPoolExecutor(self._parallel, "list") as pool:
-            for found in pool.map(self._look, names):
+            for found in pool.map(self._find_datasets, names):
                 yield from found
 
     def close(self) -> None:
-        """Lets go of the connections."""
-        self._calls.close()
+        """Release the connections."""
+        self._client.close()
 
-    def _look(self, name: str) -> list[RepositoryEntry]:
-        """The dataset of this name, or those of an account."""
+    def _find_datasets(self, name: str) -> list[RepositoryEntry]:
+        """Return the dataset with this name, or those of an account."""
         if (found := self._dataset(name)) is not None:
             return [found]
         return list(filter(None, map(self._dataset, self._names(f"{name}/"))))
 
     def _dataset(self, name: str) -> RepositoryEntry | None:
-        key = f"{self._place.root}/{name}/refs/{HEAD}"
-        data = self._calls.run(name, lambda service: _small(service, key, MAX_HEAD_BYTES))
+        key = f"{self._location.root}/{name}/refs/{HEAD}"
+        data = self._client.run(name, lambda service: _read_small(service, key, MAX_HEAD_BYTES))
         if data is None:
             return None
         head = None
-        with suppress(InvalidIdentity):  # damaged; whoever pulls it is told
+        with suppress(InvalidIdentity):  # damaged: a pull reports it
             head = str(Multihash.parse(data.decode("ascii", "replace").strip()))
         return RepositoryEntry(name, f"{self.url}{name}/", head=head)
 
     def _names(self, below: str) -> list[str]:
-        """What lies right below a prefix and may be a dataset or an account, account first."""
-        folder = f"{self._place.root}/{below}".rstrip("/")
+        """Return the names below a prefix that may be datasets or accounts, with their account."""
+        folder = f"{self._location.root}/{below}".rstrip("/")
 
-        def ask(service: S3FileSystem) -> list[str]:
+        def list_folders(service: S3FileSystem) -> list[str]:
             from pyarrow.fs import FileSelector, FileType
 
             found = service.get_file_info(FileSelector(folder))
             return [info.base_name for info in found if info.type == FileType.Directory]
 
-        names = sorted(filter(is_valid_name, self._calls.run("such folder", ask)), key=str.lower)
+        names = sorted(filter(is_valid_name, self._client.run("such folder", list_folders)), key=str.lower)
         return [below + name for name in names]
 
 
-def _size(service: S3FileSystem, key: str) -> int | None:
-    """How large an object is; None when it is not there."""
+def _object_size(service: S3FileSystem, key: str) -> int | None:
+    """Return the size of an object in bytes; None if it does not exist."""
     try:
         with service.open_input_file(key) as source:
             return source.size()
@@ -339,8 +338,8 @@ def _size(service: S3FileSystem, key: str) -> int | None:
         return None
 
 
-def _small(service: S3FileSystem, key: str, at_most: int) -> bytes | None:
-    """An object as a whole, or one byte more than ``at_most``; None when it is not there."""
+def _read_small(service: S3FileSystem, key: str, at_most: int) -> bytes | None:
+    """Return an object, or its first ``at_most`` + 1 bytes; None if it does not exist."""
     try:
         with service.open_input_file(key) as source:
             return source.read_at(min(source.size(), at_most + 1), 0)

@@ -1,1 +1,1 @@
-"""The smart transfer protocol (WebSocket): messages, connection, client."""
+"""Smart transfer protocol (WebSocket): messages, sessions, client."""

@@ -28,7 +28,7 @@ MEDIA_TYPE: Final = "application/tar+gzip"
 ENCODING: Final = "raw"
 PULLED: Final = "Client pull flow succeeded"
 PUSHED: Final = "Client push flow succeeded"
-U64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # msgspec's bounds are signed; nobody has half as much
+U64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # bounds of msgspec are signed
 _MESSAGE_CHUNK: Final = 1 << 18
 _SAID: Final = 300
 T = TypeVar("T")
@@ -39,14 +39,14 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Empty(Message, frozen=True):
-    """``{}``: go on, accepted, how far are you, done; its place says which."""
+    """``{}``: accepted, continue, progress request, or done, depending on the step."""
 
 
 # --- Parts -----------------------------------------------------------------------------------
 
 
 class TransferPlan(Message, frozen=True):
-    """How much is going to be sent; sizes in bytes."""
+    """Amounts of a transfer; sizes in bytes."""
 
     num_blocks: U64
     num_objects: U64
@@ -73,25 +73,25 @@ class ObjectReference(Message, frozen=True):
 
     @classmethod
     def of(cls, file: ObjectFile) -> ObjectReference:
-        """The reference to a file."""
+        """Return the reference to a file."""
         return cls("DataSlice" if file.kind == "data" else "Checkpoint", file.hash, file.size)
 
     @property
     def file(self) -> ObjectFile:
-        """What it refers to."""
+        """The file of the reference."""
         kind: Literal["data", "checkpoints"] = "data" if self.object_type == "DataSlice" else "checkpoints"
         return ObjectFile(kind, self.physical_hash, self.size)
 
 
 class HeaderRow(Message, frozen=True):
-    """A header that goes with a request as it is."""
+    """A header to send with a request."""
 
     name: str
     value: str
 
 
 class TransferUrl(Message, frozen=True):
-    """Where an object is to be read from, or written to; ``expires_at`` is in RFC 3339."""
+    """The URL to read an object from, or to write it to; ``expires_at`` is in RFC 3339."""
 
     url: str
     headers: list[HeaderRow]
@@ -102,7 +102,7 @@ class TransferUrl(Message, frozen=True):
 
 
 class PullRequest(Message, frozen=True):
-    """Asks for the blocks after ``begin_after`` (none: from the first) up to ``stop_at`` (none: the head)."""
+    """Requests the blocks after ``begin_after`` (none: from the first) up to ``stop_at`` (none: the head)."""
 
     begin_after: Multihash | None = None
     stop_at: Multihash | None = None
@@ -110,7 +110,7 @@ class PullRequest(Message, frozen=True):
 
 
 class PullAccepted(Message, frozen=True):
-    """How much there is to pull."""
+    """The amounts of a pull."""
 
     transfer_plan: TransferPlan
 
@@ -122,13 +122,13 @@ class PullBlocks(Message, frozen=True):
 
 
 class PullObjects(Message, frozen=True):
-    """Asks from where objects can be read."""
+    """Requests the URLs of objects to read."""
 
     object_files: list[ObjectReference]
 
 
 class PullStrategy(Message, frozen=True):
-    """From where an object can be read."""
+    """The URL to read an object from."""
 
     object_file: ObjectReference
     pull_strategy: Literal["HttpDownload"]
@@ -136,7 +136,7 @@ class PullStrategy(Message, frozen=True):
 
 
 class PullStrategies(Message, frozen=True):
-    """From where objects can be read."""
+    """The URLs to read objects from."""
 
     object_transfer_strategies: list[PullStrategy]
 
@@ -160,14 +160,14 @@ class PushBlocks(Message, frozen=True):
 
 
 class PushObjects(Message, frozen=True):
-    """Asks where objects are to be written to; ``is_truncated``: more are asked for afterwards."""
+    """Requests the URLs to write objects to; ``is_truncated``: more requests follow."""
 
     object_files: list[ObjectReference]
     is_truncated: bool = False
 
 
 class PushStrategy(Message, frozen=True):
-    """Where an object is to be written to, or that it is there."""
+    """The URL to write an object to, or that the object exists."""
 
     object_file: ObjectReference
     push_strategy: Literal["HttpUpload", "SkipUpload"]
@@ -175,25 +175,25 @@ class PushStrategy(Message, frozen=True):
 
 
 class PushStrategies(Message, frozen=True):
-    """Where objects are to be written to."""
+    """The URLs to write objects to."""
 
     object_transfer_strategies: list[PushStrategy]
 
 
 class Running(Message, frozen=True):
-    """How many objects are written so far."""
+    """The number of objects written so far."""
 
     uploaded_objects_count: U64
 
 
 class RunningDetails(Message, frozen=True):
-    """The wrapping of :class:`Running`."""
+    """The wrapper of :class:`Running`."""
 
     Running: Running
 
 
 class PushProgress(Message, frozen=True):
-    """How far the uploads are."""
+    """The progress of the uploads."""
 
     details: RunningDetails | Literal["Complete"]
 
@@ -202,26 +202,26 @@ class PushProgress(Message, frozen=True):
 
 
 def encode_message(message: Message) -> bytes:
-    """The message as JSON."""
+    """Return a message as JSON."""
     return msgspec.json.encode(message, enc_hook=str)
 
 
 def answer_text(message: Message, wrapped: bool = True) -> bytes:
-    """An answer as JSON, wrapped as the peer's era wants it."""
+    """Return an answer as JSON, wrapped as the version of the peer requires."""
     text = encode_message(message)
     return b'{"Ok":' + text + b"}" if wrapped else text
 
 
 def error_text(kind: str, **details: object) -> bytes:
-    """An error as JSON: ``{"Err": {kind: details}}``."""
+    """Return an error as JSON: ``{"Err": {kind: details}}``."""
     return msgspec.json.encode({"Err": {kind: details}}, enc_hook=str)
 
 
 def read_message(text: str | bytes, kind: type[T], where: str) -> T:
-    """A message of the peer.
+    """Parse a message of the peer.
 
     Raises:
-        BadData: it is of another shape.
+        BadData: it is of another type.
     """
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
@@ -231,11 +231,11 @@ def read_message(text: str | bytes, kind: type[T], where: str) -> T:
 
 
 def read_answer(text: str | bytes, kind: type[T], where: str) -> T:
-    """An answer of a server, wrapped or bare.
+    """Parse an answer of a server, wrapped or bare.
 
     Raises:
-        BadData: it is of another shape.
-        OdfError: it is an error, see :func:`parse_peer_error`.
+        BadData: it is of another type.
+        OdfError: it is an error; see :func:`parse_peer_error`.
     """
     parts = read_message(text, dict[str, msgspec.Raw], where)
     if "Err" in parts:
@@ -253,7 +253,7 @@ def _decode_hook(kind: type, value: Any) -> Any:
 
 
 def to_number_array(data: bytes) -> msgspec.Raw:
-    """Bytes as a JSON array of numbers, about 3.6 bytes each."""
+    """Return bytes as a JSON array of numbers, about 3.6 bytes each."""
     pieces = (
         msgspec.json.encode(list(data[start : start + _MESSAGE_CHUNK]))[1:-1]
         for start in range(0, len(data), _MESSAGE_CHUNK)
@@ -262,10 +262,12 @@ def to_number_array(data: bytes) -> msgspec.Raw:
 
 
 def from_number_array(payload: msgspec.Raw, where: str) -> bytes:
-    """The bytes of a JSON array of numbers; in pieces, so that a large one does not take 8 times its size.
+    """Return the bytes of a JSON array of numbers.
+
+    Parses it in pieces, so that a large array does not take 8 times its size in memory.
 
     Raises:
-        BadData: it is something else, or a number is no byte.
+        BadData: it is not an array, or a number is not a byte.
     """
     text = memoryview(payload)
     if len(text) < 2 or text[0] != 0x5B:
@@ -284,10 +286,10 @@ def from_number_array(payload: msgspec.Raw, where: str) -> bytes:
 
 
 def archive_of(batch: ObjectsBatch, where: str) -> bytes:
-    """The archive of a batch.
+    """Return the archive of a batch.
 
     Raises:
-        BadData: it is packed in a way that is not known.
+        BadData: its media type or encoding is unknown.
     """
     if (batch.media_type, batch.encoding) != (MEDIA_TYPE, ENCODING):
         kind = sanitize(f"{batch.media_type}, {batch.encoding}")
@@ -296,7 +298,7 @@ def archive_of(batch: ObjectsBatch, where: str) -> bytes:
 
 
 def batch_of(blocks: int, archive: bytes) -> ObjectsBatch:
-    """An archive as a batch."""
+    """Return an archive as a batch."""
     return ObjectsBatch(blocks, MEDIA_TYPE, ENCODING, to_number_array(archive))
 
 
@@ -304,7 +306,7 @@ def batch_of(blocks: int, archive: bytes) -> ObjectsBatch:
 
 
 def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
-    """The error that a peer tells of, by what stands after ``Err``."""
+    """Return the error that a peer reports, from the value of ``Err``."""
     try:
         said_so = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -319,7 +321,7 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
     match kind:
         case "InvalidHead":
             hint = "somebody else pushed meanwhile; pull, then push again"
-            actual = sanitize(str(details.get("expected_head")))  # kamu has the two the wrong way round
+            actual = sanitize(str(details.get("expected_head")))  # kamu swaps the two
             return Conflict(f"the head there is another one by now: {actual}", where=where, hint=hint)
         case "InvalidInterval":
             problem = "the history there does not have the block that the one here ends with"
@@ -340,7 +342,7 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
 
 
 def problem_of_close(reason: str, where: str) -> OdfError | None:
-    """The error that stands in the reason of a close frame (which may be cut off), if there is one."""
+    """Return the error in the reason of a close frame, which may be truncated; None if there is none."""
     if not reason:
         return None
     try:
@@ -351,7 +353,7 @@ def problem_of_close(reason: str, where: str) -> OdfError | None:
 
 
 def sanitize(text: str) -> str:
-    """Words of a stranger that are safe to show: one line, no control characters, not endless."""
+    """Return a text of a peer without control characters, in one line, shortened."""
     clean = "".join(char if char.isprintable() else " " for char in text[: _SAID + 1])
     return clean if len(clean) <= _SAID else clean[: _SAID - 1] + "…"
 
@@ -361,9 +363,9 @@ def _plain(raw: bytes | msgspec.Raw | str) -> str:
 
 
 MAX_UNPACKED_BYTES: Final = 1 << 30
-"""Larger archives are refused."""
+"""Maximum size of an unpacked archive."""
 MAX_RATIO: Final = 250
-"""How many times its packed size an archive may unpack to, from :data:`_RATIO_FROM` bytes on."""
+"""Maximum ratio of unpacked to packed size, from :data:`_RATIO_FROM` bytes on."""
 _RATIO_FROM: Final = 16 << 20
 _TAR: Final = tarfile.BLOCKSIZE
 _PIECE: Final = 1 << 16
@@ -371,10 +373,10 @@ _GZIP: Final = 31
 
 
 def write_archive(blocks: Iterable[tuple[Multihash, bytes]], most_bytes: int) -> bytes:
-    """The archive of blocks, given oldest first; the same bytes for the same blocks.
+    """Return the archive of blocks, given oldest first; the same bytes for the same blocks.
 
     Raises:
-        Unsupported: it would have more than ``most_bytes``.
+        Unsupported: it has more than ``most_bytes``.
     """
     packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
     packed = bytearray()
@@ -398,15 +400,15 @@ def _check_packed(size: int, most_bytes: int) -> None:
 
 
 def read_archive(archive: bytes, blocks: int, where: str) -> Iterator[tuple[Multihash, bytes]]:
-    """The blocks of an archive, in its order, with names as they are; their bytes are not hashed here.
+    """Yield the blocks of an archive, with their names. Their bytes are not hashed here.
 
     Args:
         archive: its bytes.
-        blocks: how many it has to have.
-        where: from where it came.
+        blocks: the expected number.
+        where: for errors.
 
     Raises:
-        BadData: it is no such archive, or it is out of bounds; what came before was right so far.
+        BadData: it is invalid or too large. The blocks yielded before are valid.
     """
     source = _Unpacked(archive, where)
     seen: set[Multihash] = set()
@@ -432,7 +434,7 @@ def read_archive(archive: bytes, blocks: int, where: str) -> Iterator[tuple[Mult
 
 
 class _Unpacked:
-    """The tar within an archive, unpacked as far as it is read."""
+    """The tar of an archive, decompressed as far as it is read."""
 
     def __init__(self, archive: bytes, where: str) -> None:
         self._archive = archive
@@ -443,7 +445,7 @@ class _Unpacked:
         self._total = 0
 
     def header(self) -> tarfile.TarInfo | None:
-        """The next header; None at the end."""
+        """Return the next header; None at the end."""
         raw = self.read(_TAR)
         if raw == bytes(_TAR):
             return None
@@ -453,7 +455,7 @@ class _Unpacked:
             raise self._broken("it is no tar") from None
 
     def read(self, size: int) -> bytes:
-        """So many bytes, no less."""
+        """Return exactly ``count`` bytes."""
         while len(self._ready) < size:
             self._more()
         data = bytes(self._ready[:size])

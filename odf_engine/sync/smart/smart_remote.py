@@ -49,19 +49,22 @@ from odf_engine.sync.smart.websocket import (
     SmartSession,
 )
 
-_LONGEST: Final = 8192
+_MAX_LENGTH: Final = 8192
 _MAX_HEADERS: Final = 64
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_OURS: Final = frozenset({"expect", "trailer"})
+_RESERVED: Final = frozenset(
+    ("host", "connection", "content-length", "transfer-encoding", "te", "upgrade", "expect", "trailer")
+)
+"""Headers of the connection, which a server cannot set for its clients."""
 
 
 class TransferTarget(NamedTuple):
-    """Where an object is read from or written to.
+    """The URL of an object to read or write.
 
     Attributes:
-        url, headers: as the server said.
-        own: whether it is the server's own origin.
+        url, headers: as the server sent them.
+        own: whether the URL has the origin of the server.
     """
 
     url: str
@@ -70,17 +73,17 @@ class TransferTarget(NamedTuple):
 
 
 def parse_transfer_url(told: TransferUrl, base: str) -> TransferTarget:
-    """What a server at ``base`` told, checked.
+    """Return a checked URL of a server at ``base``.
 
     Raises:
-        BadData: it is no URL to follow.
+        BadData: it must not be followed.
     """
     url = _checked(told.url, base)
     return TransferTarget(url, _headers(told, base), origin_of(url) == origin_of(base))
 
 
 def _checked(url: str, base: str) -> str:
-    if len(url) > _LONGEST or not url.isascii() or not url.isprintable() or " " in url:
+    if len(url) > _MAX_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
         raise _refused("it is malformed", url, base)
     try:
         parts, ours = urlsplit(url), urlsplit(base)
@@ -92,7 +95,7 @@ def _checked(url: str, base: str) -> str:
     if "@" in parts.netloc:
         raise _refused("it has a login in it", url, base)
     if ours.scheme == "https" and parts.scheme == "http":
-        # Older servers behind a proxy do not know that they are reached by https.
+        # Older servers behind a TLS proxy send http: URLs.
         if host != ours.hostname or port not in (None, 80, ours.port):
             raise _refused("it leads from https to http", url, base)
         parts = parts._replace(scheme="https", netloc=ours.netloc)
@@ -104,29 +107,29 @@ def _headers(told: TransferUrl, base: str) -> dict[str, str]:
         raise _refused("too many headers go with it", told.url, base)
     headers: dict[str, str] = {}
     for row in told.headers:
-        if not _NAME.fullmatch(row.name) or not _VALUE.fullmatch(row.value) or len(row.value) > _LONGEST:
+        if not _NAME.fullmatch(row.name) or not _VALUE.fullmatch(row.value) or len(row.value) > _MAX_LENGTH:
             raise _refused("a header that goes with it is malformed", told.url, base)
-        if row.name.lower() not in _OURS:
+        if row.name.lower() not in _RESERVED:
             headers[row.name] = row.value
     return headers
 
 
 def _refused(why: str, url: str, base: str) -> BadData:
-    # What stands behind ? may be a signature.
+    # The query may be a signature.
     shown = sanitize(url.partition("?")[0].rpartition("@")[2])
     return BadData(f"the server tells to go to {shown}, which is refused: {why}", where=base)
 
 
 ROUND: Final = 4000
-"""How many objects are asked for at once: with signed URLs, an answer of some megabytes."""
+"""Maximum number of objects in a request: with signed URLs, the answer has some megabytes."""
 Ask = Callable[[Sequence[ObjectFile]], Sequence[m.PullStrategy]]
 
 
 class DownloadLocations:
-    """Where the objects of one pull are; safe from several threads."""
+    """The URLs of the objects of one pull; safe from several threads."""
 
     def __init__(self, files: Sequence[ObjectFile], base: str, web: HttpClient, ask: Ask) -> None:
-        """``ask`` asks the server at ``base``."""
+        """``ask`` requests URLs from the server at ``base``."""
         self._base, self._web, self._ask = base, web, ask
         self._rounds = [files[start : start + ROUND] for start in range(0, len(files), ROUND)]
         self._round_of = {file: number for number, part in enumerate(self._rounds) for file in part}
@@ -135,28 +138,28 @@ class DownloadLocations:
         self._lock = threading.Lock()
 
     def first(self) -> Sequence[ObjectFile]:
-        """What to ask for at the beginning."""
+        """Return the files of the first request."""
         return self._rounds[0] if self._rounds else ()
 
     def add_answer(self, number: int, told: Sequence[m.PullStrategy]) -> None:
-        """Takes the answer to a round; what was not asked for is passed over."""
+        """Store the answer to a request; ignore files that were not requested."""
         self._asked.add(number)
         for each in told:
             if each.object_file.file in self._round_of:
                 self._known[each.object_file.file] = each.download_from
 
     def chunks(self, file: ObjectFile, start: int) -> Iterator[bytes] | None:
-        """The object from byte ``start`` on; None when the server has not said where it is.
+        """Yield an object from byte ``start``; return None if the server sent no URL for it.
 
         Raises:
-            BadData: it said something that is not to be followed.
-            OdfError: as the connection has it.
+            BadData: the URL must not be followed.
+            OdfError: those of the connection.
         """
-        told = self._told(file)
+        told = self._url_of(file)
         return None if told is None else self._read(file, start, told)
 
-    def _told(self, file: ObjectFile, instead_of: m.TransferUrl | None = None) -> m.TransferUrl | None:
-        """Where an object is; asks when that is not known, or only what is to be replaced."""
+    def _url_of(self, file: ObjectFile, instead_of: m.TransferUrl | None = None) -> m.TransferUrl | None:
+        """Return the URL of an object. Request it if it is unknown, or if it is still ``instead_of``."""
         number = self._round_of.get(file)
         if number is None:
             return None
@@ -174,7 +177,7 @@ class DownloadLocations:
                 yield piece
             return
         except (SourceUnavailable, NotFound):
-            fresh = None if begun else self._told(file, instead_of=told)
+            fresh = None if begun else self._url_of(file, instead_of=told)
             if fresh is None or fresh == told:
                 raise
         yield from self._download(file, start, parse_transfer_url(fresh, self._base))
@@ -183,14 +186,14 @@ class DownloadLocations:
         return download(self._web, transfer.url, file.size, start, transfer.headers)
 
 
-_KEPT_SECONDS: Final = 30.0
+_SESSION_SECONDS: Final = 30.0
 
 
 class SmartRemote:
-    """A dataset at a server; ``url`` starts with ``odf+``.
+    """A dataset of a server; ``url`` starts with ``odf+``.
 
     Attributes:
-        most_bytes: of a message, either way.
+        most_bytes: maximum size of a message, sent or received.
     """
 
     def __init__(self, url: str, access: RemoteAccess) -> None:
@@ -205,14 +208,14 @@ class SmartRemote:
         self._strategies: DownloadLocations | None = None
         self._interval: tuple[Multihash | None, Multihash] | None = None
 
-    # --- What the simple protocol does ---
+    # --- Simple protocol ---
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is no dataset yet."""
+        """Return the newest block; None if there is no dataset yet."""
         return self._plain.head()
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """A small object as a whole."""
+        """Return a small object."""
         return self._plain.read(kind, object_hash, at_most)
 
     # --- Pull ---
@@ -220,11 +223,11 @@ class SmartRemote:
     def block_batch(
         self, after: Multihash | None, head: Multihash
     ) -> Iterator[tuple[Multihash, bytes]] | None:
-        """All blocks after ``after`` up to ``head``; None where they have to be read one by one.
+        """Yield all blocks after ``after`` up to ``head``; return None if they must be read one by one.
 
         Raises:
-            BadData: the server sends something else; while iterating, too.
-            SourceUnavailable: it is silent, or denies access.
+            BadData: the server sends something else; also during the iteration.
+            SourceUnavailable: the server does not respond, or denies access.
         """
         self._interval = self._strategies = None
         reporter = self._access.reporter
@@ -236,7 +239,7 @@ class SmartRemote:
         return self._blocks(batch, after, head)
 
     def prepare(self, files: Sequence[ObjectFile]) -> None:
-        """Asks from where the files can be read."""
+        """Request the URLs of the files."""
         with self._lock:
             session, self._session = self._session, None
         if self._interval is None:
@@ -249,13 +252,14 @@ class SmartRemote:
             try:
                 strategies.add_answer(0, self._loop.run(self._ask_last(session, first), reporter))
             except ConnectionClosed:
-                reporter.log("the server ended the session early", "debug")  # it is asked again
+                # The next request opens another session.
+                reporter.log("the server ended the session early", "debug")
         elif session is not None:
             self._loop.run(session.close(m.PULLED), reporter)
         self._strategies = strategies
 
     def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
-        """A slice or checkpoint from byte ``start`` on, from where the server says that it is."""
+        """Yield a slice or checkpoint from byte ``start``, from the URL of the server."""
         found = None if self._strategies is None else self._strategies.chunks(file, start)
         return self._plain.chunks(file, start) if found is None else found
 
@@ -264,12 +268,12 @@ class SmartRemote:
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
     ) -> PushResult:
-        """Sends what ``relation`` says the other side does not have, and has its head moved.
+        """Send what ``relation`` reports as missing, and move the remote head.
 
         Raises:
-            Conflict: the dataset there is another one, or its head moved meanwhile.
+            Conflict: the remote dataset is another one, or its head moved in the meantime.
             Unsupported: the new blocks do not fit into one message.
-            OdfError: the server refused; its head is what it was.
+            OdfError: the server refused; its head is unchanged.
         """
 
         uploads = ObjectUploads(dataset, self._plain.web, self._base, reporter, parallel)
@@ -277,7 +281,7 @@ class SmartRemote:
         return work.run(self._loop, relation, force=force)
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all connections."""
         with self._lock:
             session, self._session = self._session, None
         if session is not None:
@@ -285,7 +289,7 @@ class SmartRemote:
         self._loop.close()
         self._plain.close()
 
-    # --- Inside ---
+    # --- Private ---
 
     async def _begin(self, after: Multihash | None, head: Multihash) -> m.ObjectsBatch:
         session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
@@ -298,12 +302,12 @@ class SmartRemote:
         return batch
 
     def _keep(self, session: SmartSession) -> None:
-        """Keeps a session for the question after objects, but not for long."""
+        """Keep a session open for the request of URLs, for :data:`_SESSION_SECONDS`."""
         with self._lock:
             self._session = session
-        asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._let_go, session)
+        asyncio.get_running_loop().call_later(_SESSION_SECONDS, self._close_kept, session)
 
-    def _let_go(self, session: SmartSession) -> None:
+    def _close_kept(self, session: SmartSession) -> None:
         with self._lock:
             if self._session is not session:
                 return
@@ -320,7 +324,7 @@ class SmartRemote:
             plan = m.read_answer(text, m.PullAccepted, self.url).transfer_plan
         except BadData:
             raise
-        except OdfError as error:  # what the server says; whether it matters is seen without its help
+        except OdfError as error:  # reading blocks one by one shows whether it matters
             raise _NoBatch(error.message) from None
         if plan.num_blocks == 0 or plan.bytes_in_raw_blocks > MAX_UNPACKED_BYTES:
             raise _NoBatch("the server has none of them, or too many for one message")
@@ -341,10 +345,10 @@ class SmartRemote:
             yield block_hash, data
         if last != head:
             raise BadData(f"the last block of the archive is {last}, not {head}", where=self.url)
-        self._interval = before, head  # asking for objects again does not need more than the last block
+        self._interval = before, head  # a later request of URLs needs the last block only
 
     async def _ask(self, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
-        """Asks in a session of its own; what objects were asked for before is over by now."""
+        """Request URLs in a new session: the earlier one ended with its request."""
         assert self._interval is not None
         session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
         try:
@@ -355,7 +359,7 @@ class SmartRemote:
         return await self._ask_last(session, files)
 
     async def _ask_last(self, session: SmartSession, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
-        """Asks, and ends the session."""
+        """Request URLs, and end the session."""
         found: Sequence[m.PullStrategy] = ()
         try:
             if files:
@@ -372,15 +376,15 @@ class SmartRemote:
 
 
 class _NoBatch(OdfError):
-    """There is no batch, for a reason that reading blocks one by one may do without."""
+    """The server sends no batch; blocks are read one by one instead."""
 
 
 class ObjectUploads:
     """The uploads of one push.
 
     Attributes:
-        done: how many objects are there by now.
-        sent, sent_bytes: how many of them were sent, and their bytes.
+        done: number of objects that the server has.
+        sent, sent_bytes: number of objects that were sent, and their bytes.
     """
 
     def __init__(
@@ -391,28 +395,28 @@ class ObjectUploads:
         self._reporter, self._parallel = reporter, parallel
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._moved = 0
+        self._done_bytes = 0
 
     def begin(self, files: Sequence[ObjectFile]) -> None:
-        """Says what is going to be sent, if it is not there."""
+        """Report the amounts."""
         total = sum(file.size for file in files)
         self._reporter.set_amounts(bytes=0, total_bytes=total, files=0, total_files=len(files))
 
     def stop(self) -> None:
-        """Breaks off what is running; from any thread."""
+        """End running uploads; from any thread."""
         self._stopped.set()
-        self._web.connections.abort()
+        self._web.abort()
 
     def send(self, strategies: Sequence[m.PushStrategy]) -> None:
-        """Uploads what is not there; the first failure ends it.
+        """Upload the objects that are missing; the first failure ends all.
 
         Raises:
             SourceUnavailable: an upload failed.
-            BadData: a URL that is not to be followed; an object here is damaged.
+            BadData: a URL must not be followed, or a local object is damaged.
         """
         upload_parallel(
             strategies,
-            self._one,
+            self._upload_one,
             parallel=self._parallel,
             reporter=self._reporter,
             check=self._check,
@@ -420,7 +424,7 @@ class ObjectUploads:
         )
 
     def send_proof(self, head: Multihash, proof: bytes) -> None:
-        """Sends the proof of a head, to a server that takes such."""
+        """Send the ownership proof of a head, if the server accepts such."""
         url = f"{self._base}proofs/{head}"
         try:
             self._web.request("PUT", url, headers={"Content-Type": "application/json"}, body=proof).close()
@@ -428,9 +432,9 @@ class ObjectUploads:
             text = f"the server did not take the proof of the head: {failure.error.message}"
             self._reporter.log(text, "debug")
 
-    # --- Inside ---
+    # --- Private ---
 
-    def _one(self, strategy: m.PushStrategy) -> None:
+    def _upload_one(self, strategy: m.PushStrategy) -> None:
         file = strategy.object_file.file
         if strategy.push_strategy == "HttpUpload":
             if strategy.upload_to is None:
@@ -440,35 +444,35 @@ class ObjectUploads:
                 self.sent += 1
                 self.sent_bytes += file.size
         else:
-            self._told(file.size)
+            self._report_sent(file.size)
         with self._lock:
             self.done += 1
         self._reporter.set_amounts(files=self.done)
 
     def _upload(self, file: ObjectFile, transfer: TransferTarget) -> None:
         path = self._path(file)
-        for _ in read_verified_chunks(file, path):  # a damaged one does not get there
+        for _ in read_verified_chunks(file, path):  # before anything is sent
             self._check()
         before = 0
 
         def told(sent: int) -> None:
             nonlocal before
-            self._told(sent - before)
+            self._report_sent(sent - before)
             before = sent
 
         def once(headers: dict[str, str]) -> None:
             typed = {"Content-Type": "application/octet-stream", **headers}
-            self._web.request("PUT", transfer.url, headers=typed, body=path, told=told).close()
+            self._web.request("PUT", transfer.url, headers=typed, body=path, on_sent=told).close()
 
         def attempt() -> None:
             self._check()
             try:
                 once(transfer.headers)
             except AttemptFailed as failure:
-                spelled = _spelled(transfer)
-                if failure.again or spelled is None:
+                with_bearer = _headers_with_bearer(transfer)
+                if failure.again or with_bearer is None:
                     raise
-                once(spelled)
+                once(with_bearer)
 
         try:
             self._web.with_retries(attempt)
@@ -492,15 +496,15 @@ class ObjectUploads:
         if self._stopped.is_set():
             raise Cancelled
 
-    def _told(self, more: int) -> None:
+    def _report_sent(self, more: int) -> None:
         self._check()
         with self._lock:
-            self._moved += more
-        self._reporter.set_amounts(bytes=self._moved)
+            self._done_bytes += more
+        self._reporter.set_amounts(bytes=self._done_bytes)
 
 
-def _spelled(transfer: TransferTarget) -> dict[str, str] | None:
-    """Headers with the login as the server's own URLs need it: older servers forget the word Bearer."""
+def _headers_with_bearer(transfer: TransferTarget) -> dict[str, str] | None:
+    """Return headers with ``Bearer`` added to the token of a URL of the server: older servers omit it."""
     told = [name for name in transfer.headers if name.lower() == "authorization"]
     if not transfer.own or not told or " " in transfer.headers[told[0]]:
         return None
@@ -513,13 +517,13 @@ def _name(file: ObjectFile) -> str:
 
 _ROUND: Final = 10_000
 _AROUND_PAYLOAD: Final = 1024
-_MAX_SAID: Final = 100
-_CHECKED_A_SECOND: Final = 10 << 20  # bytes of objects that a server looks at before it moves the head
-_NO_HURRY: Final = 7 * 86_400.0
+_MAX_CONFIRMATIONS: Final = 100
+_VERIFIED_PER_SECOND: Final = 10 << 20  # bytes per second that a server verifies before it moves the head
+_REPORT_TIMEOUT: Final = 7 * 86_400.0
 
 
 class _Outgoing(NamedTuple):
-    """Blocks, oldest first, and the objects that they speak of."""
+    """Blocks, oldest first, and the objects that they refer to."""
 
     head: Multihash
     blocks: list[Multihash]
@@ -531,8 +535,8 @@ class SmartPush:
     """One push.
 
     Attributes:
-        quiet_seconds: so long nothing comes from a server that has said all.
-        quiet_times: so often that is awaited, before its head has to be the new one.
+        quiet_seconds: timeout for further messages after the last one.
+        quiet_times: number of such timeouts before the push fails without the new head.
     """
 
     quiet_seconds = 2.0
@@ -555,7 +559,7 @@ class SmartPush:
         self._uploads = uploads
 
     def run(self, loop: EventLoopThread, relation: Relation, *, force: bool) -> PushResult:
-        """Pushes what ``relation`` says is missing there; see :meth:`SmartRemote.push`."""
+        """Push what ``relation`` reports as missing; see :meth:`SmartRemote.push`."""
         theirs = self._remote.head()
         other = relation.kind in ("behind", "diverged")
         if other and not force:
@@ -590,10 +594,10 @@ class SmartPush:
             relation=Relation("equal", 0, 0, new.head),
         )
 
-    # --- What goes ---
+    # --- Content ---
 
     def _collect(self, common: Multihash | None) -> _Outgoing:
-        """What has come since ``common``; every block is read and checked, newest first."""
+        """Return the blocks since ``common``; each is read and verified, newest first."""
         head = at = self._dataset.head()
         if head is None:
             raise NotFound("the dataset is empty: there is nothing to push", where=str(self._dataset.folder))
@@ -631,7 +635,7 @@ class SmartPush:
         most = int((self._remote.most_bytes - _AROUND_PAYLOAD) / MAX_PACKED_SHARE)
         return write_archive(read(), most)
 
-    # --- The conversation ---
+    # --- Session ---
 
     async def _exchange(
         self, new: _Outgoing, archive: bytes, theirs: Multihash | None, *, force: bool
@@ -675,7 +679,7 @@ class SmartPush:
         try:
             await asyncio.wait({reports, uploads}, return_when=asyncio.FIRST_COMPLETED)
             if reports.done() and not uploads.done():
-                await reports  # it ends by an error only
+                await reports  # ends only with an error
             await uploads
         finally:
             if not uploads.done():
@@ -685,19 +689,19 @@ class SmartPush:
         await channel.send(m.encode_message(m.PushProgress("Complete")))
 
     async def _report(self, channel: MessageChannel) -> None:
-        """Says how far the uploads are, whenever the server asks."""
+        """Report the progress of the uploads whenever the server requests it."""
         while True:
-            m.read_answer(await channel.receive(patience=_NO_HURRY), m.Empty, self._base)
+            m.read_answer(await channel.receive(patience=_REPORT_TIMEOUT), m.Empty, self._base)
             running = m.RunningDetails(m.Running(self._uploads.done))
             await channel.send(m.encode_message(m.PushProgress(running)))
 
     async def _confirm(self, channel: MessageChannel, new: _Outgoing) -> None:
-        """Waits until the head there is the new one.
+        """Wait until the remote head is the new one.
 
-        That the server says ``{}`` may also mean that it asks for the progress once more: its head tells.
+        ``{}`` may also be a request for the progress, so the head is read.
         """
         fetch, raw = self._access.config.fetch, new.plan.bytes_in_raw_objects
-        waited = fetch.read_timeout_seconds + raw / _CHECKED_A_SECOND
+        waited = fetch.read_timeout_seconds + raw / _VERIFIED_PER_SECOND
         quiet = said = 0
         while True:
             try:
@@ -713,12 +717,12 @@ class SmartPush:
             waited = self.quiet_seconds
             if await asyncio.to_thread(self._remote.head) == new.head:
                 return
-            if quiet >= self.quiet_times or said > _MAX_SAID:
+            if quiet >= self.quiet_times or said > _MAX_CONFIRMATIONS:
                 problem = "the server took everything, and yet its head is not the new one"
                 raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
 
     def _send_proof(self, head: Multihash) -> None:
-        """Sends the proof of the head, if there is one here and none there; without it nothing is lost."""
+        """Send the ownership proof of the head, if there is one here and not at the server."""
         try:
             proof = read_proof(self._dataset.folder, head)
             if proof is None:

@@ -10,12 +10,16 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from odf_engine.errors import BadData, Conflict, NotFound, SourceUnavailable, Unsupported
+from odf_engine.net.address_policy import HomeNetwork
+from odf_engine.net.connector import Connector
 from odf_engine.net.credentials import RemoteAccess
 from odf_engine.net.download import connection_failure
 from odf_engine.net.urls import origin_of
@@ -23,17 +27,17 @@ from odf_engine.progress import Reporter
 from odf_engine.sync.smart.messages import VERSION, VERSION_HEADER
 
 MAX_PACKED_SHARE: Final = 3.65
-"""So many bytes of a message are needed for a byte of its payload, at most on the average of gzip."""
+"""Maximum bytes of a message for each byte of its payload, on average over compressed data."""
 _SHORT_BYTES: Final = 1 << 16
 _FRAME_BYTES: Final = 1 << 18
-_SLOWEST: Final = 64 << 10  # bytes a second, of long messages
+_MIN_BYTES_PER_SECOND: Final = 64 << 10  # bytes per second, of long messages
 _FULL_BUFFER: Final = 1 << 18
 _REASON_BYTES: Final = 123
 Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 
 class ConnectionClosed(SourceUnavailable):
-    """The other end closed the connection; ``reason`` is what it said."""
+    """The peer closed the connection; ``reason`` is that of the close frame."""
 
     def __init__(self, message: str, *, reason: str = "", **rest: str | None) -> None:
         super().__init__(message, **rest)
@@ -44,14 +48,14 @@ class MessageChannel:
     """An open WebSocket.
 
     Attributes:
-        where: what the other end is called in errors.
-        most_bytes: longer messages are neither sent nor read.
+        where: name of the peer in errors.
+        most_bytes: maximum size of a message, sent or received.
     """
 
     def __init__(
         self, socket: Socket, transport: asyncio.Transport, where: str, *, patience: float, most_bytes: int
     ) -> None:
-        """``patience`` is for how many seconds the other end may be silent, or take nothing."""
+        """``patience``: seconds that the peer may send nothing, or receive nothing."""
         self.where = where
         self.most_bytes = most_bytes
         self._socket = socket
@@ -60,11 +64,11 @@ class MessageChannel:
         self._masked = isinstance(socket, aiohttp.ClientWebSocketResponse)
 
     async def send(self, text: bytes) -> None:
-        """Sends a message.
+        """Send a message.
 
         Raises:
             Unsupported: it is longer than :attr:`most_bytes`.
-            PeerGone, SourceUnavailable: the other end is gone, or takes nothing.
+            ConnectionClosed, SourceUnavailable: the peer is gone, or does not receive.
         """
         if len(text) > _SHORT_BYTES:
             await self.send_pieces(len(text), lambda start, count: text[start : start + count])
@@ -72,10 +76,10 @@ class MessageChannel:
         await self._within(len(text), self._socket.send_str(text.decode()))
 
     async def send_pieces(self, size: int, read: Callable[[int, int], bytes]) -> None:
-        """Sends a message of ``size`` bytes, of which ``read`` gives so many from so many on.
+        """Send a message of ``size`` bytes; ``read`` returns a number of them from an offset.
 
         Raises:
-            Unsupported, PeerGone, SourceUnavailable: as :meth:`send`.
+            Unsupported, ConnectionClosed, SourceUnavailable: those of :meth:`send`.
         """
         if size > self.most_bytes:
             raise Unsupported(
@@ -85,7 +89,7 @@ class MessageChannel:
 
     async def _within(self, size: int, sending: Coroutine[Any, Any, None]) -> None:
         try:
-            async with asyncio.timeout(self._patience + size / _SLOWEST):
+            async with asyncio.timeout(self._patience + size / _MIN_BYTES_PER_SECOND):
                 await sending
         except TimeoutError:
             raise SourceUnavailable("the other end takes nothing any more", where=self.where) from None
@@ -93,14 +97,14 @@ class MessageChannel:
             raise self._gone() from None
 
     async def receive(self, expected: int = 0, patience: float | None = None) -> str:
-        """The next message; ``expected`` is about how many bytes it may have.
+        """Return the next message; ``expected`` is its approximate size in bytes.
 
         Raises:
-            PeerGone: the other end closed the connection.
-            SourceUnavailable: nothing came in time.
-            BadData: something else came than a text that is not too long.
+            ConnectionClosed: the peer closed the connection.
+            SourceUnavailable: no message arrived in time.
+            BadData: it is too long, or not a text.
         """
-        wait = (patience or self._patience) + min(expected, self.most_bytes) / _SLOWEST
+        wait = (patience or self._patience) + min(expected, self.most_bytes) / _MIN_BYTES_PER_SECOND
         try:
             async with asyncio.timeout(wait):
                 message = await self._socket.receive()
@@ -122,7 +126,7 @@ class MessageChannel:
         raise BadData("something came that is no text", where=self.where)
 
     async def close(self, code: int = WSCloseCode.OK, reason: str | bytes = "") -> None:
-        """Closes the connection, and says why; waits for the other end for a moment only."""
+        """Close the connection with a reason; wait for the peer at most 5 seconds."""
         raw = reason.encode() if isinstance(reason, str) else reason
         short = raw[:_REASON_BYTES].decode(errors="ignore").encode()
         try:
@@ -132,11 +136,11 @@ class MessageChannel:
             self.abort()
 
     def abort(self) -> None:
-        """Breaks the connection."""
+        """Close the connection without a close frame."""
         self._transport.abort()
 
     async def _send_in_frames(self, size: int, read: Callable[[int, int], bytes]) -> None:
-        # aiohttp sends any message as one frame.
+        # aiohttp sends each message as one frame.
         kind = WSMsgType.TEXT
         for start in range(0, size, _FRAME_BYTES):
             piece = read(start, _FRAME_BYTES)
@@ -153,22 +157,22 @@ class MessageChannel:
             pause = 0.001
             while self._transport.get_write_buffer_size() > _FULL_BUFFER:
                 await asyncio.sleep(pause)
-                pause = min(pause * 1.5, 0.05)  # a slow one costs little
+                pause = min(pause * 1.5, 0.05)  # a slow peer needs few wake-ups
 
     def _gone(self, reason: str = "") -> ConnectionClosed:
         return ConnectionClosed("the other end closed the connection", reason=reason, where=self.where)
 
 
 class ReceiveTimeout(SourceUnavailable):
-    """Nothing came in time."""
+    """No message arrived in time."""
 
 
 class MessageTooLong(BadData):
-    """A message is longer than any may be."""
+    """A message is longer than the maximum."""
 
 
 def _header(first: int, mask: int, size: int) -> bytes:
-    """The beginning of a frame, as short as it has to be."""
+    """Return the header of a frame (RFC 6455, section 5.2)."""
     if size < 0x7E:
         return struct.pack("!BB", first, mask | size)
     if size < 1 << 16:
@@ -188,11 +192,11 @@ _NOT_SMART: Final = frozenset({200, 204, 301, 302, 303, 304, 307, 308, 404, 405,
 
 
 class SmartProtocolUnsupported(NotFound):
-    """What is there does not speak the smart protocol, or has no such dataset."""
+    """The server does not support the smart protocol, or does not have the dataset."""
 
 
 class EventLoopThread:
-    """An event loop that runs in the background, started when it is first needed."""
+    """An event loop in a background thread, started on demand."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -200,10 +204,10 @@ class EventLoopThread:
         self._lock = threading.Lock()
 
     def run(self, work: Coroutine[Any, Any, T], reporter: Reporter) -> T:
-        """Does work on the loop and waits for it.
+        """Run a coroutine on the loop, and return its result.
 
         Raises:
-            Cancelled: somebody asked to stop; the work was broken off.
+            Cancelled: the job was cancelled, and the coroutine with it.
         """
         future = self._submit(work)
 
@@ -218,16 +222,16 @@ class EventLoopThread:
                 raise SourceUnavailable("the connection was closed") from None
 
     def soon(self, work: Coroutine[Any, Any, object]) -> None:
-        """Does work on the loop without waiting for it."""
+        """Start a coroutine on the loop without waiting for it."""
         self._submit(work)
 
     def close(self) -> None:
-        """Breaks off whatever is going on, and ends the thread."""
+        """Cancel all coroutines, and end the thread."""
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is None:
                 return
-            # What was handed in before has begun by then.
+            # Work submitted before has started by then.
             loop.call_soon_threadsafe(loop.stop)
             thread = self._thread
         if thread is not threading.current_thread():
@@ -245,33 +249,43 @@ class EventLoopThread:
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
-        loop.run_until_complete(_break_off(asyncio.all_tasks(loop)))
+        loop.run_until_complete(_cancel_all(asyncio.all_tasks(loop)))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
 
 
-async def _break_off(tasks: set[asyncio.Task[Any]]) -> None:
+async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _OneOrigin(aiohttp.TCPConnector):
-    """Connects to one origin: a redirect to another one is not followed, whatever it would be sent."""
+class _OneOrigin(aiohttp.BaseConnector):
+    """Connects to one origin; redirects to another one are refused before anything is sent."""
 
-    def __init__(self, origin: URL) -> None:
+    def __init__(self, origin: URL, connector: Connector) -> None:
         super().__init__()
         self._origin = origin
+        self._connector = connector
         self.transport: asyncio.Transport | None = None
 
-    async def connect(self, req: Any, *rest: Any, **more: Any) -> Any:
+    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> ResponseHandler:
         if req.url.origin() != self._origin:
             raise _CrossOriginRedirect
-        connection = await super().connect(req, *rest, **more)
-        self.transport = connection.transport
-        return connection
+        host, port = self._origin.host or "", self._origin.port or 0
+        # Many proxies refuse tunnels to the ports of http.
+        proxy = self._connector.select_proxy(urlsplit(str(self._origin))) if req.is_ssl() else None
+        try:
+            sock = await asyncio.to_thread(self._connector.connect, host, port, proxy, tunnel=True)
+        except asyncio.CancelledError:
+            self._connector.abort()
+            raise
+        sock.setblocking(False)
+        tls = {"ssl": self._connector.tls_context, "server_hostname": host} if req.is_ssl() else {}
+        self.transport, protocol = await self._loop.create_connection(self._factory, sock=sock, **tls)
+        return protocol
 
 
 class _CrossOriginRedirect(aiohttp.ClientError):
@@ -279,7 +293,7 @@ class _CrossOriginRedirect(aiohttp.ClientError):
 
 
 class SmartSession:
-    """An open session; use it within ``async with``, or :meth:`close` it."""
+    """An open session; use it in ``async with``, or :meth:`close` it."""
 
     def __init__(self, session: aiohttp.ClientSession, channel: MessageChannel) -> None:
         self._session = session
@@ -287,15 +301,16 @@ class SmartSession:
 
     @classmethod
     async def open(cls, url: str, access: RemoteAccess, most_bytes: int) -> SmartSession:
-        """Connects.
+        """Connect.
 
         Args:
             url: ``http(s)://…/pull`` or ``…/push``.
             access: settings, and the login of the origin.
-            most_bytes: of a message.
+            most_bytes: maximum size of a message.
 
         Raises:
-            NotSmart: the server does not know the smart protocol, or the dataset.
+            SmartProtocolUnsupported: the server does not support the smart protocol, or does not have the
+                dataset.
             SourceUnavailable: it cannot be reached, or denies access.
         """
         fetch = access.config.fetch
@@ -305,7 +320,10 @@ class SmartSession:
             sock_connect=fetch.connect_timeout_seconds,
             sock_read=fetch.read_timeout_seconds,
         )
-        connector = _OneOrigin(URL(url).origin())
+        origin = URL(url).origin()
+        policy = HomeNetwork(origin.host or "", origin.port or 0)
+        sockets = Connector(policy, fetch.connect_timeout_seconds, access.reporter)
+        connector = _OneOrigin(origin, sockets)
         session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
         try:
             socket = await session.ws_connect(
@@ -323,14 +341,14 @@ class SmartSession:
         return cls(session, channel)
 
     async def close(self, reason: str = "") -> None:
-        """Closes the session."""
+        """Close the session."""
         try:
             await self.channel.close(reason=reason)
         finally:
             await self._session.close()
 
     async def abort(self) -> None:
-        """Breaks the session off."""
+        """Close the session without a close frame."""
         self.channel.abort()
         with suppress(aiohttp.ClientError, OSError):
             await self._session.close()
@@ -346,7 +364,7 @@ class SmartSession:
 
 
 def headers_for(url: str, access: RemoteAccess) -> dict[str, str]:
-    """The version of the protocol, and the login of the URL's origin."""
+    """Return the headers of a session: protocol version, and the login of the origin."""
     login = access.credentials.of(url)
     headers = {VERSION_HEADER: VERSION}
     return headers if login is None else {**headers, "Authorization": login.header}
@@ -356,7 +374,7 @@ def _refused(error: Exception, url: str) -> Exception:
     if isinstance(error, _CrossOriginRedirect):
         return BadData("the server sends us to another origin", where=url)
     if not isinstance(error, aiohttp.WSServerHandshakeError):
-        reason = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+        reason = error.__cause__ if isinstance(error.__cause__, OSError) else error
         return connection_failure(reason, url, "check the address and the network, then try again").error
     status = error.status
     if status in (401, 403):

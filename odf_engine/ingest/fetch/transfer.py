@@ -1,0 +1,111 @@
+"""Downloads of one URL with retries and resumption: what the fetchers of all protocols share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from time import monotonic
+
+from odf_engine.errors import OdfError
+from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
+from odf_engine.metadata.model import FromMetadata, FromSystemTime, SourceState, Url
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.net.address_policy import AddressPolicy, PublicAddresses
+from odf_engine.net.download import PartialDownload, run_with_retries
+
+
+class Transfer:
+    """The download of one URL. Subclasses implement :meth:`attempt` and :meth:`abort`.
+
+    Attributes:
+        name: the URL as the manifest has it, without a login; errors and log lines show it.
+        partial: the bytes so far; see :class:`PartialDownload`.
+    """
+
+    def __init__(self, step: Url, name: str, context: FetchContext, key: list[object]) -> None:
+        """``key`` identifies the bytes, across pulls."""
+        self.step, self.name, self.context = step, name, context
+        self.reporter = context.reporter
+        self.partial = PartialDownload(context.downloads or context.job / "downloads", json.dumps(key))
+        self.started = monotonic()
+
+    def fetch(self) -> Payload | None:
+        """Return the payload; None if the source is unchanged.
+
+        Raises:
+            Cancelled: at once.
+            OdfError: that of the last attempt, after the retries.
+        """
+        return run_with_retries(
+            self._named_attempt,
+            partial=self.partial,
+            abort=self.abort,
+            config=self.context.config,
+            reporter=self.reporter,
+        )
+
+    def attempt(self) -> Payload | None:
+        """Make one attempt.
+
+        Raises:
+            AttemptFailed: with the error, and whether to try again.
+        """
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """End a running attempt soon; called from another thread."""
+        raise NotImplementedError
+
+    @property
+    def address_policy(self) -> AddressPolicy:
+        """The addresses that the author of the source may connect to."""
+        return PublicAddresses() if self.context.untrusted else AddressPolicy()
+
+    def is_unchanged(self, state: SourceState | None, version: str) -> bool:
+        """Return whether the source has the state of the chain; if so, log ``version`` and drop the bytes."""
+        if state is None or state != self.context.state:
+            return False
+        self.partial.restart()
+        self.reporter.log(f"{self.name} has not changed {version}")
+        return True
+
+    def store(self, pieces: Iterable[bytes], total: int | None) -> None:
+        """Append bytes, and report the progress; ``total`` is the size of the file, if known."""
+        for piece in pieces:
+            self.reporter.raise_if_cancelled()
+            self.partial.write(piece)
+            self.reporter.set_amounts(bytes=self.partial.size, total_bytes=total)
+
+    def finish(
+        self, state: SourceState | None, modified: Timestamp | None, version: str, no_time: str | None = None
+    ) -> Payload:
+        """Move the bytes into the job's folder.
+
+        Args:
+            state: for the chain.
+            modified: modification time of the file.
+            version: for the log.
+            no_time: for the log, if event time should come from a modification time that is unknown.
+        """
+        path, size = self.context.job / "fetched", self.partial.size
+        self.partial.finish(path)
+        self.reporter.log(f"{self.name}, {size:,} bytes in {monotonic() - self.started:.1f} s, {version}")
+        if no_time is not None and modified is None and isinstance(self.step.event_time, FromMetadata):
+            self.reporter.log(f"{no_time}: event time is the time of ingestion", "warning")
+        event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
+        return Payload(path, self.name, state, event_time)
+
+    def _named_attempt(self) -> Payload | None:
+        self.started = monotonic()
+        try:
+            return self.attempt()
+        except OdfError as error:
+            error.where = error.where or self.name
+            raise
+
+
+def source_state(etag: str | None, modified: Timestamp | None) -> SourceState | None:
+    """Return the source state for the version of a file: its ETag, else its modification time."""
+    if etag:
+        return SourceState(SOURCE_NAME, ETAG, etag)
+    return SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
