@@ -191,7 +191,7 @@ def test_a_ledger_that_is_too_large_to_sort_in_memory(
 ) -> None:
     """A late row leads to a sort by Spark, in the same attempt or the next one. Changes count once."""
     data.merge(LEDGER, [Row(0, 1, 1)])
-    monkeypatch.setattr(row_order, "_IN_MEMORY", 1)
+    monkeypatch.setattr(row_order, "_MAX_MEMORY_BYTES", 1)
     rows = [Row(0, 2, 1), Row(1, 1, 5), Row(2, 1, 6), Row(3, 1, 7), Row(4, 1, 8)]
     rows.insert(late, Row(5, 1, 4))
     assert data.merge(LEDGER, rows) == 5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,6 +128,23 @@ def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
     thread.join(5)
     assert not thread.is_alive()
     assert warmed == [1]
+
+
+def test_the_recorder_that_is_started_is_a_program(java: Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def start(command: list[str], **_: object) -> SimpleNamespace:
+        started.append(command)
+        return SimpleNamespace(wait=lambda: 0, poll=lambda: 0)
+
+    monkeypatch.setattr(class_data_archive, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    monkeypatch.setattr(ArchiveTrainer, "_wait_until_idle", lambda self: True)
+    thread = ArchiveTrainer(java, lambda: True, lambda: None)
+    thread.start()
+    thread.join(10)
+    ((_, option, module, home),) = started
+    assert (option, home) == ("-m", str(java.home))
+    assert callable(import_module(module).main)
 
 
 def test_real_java_has_a_key() -> None:

@@ -180,6 +180,29 @@ def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: py
     assert not _runs(java_process)
 
 
+def test_a_start_that_fails_for_another_reason_keeps_the_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odf_engine.spark.runtime import class_data_archive
+    from odf_engine.spark.runtime.jvm import SparkFailed
+    from odf_engine.spark.runtime.session import SparkRuntime
+    from odf_engine.spark.runtime.spark_conf import SparkOptions
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    monkeypatch.delenv("ODF_SPARK_ARCHIVE", raising=False)
+    home = breaks_with_archive(tmp_path)
+    (home / "bin" / "java").write_text("#!/bin/sh\nexit 1\n")
+    java = find_java(str(home))
+    archive = tmp_path / class_data_archive.archive_path(java).name
+    archive.write_bytes(b"an archive")
+    class_data_archive.archive_folder().mkdir(parents=True)
+    class_data_archive.publish_archive(java, archive)
+    options = SparkOptions(master="local[1]", driver_memory="512m", java=str(home))
+    with pytest.raises(SparkFailed):
+        SparkRuntime(options, tmp_path / "spark.log", tmp_path / "cache").start()
+    assert class_data_archive.find_archive(java) is not None
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)

@@ -25,7 +25,7 @@ HOUR = 3_600_000
 @pytest.fixture
 def dataset(workspace: Workspace, append: Any) -> Dataset:
     """Three slices of ten rows, one an hour; the last slice has a column more."""
-    made = workspace.dataset_new(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
+    made = workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
     for start in (0, 10, 20):
         hours = range(start, start + 10)
         times = pa.array([hour * HOUR for hour in hours], pa.timestamp("ms", "UTC"))

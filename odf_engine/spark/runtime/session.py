@@ -212,10 +212,11 @@ class SparkRuntime:
             except SparkFailed:
                 if archive is None or self._interrupted:
                     raise
-                # A damaged archive must never prevent the start of Spark.
+                # A damaged archive must never prevent the start of Spark. It is to blame only if Spark starts
+                # without it.
+                self._launch_spark([])
                 class_data_archive.discard_archive(self._java)
                 archive = None
-                self._launch_spark([])
             if not is_local(self._config.master):
                 self._check_executors()
             self._detail = self._describe(time.monotonic() - started, archive)
