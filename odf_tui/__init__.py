@@ -1,0 +1,1 @@
+"""The terminal workstation for Open Data Fabric, and the ``odf`` command."""

@@ -1,5 +1,5 @@
-"""``python -m odf_tui`` is the ``odf`` command."""
+"""Runs ``python -m odf_tui`` as the ``odf`` command."""
 
-from odf_tui.cli.main import main
+from odf_tui.main import main
 
 main()

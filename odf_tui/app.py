@@ -1,99 +1,206 @@
-"""Opens the workstation. Light to import: what it needs comes with :func:`run`."""
+"""The Textual application: themes, colour filters, clipboard, external editor, leaving."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import sys
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from odf_engine.settings import UiConfig
-    from odf_tui.screens.base import Early
-    from odf_tui.source import Link, Source
+from textual import events
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter, Monochrome, NoColor
+from textual.scrollbar import ScrollBar
+from textual.theme import Theme
 
-
-def run(folder: Path) -> None:
-    """Shows the workspace of a folder until the person leaves; jobs and worker go on then.
-
-    Raises:
-        UsageError: the terminal cannot show it.
-        Unsupported: the workspace was made by a newer version of this program.
-    """
-    from odf_tui import terminal
-
-    terminal.check()
-    terminal.set_switches()
-    gc.disable()  # until the first paint: nothing of what is made before it goes away
-
-    from odf_tui import snapshot
-
-    with ThreadPoolExecutor(1) as pool:
-        early: Early
-        if (known := snapshot.load(folder)) is not None:
-            source = cast("Source", LateSource(folder, known.ui))
-            early = Future()
-            early.set_result((known.rows, (known.jobs, known.last_seq)))
-        else:
-            source = _source(folder)
-            # Read while Textual is being imported.
-            early = pool.submit(lambda: (source.datasets(), source.jobs()))
-
-        from odf_tui.workstation import Workstation
-
-        app = Workstation(source, early, _painted)
-        app.run()
-    if app.farewell:
-        sys.stdout.write(app.farewell + "\n")
-        sys.stdout.flush()
-    if app.return_code:
-        sys.exit(app.return_code)
-    source.keep()
+from odf_engine.errors import OdfError
+from odf_tui.gateway.protocol import Gateway
+from odf_tui.screens.workbench import Workbench
+from odf_tui.state.app_state import EarlyReads
+from odf_tui.theming import terminal, themes
+from odf_tui.theming.themes import EightBitColours
+from odf_tui.widgets.pane_frame import ThinScrollBar
+from odf_tui.widgets.status_bar import Notice
 
 
-class LateSource:
-    """A source whose engine is loaded when something is first asked of it that is not known already.
+class Workstation(App[None], inherit_bindings=False):
+    """The workstation.
 
     Attributes:
-        folder, ui, theme, settings_problem: see :class:`odf_tui.source.Source`.
+        painted: called after the first paint.
+        farewell: what to print on the terminal after it is closed.
+        palette: the styles of the current theme, see ``themes.palette``.
     """
 
-    def __init__(self, folder: Path, ui: UiConfig) -> None:
-        from odf_tui import remembered
+    CSS_PATH = "odf.tcss"
+    AUTO_FOCUS = None
+    ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT = False
+    VERTICAL_BREAKPOINTS = Workbench.VERTICAL_BREAKPOINTS  # for dialogs
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q,ctrl+c", "leave", show=False, priority=True),
+    ]
 
-        self.folder = folder
-        self.ui = ui
-        self.theme = remembered.theme(remembered.load(folder), ui.theme)
-        self.settings_problem = ""
-        self._lock = threading.Lock()
-        self._found: Source | None = None
+    def __init__(
+        self, source: Gateway, early: EarlyReads | None = None, painted: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__()
+        ScrollBar.renderer = ThinScrollBar
+        self.source = source
+        self.painted = painted
+        self.farewell = ""
+        self.theme_names = themes.names()
+        self.palette = themes.Palette({})
+        self._early = early
+        self._few_colours = self.no_color or self.console.color_system in (None, "standard")
+        self._nearest = EightBitColours(enabled=self.console.color_system == "256" and not self.no_color)
+        self._filters.append(self._nearest)
+        if self.no_color:  # no colours at all, where Textual would show greys
+            self._filters = [each for each in self._filters if not isinstance(each, Monochrome)]
+            self._filters.append(NoColor())
+        if (characters := terminal.supported_characters(source.ui.ascii)) != "all":
+            from odf_tui.theming.ascii_fallback import CharacterFallback  # most terminals do not need it
 
-    def _source(self) -> Source:
-        with self._lock:
-            if self._found is None:
-                self._found = _source(self.folder)
-            return self._found
+            self._filters.append(CharacterFallback(characters))
+        self._complaint = ""
+        if not self.use_theme(self._wanted_theme()):
+            self._take(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._source(), name)
+    def _wanted_theme(self) -> str:
+        """The configured theme; by itself, one that suits the terminal."""
+        if self.no_color:
+            return themes.FEW_COLOURS
+        if self.source.theme != "auto":
+            return self.source.theme
+        return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
-    async def connect(self) -> Link:
-        """Attaches to the worker; the engine is loaded beside the event loop."""
-        source = await asyncio.to_thread(self._source)
-        return await source.connect()
+    def get_default_screen(self) -> Workbench:
+        """The workbench, made for the size of the terminal: the first layout is the last."""
+        bench = Workbench(self.source, self._early)
+        for breakpoints, cells in (
+            (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
+            (bench.VERTICAL_BREAKPOINTS, self.size.height),
+        ):
+            fitting = [name for least, name in breakpoints or () if cells >= least]
+            bench.add_class(*fitting[-1:])
+        return bench
+
+    def on_mount(self) -> None:
+        """Looks at what the person configured, once everything is shown."""
+        self.call_after_refresh(
+            self.run_worker, self._look_at_settings, thread=True, group="settings", name="settings"
+        )
+
+    def _look_at_settings(self) -> None:
+        wrong = themes.problems()
+        self.theme_names = [name for name in self.theme_names if name not in wrong]
+        told = [self._complaint] if self._complaint else [_complaint(error) for error in wrong.values()]
+        if self.source.settings_problem:
+            told.insert(0, self.source.settings_problem)
+        if told:
+            more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+            self.bench.post_message(Notice(told[0] + more, "warn"))
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The screens below a dialog have other sizes too: Textual tells only the one on top."""
+        for screen in self.screen_stack[:-1]:
+            screen.post_message(events.Resize(event.size, event.size))
+
+    def read_dialog_styles(self) -> None:
+        """Reads what dialogs need to know of styles, before the first of them opens."""
+        self.stylesheet.read(Path(__file__).with_name("dialogs.tcss"))
+
+    @property
+    def bench(self) -> Workbench:
+        """The workbench, whatever is above it."""
+        return next(screen for screen in self.screen_stack if isinstance(screen, Workbench))
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our names, for themes that do not have them."""
+        return {
+            "muted": "ansi_bright_black",
+            "rule": "ansi_bright_black",
+            "cursor-style": "reverse",
+            "idle-style": "bold",
+            "bar-style": "reverse",
+            **{f"{name}-{ground}": "ansi_default" for name in ("bar", "cursor", "idle")
+               for ground in ("background", "foreground")},
+        }  # fmt: skip
+
+    def use_theme(self, name: str) -> bool:
+        """Takes a theme; False when its file is not right: that is told, and everything stays."""
+        try:
+            theme = themes.load(name, few=self._few_colours)
+        except OdfError as error:
+            self._complaint = _complaint(error)
+            if self.is_running:
+                self.bench.notify_line(self._complaint, "warn")
+            return False
+        self._take(theme)
+        return True
+
+    def _take(self, theme: Theme) -> None:
+        self.register_theme(theme)
+        self.palette = themes.palette(theme)
+        self.theme = theme.name
+        self.get_css_variables()  # which sets `theme_variables` now: panes are dressed in them
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What happens to colours on their way out."""
+        return [each for each in self._filters if each.enabled]
+
+    def copy(self, text: str) -> str:
+        """Copies a text, and says by which way."""
+        return terminal.copy(text, self._write, self.source.folder / ".odf" / "cache")
+
+    def _write(self, sequence: str) -> None:
+        if self._driver is not None:
+            self._driver.write(sequence)
+
+    async def edit(self, path: Path, line: int | None = None) -> None:
+        """Gives the terminal to the person's editor until it ends; news come in meanwhile, unseen.
+
+        Raises:
+            OdfError: there is no editor, it does not start, or it ends with an error.
+        """
+        from odf_tui.theming import terminal
+
+        chosen = terminal.find()
+        terminal_is_given = nullcontext() if self.is_headless else self.suspend()
+        with terminal_is_given, self.batch_update(), _deaf_to_interrupts():
+            opened = asyncio.to_thread(terminal.run, chosen, path, line, self.source.folder)
+            # An exception may not leave the block: the terminal would not be taken back.
+            (failure,) = await asyncio.gather(opened, return_exceptions=True)
+        if failure is not None:
+            raise failure
+
+    def action_leave(self) -> None:
+        """Leaves from wherever."""
+        self.bench.do_quit()
+
+    def leave(self, jobs: Sequence[str]) -> None:
+        """Leaves, and says which jobs go on."""
+        if jobs:
+            goes = "goes" if len(jobs) == 1 else "go"
+            self.farewell = (
+                f"{', '.join(jobs)} {goes} on in the background.\n"
+                "odf jobs shows how; odf opens the workstation again."
+            )
+        self.exit()
 
 
-def _source(folder: Path) -> Source:
-    from odf_engine.workspace.workspace import Workspace
-    from odf_tui.engine import WorkspaceSource
-
-    return WorkspaceSource(Workspace.find(explicit=folder))
+def _complaint(error: OdfError) -> str:
+    return f"{error} – {error.hint}" if error.hint else str(error)
 
 
-def _painted() -> None:
-    """The collector works again, and leaves alone what stays: looking through that takes 50 ms each time."""
-    gc.freeze()
-    gc.enable()
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """^C is meant for the editor. A handler, because programs inherit signals that are ignored."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,1 @@
+"""The verbs of the ``odf`` command: one module for each group."""

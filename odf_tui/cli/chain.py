@@ -1,18 +1,27 @@
-"""Verbs that look into a dataset: log, schema, tail."""
+"""log, schema, tail, block, digest: look into a dataset's history and bytes."""
 
 from __future__ import annotations
 
 import sys
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from odf_engine.errors import BadData, NotFound, OdfError
-from odf_engine.metadata.timestamp import Timestamp
-from odf_tui import humane
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
+from odf_engine.errors import BadData, InvalidManifest, NotFound, OdfError, UsageError
+from odf_engine.identity.multiformats import Multihash
+from odf_tui.cli.output import (
+    is_number,
+    json_value,
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    print_table,
+    read_bytes,
+    verb,
+)
+from odf_tui.text import format
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -199,8 +208,7 @@ def _projected(
     from odf_engine.coordinator.protocol import BuildProjection, JobState
     from odf_engine.metadata.timestamp import parse_user_time
     from odf_engine.views.query_results import ResultRows
-    from odf_tui.cli.data import exit_code
-    from odf_tui.cli.follow import follow
+    from odf_tui.cli.follow import exit_code, follow
 
     moment = None if as_of is None else str(parse_user_time(as_of))
     request = BuildProjection(str(entry.id), list(key), as_at=as_at, as_of=moment)
@@ -212,19 +220,19 @@ def _projected(
         sys.exit(exit_code([job]))
     found = ResultRows(Path(result.file))
     parts = [_as_at_words(result.pin) if as_at and result.pin else "", f"as of {moment}" if moment else ""]
-    parts.append(f"by {', '.join(map(humane.plain, result.key))}" if result.key else "")
+    parts.append(f"by {', '.join(map(format.printable, result.key))}" if result.key else "")
     _say_seen(" · ".join(part for part in parts if part), found.row_count)
     return found.window(found.row_count - rows, rows + min(found.row_count - rows, 0))
 
 
 def _as_at_words(pin: PinnedVersion | PinnedBlock) -> str:
     """Describe the block that rows are read at."""
-    return f"as at {pin.system_time} · block {humane.count(pin.sequence_number)} {pin.block}"
+    return f"as at {pin.system_time} · block {format.format_count(pin.sequence_number)} {pin.block}"
 
 
 def _say_seen(words: str, rows: int) -> None:
     """That these are not simply the newest rows."""
-    say(f"{words} · {humane.count(rows)} {'row' if rows == 1 else 'rows'}")
+    print_note(f"{words} · {format.format_count(rows)} {'row' if rows == 1 else 'rows'}")
 
 
 def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
@@ -237,7 +245,7 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
         return
     if not records:
         if empty:
-            say(f"{entry.alias} has no rows yet: odf pull {entry.alias}")
+            print_note(f"{entry.alias} has no rows yet: odf pull {entry.alias}")
         return
     op = entry.dataset.state().vocabulary.operation_type_column
     for record in records:
@@ -246,7 +254,10 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
     numbers = [name for name in table.column_names if is_number(table.schema.field(name).type)]
     print_table(
         table.column_names,
-        [["" if cell is None else humane.plain(str(cell)) for cell in record.values()] for record in records],
+        [
+            ["" if cell is None else format.printable(str(cell)) for cell in record.values()]
+            for record in records
+        ],
         numbers,
     )
 
@@ -268,25 +279,80 @@ def _json_values(name: str, column: pa.ChunkedArray) -> list[Any]:
             raise BadData(f"a value of column '{name}' cannot be shown: {error}") from None
 
 
-def is_number(kind: pa.DataType) -> bool:
-    """Whether values of a type are aligned to the right."""
-    import pyarrow as pa
-
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+@click.group("block")
+def block_verb() -> None:
+    """Metadata blocks between YAML and bytes."""
 
 
-def json_value(value: Any) -> Any:
-    """A value as JSON has it: times as RFC 3339, decimals and bytes as text."""
-    if isinstance(value, datetime):
-        return str(Timestamp.from_datetime(value.astimezone(UTC) if value.tzinfo else value))
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, list | tuple):
-        return [json_value(item) for item in value]
-    if isinstance(value, dict):
-        return {key: json_value(item) for key, item in value.items()}
-    return value
+@verb("encode", example="odf block encode block.yaml -o block.bin")
+@click.argument("file", type=click.Path(), default="-")
+@click.option("--block-version", type=click.Choice(["2", "3"]), help="Else as the manifest says, else 3.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Else to stdout.")
+def encode(file: str, block_version: str | None, output: Path | None) -> None:
+    """Encodes a YAML MetadataBlock manifest to bytes, without checking chain rules."""
+    from odf_engine.metadata.flatbuffers import encode_block
+    from odf_engine.metadata.yaml import read_block_manifest
+
+    source = "stdin" if file == "-" else file
+    try:
+        text = read_bytes(file).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidManifest("the file is not UTF-8 text", where=f"{source}: byte {error.start}") from None
+    block, version = read_block_manifest(text, source)
+    data = encode_block(block, int(block_version or version or 3))
+    digest = Multihash.sha3_256(data)
+    if output is None:
+        if sys.stdout.isatty():
+            raise UsageError("a terminal cannot show the bytes of a block", hint="add -o FILE, or a pipe")
+        sys.stdout.buffer.write(data)
+        sys.stderr.write(f"{digest}\n")
+    else:
+        output.write_bytes(data)
+        sys.stdout.write(f"{digest}\n")
+
+
+@verb("decode", example="odf block decode $(odf path NAME)/blocks/f1620…", json=True)
+@click.argument("file", type=click.Path(), default="-")
+def decode(file: str) -> None:
+    """Decodes a block to its YAML manifest; what a newer specification added is named on stderr."""
+    from odf_engine.metadata.flatbuffers import decode_block
+    from odf_engine.metadata.yaml import block_to_yaml, to_builtins
+
+    decoded = decode_block(read_bytes(file))
+    if options_of().json:
+        print_json(
+            {"kind": "MetadataBlock", "version": decoded.version, "content": to_builtins(decoded.block)}
+        )
+    else:
+        sys.stdout.write(block_to_yaml(decoded.block, decoded.version))
+    for unknown in decoded.unknown:
+        sys.stderr.write(f"not understood, kept in the bytes: {unknown}\n")
+
+
+block_verb.add_command(encode)
+block_verb.add_command(decode)
+
+
+@verb("digest", example="odf digest data.parquet --json", json=True)
+@click.argument("file", type=click.Path(path_type=Path))
+def digest_verb(file: Path) -> None:
+    """Prints the logical and the physical hash of a Parquet or Arrow IPC file."""
+    from odf_engine.data.digest import digest_file
+
+    if not file.is_file():
+        raise NotFound(f"there is no file {file}")
+    digest = digest_file(file)
+    if options_of().json:
+        print_json(
+            {
+                "logical_hash": digest.logical_hash,
+                "physical_hash": digest.physical_hash,
+                "size": digest.size,
+                "rows": digest.rows,
+            }
+        )
+    else:
+        sys.stdout.write(
+            f"logical   {digest.logical_hash}\nphysical  {digest.physical_hash}\n"
+            f"size      {digest.size} bytes\nrows      {digest.rows}\n"
+        )

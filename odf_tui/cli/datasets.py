@@ -1,39 +1,358 @@
-"""Verbs about the workspace and its datasets: init, add, new, delete, rename, list, show, graph, path."""
+"""init, list, show, graph, path, rename, delete, config."""
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from threading import Thread
 from typing import Any, Final
 
 import click
 
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState
+from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.errors import InvalidManifest, NotFound, SourceUnavailable, UsageError
+from odf_engine.coordinator.protocol import Job, JobState, Verify
+from odf_engine.coordinator.results import VerifyResult
+from odf_engine.errors import OdfError, UsageError
+from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
+from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.net.urls import redact_url
+from odf_engine.metadata.yaml import to_builtins
+from odf_engine.settings import CONFIG_FILE
+from odf_engine.workspace.column_lineage import (
+    ROWS,
+    ColumnEdge,
+    ColumnGraph,
+    ColumnRef,
+    DatasetColumns,
+    build_column_graph,
+    is_source,
+)
 from odf_engine.workspace.dataset_graph import DatasetGraph
-from odf_engine.workspace.dataset_summary import Summary
+from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
+from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import humane
 from odf_tui.cli.output import (
-    MOST_TEXT_BYTES,
     data_stream,
     open_workspace,
     options_of,
     print_json,
+    print_note,
     print_table,
     print_yaml,
-    read_text,
-    say,
     verb,
 )
-from odf_tui.status import Status, read_statuses
+from odf_tui.gateway.dataset_reader import RemoteReader, dataset_rows, with_remotes
+from odf_tui.state.job_book import JobBook, dataset_healths
+from odf_tui.state.model import Health
+from odf_tui.text import format
+from odf_tui.text.format import printable
+from odf_tui.text.job_text import known_result
+from odf_tui.text.lineage_text import HOW_WORDS, dataset_title, source_name
 
-_DOWNLOAD_SECONDS: Final = 60.0
+_LINES: Final = {"identity": "solid", "transformation": "dashed", "aggregation": "bold", "unknown": "dotted"}
+
+
+def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> None:
+    """Shows the columns of datasets and what feeds them; of all, or with names of these.
+
+    Raises:
+        NotFound: a name that no dataset has.
+    """
+    entries = workspace.match(names) if names else workspace.datasets()
+    graph = build_column_graph(workspace, [entry.id for entry in entries] if names else None)
+    if options_of().json:
+        print_json({"datasets": [_document(graph, graph.datasets[str(entry.id)]) for entry in entries]})
+    elif dot:
+        sys.stdout.write(_dot(graph, entries))
+    elif not entries:
+        print_note("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
+    else:
+        print_table(["dataset", "column", "from", "how"], _table(graph, entries))
+        for entry in entries:
+            if problem := graph.datasets[str(entry.id)].lineage.problem:
+                print_note(f"{entry.alias}: {printable(problem)}; so every column may come from every other")
+
+
+# --- For people ---
+
+
+def _table(graph: ColumnGraph, entries: Iterable[DatasetEntry]) -> list[list[str]]:
+    """A line for each link; what is said in the line above is left out."""
+    rows: list[list[str]] = []
+    for entry in entries:
+        name = str(entry.alias)
+        for column in [*graph.datasets[str(entry.id)].columns, ROWS]:
+            shown = printable(column) if column != ROWS else "(its rows)"
+            links = graph.inputs_of(ColumnRef(str(entry.id), column))
+            for each in _from(graph, links) or ([("", "")] if column != ROWS else []):
+                rows.append([name, shown, *each])
+                name = shown = ""
+    return rows
+
+
+def _from(graph: ColumnGraph, links: Sequence[ColumnEdge]) -> list[tuple[str, str]]:
+    return [
+        (printable(f"{dataset_title(graph, link.source.dataset)}: {link.source.column}"), HOW_WORDS[link.how])
+        for link in links
+    ]
+
+
+# --- For programs ---
+
+
+def _document(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
+    """A dataset in JSON; the words for how are those of OpenLineage's column lineage."""
+    outputs = [
+        {
+            "name": column,
+            "from": [_part(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, column))],
+        }
+        for column in dataset.columns
+    ]
+    return {
+        "id": dataset.id,
+        "name": dataset.name,
+        "columns": outputs,
+        "rows": [_part(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, ROWS))],
+        "problem": dataset.lineage.problem,
+    }
+
+
+def _part(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
+    if is_source(link.source.dataset):
+        return {"source": True, "column": link.source.column, "how": link.how}
+    known = graph.datasets[link.source.dataset]
+    return {"dataset": known.name, "id": known.id, "column": link.source.column, "how": link.how}
+
+
+# --- For Graphviz ---
+
+
+def _dot(graph: ColumnGraph, entries: Sequence[DatasetEntry]) -> str:
+    """Each dataset a table whose lines are columns, with links between them."""
+    shown = {str(entry.id) for entry in entries}
+    links = [link for link in graph.edges if link.target.dataset in shown]
+    nodes = [*shown, *(link.source.dataset for link in links)]
+    lines = ["digraph {", "  rankdir=LR;", "  node [shape=plain];"]
+    lines += [
+        _node(graph, dataset) for dataset in sorted(set(nodes), key=lambda each: dataset_title(graph, each))
+    ]
+    for link in dict.fromkeys(links):
+        source, target = _port(graph, link.source, "e"), _port(graph, link.target, "w")
+        style = _LINES.get(link.how)
+        look = f"style={style}" if style else f'style=dotted, color=gray, label="{HOW_WORDS[link.how]}"'
+        lines.append(f"  {source} -> {target} [{look}];")
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _node(graph: ColumnGraph, dataset: str) -> str:
+    known = graph.datasets[dataset]
+    cells = "".join(
+        f'<TR><TD PORT="c{at}" ALIGN="LEFT">{escape(printable(column))}</TD></TR>'
+        for at, column in enumerate(known.columns)
+    )
+    title = f'<TR><TD PORT="rows" BGCOLOR="lightgray"><B>{escape(source_name(graph, dataset))}</B></TD></TR>'
+    table = f'<TABLE BORDER="0" CELLBORDER="1" CELLSPACING="0">{title}{cells}</TABLE>'
+    return f"  {_quoted(dataset)} [label=<{table}>];"
+
+
+def _port(graph: ColumnGraph, place: ColumnRef, side: str) -> str:
+    columns = graph.datasets[place.dataset].columns
+    port = f"c{columns.index(place.column)}" if place.column in columns else "rows"
+    return f"{_quoted(place.dataset)}:{port}:{side}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_KEYS: Final = "ui.keys."
+_SAFE: Final = "safeDirectories"
+
+
+@verb("config", example="odf config set spark.master spark://cluster:7077", json=True)
+@click.argument("what", type=click.Choice(["get", "set", "list", "keys"]))
+@click.argument("key", required=False)
+@click.argument("value", required=False)
+@click.option("--user", is_flag=True, help="In your own configuration, for all workspaces.")
+def config_verb(what: str, key: str | None, value: str | None, user: bool) -> None:
+    """Reads and changes settings; `set KEY` without a value removes the setting.
+
+    Settings of the workspace override those of `--user`. Settings that start programs or load code, such
+    as `spark.conf` and `engines`, are never read from the workspace's folder: `set` writes them to your
+    own configuration, for this workspace.
+
+    `keys` lists the actions of the workstation with their keys: `odf config set ui.keys.ACTION KEY,KEY`
+    gives one other keys, and `none` takes them away.
+    """
+    from odf_engine import settings as config
+
+    odf = None if user else open_workspace().odf
+    if what == "set":
+        if key is None:
+            raise _no_key()
+        _set(key, value, odf)
+        return
+    settings = config.load(config.user_file()) if odf is None else config.load_workspace(odf)
+    if what == "list":
+        listed = config.list_settings(settings)
+        if options_of().json:
+            print_json({each.key: each.value for each in listed})
+        else:
+            print_table(
+                ["key", "value", "what it does"],
+                [[each.key, _shown(each.value), each.description] for each in listed],
+            )
+        return
+    if what == "keys":
+        _list_keys(settings.ui.keys)
+        return
+    if key is None:
+        raise _no_key()
+    found = config.get_value(settings, key)
+    if options_of().json:
+        print_json(found)
+    else:
+        sys.stdout.write(_shown(found) + "\n")
+
+
+def _no_key() -> UsageError:
+    return UsageError("which setting?", hint="odf config list shows them all")
+
+
+def _set(key: str, value: str | None, odf: Path | None) -> None:
+    """Changes a setting for the workspace of an ``.odf`` folder; None: for all workspaces of the user."""
+    from odf_engine import settings
+
+    is_own = settings.is_user_setting(key)
+    if key == _SAFE and odf is not None and value is not None:
+        raise UsageError(
+            f"{_SAFE} is for all workspaces", hint=f"odf config set --user {_SAFE} {shlex.quote(value)}"
+        )
+    path = (
+        settings.user_file()
+        if odf is None
+        else settings.workspace_user_file(odf)
+        if is_own
+        else odf / CONFIG_FILE
+    )
+    is_written = value is not None or path.exists()
+    if is_written:
+        plain = settings.apply_change(path, key, value)
+        if key.startswith(_KEYS) and value is not None:
+            _check_key(key.removeprefix(_KEYS), plain["ui"]["keys"])
+        settings.write(plain, path, odf)
+    if odf is not None and is_own and (odf / CONFIG_FILE).exists():
+        # Where it is not read any more, and would be an error.
+        settings.write(settings.apply_change(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
+    print_note(f"{key} is not set any more" if value is None else f"{key} is now {value}")
+    if is_written and (odf is None or is_own):
+        print_note(f"written to your own configuration: {path}")
+    if key.startswith(("spark.", "worker.")):
+        print_note("a running worker keeps its old settings: odf worker stop")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_shown(text)}" for name, text in value.items())
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _list_keys(keys: Mapping[str, str | Sequence[str]]) -> None:
+    from odf_tui.actions import user_keys
+    from odf_tui.actions.model import key_name
+
+    found, problems = user_keys.load(keys, user_keys.user_keys_path())
+    if options_of().json:
+        print_json({action.id: list(action.keys) for action in found.actions})
+        return
+    print_table(
+        ["action", "keys", "where", "what it does"],
+        [
+            [action.id, " ".join(map(key_name, action.keys)) or "none", action.scope, action.title]
+            for action in found.actions
+        ],
+    )
+    for problem in problems:
+        print_note(f"! {problem}")
+
+
+def _check_key(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
+    """Refuses what the workstation would complain of at its start.
+
+    Raises:
+        UsageError: there is no such action, or a key that does not arrive or is another action's.
+    """
+    from odf_tui.actions import user_keys
+
+    _, problems = user_keys.load(keys)
+    told = [
+        problem
+        for problem in problems
+        if problem.startswith((f"{action}:", f"there is no action '{action}'"))
+    ]
+    if told:
+        raise UsageError("; ".join(told), hint="the actions and their keys: odf config keys")
+
+
+# Scripts know fewer words than the screen shows.
+_WORDS: Final = {
+    Health.verified: "current",
+    Health.queued: "running",
+    Health.invalid: "failed",
+    Health.damaged: "failed",
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    """``state`` is new, current, stale, diverged, running or failed; the verification is the newest that
+    ended."""
+
+    state: str
+    last_verification: dict[str, Any] | None = None
+
+
+def read_statuses(
+    workspace: Workspace, summaries: Sequence[Summary], warn: Callable[[str], None]
+) -> dict[DatasetId, Status]:
+    """The status of each dataset, by id; ``warn`` is called when the journal of jobs cannot be read."""
+    journal = read_journal(workspace.folder)
+    book = JobBook()
+    try:
+        book.load(journal.jobs(), journal.last_seq())
+    except OdfError as error:
+        warn(f"warning: {error.format_line}")
+    remotes = RemoteReader(workspace).remotes_of(list(summaries))
+    rows = [with_remotes(row, remotes.get(row.id, ())) for row in dataset_rows(summaries)]
+    found = dataset_healths(rows, book)
+    verified = {
+        job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done
+    }
+    return {
+        summary.id: Status(
+            _WORDS.get(health := found[str(summary.id)], health.word),
+            _verification(verified.get(str(summary.id))),
+        )
+        for summary in summaries
+    }
+
+
+def _verification(job: Job | None) -> dict[str, Any] | None:
+    if job is None:
+        return None
+    report = known_result(job.result, Verify) or VerifyResult()
+    return {"time": job.ended, "valid": report.valid, "findings": len(report.findings)}
 
 
 @verb("init", example="odf init")
@@ -41,192 +360,8 @@ _DOWNLOAD_SECONDS: Final = 60.0
 def init_verb(folder: Path) -> None:
     """Makes a workspace in FOLDER (this one by default)."""
     workspace = Workspace.init(folder)
-    say(f"a new workspace in {workspace.folder}")
-    say("next: odf new NAME --root > dataset.yaml, edit it, odf add dataset.yaml, odf pull NAME")
-
-
-@verb("add", example="odf add covid.yaml air-quality.yaml", json=True)
-@click.argument("manifests", nargs=-1, required=True, type=click.Path())
-@click.option("-r", "--recursive", is_flag=True, help="Look for *.yaml in folders and below.")
-@click.option("--update", is_flag=True, help="Append what changed to datasets that are there already.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be added or appended.")
-@click.option("--check", is_flag=True, help="Only look whether queries can be run, and what they make.")
-@click.option(
-    "--flush",
-    "state",
-    flag_value="flush",
-    help="A changed query begins anew; what the old one has still to give comes out now.",
-)
-@click.option(
-    "--rebuild",
-    "state",
-    flag_value="rebuild",
-    help="A changed query gets the state that it would have by now, from the start of its inputs.",
-)
-@click.option("--accept-columns", is_flag=True, help="Take in columns that inputs have gained.")
-def add_verb(
-    manifests: tuple[str, ...],
-    recursive: bool,
-    update: bool,
-    dry_run: bool,
-    check: bool,
-    state: str | None,
-    accept_columns: bool,
-) -> None:
-    """Adds datasets from YAML manifests: files, folders with -r, or - for stdin.
-
-    The order of manifests does not matter: a derivative dataset may come before its inputs.
-
-    With --update, a manifest may be of a dataset that is there: what differs from its chain is shown
-    and appended. What the manifest does not mention stays as it is; a source goes when the manifest
-    has others instead, or says DisablePollingSource or DisablePushSource.
-
-    A derivative dataset whose query changes first takes in what is there with the old one. A query
-    with a state, such as one with windows, goes on from the state of the old query where it groups
-    and keeps the same; else say --flush or --rebuild.
-    """
-    workspace = open_workspace()
-    snapshots: list[DatasetSnapshot] = []
-    origins: dict[str, str] = {}
-    for name in manifests:
-        for source, text in _read_sources(name, recursive):
-            found = _read(text, source)
-            snapshots.extend(found)
-            if _is_url(name):
-                origins.update((snapshot.name, redact_url(name)) for snapshot in found)
-    if not snapshots:
-        raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
-    if dry_run and not update:
-        raise UsageError("--dry-run goes with --update", hint="it takes new datasets too")
-    if (state or accept_columns) and (not update or dry_run):
-        given = f"--{state}" if state else "--accept-columns"
-        raise UsageError(f"{given} goes with --update", hint="it says how a dataset changes that is there")
-    if check:
-        from odf_tui.cli.changes import check_queries
-
-        sys.exit(check_queries(workspace, snapshots))
-    if update:
-        from odf_tui.cli.changes import Updating
-
-        updating = Updating(workspace, origins, state=state or "", accept_columns=accept_columns)
-        changed, code = updating.run(snapshots, dry_run=dry_run)
-    else:
-        changed, code = [str(entry.alias) for entry in workspace.add(snapshots, origins)], 0
-        if options_of().json:
-            print_json([{"name": name, "status": "added"} for name in changed])
-        for name in changed:
-            say(f"added {name}")
-    notify_datasets_changed(workspace.folder)
-    for snapshot in snapshots:
-        foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root
-        if foreign and snapshot.name.lower() in map(str.lower, changed):
-            say(f"{snapshot.name} runs nothing before you allow it: odf trust {snapshot.name}")
-    if code:
-        sys.exit(code)
-
-
-def _read(text: str, source: str) -> list[DatasetSnapshot]:
-    from odf_engine.metadata.yaml import read_manifests
-
-    return read_manifests(text, source)
-
-
-def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
-    if name == "-":
-        return [("stdin", _decoded(name, "stdin"))]
-    if _is_url(name):
-        return [(name, _download(name))]
-    path = Path(name)
-    if path.is_dir():
-        if not recursive:
-            raise UsageError(f"{name} is a folder", hint="add -r to take every *.yaml in it and below")
-        files = sorted([*path.rglob("*.yaml"), *path.rglob("*.yml")])
-        return [(str(file), _text(file)) for file in files if ".odf" not in file.parts]
-    return [(name, _text(path))]
-
-
-def _is_url(name: str) -> bool:
-    return name.lower().startswith(("http://", "https://"))
-
-
-def _download(url: str) -> str:
-    """Downloads a manifest.
-
-    Raises:
-        NotFound: the server does not have it, or cannot be reached.
-        SourceUnavailable: it does not arrive in :data:`_DOWNLOAD_SECONDS`.
-        InvalidManifest: it is too large, or not UTF-8 text.
-    """
-    from concurrent.futures import Future  # only a download needs it, and its logging
-
-    result: Future[bytes] = Future()
-
-    def fetch() -> None:
-        try:
-            result.set_result(_fetch(url))
-        except BaseException as error:
-            result.set_exception(error)
-
-    # The time limit of a socket is for one call: a server that sends a byte now and then never exceeds it.
-    Thread(target=fetch, daemon=True).start()
-    try:
-        return result.result(_DOWNLOAD_SECONDS).decode("utf-8")
-    except TimeoutError:
-        raise SourceUnavailable(
-            f"the manifest did not arrive within {_DOWNLOAD_SECONDS:.0f} seconds",
-            hint="check the address; or download the manifest, and add the file",
-            where=url,
-        ) from None
-    except UnicodeDecodeError:
-        raise InvalidManifest("the answer is not UTF-8 text", where=url) from None
-
-
-def _fetch(url: str) -> bytes:
-    from http.client import HTTPException
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
-    try:
-        with urlopen(url, timeout=30) as response:
-            data = response.read(MOST_TEXT_BYTES + 1)
-    except HTTPError as error:
-        raise NotFound(f"the server answered {error.code} {error.reason}", where=url) from None
-    except (HTTPException, OSError) as error:
-        raise NotFound(f"it could not be fetched: {error}", where=url) from None
-    if len(data) > MOST_TEXT_BYTES:
-        raise InvalidManifest(
-            f"the answer has more than {MOST_TEXT_BYTES:,} bytes", hint="check the address", where=url
-        )
-    return data
-
-
-def _text(path: Path) -> str:
-    if not path.exists():
-        raise NotFound(f"there is no file {path}")
-    return _decoded(str(path), str(path))
-
-
-def _decoded(name: str, source: str) -> str:
-    try:
-        return read_text(name)
-    except UnicodeDecodeError as error:
-        raise InvalidManifest("the file is not UTF-8 text", where=f"{source}: byte {error.start}") from None
-
-
-@verb("new", example="odf new com.example.cases --root > cases.yaml")
-@click.argument("name")
-@click.option("--root", is_flag=True, help="Ingests outside data.")
-@click.option("--push", is_flag=True, help="Takes rows that are pushed into it; also a root dataset.")
-@click.option("--derivative", is_flag=True, help="A query over other datasets.")
-def new_verb(name: str, root: bool, push: bool, derivative: bool) -> None:
-    """Prints a commented manifest to start from; it is valid as it is."""
-    from odf_tui.cli.templates import DERIVATIVE, PUSH, ROOT
-
-    if (root or push) == derivative:
-        raise UsageError("which kind of dataset?", hint="give --root, --root --push, or --derivative")
-    alias = DatasetAlias.parse(name)
-    template = DERIVATIVE if derivative else PUSH if push else ROOT
-    sys.stdout.write(template.replace("NAME", str(alias)))
+    print_note(f"a new workspace in {workspace.folder}")
+    print_note("next: odf new NAME --root > dataset.yaml, edit it, odf add dataset.yaml, odf pull NAME")
 
 
 @verb("delete", example="odf delete com.example.cases")
@@ -246,7 +381,7 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
     for dataset in reversed(DatasetGraph(workspace.summaries()).order(by_id)):
         entry = by_id[dataset]
         workspace.delete(entry)
-        say(f"deleted {entry.alias}")
+        print_note(f"deleted {entry.alias}")
     notify_datasets_changed(workspace.folder)
 
 
@@ -259,7 +394,7 @@ def rename_verb(old: str, new: str) -> None:
     entry = workspace.resolve(old)
     workspace.rename(entry, DatasetAlias.parse(new))
     notify_datasets_changed(workspace.folder)
-    say(f"{entry.alias} is now {new}")
+    print_note(f"{entry.alias} is now {new}")
 
 
 @verb("list", example="odf list --json", json=True)
@@ -267,12 +402,12 @@ def list_verb() -> None:
     """Lists the datasets of the workspace."""
     workspace = open_workspace()
     summaries = workspace.summaries()
-    statuses = read_statuses(workspace, summaries, say)
+    statuses = read_statuses(workspace, summaries, print_note)
     if options_of().json:
         print_json([_summary_json(summary, statuses[summary.id]) for summary in summaries])
         return
     if not summaries:
-        say("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
+        print_note("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
         return
     columns = ["name", "kind", "status", "blocks", "records", "size", "watermark", "last pulled"]
     origins = _origins(workspace, summaries)
@@ -283,9 +418,9 @@ def list_verb() -> None:
                 summary.name,
                 summary.kind.value,
                 statuses[summary.id].state,
-                humane.count(summary.blocks),
-                humane.count(summary.records),
-                humane.size(summary.size),
+                format.format_count(summary.blocks),
+                format.format_count(summary.records),
+                format.format_bytes(summary.size),
                 _moment(summary.watermark),
                 _moment(summary.last_pulled),
                 *([origins.get(str(summary.id), "")] if origins else ()),
@@ -296,12 +431,12 @@ def list_verb() -> None:
     )
     for summary in summaries:
         if summary.problem is not None:
-            say(humane.plain(f"{summary.name}: {summary.problem}"))
+            print_note(format.printable(f"{summary.name}: {summary.problem}"))
 
 
 def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
     """Where datasets come from, by their ids, if some come from elsewhere."""
-    from odf_tui.cli.standing import remotes_of
+    from odf_tui.cli.repositories import remotes_of
 
     known = remotes_of(workspace, summaries)
     found = {dataset: [each.label for each in remotes if each.pull] for dataset, remotes in known.items()}
@@ -309,7 +444,7 @@ def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
 
 
 def _moment(moment: Timestamp | None) -> str:
-    return humane.moment(None if moment is None else str(moment))
+    return format.format_time(None if moment is None else str(moment))
 
 
 def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
@@ -334,9 +469,8 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
 )
 def show_verb(name: str, manifest: bool) -> None:
     """Shows everything that is known of a dataset."""
-    from odf_tui.cli.details import bounded, definition_of, details
-    from odf_tui.cli.standing import document as remote_document
-    from odf_tui.cli.standing import remotes_of, sentence
+    from odf_tui.cli.repositories import remote_json as remote_document
+    from odf_tui.cli.repositories import remotes_of, sentence
 
     workspace = open_workspace()
     entry = workspace.resolve(name)
@@ -345,7 +479,7 @@ def show_verb(name: str, manifest: bool) -> None:
         return
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if summary.id == entry.id)
-    statuses = read_statuses(workspace, summaries, say)
+    statuses = read_statuses(workspace, summaries, print_note)
     document = _summary_json(summary, statuses[entry.id])
     document.update(details(workspace, entry, summaries))
     document["last_verification"] = statuses[entry.id].last_verification
@@ -355,7 +489,9 @@ def show_verb(name: str, manifest: bool) -> None:
         print_json(document)
         return
     document["remotes"] = [sentence(remote) for remote in remotes]
-    print_yaml({key: bounded(value) for key, value in document.items() if value not in (None, [], {})})
+    print_yaml(
+        {key: truncate_long_texts(value) for key, value in document.items() if value not in (None, [], {})}
+    )
 
 
 def _print_manifest(snapshot: DatasetSnapshot) -> None:
@@ -381,8 +517,6 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
     if dot and options_of().json:
         raise UsageError("either --json or --dot")
     if columns:
-        from odf_tui.cli.columns import show_columns
-
         show_columns(open_workspace(), names, dot=dot)
         return
     if names:
@@ -414,7 +548,7 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
 
 def _draw(summaries: list[Summary], edges: list[tuple[str, str]]) -> None:
     """Draws the graph as text; inputs that are not in the workspace are marked with a question mark."""
-    from odf_tui.dag import layout
+    from odf_tui.text.graph_layout import layout
 
     labels = {source: f"? {source}" for source, _ in edges}
     labels |= {each.name: ("◇ " if each.kind is DatasetKind.Root else "◆ ") + each.name for each in summaries}
@@ -430,3 +564,84 @@ def _draw(summaries: list[Summary], edges: list[tuple[str, str]]) -> None:
 def path_verb(name: str) -> None:
     """Prints the dataset's folder: refs/, blocks/, data/, checkpoints/."""
     data_stream().write(f"{open_workspace().resolve(name).dataset.folder}\n")
+
+
+_DISABLING: Final = ("DisablePollingSource", "DisablePushSource")
+_LONGEST: Final = 2000
+_MANY: Final = 1000
+
+
+def definition_of(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
+    """The dataset's definition as its chain has it; inputs go by their names."""
+    return current_definition(entry, {each.id: str(each.alias) for each in workspace.datasets()})
+
+
+def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Where it is, what feeds it, and all its settings, for JSON and YAML."""
+    state = entry.dataset.state()
+    names = {summary.id: summary.name for summary in summaries}
+    trust = Trust(workspace)
+
+    def plain(event: Any) -> Any:
+        return None if event is None else to_builtins(event)
+
+    return {
+        "path": str(entry.dataset.folder),
+        "trust": trust.describe_status(entry),
+        "origin": trust.read_origin(entry),
+        "proof": _proof(entry),
+        "inputs": [names.get(each, str(each)) for each in state.inputs()],
+        "outputs": [other.name for other in summaries if entry.id in other.inputs],
+        "sources": list(_sources(entry.dataset, state)),
+        "transform": plain(state.transform),
+        "vocabulary": plain(state.vocabulary),
+        "license": plain(state.license),
+        "info": plain(state.info),
+        "attachments": plain(state.attachments),
+        "not_understood": state.not_understood,
+    }
+
+
+def _proof(entry: DatasetEntry) -> dict[str, Any] | None:
+    """Up to which block the owner stands behind it, and how many are newer."""
+    found = find_newest_proven_block(entry)
+    return None if found is None else {"block": found.number, "hash": found.hash, "newer": found.newer}
+
+
+def _sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
+    """The active sources, with what is known of their state; then those that were disabled."""
+    if state.polling_source is not None:
+        plain = to_builtins(state.polling_source)
+        source = state.source_state
+        known = None if source is None else {"kind": source.kind, "value": source.value}
+        pulled = state.last_data_time if state.was_polled else None
+        yield {**plain, "active": True, "state": known, "last_pulled": pulled}
+    for pushed in state.push_sources.values():
+        yield {**to_builtins(pushed), "active": True}
+    yield from _disabled(dataset, state)
+
+
+def _disabled(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
+    told = set(state.push_sources)
+    polling = state.polling_source is not None
+    for row in dataset.list_blocks(_MANY, kinds=_DISABLING):
+        event = dataset.block(row.hash).block.event
+        when = {"active": False, "disabled": row.system_time, "block": row.sequence_number}
+        if isinstance(event, DisablePushSource):
+            if event.source_name not in told:
+                told.add(event.source_name)
+                yield {"kind": "AddPushSource", "sourceName": event.source_name, **when}
+        elif not polling:
+            polling = True
+            yield {"kind": "SetPollingSource", **when}
+
+
+def truncate_long_texts(value: Any) -> Any:
+    """The value with long texts cut, such as those of attachments."""
+    if isinstance(value, dict):
+        return {key: truncate_long_texts(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [truncate_long_texts(item) for item in value]
+    if isinstance(value, str) and len(value) > _LONGEST:
+        return f"{value[:_LONGEST]}\n… {len(value) - _LONGEST:,} more characters (odf show --json has all)"
+    return value

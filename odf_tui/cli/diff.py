@@ -1,4 +1,4 @@
-"""The verb that compares two versions of a dataset, or two datasets: diff."""
+"""diff: what differs between two versions or two datasets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from odf_engine.terminal_text import escape_json
 from odf_engine.views.diff import Difference
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.data import exit_code, say_failure
-from odf_tui.cli.follow import follow
-from odf_tui.cli.output import console, data_stream, open_workspace, options_of, say, verb
-from odf_tui.humane import count
+from odf_tui.cli.follow import exit_code, follow, print_failure
+from odf_tui.cli.output import console, data_stream, open_workspace, options_of, print_note, verb
+from odf_tui.text.format import format_count
 
 if TYPE_CHECKING:
     from odf_engine.views.export import Format
@@ -100,7 +99,7 @@ def _compared(workspace: Workspace, request: Diff, target: str) -> Difference:
     (job,) = follow(workspace, [(request, target)])
     result = job.result_of(Diff)
     if job.state is not JobState.done or result is None:
-        say_failure(job)
+        print_failure(job)
         sys.exit(exit_code([job]))
     return result
 
@@ -122,25 +121,27 @@ class _Some(ResultRows):
 
 
 def _show(found: Difference, limit: int | None) -> None:
-    from odf_tui import diffwords
+    from odf_tui.text import diff_text
 
     terminal = sys.stdout.isatty()
     rows = _Some(found, _ON_TERMINAL if limit is None and terminal else limit)
     print_line = _printer(terminal)
-    print_line([(diffwords.sides(found), "strong")])
-    print_line([("  ", ""), *diffwords.counts(found)])
-    print_line([(f"  {diffwords.between(found)}", "muted")])
-    for line in diffwords.settings(found):
+    print_line([(diff_text.compared_versions_text(found), "strong")])
+    print_line([("  ", ""), *diff_text.row_counts_text(found)])
+    print_line([(f"  {diff_text.interval_text(found)}", "muted")])
+    for line in diff_text.settings_changes(found):
         print_line(line)
     if rows.row_count:
         print_line([("rows", "strong")])
     for start in range(0, rows.row_count, GROUP_ROWS):
-        texts = diffwords.RowTexts(found.columns, bool(found.key), rows.window(start, GROUP_ROWS))
+        texts = diff_text.DiffRowFormatter(found.columns, bool(found.key), rows.window(start, GROUP_ROWS))
         for at in range(len(texts.changes)):
             print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
     if rows.row_count < found.rows:
         more = found.rows - rows.row_count
-        say(f"{count(more)} more {'row' if more == 1 else 'rows'}: -n, --csv and -o FILE show them")
+        print_note(
+            f"{format_count(more)} more {'row' if more == 1 else 'rows'}: -n, --csv and -o FILE show them"
+        )
 
 
 def _printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
@@ -174,7 +175,7 @@ def _write_json(found: Difference, rows: ResultRows, out: TextIO) -> None:
 def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
     """Rows with ``key``, ``old`` and ``new`` values; of a changed one only those that differ."""
     from odf_engine.views.diff_columns import changed_cells
-    from odf_tui.cli.chain import json_value
+    from odf_tui.cli.output import json_value
 
     for start in range(0, rows.row_count, GROUP_ROWS):
         table = rows.window(start, GROUP_ROWS)
@@ -196,7 +197,7 @@ def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
 
 def _write_csv(rows: ResultRows, out: TextIO) -> None:
     """A line of names and a line a row; nulls are empty, and nested values JSON."""
-    from odf_tui.cli.chain import json_value
+    from odf_tui.cli.output import json_value
 
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(rows.columns.names)
@@ -228,4 +229,4 @@ def _write_file(found: Difference, output: Path) -> None:
 
     rows = Scan.of_file(Path(found.file))
     export(rows, output.absolute(), _form(output), Reporter(), replace=True)
-    say(f"{count(found.rows)} {'row' if found.rows == 1 else 'rows'} in {output}")
+    print_note(f"{format_count(found.rows)} {'row' if found.rows == 1 else 'rows'} in {output}")

@@ -1,11 +1,11 @@
-"""Waiting for jobs of the worker: a live line each on a terminal, a line now and then when piped."""
+"""Waits for jobs with live progress; failures and exit codes."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.coordinator.client import run_jobs
 from odf_engine.coordinator.protocol import (
@@ -19,11 +19,50 @@ from odf_engine.coordinator.protocol import (
     Request,
 )
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import humane
-from odf_tui.cli.output import console, options_of, say
+from odf_tui.cli.output import console, options_of, print_note
+from odf_tui.text import format
 
 if TYPE_CHECKING:
     from rich.live import Live
+
+
+def error_entry(job: Job) -> dict[str, Any] | None:
+    """Why a job failed, for ``--json``."""
+    error = job.error
+    return None if error is None else {"message": error.message, "where": error.where, "hint": error.hint}
+
+
+def quantity(number: int, what: str) -> str:
+    """A number of things, such as ``1 block`` or ``3 blocks``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def print_failure(job: Job) -> None:
+    """Why a job did not end well, on stderr."""
+    error = job.error
+    if error is None:
+        sys.stderr.write(f"{job.target}: {job.state.value}\n")
+        return
+    where = f"{error.where}: " if error.where and error.where != job.target else ""
+    said = f"{where}{error.message}"
+    target = "" if said.startswith(f"{job.target} ") else f"{job.target}: "  # a message may name it by itself
+    sys.stderr.write(f"error: {target}{said}\n")
+    for line in error.excerpt:
+        sys.stderr.write(f"  {line}\n")
+    if error.hint:
+        sys.stderr.write(f"  hint: {error.hint}\n")
+    sys.stderr.write(f"  more: odf logs {job.id}\n")
+
+
+def exit_code(jobs: list[Job]) -> int:
+    """What a command that waited for these jobs ends with."""
+    if any(job.state is JobState.cancelled for job in jobs):
+        return 130
+    return max(
+        (1 if job.error is None else job.error.exit_code for job in jobs if job.state is not JobState.done),
+        default=0,
+    )
+
 
 SECONDS_BETWEEN_LINES: Final = 5.0
 _COUNTED: Final = {  # where they are no files
@@ -58,10 +97,10 @@ def describe(progress: Progress) -> str:
     """Amounts of a running job in a few words, such as ``read  1 200 000 rows  93.1 MB of 938.0 MB``."""
     parts = [progress.phase]
     if progress.rows is not None:
-        parts.append(f"{humane.count(progress.rows)} rows")
+        parts.append(f"{format.format_count(progress.rows)} rows")
     if progress.bytes is not None:
-        total = f" of {humane.size(progress.total_bytes)}" if progress.total_bytes else ""
-        parts.append(humane.size(progress.bytes) + total)
+        total = f" of {format.format_bytes(progress.total_bytes)}" if progress.total_bytes else ""
+        parts.append(format.format_bytes(progress.bytes) + total)
     if progress.files is not None:
         total = f" of {progress.total_files}" if progress.total_files else ""
         before, after = _COUNTED.get(progress.phase, ("", " files"))
@@ -81,14 +120,14 @@ class _Lines:
         if isinstance(event, JobChanged):
             self.names[event.job.id] = event.job.target
             if event.job.state is JobState.running and self.verbose:
-                say(f"{event.job.target}: started as job {event.job.id}")
+                print_note(f"{event.job.target}: started as job {event.job.id}")
         elif isinstance(event, LogLine):
             name = self.names.get(event.job, event.job)
             if event.level in ("warning", "error") or (self.verbose and event.level == "info"):
-                say(f"{name}: {event.level + ': ' if event.level != 'info' else ''}{event.text}")
+                print_note(f"{name}: {event.level + ': ' if event.level != 'info' else ''}{event.text}")
         elif isinstance(event, JobProgress) and time.monotonic() - self.spoke > SECONDS_BETWEEN_LINES:
             self.spoke = time.monotonic()
-            say(f"{self.names.get(event.job, event.job)}: {describe(event.progress)}")
+            print_note(f"{self.names.get(event.job, event.job)}: {describe(event.progress)}")
 
 
 class _Board:

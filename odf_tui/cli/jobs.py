@@ -1,8 +1,9 @@
-"""Verbs about jobs and the worker: jobs, cancel, logs, worker."""
+"""jobs, cancel, logs, worker, serve, engine: what runs in the background."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from typing import Any
@@ -11,10 +12,34 @@ import click
 
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.protocol import Job, JobChanged, LogLine
-from odf_engine.errors import OdfError
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import humane
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
+from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
+from odf_tui.text import format
+
+_ENGINE_SERVER_MODULE = "odf_engine.transform.engines.grpc_server"
+
+
+@verb("engine", example="odf engine serve --port 5544")
+@click.argument("what", type=click.Choice(["serve"]))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--port", type=click.IntRange(0, 65535), default=5544, show_default=True)
+def engine_verb(what: str, host: str, port: int) -> None:
+    """Serves the Spark engine over gRPC, until ^C, to coordinators that see the same files.
+
+    Who can reach it can have it read and write files: it listens on this machine only, unless told
+    otherwise. Spark is set up as the workspace says, if there is one.
+
+    A workspace has queries for an engine NAME run by one that serves: odf config set engines.NAME
+    grpc://HOST:PORT, with ?folder=DIR&as=PATH after it where the engine sees only a folder, as PATH.
+    """
+    command = [sys.executable, "-m", _ENGINE_SERVER_MODULE, "--host", host, "--port", str(port)]
+    try:
+        command += ["--settings-of", str(open_workspace().odf)]
+    except NotFound:
+        pass  # it needs no workspace
+    # The server replaces this process: Spark is never imported here, and ^C and signals go to it.
+    os.execv(sys.executable, command)
 
 
 @verb("jobs", example="odf jobs --json", json=True)
@@ -26,7 +51,7 @@ def jobs_verb(limit: int) -> None:
         print_json([_job_json(job) for job in jobs])
         return
     if not jobs:
-        say("no jobs yet")
+        print_note("no jobs yet")
         return
     print_table(
         ["job", "kind", "target", "state", "rows", "started", "took", "error"],
@@ -36,7 +61,7 @@ def jobs_verb(limit: int) -> None:
                 job.kind,
                 job.target,
                 job.state.value,
-                humane.count(job.progress.rows),
+                format.format_count(job.progress.rows),
                 (job.started or "")[:19].replace("T", " "),
                 _took(job),
                 job.error.message if job.error else "",
@@ -76,7 +101,7 @@ def cancel_verb(job: str) -> None:
     journal = read_journal(workspace.folder)
     found = journal.job(job)
     if found.state.final:
-        say(f"job {found.id} is {found.state.value} already")
+        print_note(f"job {found.id} is {found.state.value} already")
         return
 
     async def cancel() -> None:
@@ -90,7 +115,7 @@ def cancel_verb(job: str) -> None:
     deadline = time.monotonic() + 10
     while not (found := journal.job(job)).state.final and time.monotonic() < deadline:
         time.sleep(0.05)
-    say(f"job {found.id} is {found.state.value}")
+    print_note(f"job {found.id} is {found.state.value}")
 
 
 @verb("logs", example="odf logs 12 -f")
@@ -141,9 +166,9 @@ def worker_verb(what: str) -> None:
     if options_of().json:
         print_json({"running": status is not None, "status": status})
     elif status is None:
-        say("no worker is running")
+        print_note("no worker is running")
     elif what == "stop":
-        say(f"the worker (process {status.pid}) stopped")
+        print_note(f"the worker (process {status.pid}) stopped")
     else:
         sys.stdout.write(
             f"worker {status.version}, process {status.pid}:"
@@ -162,3 +187,60 @@ async def _worker(workspace: Workspace, what: str) -> Any:
         return status
     finally:
         await client.close()
+
+
+_SERVER_MODULE = "odf_engine.sync.server.__main__"
+
+
+@verb("serve", example="odf serve --host 0.0.0.0 --port 8080 --dataset 'weather.%'", json=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one."
+)
+@click.option(
+    "--dataset", "patterns", multiple=True, metavar="PATTERN", help="Serve only these; again for more."
+)
+@click.option("--allow-push", is_flag=True, help="Let holders of a token push (odf keys token new NAME).")
+@click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate chain in PEM, for https.")
+@click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key in PEM.")
+@click.option(
+    "--behind-proxy", is_flag=True, help="Believe X-Forwarded-Proto and -Host: a proxy in front sets them."
+)
+def serve_verb(
+    host: str,
+    port: int,
+    patterns: tuple[str, ...],
+    allow_push: bool,
+    tls_cert: str | None,
+    tls_key: str | None,
+    behind_proxy: bool,
+) -> None:
+    """Serves the workspace's datasets to others, until ^C, by the simple and smart transfer protocols.
+
+    Everybody who reaches it can read all datasets, or those that --dataset names; nobody can change
+    any, unless --allow-push lets holders of a token push those that the token is for. Datasets whose key
+    is here are never pushed to: they are made here.
+
+    A browser shows what there is. Others pull with: odf pull odf+http://HOST:PORT/NAME/
+
+    It listens on this machine only, unless --host says otherwise. Limits are settings: odf config list
+    shows them under serve. With --json, one line says the url once it listens.
+    """
+    options = options_of()
+    command = [sys.executable, "-m", _SERVER_MODULE, "--workspace", str(open_workspace().folder)]
+    command += ["--host", host, "--port", str(port)]
+    for pattern in patterns:
+        command.append(f"--dataset={pattern}")
+    for name, value in (("--tls-cert", tls_cert), ("--tls-key", tls_key)):
+        if value is not None:
+            command.append(f"{name}={value}")
+    flags = {
+        "--allow-push": allow_push,
+        "--behind-proxy": behind_proxy,
+        "--json": options.json,
+        "--quiet": options.quiet,
+        "--verbose": options.verbose,
+    }
+    command += [name for name, given in flags.items() if given]
+    # The server replaces this process: signals go to it, and nothing of the command line stays in memory.
+    os.execv(sys.executable, command)

@@ -1,10 +1,11 @@
-"""The verbs about the keys behind dataset ids: list, export, import, prove, sign, check; and token."""
+"""keys, trust, untrust: who may sign, push and run."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,21 +15,26 @@ from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound,
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.tokens import ALL_DATASETS, Token, Tokens
+from odf_engine.workspace.trust import KINDS, Execution, Trust
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import (
     common_options,
+    console,
     open_workspace,
     options_of,
     print_json,
+    print_note,
     print_table,
     read_bytes,
-    say,
     verb,
 )
-from odf_tui.verdict import up_to
+from odf_tui.text.format import format_time
+from odf_tui.text.job_text import signed_range_text
 
-_LONGEST_PEM: Final = 1 << 16
-_LONGEST_FILE: Final = 1 << 28
+_MAX_PEM: Final = 1 << 16
+_MAX_FILE: Final = 1 << 28
 _LOCK: Final = "scryptAndAES256-CBC"
 _ROUNDS: Final = 1 << 14  # 16 MB of memory: half of what openssl allows for reading it
 
@@ -41,8 +47,6 @@ class _Keys(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "token":
-            from odf_tui.cli.tokens import token_verb
-
             return token_verb
         return super().get_command(ctx, cmd_name)
 
@@ -63,7 +67,9 @@ def list_keys() -> None:
         print_json([{"id": each, "name": names.get(each)} for each in held])
         return
     if not held:
-        say("no private keys are here: a dataset that is made here gets one, odf keys import takes others")
+        print_note(
+            "no private keys are here: a dataset that is made here gets one, odf keys import takes others"
+        )
         return
     rows = sorted((names.get(each, ""), str(each)) for each in held)
     print_table(["dataset", "id"], [[name or "(not here)", each] for name, each in rows])
@@ -100,7 +106,7 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
         sys.stdout.write(text)
         return
     _write_new(Path(output), text)
-    say(f"the private key of {name} is in {output}: who has it can prove to be its owner")
+    print_note(f"the private key of {name} is in {output}: who has it can prove to be its owner")
 
 
 def is_terminal() -> bool:
@@ -134,7 +140,7 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
     found: dict[DatasetId, str] = {}
     for file in files:
         try:
-            key = proofs.load_private_key(_read(file, _LONGEST_PEM), secret)
+            key = proofs.load_private_key(_read(file, _MAX_PEM), secret)
         except BadData as error:
             raise BadData(error.message, hint=error.hint, where=file) from None
         found[proofs.dataset_id_of_key(key)] = key.export_key(format="PEM")
@@ -148,7 +154,7 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
         return
     for each in document:
         whose = each["name"] or f"{each['id']}, which is not here yet"
-        say(f"the key of {whose}: {'was here already' if each['status'] == 'known' else 'taken in'}")
+        print_note(f"the key of {whose}: {'was here already' if each['status'] == 'known' else 'taken in'}")
 
 
 def _keep(workspace: Workspace, dataset: DatasetId, pem: str) -> str:
@@ -200,7 +206,7 @@ def prove(name: str, block: str | None) -> None:
         print_json({"name": str(entry.alias), "block": number, "file": str(file), "proof": made.document})
         return
     sys.stdout.write(bytes(made).decode())
-    say(f"{entry.alias} is proven {up_to(number, state.sequence_number - number)}")
+    print_note(f"{entry.alias} is proven {signed_range_text(number, state.sequence_number - number)}")
 
 
 @verb("sign", example="odf keys sign port-haven.stations report.pdf > report.sig", json=True)
@@ -211,7 +217,7 @@ def sign(name: str, file: str) -> None:
     workspace = open_workspace()
     dataset = _dataset_id(name, workspace)
     key = proofs.load_private_key(workspace.keys.private_key_pem(dataset))
-    data = _read(file, _LONGEST_FILE)
+    data = _read(file, _MAX_FILE)
     if _is_hash(data):
         raise UsageError(
             "this is the hash of a block: signing it would prove that you stand behind it",
@@ -235,7 +241,7 @@ def check(name: str, file: str, signature: str | None) -> None:
     code is 3 when it is wrong.
     """
     dataset = _dataset_id(name, None)
-    data = _read(file, _LONGEST_FILE)
+    data = _read(file, _MAX_FILE)
     document: dict[str, Any] = {"id": dataset}
     if signature is None:
         proof = proofs.OwnershipProof.from_bytes(data)
@@ -299,3 +305,181 @@ def _passphrase(file: Path) -> str:
 
 for _command in (list_keys, export_key, import_keys, prove, sign, check):
     keys_verb.add_command(_command)
+
+
+@click.group("token", epilog="Example:  odf keys token new nightly --dataset 'weather.%' --days 90")
+@common_options
+def token_verb() -> None:
+    """Tokens by which others push to this workspace, while `odf serve --allow-push` runs."""
+
+
+@verb("new", example="odf keys token new nightly --dataset 'weather.%' --days 90", json=True)
+@click.argument("name")
+@click.option(
+    "--dataset", "patterns", multiple=True, metavar="PATTERN", help="What may be pushed; again for more."
+)
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How long it is good for.")
+def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
+    """Makes a token and prints it, this once: only its hash is kept.
+
+    It is good for the datasets that match one of the patterns (ids, names, names with %), by default
+    for all; until it is revoked, or for so many days. Who has it says: odf repo login URL
+    """
+    token, text = _tokens().create(name, patterns or (ALL_DATASETS,), days)
+    if options_of().json:
+        print_json({**_facts(token), "token": text})
+        return
+    sys.stdout.write(text + "\n")
+    until = "until it is revoked" if token.expires is None else f"until {format_time(_text(token.expires))}"
+    print_note(f"token '{name}' may push {', '.join(token.datasets)} {until}; it is not shown again")
+
+
+@verb("list", example="odf keys token list", json=True)
+def list_tokens() -> None:
+    """Lists the tokens: what each may push, since when, until when, and when it was used last."""
+    found = _tokens().list_tokens()
+    if options_of().json:
+        print_json([_facts(token) for token in found])
+        return
+    if not found:
+        print_note("there are no tokens: odf keys token new NAME makes one")
+        return
+    print_table(
+        ["token", "may push", "made", "expires", "last used"],
+        [
+            [
+                token.name,
+                ", ".join(token.datasets),
+                format_time(_text(token.created)),
+                "expired" if token.has_expired else format_time(_text(token.expires)) or "never",
+                format_time(_text(token.last_used)) or "never",
+            ]
+            for token in found
+        ],
+    )
+
+
+@verb("revoke", example="odf keys token revoke nightly")
+@click.argument("name")
+def revoke_token(name: str) -> None:
+    """Takes a token away; a server that runs refuses it from now on."""
+    token = _tokens().revoke(name)
+    print_note(f"token '{token.name}' is good for nothing any more")
+
+
+token_verb.add_command(new_token)
+token_verb.add_command(list_tokens)
+token_verb.add_command(revoke_token)
+
+
+def _tokens() -> Tokens:
+    return Tokens(open_workspace().odf)
+
+
+def _facts(token: Token) -> dict[str, object]:
+    return {
+        "name": token.name,
+        "datasets": list(token.datasets),
+        "created": _text(token.created),
+        "expires": _text(token.expires),
+        "last_used": _text(token.last_used),
+        "expired": token.has_expired,
+    }
+
+
+def _text(time: datetime | None) -> str | None:
+    return None if time is None else time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@verb("trust", example="odf trust com.example.cases", json=True)
+@click.argument("name")
+@click.option("--private-network", is_flag=True, help="May ask addresses of this machine and its network.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def trust_verb(name: str, private_network: bool, yes: bool) -> None:
+    """Lets the source of a dataset that somebody else wrote run; shows first what exactly that is.
+
+    What is allowed is what the source runs now: when a later block changes the source, it has to be
+    allowed again. The query of a derivative dataset runs without it too, shut in: with no network, and
+    no files but the rows of its inputs.
+    """
+    workspace = open_workspace()
+    entry, trust = workspace.resolve(name), Trust(workspace)
+    runs = trust.list_executions(entry)
+    asked = not trust.is_own(entry) and bool(runs)
+    if not options_of().json:
+        _show(trust, entry, runs)
+    if asked and not yes:
+        _ask(trust, entry, runs, private_network)
+    if asked:
+        trust.grant(entry, private_network=private_network, shown=runs)
+    if options_of().json:
+        print_json(_document(trust, entry, runs))
+    elif asked:
+        print_note(f"{entry.alias} is trusted, until a block changes its source")
+
+
+@verb("untrust", example="odf untrust com.example.cases", json=True)
+@click.argument("name")
+def untrust_verb(name: str) -> None:
+    """Takes back what `odf trust` allowed."""
+    workspace = open_workspace()
+    entry, trust = workspace.resolve(name), Trust(workspace)
+    was = trust.revoke(entry)
+    if options_of().json:
+        print_json(_document(trust, entry, trust.list_executions(entry)))
+    elif trust.is_own(entry):
+        print_note(f"{entry.alias} is your own, and needs no trust")
+    else:
+        print_note(f"{entry.alias} is not trusted any more" if was else f"{entry.alias} was not trusted")
+
+
+def _ask(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution], private_network: bool) -> None:
+    if not sys.stdin.isatty():
+        if options_of().json:
+            print_json(_document(trust, entry, runs))
+        raise UsageError(
+            f"{entry.alias} is not trusted: nobody is here to be asked",
+            hint="look at what it runs, and add --yes to allow it without a question",
+        )
+    also = ", also on this machine and in its network" if private_network else ""
+    click.confirm(f"Let {entry.alias} do that whenever it is pulled{also}?", abort=True, err=True)
+
+
+def _show(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> None:
+    if trust.is_own(entry):
+        print_note(f"{entry.alias} is your own, and needs no trust")
+        return
+    if not runs:
+        print_note(f"{entry.alias} has no source: nothing of it runs")
+        return
+    out = console()
+    origin = trust.read_origin(entry)
+    out.print(f"{entry.alias} was written by somebody else" + (f" ({origin})" if origin else "") + ".")
+    block = None
+    for each in runs:
+        if each.block != block:
+            block = each.block
+            out.print(f"\nAs block {block} says, it", soft_wrap=True)
+        lines = each.text.splitlines() or [""]
+        out.print(f"  {KINDS.get(each.kind, each.kind):<32}  {lines[0]}", soft_wrap=True)
+        for line in lines[1:]:
+            out.print(f"{'':36}{line}", soft_wrap=True)
+    kinds = {each.kind for each in runs}
+    out.print()
+    if "variable" in kinds:
+        out.print("It reads only the variables that the setting allowedEnv names for it.")
+    if kinds & {"pipe", "image"}:
+        out.print("Commands and containers may reach whatever address they want; commands run as you.")
+    if kinds & {"variable", "pipe", "image"}:
+        out.print()
+
+
+def _document(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "name": str(entry.alias),
+        "trust": trust.describe_status(entry),
+        "origin": trust.read_origin(entry),
+        "private_network": trust.allows_private_network(entry),
+        "runs": [{"kind": each.kind, "text": each.text, "block": each.block} for each in runs],
+    }

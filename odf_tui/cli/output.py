@@ -1,4 +1,4 @@
-"""What all verbs share: the options, tables for people, JSON for scripts, and errors."""
+"""Options that all verbs share; tables, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -8,21 +8,49 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
 import click
 
 from odf_engine.errors import NotFound, UsageError, has_surrogates
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.terminal_text import escape_controls, escape_json, unwrap_stream
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.console import Console
 
-MOST_TEXT_BYTES: Final = 16 << 20
-"""Of a manifest or a query; larger input is refused instead of read into memory."""
 
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of a type are aligned to the right."""
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+
+
+def json_value(value: Any) -> Any:
+    """A value as JSON has it: times as RFC 3339, decimals and bytes as text."""
+    if isinstance(value, datetime):
+        return str(Timestamp.from_datetime(value.astimezone(UTC) if value.tzinfo else value))
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: json_value(item) for key, item in value.items()}
+    return value
+
+
+MAX_TEXT_BYTES: Final = 16 << 20
+"""Of a manifest or a query; larger input is refused instead of read into memory."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -113,6 +141,16 @@ def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[.
     return decorate
 
 
+class OpenWorkstation(NamedTuple):
+    """The result of a verb after which the workstation opens.
+
+    Attributes:
+        folder: folder of the workspace; None for the one that the environment or current folder selects.
+    """
+
+    folder: Path | None
+
+
 def open_workspace(options: Options | None = None) -> Workspace:
     """The workspace that the options, the environment or the current folder name.
 
@@ -153,7 +191,7 @@ def console(stderr: bool = False) -> Console:
     )
 
 
-def read_bytes(name: str, at_most: int = MOST_TEXT_BYTES, *, hint: str | None = None) -> bytes:
+def read_bytes(name: str, at_most: int = MAX_TEXT_BYTES, *, hint: str | None = None) -> bytes:
     """Reads a file that an argument names, or stdin for ``-``, into memory.
 
     Raises:
@@ -243,7 +281,7 @@ def clear_line() -> None:
     unwrap_stream(sys.stderr).write("\r\x1b[K")
 
 
-def say(text: str) -> None:
+def print_note(text: str) -> None:
     """A word to the person on stderr, unless ``-q``."""
     options = options_of()
     if not options.quiet:

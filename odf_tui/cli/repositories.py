@@ -1,20 +1,144 @@
-"""The verb about places elsewhere: repositories, logins for them, and how datasets stand to them."""
+"""repo, push, search: exchange with repositories."""
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from odf_engine.coordinator.endpoint import notify_datasets_changed
-from odf_engine.errors import NotFound, UsageError
+from odf_engine.coordinator.protocol import Compare, Job, JobState, Push, Request, Search
+from odf_engine.coordinator.results import FoundDataset, PushResult, SearchResult
+from odf_engine.errors import InvalidIdentity, NotFound, UsageError
+from odf_engine.identity.names import DatasetAliasRemote
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import folder_of, is_s3, normalize_url, origin_of, supports_login
+from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
-from odf_tui.cli.pulling import address_in
-from odf_tui.cli.standing import status
+from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure, quantity
+from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
+from odf_tui.cli.pull import address_in
+from odf_tui.text import format
+from odf_tui.text.format import format_duration
+from odf_tui.text.remotes import Remote, direction
+
+
+@verb("status", example="odf repo status --json", json=True)
+@click.argument("names", nargs=-1)
+def status(names: tuple[str, ...]) -> None:
+    """Looks how datasets stand to where they come from and go to; by default all that do.
+
+    Nothing is transferred but what it takes to compare: `odf show` and the workstation remember it.
+    """
+    workspace = open_workspace()
+    known = remotes_of(workspace, workspace.summaries())
+    chosen = workspace.match(names) if names else workspace.datasets()
+    entries = [entry for entry in chosen if known.get(str(entry.id))]
+    for entry in chosen if names else ():
+        if entry not in entries:
+            print_note(f"{entry.alias} neither comes from elsewhere nor goes there")
+    requests: list[tuple[Request, str]] = [(Compare(str(entry.id)), str(entry.alias)) for entry in entries]
+    jobs = follow(workspace, requests)
+    after = remotes_of(workspace, workspace.summaries())
+    problems = {
+        (job.dataset, each.url): each.message
+        for job in jobs
+        if (result := job.result_of(Compare))
+        for each in result.problems
+    }
+    found = [
+        (entry, remote, problems.get((str(entry.id), remote.url)))
+        for entry in entries
+        for remote in after.get(str(entry.id), ())
+    ]
+    _print(found)
+    for job in jobs:
+        if job.state is not JobState.done:
+            print_failure(job)
+    sys.exit(max(exit_code(jobs), 1 if problems else 0))
+
+
+def _print(found: Sequence[tuple[DatasetEntry, Remote, str | None]]) -> None:
+    if options_of().json:
+        print_json(
+            [
+                {"name": str(entry.alias), **remote_json(remote), "error": problem}
+                for entry, remote, problem in found
+            ]
+        )
+    elif found:
+        print_table(
+            ["dataset", "", "place", "standing"],
+            [
+                [
+                    str(entry.alias),
+                    direction(remote),
+                    remote.label,
+                    problem or relation_text_for_people(remote),
+                ]
+                for entry, remote, problem in found
+            ],
+        )
+    elif not options_of().quiet:
+        print_note(
+            "no dataset comes from elsewhere or goes there: odf pull REPO/NAME, odf push NAME --to REPO"
+        )
+
+
+def remotes_of(workspace: Workspace, summaries: Sequence[Summary]) -> dict[str, tuple[Remote, ...]]:
+    """The remotes of datasets by their ids, as they were when they were looked at, and with what was
+    committed here since."""
+    from odf_tui.gateway.dataset_reader import RemoteReader
+
+    return dict(RemoteReader(workspace).remotes_of(list(summaries)))
+
+
+def remote_json(remote: Remote) -> dict[str, Any]:
+    """A remote for ``--json``; ``relation`` is equal, ahead, behind, diverged, new, or null: not known."""
+    return {
+        "url": remote.url,
+        "label": remote.label,
+        "pull": remote.pull,
+        "push": remote.push,
+        "relation": remote.relation or None,
+        "ours": remote.ours,
+        "theirs": remote.theirs,
+        "their_head": remote.their_head or None,
+        "looked_at": remote.at or None,
+    }
+
+
+def sentence(remote: Remote) -> str:
+    """All of it for people, such as ``from lab/cities: behind by 3 blocks, looked at 5 min ago``."""
+    seen = ""
+    if remote.at:
+        ago = (Timestamp.now().ns - Timestamp.parse(remote.at).ns) / 1e9
+        seen = ", looked at just now" if ago < 1 else f", looked at {format_duration(ago)} ago"
+    return f"{direction(remote)} {remote.label}: {relation_text_for_people(remote)}{seen}"
+
+
+def relation_text_for_people(remote: Remote) -> str:
+    """How the dataset stands to a place, such as ``behind by 3 blocks``."""
+    match remote.relation:
+        case "equal":
+            return "the same"
+        case "ahead":
+            return f"ahead by {quantity(remote.ours, 'block')}"
+        case "behind":
+            return f"behind by {quantity(remote.theirs, 'block')}"
+        case "diverged":
+            return f"diverged: {quantity(remote.ours, 'block')} only here, {remote.theirs} only there"
+        case "new":
+            return "nothing is there yet"
+        case _:
+            return "changed here since it was looked at" if remote.at else "not looked at yet"
 
 
 @click.group("repo", epilog="Example:  odf repo add lab odf+https://data.example.com/")
@@ -42,12 +166,12 @@ def add(new: str, url: str) -> None:
     Logins never belong into a URL: odf repo login keeps them.
     """
     repo = Remotes(open_workspace().odf).add(new, url)
-    say(f"{repo.name} is {repo.url}")
+    print_note(f"{repo.name} is {repo.url}")
     folder = folder_of(repo.url)
     if folder is not None and not folder.is_dir():
-        say(f"! there is no folder {folder} yet: make it, or mount it")
+        print_note(f"! there is no folder {folder} yet: make it, or mount it")
     if supports_login(repo.url):
-        say(f"if it asks who you are: odf repo login {repo.name}")
+        print_note(f"if it asks who you are: odf repo login {repo.name}")
 
 
 @verb("list", example="odf repo list --json", json=True)
@@ -59,7 +183,7 @@ def list_repositories() -> None:
     if options_of().json:
         print_json([{"name": repo.name, "url": repo.url, "login": login} for repo, login in repos])
     elif not repos:
-        say("no repositories yet: odf repo add NAME URL")
+        print_note("no repositories yet: odf repo add NAME URL")
     else:
         rows = [[repo.name, repo.url, "kept" if login else ""] for repo, login in repos]
         print_table(["name", "url", "login"], rows)
@@ -71,9 +195,9 @@ def remove(repository: str) -> None:
     """Forgets a repository; what came from there stays, and goes on to come from its URL."""
     workspace = open_workspace()
     repo = Remotes(workspace.odf).remove(repository)
-    say(f"{repo.name} is forgotten")
+    print_note(f"{repo.name} is forgotten")
     if Credentials(workspace.odf).of(repo.url) is not None:
-        say(f"its login is still kept: odf repo logout {repo.url}")
+        print_note(f"its login is still kept: odf repo logout {repo.url}")
 
 
 # --- Logins ----------------------------------------------------------------------------------------
@@ -95,9 +219,9 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
         raise UsageError(f"nobody asks for a login at {url}")
     made = _read_login(url, user, stdin)
     origin = Credentials(workspace.odf).set(url, made)
-    say(f"the login for {origin} is kept")
+    print_note(f"the login for {origin} is kept")
     if url.startswith(("http:", "odf+http:", "s3+http:")) and not _is_loopback(origin):
-        say("! it is sent in the clear: whoever listens on the way can read it; https is better")
+        print_note("! it is sent in the clear: whoever listens on the way can read it; https is better")
 
 
 @verb("logout", example="odf repo logout lab")
@@ -107,7 +231,9 @@ def logout(repository: str) -> None:
     workspace = open_workspace()
     url = _url(workspace, repository)
     was = Credentials(workspace.odf).forget(url)
-    say(f"the login for {origin_of(url)} is forgotten" if was else f"none was kept for {origin_of(url)}")
+    print_note(
+        f"the login for {origin_of(url)} is forgotten" if was else f"none was kept for {origin_of(url)}"
+    )
 
 
 def _url(workspace: Workspace, text: str) -> str:
@@ -174,7 +300,7 @@ def list_aliases(names: tuple[str, ...]) -> None:
     if rows:
         print_table(["dataset", "", "address"], rows)
     else:
-        say("nothing comes from elsewhere or goes there yet")
+        print_note("nothing comes from elsewhere or goes there yet")
 
 
 @verb("add", example="odf repo alias add cities lab --push")
@@ -191,9 +317,9 @@ def add_alias(name: str, place: str, kind: Kind | None) -> None:
     url = address_in(remotes, place, entry)
     remotes.attach(entry.id, url, kind)
     notify_datasets_changed(workspace.folder)
-    say(f"{entry.alias} {'comes from' if kind == 'pull' else 'goes to'} {url}")
+    print_note(f"{entry.alias} {'comes from' if kind == 'pull' else 'goes to'} {url}")
     if kind == "pull" and workspace.keys.has_key(entry.id):
-        say("its own source or query does not run while it comes from there")
+        print_note("its own source or query does not run while it comes from there")
 
 
 @verb("remove", example="odf repo alias remove cities https://data.example.com/cities/")
@@ -222,7 +348,7 @@ def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     notify_datasets_changed(workspace.folder)
     for url, gone in was:
         words = " or ".join({"pull": "come from", "push": "go to"}[each] for each in gone)
-        say(f"{entry.alias} does not {words} {url} any more")
+        print_note(f"{entry.alias} does not {words} {url} any more")
 
 
 alias.add_command(list_aliases)
@@ -230,3 +356,142 @@ alias.add_command(add_alias)
 alias.add_command(remove_alias)
 for _command in (add, list_repositories, remove, login, logout, status, alias):
     repo_verb.add_command(_command)
+
+
+_LONGEST = 60
+
+
+@verb("push", example="odf push port-haven.stations --to lab", json=True)
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
+@click.option("--to", "place", metavar="REPO|URL", help="Else where it was pushed before, else the only one.")
+@click.option("--force", is_flag=True, help="Of two histories, the one here takes the place of that there.")
+def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force: bool) -> None:
+    """Brings other places up to date: a folder, a bucket, a server.
+
+    A dataset goes to where it was pushed before, else into the only repository. Blocks and data go there
+    as they are, and what is there already is not sent again. Where the other side has blocks that are not
+    here, nothing is done, unless --force gives them up there.
+    """
+    workspace = open_workspace()
+    if bool(names) == everything:
+        raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
+    entries = workspace.datasets() if everything else workspace.match(names)
+    targets = [_target(workspace, entry, place, len(entries) > 1) for entry in entries]
+    requests: list[tuple[Request, str]] = [
+        (Push(str(entry.id), url, force), str(entry.alias))
+        for entry, url in zip(entries, targets, strict=True)
+    ]
+    jobs = follow(workspace, requests)
+    if options_of().json:
+        print_json([push_entry(job, url) for job, url in zip(jobs, targets, strict=True)])
+    else:
+        remotes = Remotes(workspace.odf)
+        for job, url in zip(jobs, targets, strict=True):
+            _say_push(job, remotes.display_name(url))
+    sys.exit(exit_code(jobs))
+
+
+def _target(workspace: Workspace, entry: DatasetEntry, place: str | None, several: bool) -> str:
+    """Where a dataset is pushed to.
+
+    Raises:
+        UsageError: nothing says where to.
+    """
+    remotes = Remotes(workspace.odf)
+    if place is not None:
+        return address_in(remotes, place, entry, several)
+    known = remotes.get(entry.id).push
+    if len(known) == 1:
+        return known[0]
+    if known:
+        raise UsageError(
+            f"{entry.alias} goes to {', '.join(known)}", hint="say to which of them: --to REPO or URL"
+        )
+    repos = remotes.repositories()
+    if len(repos) == 1:
+        return address_in(remotes, repos[0].name, entry)
+    names = ", ".join(repo.name for repo in repos)
+    hint = f"--to REPO, one of {names}" if names else "odf repo add NAME URL, or --to URL"
+    raise UsageError(f"where should {entry.alias} go?", hint=hint)
+
+
+def push_entry(job: Job, url: str) -> dict[str, Any]:
+    """Return the ``--json`` entry of a push."""
+    result = job.result_of(Push)
+    entry = to_builtins(result or PushResult(name=job.target, url=url, status="failed"))
+    label = entry.pop("label")
+    return {**entry, **({"label": label} if result else {}), "error": error_entry(job)}
+
+
+def _say_push(job: Job, label: str) -> None:
+    result = job.result_of(Push) or PushResult()
+    if job.state is not JobState.done:
+        print_failure(job)
+    elif result.status == "updated":
+        new = "new there, " if result.old_head is None else ""
+        amount = f"{quantity(result.blocks, 'block')}, {format.format_bytes(result.bytes)}"
+        sys.stdout.write(f"{job.target}: {new}{amount} to {label}\n")
+    else:
+        sys.stdout.write(f"{job.target}: {label} is up to date\n")
+
+
+@verb("search", example="odf search weather --repo lab", json=True)
+@click.argument("text", default="")
+@click.option("--repo", "repositories", multiple=True, metavar="R", help="Only in this one, or these.")
+def search_verb(text: str, repositories: tuple[str, ...]) -> None:
+    """Looks for datasets in repositories: folders, buckets, servers. Without TEXT it lists all.
+
+    The words of TEXT are looked for in names, ids, descriptions and keywords, as far as a repository
+    tells them.
+    """
+    workspace = open_workspace()
+    remotes = Remotes(workspace.odf)
+    named = [remotes.repository(name).name for name in repositories]
+    if not remotes.repositories():
+        raise NotFound("there is no repository to look in", hint="odf repo add NAME URL")
+    request = Search(text, named)
+    (job,) = follow(workspace, [(request, f"'{text}'" if text else "everything")])
+    result = job.result_of(Search) or SearchResult()
+    if options_of().json:
+        datasets = [{**to_builtins(each), "pull": _pull_command(each)} for each in result.datasets]
+        document = {"datasets": datasets, "problems": result.problems}
+        print_json({**document, "error": error_entry(job)} if job.error else document)
+    elif job.state is JobState.done:
+        _print_found(result.datasets)
+    if job.state is not JobState.done:
+        print_failure(job)
+    sys.exit(max(exit_code([job]), 1 if result.problems else 0))
+
+
+def _pull_command(dataset: FoundDataset) -> str:
+    """Return the command that pulls a dataset. Its name and URL are untrusted text."""
+    with suppress(InvalidIdentity):
+        name = DatasetAliasRemote.parse(f"{dataset.repository}/{dataset.name}")
+        return f"odf pull {name}"
+    return f"odf pull {shlex.quote(dataset.url)}"
+
+
+def _print_found(datasets: Sequence[FoundDataset]) -> None:
+    if not datasets:
+        print_note("nothing was found")
+        return
+    # The texts are untrusted: control characters are shown as symbols.
+    rows = [
+        [
+            format.printable(f"{each.repository}/{each.name}"),
+            format.printable(each.kind or ""),
+            format.format_count(each.records),
+            format.format_bytes(each.size),
+            format.fit_width(text, _LONGEST).rstrip() if (text := format.printable(each.description)) else "",
+            format.printable(_pull_command(each)),
+        ]
+        for each in datasets
+    ]
+    kept = [at for at in range(len(_COLUMNS)) if at in (0, 5) or any(row[at] for row in rows)]
+    columns = [_COLUMNS[at] for at in kept]
+    right = [column for column in columns if column in ("records", "size")]
+    print_table(columns, [[row[at] for at in kept] for row in rows], right=right)
+
+
+_COLUMNS = ("dataset", "kind", "records", "size", "description", "bring it here with")

@@ -1,4 +1,4 @@
-"""The verb that asks a query: sql."""
+"""sql: ask a query."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import click
+import msgspec
 from msgspec.structs import replace
+from rich.cells import cell_len
 
 from odf_engine.coordinator.protocol import Job, JobState, Query
 from odf_engine.coordinator.results import PinnedBlock, QueryResult
@@ -19,15 +22,103 @@ from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.files import open_file
 from odf_engine.sql.query_text import one_line_summary
 from odf_engine.terminal_text import escape_controls, escape_json
-from odf_tui import humane
-from odf_tui.cli.data import exit_code
-from odf_tui.cli.follow import follow
-from odf_tui.cli.output import open_workspace, options_of, read_text, say, verb
+from odf_engine.views.query_results import GROUP_ROWS, ResultRows
+from odf_tui.cli.follow import exit_code, follow
+from odf_tui.cli.output import (
+    is_number,
+    json_value,
+    open_workspace,
+    options_of,
+    print_note,
+    print_table,
+    read_text,
+    verb,
+)
+from odf_tui.text import format
 
 if TYPE_CHECKING:
     from odf_engine.workspace.workspace import Workspace
 
-MOST_ROWS: Final = 1_000_000
+
+_WIDEST: Final = 36
+
+
+def write_plain(rows: ResultRows, out: TextIO) -> None:
+    """Aligned columns for people, through a pipe."""
+    titles = [escape_controls(name.upper()) for name in rows.columns.names]
+    widths = [len(title) for title in titles]
+    for cells in _cells(rows, rows.row_count):
+        widths = [max(width, len(cell)) for width, cell in zip(widths, cells, strict=True)]
+    right = [is_number(field.type) for field in rows.columns]
+    for cells in chain([titles], _cells(rows, rows.row_count)):
+        fitted = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(cells, widths, right, strict=True)
+        ]
+        out.write("  ".join(fitted).rstrip() + "\n")
+
+
+def write_table(rows: ResultRows, count: int, width: int) -> int:
+    """The first rows as a table for people, on a terminal.
+
+    Args:
+        rows: the result.
+        count: how many rows.
+        width: of the terminal; columns that do not fit are left out.
+
+    Returns:
+        How many columns are shown.
+    """
+    import pyarrow.types as pt
+
+    names = rows.columns.names
+    moments = [pt.is_timestamp(field.type) for field in rows.columns]
+    cells = [
+        [
+            format.ellipsize_middle(_moment(cell) if moment else cell, _WIDEST)
+            for cell, moment in zip(line, moments, strict=True)
+        ]
+        for line in _cells(rows, count)
+    ]
+    shown, used = 0, 0
+    for at, name in enumerate(names):
+        title = escape_controls(name)
+        used += max(map(cell_len, [title, *(line[at] for line in cells)])) + 3 * bool(at)
+        if at and used > width:
+            break
+        shown += 1
+    numbers = [field.name for field in rows.columns if is_number(field.type)]
+    print_table(names[:shown], [line[:shown] for line in cells], numbers)
+    return shown
+
+
+def _moment(text: str) -> str:
+    """A time without what says nothing."""
+    day, _, time = text.removesuffix("Z").partition("T")
+    return day if time in ("", "00:00:00") else f"{day} {time}"
+
+
+def _cells(rows: ResultRows, count: int) -> Iterator[list[str]]:
+    for record in _records(rows, count):
+        yield ["" if value is None else format.printable(_cell_text(value)) for value in record.values()]
+
+
+def _cell_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | dict):
+        return msgspec.json.encode(value).decode()
+    return str(value)
+
+
+def _records(rows: ResultRows, count: int | None = None) -> Iterator[dict[str, Any]]:
+    count = rows.row_count if count is None else min(count, rows.row_count)
+    for start in range(0, count, GROUP_ROWS):
+        for record in rows.window(start, min(GROUP_ROWS, count - start)).to_pylist():
+            yield {name: json_value(value) for name, value in record.items()}
+
+
+MAX_ROWS: Final = 1_000_000
 Form = Literal["csv", "json", "ndjson", "parquet"]
 _ENDINGS: Final[dict[str, Form]] = {
     ".csv": "csv",
@@ -104,8 +195,8 @@ def sql_verb(
             raise UsageError(f"there is no folder {each.absolute().parent}")
     workspace = open_workspace()
     asked = Query(
-        sql=_text(query),
-        limit=limit or (MOST_ROWS if form == "table" else None),
+        sql=_query_text(query),
+        limit=limit or (MAX_ROWS if form == "table" else None),
         as_at=as_at,
         as_of=as_of,
         pins=dict(map(_pin, pins)),
@@ -116,11 +207,11 @@ def sql_verb(
     if proof is not None:
         _into(proof, json.dumps(result.proof, indent=2, ensure_ascii=False) + "\n")
     if form in ("file", "table") or result.truncated:
-        say(_summary(result, output, shown))
+        print_note(_summary(result, output, shown))
     for line in pin_lines(result.pins):
-        say(line)
+        print_note(line)
     if proof is not None:
-        say(f"proven in {proof}: who has the same blocks can check it with odf verify --proof {proof}")
+        print_note(f"proven in {proof}: who has the same blocks can check it with odf verify --proof {proof}")
 
 
 def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) -> tuple[QueryResult, int]:
@@ -175,11 +266,11 @@ def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
         begin = "    " if lines else "from"
         older = "" if pin.head else ", not the newest"
         block = f"block {pin.sequence_number} of {pin.system_time}{older}"
-        lines.append(humane.plain(f"{begin} {pin.name}@{pin.block[-8:]}  {block}"))
+        lines.append(format.printable(f"{begin} {pin.name}@{pin.block[-8:]}  {block}"))
     return lines
 
 
-def _text(query: str) -> str:
+def _query_text(query: str) -> str:
     """The query: the argument, or the stdin or file that it names."""
     if query != "-" and not query.startswith("@"):
         return query
@@ -207,7 +298,6 @@ def _say_failure(job: Job) -> None:
 def _print(file: Path) -> int:
     """Prints the rows as a table; returns how many columns there was room for."""
     from odf_engine.views.query_results import ResultRows
-    from odf_tui.cli.rows import write_plain, write_table
 
     rows = ResultRows(file)
     if sys.stdout.isatty():
@@ -245,7 +335,7 @@ def _into(path: Path, text: str) -> None:
 
 def _summary(result: QueryResult, output: Path | None, shown: int) -> str:
     count = result.rows
-    rows = f"{humane.count(count)} {'row' if count == 1 else 'rows'}"
+    rows = f"{format.format_count(count)} {'row' if count == 1 else 'rows'}"
     if output is not None:
         rows += f" in {output}"
     elif sys.stdout.isatty() and count > _rows_that_fit():

@@ -1,21 +1,110 @@
-"""The verbs of the ``odf`` command."""
+"""The table of verbs, each loaded when it is used; shell completion."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from typing import Final
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from odf_tui.cli.output import common_options
+from odf_tui.cli.output import OpenWorkstation, common_options, options_of, print_note, verb
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+_WHERE: Final = {
+    "bash": "add to ~/.bashrc:  source <(odf completions bash)",
+    "zsh": "add to ~/.zshrc, after compinit:  source <(odf completions zsh)",
+    "fish": "save as ~/.config/fish/completions/odf.fish",
+}
+_NAMES: Final = ("dataset", "datasets", "name", "names", "old", "other")
+_REPOSITORIES: Final = ("repository", "repositories", "place")
+_ADDRESSES: Final = ("names", "source")
+"""What may also name a dataset of a repository, in `odf pull`: that far only its repository is known here."""
+_MAKES_ONE: Final = ("init", "new", "add", "demo", "config")  # what these name is no dataset that is there
+
+
+@verb("completions", example="source <(odf completions bash)")
+@click.argument("shell", type=click.Choice(sorted(_WHERE)))
+def completions_verb(shell: str) -> None:
+    """Prints what makes a shell complete the verbs of odf, their options, and names of datasets."""
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    sys.stdout.write(made(cli, {}, "odf", COMPLETION).source() + "\n")
+    if sys.stdout.isatty():
+        print_note(_WHERE[shell])
+
+
+def complete_names(command: click.Command, within: str = "") -> None:
+    """Lets the arguments of a verb that name datasets be completed, and those that name repositories."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            complete_names(each, f"{within}{command.name} ")
+    verb = f"{within}{command.name}"
+    for parameter in command.params:
+        # They are declared long before one may ask.
+        if parameter.name in _REPOSITORIES:
+            parameter._custom_shell_complete = _repositories
+        elif verb == "pull" and parameter.name in _ADDRESSES:
+            parameter._custom_shell_complete = _datasets_and_repositories
+        elif verb not in _MAKES_ONE and isinstance(parameter, click.Argument) and parameter.name in _NAMES:
+            parameter._custom_shell_complete = _datasets
+
+
+def _datasets(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return _beginning(begun, _dataset_names(context))
+
+
+def _repositories(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return _beginning(begun, _repository_names(context))
+
+
+def _datasets_and_repositories(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    places = [f"{name}/" for name in _repository_names(context)]
+    return _beginning(begun, [*(_dataset_names(context) if parameter.name == "names" else ()), *places])
+
+
+def _beginning(begun: str, names: Iterable[str]) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in names if name.startswith(begun)]
+
+
+def _repository_names(context: click.Context) -> Iterator[str]:
+    from odf_engine.errors import OdfError
+    from odf_engine.workspace.discovery import ODF_FOLDER, workspace_folder
+    from odf_engine.workspace.remotes import Remotes
+
+    with suppress(OdfError, OSError):
+        folder = workspace_folder(Path.cwd(), options_of(context).workspace)
+        yield from (repo.name for repo in Remotes(folder / ODF_FOLDER).repositories())
+
+
+def _dataset_names(context: click.Context) -> Iterator[str]:
+    from odf_engine.errors import OdfError
+    from odf_engine.workspace.workspace import Workspace
+
+    with suppress(OdfError, OSError):  # a shell that completes is no place for complaints
+        workspace = Workspace.find(Path.cwd(), options_of(context).workspace)
+        yield from sorted(str(entry.alias) for entry in workspace.datasets())
+
 
 # Verb -> the module that holds it. A module is imported when its verb is used: `odf list` should
 # not wait for what `odf demo` needs.
 VERBS: Final = {
     "init": "datasets",
-    "add": "datasets",
-    "new": "datasets",
+    "add": "add",
+    "new": "add",
     "delete": "datasets",
     "rename": "datasets",
     "list": "datasets",
@@ -28,30 +117,28 @@ VERBS: Final = {
     "sql": "sql",
     "provenance": "provenance",
     "diff": "diff",
-    "pull": "data",
-    "ingest": "ingest",
+    "pull": "pull",
+    "ingest": "pull",
     "repo": "repositories",
-    "push": "sharing",
-    "search": "sharing",
-    "trust": "trust",
-    "untrust": "trust",
-    "verify": "verifying",
-    "fsck": "fsck",
+    "push": "repositories",
+    "search": "repositories",
+    "trust": "keys",
+    "untrust": "keys",
+    "verify": "verify",
+    "fsck": "verify",
     "keys": "keys",
-    "serve": "serve",
-    "demo": "demo",
+    "serve": "jobs",
+    "demo": "add",
     "jobs": "jobs",
     "cancel": "jobs",
     "logs": "jobs",
     "worker": "jobs",
-    "engine": "engine",
-    "config": "config",
-    "completions": "completions",
-    "block": "plumbing",
-    "digest": "plumbing",
+    "engine": "jobs",
+    "config": "datasets",
+    "completions": "verbs",
+    "block": "chain",
+    "digest": "chain",
 }
-
-
 COMPLETION: Final = "_ODF_COMPLETE"
 """The variable of the environment by which a shell asks for completions."""
 
@@ -66,8 +153,6 @@ class _Verbs(click.Group):
         module = importlib.import_module(f"odf_tui.cli.{VERBS[cmd_name]}")
         command = getattr(module, cmd_name + "_verb")
         if COMPLETION in os.environ:
-            from odf_tui.cli.completions import complete_names
-
             complete_names(command)
         return command
 
@@ -90,15 +175,11 @@ class _Verbs(click.Group):
 @common_options
 @click.version_option(package_name="odf-workstation", prog_name="odf")
 @click.pass_context
-def cli(ctx: click.Context, **common: object) -> None:
+def cli(ctx: click.Context, **common: object) -> OpenWorkstation | None:
     """Open Data Fabric in your terminal. Without a verb, `odf` opens the workstation.
 
     \b
     Begin with:  odf demo        a workspace with sample data, pulled and verified
                  odf init        an empty workspace in this folder
     """
-    if ctx.invoked_subcommand is None:
-        from odf_tui.cli.main import open_workstation
-        from odf_tui.cli.output import options_of
-
-        open_workstation(options_of(ctx).workspace)
+    return OpenWorkstation(options_of(ctx).workspace) if ctx.invoked_subcommand is None else None

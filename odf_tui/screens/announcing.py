@@ -6,11 +6,11 @@ from textual import on
 
 from odf_engine.coordinator.protocol import Job
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.humane import elapsed
-from odf_tui.jobwords import outcome, seconds_of
-from odf_tui.messages import JobsRead
 from odf_tui.screens.pane_jobs import JobsPart
-from odf_tui.widgets.status import OTHER_VERSION, StatusLine
+from odf_tui.services.controller import JobsRead
+from odf_tui.text.format import format_duration
+from odf_tui.text.job_text import job_outcome, job_seconds
+from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
 
 
 class Announcing(JobsPart):
@@ -24,7 +24,7 @@ class Announcing(JobsPart):
     @on(JobsRead)
     def _ended_unseen(self, message: JobsRead) -> None:
         """What a worker left that is gone was not told of; this comes before the jobs are taken over."""
-        open_before = {job.id for job in self.book.open()}
+        open_before = {job.id for job in self.book.active_jobs()}
         for job in message.jobs:
             if job.id in open_before and job.state.final:
                 self._announce(job)
@@ -36,17 +36,17 @@ class Announcing(JobsPart):
             self.query_one(StatusLine).show_worker(OTHER_VERSION, None)
 
     def _announce(self, job: Job) -> None:
-        ui, seconds = self.source.ui, seconds_of(job, Timestamp.now())
+        ui, seconds = self.source.ui, job_seconds(job, Timestamp.now())
         if ui.notify_by == "none" or not ui.notify_after_seconds or seconds is None:
             return
         if seconds < ui.notify_after_seconds:
             return
-        text = f"odf: {job.kind} {job.target}: {outcome(job)[0]}, after {elapsed(seconds)}"
+        text = f"odf: {job.kind} {job.target}: {job_outcome(job)[0]}, after {format_duration(seconds)}"
 
         def tell() -> None:
-            from odf_tui.announcing import sequences
+            from odf_tui.theming.terminal import notification_sequence
 
-            sequence = sequences(text, ui.notify_by)
+            sequence = notification_sequence(text, ui.notify_by)
             self.app.call_from_thread(self.station._write, sequence)
 
         self.run_worker(tell, thread=True, group="announce")

@@ -9,7 +9,6 @@ lets a person write), ``trusting.py`` (what others may run here), and ``sharing.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from textual import on
@@ -19,28 +18,28 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Job, Request, WorkerStatus
+from odf_engine.coordinator.protocol import Request, WorkerStatus
 from odf_engine.errors import OdfError
-from odf_tui import actions, keymap, remembered
-from odf_tui.actions.base import PANES, Situation
-from odf_tui.events import Follower
-from odf_tui.humane import count, said, shorten
-from odf_tui.messages import Notice
-from odf_tui.reads import Reads
-from odf_tui.source import Source
-from odf_tui.state import DatasetRow, Health, JobBook
-from odf_tui.widgets.blocks import BlocksPane
-from odf_tui.widgets.data import DataPane
-from odf_tui.widgets.graph import DatasetsPane, GraphView
-from odf_tui.widgets.jobs import JobsPane
-from odf_tui.widgets.lines import LineView
-from odf_tui.widgets.pane import Pane
-from odf_tui.widgets.status import HintLine, StatusLine
+from odf_tui.actions import table, user_keys
+from odf_tui.actions.model import PANES, Situation
+from odf_tui.gateway.protocol import Gateway
+from odf_tui.panes.blocks.view import BlocksPane
+from odf_tui.panes.data.view import DataPane
+from odf_tui.panes.datasets.view import DatasetsPane, GraphView
+from odf_tui.panes.jobs.view import JobsPane
+from odf_tui.services.controller import Reader
+from odf_tui.services.jobs_client import WorkerConnection
+from odf_tui.state import saved_session
+from odf_tui.state.app_state import EarlyReads
+from odf_tui.state.job_book import JobBook
+from odf_tui.state.model import DatasetRow, Health
+from odf_tui.text.format import ellipsize_middle, error_line, format_count
+from odf_tui.widgets.line_view import LineView
+from odf_tui.widgets.pane_frame import Pane
+from odf_tui.widgets.status_bar import KeyHints, Notice, StatusLine
 
 if TYPE_CHECKING:
-    from odf_tui.workstation import Workstation
-
-Early = Future[tuple[list[DatasetRow], tuple[list[Job], int]]]
+    from odf_tui.app import Workstation
 
 CARD_SIZE: Final = Size(38, 9)
 
@@ -62,22 +61,22 @@ class Parts(Screen[None]):
 
     trail: tuple[Any, ...] = ()
 
-    def __init__(self, source: Source, early: Early | None = None) -> None:
+    def __init__(self, source: Gateway, early: EarlyReads | None = None) -> None:
         super().__init__()
         self.source = source
         self.early = early
         self.book = JobBook()
-        self.reads = Reads(self, source)
-        self.follower = Follower(source, self.post_message, lambda: self.book.last_seq)
+        self.reads = Reader(self, source)
+        self.follower = WorkerConnection(source, self.post_message, lambda: self.book.last_seq)
         self.rows: list[DatasetRow] = []
         self.healths: dict[str, Health] = {}
         self.pane = PANES[0]
         self.worker_state = "starting"
         self.worker_status: WorkerStatus | None = None
-        self.remembered = remembered.load(source.folder)
-        self.keys, self.key_problems = keymap.load(source.ui.keys, keymap.own_file())
-        if self.keys is not actions.USUAL:
-            for key in set(self.keys.all_keys()) - set(actions.all_keys()):
+        self.remembered = saved_session.load_layout(source.folder)
+        self.keys, self.key_problems = user_keys.load(source.ui.keys, user_keys.user_keys_path())
+        if self.keys is not table.DEFAULT_KEYMAP:
+            for key in set(self.keys.all_keys()) - set(table.all_keys()):
                 self._bindings.bind(key, f"press('{key}')", show=False)
 
     def compose(self) -> ComposeResult:
@@ -88,7 +87,7 @@ class Parts(Screen[None]):
             yield DataPane("data", classes="-lower")
             yield JobsPane("jobs", self.book)
         yield StatusLine(self.source.folder)
-        yield HintLine()
+        yield KeyHints()
         line = Input(id="filter", compact=True, placeholder="only what holds these letters")
         line.cursor_blink = False
         line.display = False
@@ -132,7 +131,7 @@ class Parts(Screen[None]):
         return Situation(
             pane=self.pane,
             dataset=row,
-            dataset_job=None if row is None else self.book.open_of(row.id),
+            dataset_job=None if row is None else self.book.active_job_of(row.id),
             block=self.blocks_pane.view.block,
             job=self.jobs_pane.view.job,
             has_rows=self.data_pane.view.count() > 0,
@@ -151,18 +150,18 @@ class Parts(Screen[None]):
 
     def show_hints(self) -> None:
         """Keys for the situation."""
-        self.query_one(HintLine).show(self.keys.hints(self.situation()))
+        self.query_one(KeyHints).show(self.keys.hints(self.situation()))
 
     def _show_status(self) -> None:
         """What is selected, and what runs."""
         row = self.graph.row
         health = self.healths.get(row.id) if row is not None else None
-        self.query_one(StatusLine).show(row, health, len(self.rows), self.book.open())
+        self.query_one(StatusLine).show(row, health, len(self.rows), self.book.active_jobs())
         self.show_hints()
 
     def notify_line(self, text: str, style: str = "good") -> None:
         """Tells something in the line of hints."""
-        self.query_one(HintLine).tell(text, style)
+        self.query_one(KeyHints).tell(text, style)
 
     def submit(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> None:
         """Hands requests to the worker, each with its dataset's name; it is started if there is none."""
@@ -177,7 +176,7 @@ class Parts(Screen[None]):
                 self.post_message(Notice(f"{error}{hint}", "bad"))
 
         kind = type(requests[0][0]).__name__.lower() if requests else "pull"
-        what = requests[0][1] if len(requests) == 1 else f"{count(len(requests))} datasets"
+        what = requests[0][1] if len(requests) == 1 else f"{format_count(len(requests))} datasets"
         self.notify_line(f"{kind} {what}: handed to the worker{remark}")
         self.run_worker(submit(), group="commands")
 
@@ -189,7 +188,7 @@ class Parts(Screen[None]):
                 await story
             except Exception as error:  # whatever it is, it is told, and the screen lives on
                 hint = f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
-                self.notify_line(said(error) + hint, "bad")
+                self.notify_line(error_line(error) + hint, "bad")
 
         self.run_worker(guarded(), group="stories", name="story")
 
@@ -214,7 +213,7 @@ class Parts(Screen[None]):
     def dress_panes(self) -> None:
         """Shows which pane has the keys, in the colours of the theme."""
         for pane in self.query(Pane):
-            pane.dress(pane.id == self.pane)
+            pane.apply_theme(pane.id == self.pane)
 
     def on_resize(self) -> None:
         """The panes have other sizes, once the breakpoints have been looked at."""
@@ -235,13 +234,15 @@ class Parts(Screen[None]):
         pane, need = self.datasets_pane, self.graph.size_needed
         if not self.rows:
             pane.card.display = False
-            pane.tell_below("")
+            pane.set_subtitle("")
             return
         beside = pane.size.width - need.width >= CARD_SIZE.width or pane.size.width >= 3 * CARD_SIZE.width
         below = pane.size.height - max(need.height, 2) >= CARD_SIZE.height
         pane.card.display = beside or below
         self.query_one("#home").set_class(below and not beside, "-below")
-        pane.tell_below("" if pane.card.display else shorten(pane.card.why, max(pane.size.width - 4, 0)))
+        pane.set_subtitle(
+            "" if pane.card.display else ellipsize_middle(pane.card.why, max(pane.size.width - 4, 0))
+        )
 
     @on(LineView.Moved, "#chain")
     @on(LineView.Moved, "#job-list")

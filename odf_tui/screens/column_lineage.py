@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from odf_tui.screens.places import Places
-from odf_tui.screens.waiting import Waiting
+from odf_tui.screens.places import Navigator
+from odf_tui.screens.waiting import JobsClient
 
 if TYPE_CHECKING:
     from odf_engine.workspace.column_lineage import ColumnGraph
 
 
-class ColumnLineagePart(Waiting, Places):
+class ColumnLineagePart(JobsClient, Navigator):
     """The part of the workbench that shows which columns feed which."""
 
     def do_column_lineage(self) -> None:
         """The columns of the selected dataset, from that under the cursor on where rows are shown."""
-        from odf_tui.screens.column_screen import ColumnScreen
+        from odf_tui.features.column_lineage import ColumnScreen
 
         row = self.graph.row
         if row is None:

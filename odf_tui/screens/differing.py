@@ -10,17 +10,16 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import Diff, Export
 from odf_engine.errors import OdfError
 from odf_engine.views.diff import Difference
-from odf_tui.chain_state import Want
-from odf_tui.humane import count, moment, plain
-from odf_tui.looks import written_words
-from odf_tui.screens.dialogs import Picker
-from odf_tui.screens.places import Places
-from odf_tui.screens.waiting import Left, Waiting
-from odf_tui.state import DatasetRow
-from odf_tui.widgets.choices import Choice
+from odf_tui.features.export import export_summary
+from odf_tui.screens.places import Navigator
+from odf_tui.screens.waiting import JobsClient, LeftRunning
+from odf_tui.state.model import BlockFilter, DatasetRow
+from odf_tui.text.format import format_count, format_time, printable
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import PickerDialog
 
 if TYPE_CHECKING:
-    from odf_tui.screens.exporting import Order
+    from odf_tui.features.export import ExportOptions
 
 _BLOCKS: Final = 1000
 _WAYS: Final = (
@@ -31,7 +30,7 @@ _WAYS: Final = (
 )
 
 
-class DifferingPart(Waiting, Places):
+class DifferingPart(JobsClient, Navigator):
     """The part of the workbench that compares versions of datasets."""
 
     def do_differences(self) -> None:
@@ -45,7 +44,7 @@ class DifferingPart(Waiting, Places):
         while request is not None:
             try:
                 found = await self.result_of(request, row.name, f"Comparing {row.name}", leaves=True)
-            except Left:
+            except LeftRunning:
                 self.notify_line(f"{row.name} is being compared: d shows it once that is done")
                 return
             answer = await self._show_difference(row, found)
@@ -60,12 +59,12 @@ class DifferingPart(Waiting, Places):
                 return
 
     async def _show_difference(self, row: DatasetRow, found: Difference) -> str | None:
-        from odf_tui.screens.difference import DifferenceScreen
+        from odf_tui.features.dataset_diff import DifferenceScreen
 
         def opened() -> DifferenceScreen:
-            from odf_tui.widgets.differing import DifferenceWindow, open_difference
+            from odf_tui.features.dataset_diff import DiffWindow, open_difference
 
-            window = DifferenceWindow(found, self.source.file_rows(row.id, found.file))
+            window = DiffWindow(found, self.source.file_rows(row.id, found.file))
             names = dict.fromkeys((found.old.name, found.new.name))
             title = f"Differences: {' and '.join(names)}"
             return DifferenceScreen(title, window, open_difference(window), self.copy_text)
@@ -75,7 +74,7 @@ class DifferingPart(Waiting, Places):
     # --- What to compare ---
 
     async def _what_to_compare(self, row: DatasetRow) -> Diff | None:
-        way = await self.app.push_screen_wait(Picker(f"Compare {row.name} with", _WAYS, typing=False))
+        way = await self.app.push_screen_wait(PickerDialog(f"Compare {row.name} with", _WAYS, typing=False))
         if way == "before":
             return Diff(row.id)
         if way == "other":
@@ -90,33 +89,33 @@ class DifferingPart(Waiting, Places):
         others = [each for each in self.rows if each.id != row.id and not each.missing]
         if not others:
             raise OdfError("there is no other dataset in this workspace")
-        choices = [Choice(each.id, each.name, remark=f"{count(each.records)} rows") for each in others]
-        return await self.app.push_screen_wait(Picker(f"Compare {row.name} with", choices, typing=True))
+        choices = [Choice(each.id, each.name, remark=f"{format_count(each.records)} rows") for each in others]
+        return await self.app.push_screen_wait(PickerDialog(f"Compare {row.name} with", choices, typing=True))
 
     async def _block(self, row: DatasetRow) -> str | None:
-        page = await asyncio.to_thread(self.source.blocks, row.id, None, _BLOCKS, Want())
+        page = await asyncio.to_thread(self.source.blocks, row.id, None, _BLOCKS, BlockFilter())
         lines = [line for line in reversed(page.lines) if not line.broken]
         choices = [
             Choice(
                 line.hash,
-                f"{count(line.sequence_number)}  {moment(line.time)}  {line.event}",
-                remark=plain(line.summary),
+                f"{format_count(line.sequence_number)}  {format_time(line.time)}  {line.event}",
+                remark=printable(line.summary),
             )
             for line in lines[1:]  # the newest is what it is compared with
         ]
         if not choices:
             raise OdfError(f"{row.name} has no earlier block")
         title = f"{row.name}: since which block?"
-        return await self.app.push_screen_wait(Picker(title, choices, typing=True))
+        return await self.app.push_screen_wait(PickerDialog(title, choices, typing=True))
 
     async def _time(self, row: DatasetRow) -> str | None:
-        from odf_tui.screens.moment import MomentDialog
+        from odf_tui.widgets.dialogs import TimeDialog
 
         title = f"{row.name}: since when?"
-        return await self.app.push_screen_wait(MomentDialog(title, "what was known of it at that time"))
+        return await self.app.push_screen_wait(TimeDialog(title, "what was known of it at that time"))
 
     async def _key_to_compare_by(self, found: Difference) -> list[str] | None:
-        from odf_tui.screens.key_choice import KeyChoice
+        from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
 
         columns = [
             (each.name, each.new_type)
@@ -125,16 +124,16 @@ class DifferingPart(Waiting, Places):
         ]
         if not columns:
             raise OdfError("there are no columns that both have")
-        return await self.app.push_screen_wait(KeyChoice("Compare by which key?", columns, found.key))
+        return await self.app.push_screen_wait(KeyColumnsDialog("Compare by which key?", columns, found.key))
 
     # --- Files ---
 
     async def _export_difference(self, row: DatasetRow, found: Difference) -> None:
-        from odf_tui.screens.exporting import ExportDialog
+        from odf_tui.features.export import ExportDialog
 
-        words = f"all {count(found.rows)} rows that differ"
+        words = f"all {format_count(found.rows)} rows that differ"
         short = f"{row.name.rpartition('/')[2].rpartition('.')[2]}-diff"
-        order: Order | None = await self.app.push_screen_wait(
+        order: ExportOptions | None = await self.app.push_screen_wait(
             ExportDialog("Export what differs", [words], short, system=False)
         )
         if order is None:
@@ -142,7 +141,7 @@ class DifferingPart(Waiting, Places):
         request = Export("", str(order.path), format=order.format, file=found.file, replace=order.replace)
         try:
             result = await self.result_of(request, row.name, "Exporting what differs", leaves=True)
-        except Left:
+        except LeftRunning:
             self.notify_line(f"{order.path.name} is being written: pane 4 says when it is there")
             return
-        self.notify_line(written_words(result))
+        self.notify_line(export_summary(result))

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.protocol import Compare, Pull, Push
 from odf_engine.errors import NotFound, OdfError
-from odf_tui.humane import plain
-from odf_tui.remotes import Remote, diverged, standing_words
 from odf_tui.screens.sharing import Sharing
-from odf_tui.sharewords import seen_remote
-from odf_tui.state import DatasetRow
+from odf_tui.state.model import DatasetRow
+from odf_tui.text.format import printable
+from odf_tui.text.job_text import remote_from_comparison
+from odf_tui.text.remotes import Remote, diverged_remotes, relation_text
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.lines import Span
+    from odf_tui.text.format import Span
 
 Answer = tuple[str, tuple[str, ...], str]
 _THEIRS: Final[Answer] = ("theirs", ("t",), "theirs")
@@ -35,7 +35,7 @@ class Diverging(Sharing):
                 self.start(self._branches(row))
         elif (row := self.row_of(job.dataset)) is None:
             self.notify_line(f"{job.target} is not in this workspace", "warn")
-        elif diverged(row.remotes):
+        elif diverged_remotes(row.remotes):
             self.start(self._branches(row))
         else:
             self.start(self._after_job(row, job.id))
@@ -53,7 +53,7 @@ class Diverging(Sharing):
     async def _branches(self, row: DatasetRow, remote: Remote | None = None) -> None:
         if remote is None:
             title = f"{row.name} and which remote?"
-            remote = await self.choose_remote(title, diverged(row.remotes) or row.remotes)
+            remote = await self.choose_remote(title, diverged_remotes(row.remotes) or row.remotes)
         if remote is None:
             self.notify_line(f"{row.name} has no remote", "warn")
             return
@@ -65,7 +65,7 @@ class Diverging(Sharing):
                 await self._catch_up(row, remote)
                 return
             if remote.relation != "diverged":
-                self.notify_line(f"{row.name} and {remote.label}: {standing_words(remote)}")
+                self.notify_line(f"{row.name} and {remote.label}: {relation_text(remote)}")
                 return
             answer = await self._ask_what_to_do(row, remote)
         if answer == "theirs":
@@ -82,40 +82,40 @@ class Diverging(Sharing):
         for problem in result.problems:
             raise OdfError(f"{remote.label}: {problem.message}")
         for seen in result.seen:
-            return seen_remote(seen, remote.label, remote)
+            return remote_from_comparison(seen, remote.label, remote)
         raise NotFound(f"nothing was found at {remote.label}")
 
     async def _ask_what_to_do(self, row: DatasetRow, remote: Remote) -> str:
-        from odf_tui.divergence import SHOWN, divergence_lines
-        from odf_tui.screens.dialogs import Decision
+        from odf_tui.features.sharing.controller import SHOWN, divergence_lines
+        from odf_tui.widgets.dialogs import DecisionDialog
 
         branches = await asyncio.to_thread(self.source.branches, row.id, remote.common, SHOWN)
         lines = divergence_lines(row, remote, branches, self._made_of(row), writable=remote.writable)
         answers = [_THEIRS, *([_OURS] if remote.writable else []), _BOTH, _AGAIN, _LEAVE]
-        return await self.app.push_screen_wait(Decision("Two histories", lines, answers)) or "leave"
+        return await self.app.push_screen_wait(DecisionDialog("Two histories", lines, answers)) or "leave"
 
     def _made_of(self, row: DatasetRow) -> list[str]:
         return [each.name for each in self.rows if row.id in each.inputs and each.last_pulled]
 
     async def _catch_up(self, row: DatasetRow, remote: Remote) -> None:
         """Takes what only the other place has; it need not be where the dataset comes from."""
-        from odf_tui.divergence import blocks
-        from odf_tui.screens.dialogs import Confirm
+        from odf_tui.features.sharing.controller import blocks
+        from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = (f"The two did not go apart: {remote.label}", "just has more.")
-        question = Confirm(f"Pull {blocks(remote.theirs)} into {row.name}?", *remarks)
+        question = ConfirmDialog(f"Pull {blocks(remote.theirs)} into {row.name}?", *remarks)
         if await self.app.push_screen_wait(question):
             self.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
 
     async def _take_theirs(self, row: DatasetRow, remote: Remote) -> None:
-        from odf_tui.divergence import blocks, leave
-        from odf_tui.screens.dialogs import Confirm
+        from odf_tui.features.sharing.controller import blocks, leaves_text
+        from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = [
-            f"{blocks(remote.ours)} of ours {leave(remote.ours)} the chain.",
+            f"{blocks(remote.ours)} of ours {leaves_text(remote.ours)} the chain.",
             "They stay as refs/before-… in its folder.",
         ]
-        question = Confirm(f"Take the history of {remote.label}?", *remarks)
+        question = ConfirmDialog(f"Take the history of {remote.label}?", *remarks)
         if await self.app.push_screen_wait(question):
             self._force_pull(row, remote)
 
@@ -124,10 +124,12 @@ class Diverging(Sharing):
         self.submit([(request, row.name)], f", the history of {remote.label}{remark}")
 
     async def _push_ours(self, row: DatasetRow, remote: Remote) -> None:
-        from odf_tui.screens.dialogs import Oath
+        from odf_tui.widgets.dialogs import TypedConfirmation
 
         title, asks = f"Push over {remote.label}?", f"type {row.name} to push over it"
-        if await self.app.push_screen_wait(Oath(title, over_lines(row, remote), [row.name], asks)):
+        if await self.app.push_screen_wait(
+            TypedConfirmation(title, force_push_lines(row, remote), [row.name], asks)
+        ):
             request = Push(dataset=row.id, url=remote.url, force=True)
             self.submit([(request, row.name)], f", over {remote.label}")
         else:
@@ -145,14 +147,14 @@ class Diverging(Sharing):
         self._force_pull(row, remote, f"; ours is kept at {place.name}")
 
 
-def over_lines(row: DatasetRow, remote: Remote) -> list[list[Span]]:
+def force_push_lines(row: DatasetRow, remote: Remote) -> list[list[Span]]:
     """What goes, what comes, and who has to know."""
-    from odf_tui.divergence import blocks
+    from odf_tui.features.sharing.controller import blocks
 
     return [
-        [(" The history there is not the one of ", ""), (plain(row.name), "strong"), (" here.", "")],
+        [(" The history there is not the one of ", ""), (printable(row.name), "strong"), (" here.", "")],
         [],
-        [("   goes   ", "bad"), (f"{blocks(remote.theirs)} that only {plain(remote.label)} has", "")],
+        [("   goes   ", "bad"), (f"{blocks(remote.theirs)} that only {printable(remote.label)} has", "")],
         [("   comes  ", "good"), (f"{blocks(remote.ours)} that only we have", "")],
         [("   then   ", "warn"), ("everybody who pulled from there has diverged from it", "")],
     ]

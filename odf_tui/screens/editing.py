@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 from odf_engine.coordinator.protocol import Update, Validate
 from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError
-from odf_tui import drafts
-from odf_tui.drafts import Draft
-from odf_tui.humane import count
+from odf_tui.features.definitions import controller
+from odf_tui.features.definitions.controller import ManifestDraft
 from odf_tui.screens.beginning import Beginning
-from odf_tui.screens.waiting import Left
-from odf_tui.state import Change, DatasetRow
+from odf_tui.screens.waiting import LeftRunning
+from odf_tui.state.model import DatasetRow, PendingEvent
+from odf_tui.text.format import format_count
 
 if TYPE_CHECKING:
-    from odf_tui.screens.problems import Place
+    from odf_tui.features.definitions.manifest_dialogs import TextPosition
 
 _KINDS: Final = (
     ("data", "f", "from a data file: CSV, JSON, Parquet, here or at a URL"),
@@ -59,11 +59,11 @@ class Editing(Beginning):
 
     def do_add(self) -> None:
         """Asks what to start from."""
-        from odf_tui.screens.dialogs import Picker
-        from odf_tui.widgets.choices import Choice
+        from odf_tui.widgets.choice_list import Choice
+        from odf_tui.widgets.dialogs import PickerDialog
 
         choices = [Choice(name, title, (key,), key) for name, key, title in _KINDS]
-        self.app.push_screen(Picker("Add a dataset", choices, typing=False), self._add_picked)
+        self.app.push_screen(PickerDialog("Add a dataset", choices, typing=False), self._add_picked)
 
     def _add_picked(self, picked: str | None) -> None:
         if picked == "manifest":
@@ -75,7 +75,7 @@ class Editing(Beginning):
 
     def do_add_file(self) -> None:
         """Adds datasets from a manifest file that is there."""
-        from odf_tui.screens.adding import AddDialog
+        from odf_tui.features.definitions.manifest_dialogs import AddDialog
 
         self.app.push_screen(AddDialog(self.source), self._added)
 
@@ -83,36 +83,35 @@ class Editing(Beginning):
         if not names:
             return
         self.graph.selected = next(iter(names))  # selected once it is there
-        what = next(iter(names.values())) if len(names) == 1 else f"{count(len(names))} datasets"
+        what = next(iter(names.values())) if len(names) == 1 else f"{format_count(len(names))} datasets"
         self.notify_line(f"added {what}{remark}")
         self.reads.datasets()
 
     async def _new_of_template(self, template: str) -> None:
         """Writes a dataset from a template in the person's editor."""
-        name = await self._ask_name(drafts.free_name(self._taken()))
+        name = await self._ask_name(controller.unused_dataset_name(self._taken()))
         if name:
-            draft = await asyncio.to_thread(drafts.create, self.source.folder, template, name)
+            draft = await asyncio.to_thread(controller.create, self.source.folder, template, name)
             await self._write_new(draft, template)
 
     async def _new_of_file(self) -> None:
         """Makes a dataset of a data file; its first rows say what the manifest should be."""
-        from odf_tui.datafiles import data_files, name_for
-        from odf_tui.file_manifest import manifest_for
-        from odf_tui.screens.dialogs import Decision
-        from odf_tui.screens.naming import PlacePicker, manifest_lines
+        from odf_tui.features.definitions.file_manifest import data_files, manifest_for, suggest_name
+        from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, manifest_lines
+        from odf_tui.widgets.dialogs import DecisionDialog
 
         folder = self.source.folder
         files = await asyncio.to_thread(data_files, folder)
-        place = await self.app.push_screen_wait(PlacePicker(folder, files))
-        name = await self._ask_name(name_for(place, self._taken())) if place else None
+        place = await self.app.push_screen_wait(DataFilePicker(folder, files))
+        name = await self._ask_name(suggest_name(place, self._taken())) if place else None
         if not place or not name:
             return
         text = await asyncio.to_thread(manifest_for, place, folder, name)
-        draft = await asyncio.to_thread(drafts.write, folder, name, text)
+        draft = await asyncio.to_thread(controller.write, folder, name, text)
 
         async def look() -> str:
             answers = (_ADD, _TO_EDITOR, _DROP)
-            dialog = Decision(f"{name}, of {place}", manifest_lines(text), answers)
+            dialog = DecisionDialog(f"{name}, of {place}", manifest_lines(text), answers)
             return await self.app.push_screen_wait(dialog)
 
         await self._write_new(draft, "root", await look(), look)
@@ -121,16 +120,16 @@ class Editing(Beginning):
         return [row.name for row in self.rows]
 
     async def _ask_name(self, proposed: str) -> str | None:
-        from odf_tui.screens.naming import Ask, name_check
+        from odf_tui.widgets.dialogs import PromptDialog, name_check
 
         remark = "letters, digits, - and . make a name"
         return await self.app.push_screen_wait(
-            Ask("The name of the dataset", proposed, remark, name_check(self._taken()))
+            PromptDialog("The name of the dataset", proposed, remark, name_check(self._taken()))
         )
 
     async def _write_new(
         self,
-        draft: Draft,
+        draft: ManifestDraft,
         template: str,
         answer: str = "edit",
         look: Callable[[], Coroutine[None, None, str]] | None = None,
@@ -150,7 +149,7 @@ class Editing(Beginning):
                     if look is not None:
                         answer = await look()
                         continue
-                    await asyncio.to_thread(drafts.discard, draft.path)
+                    await asyncio.to_thread(controller.discard, draft.path)
                     self.notify_line("the manifest was left as it was: nothing is added", "warn")
                     return
             looking, plan = False, None
@@ -167,14 +166,16 @@ class Editing(Beginning):
                 answer, place = await self._show_problem(error, draft.path, answers)
                 line = None if place is None else place.line
             else:
-                path = await asyncio.to_thread(drafts.name_after, draft.path, next(iter(names.values())))
+                path = await asyncio.to_thread(
+                    controller.rename_after_dataset, draft.path, next(iter(names.values()))
+                )
                 self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_remark(plan)}")
                 return
         await self._leave(draft.path, discard=answer == "discard")
 
     async def _leave(self, path: Path, *, discard: bool) -> None:
         if discard:
-            await asyncio.to_thread(drafts.discard, path)
+            await asyncio.to_thread(controller.discard, path)
             self.notify_line(f"discarded {path.name}")
         else:
             self.notify_line(f"nothing was added; the manifest is kept: {self._relative(path)}", "warn")
@@ -189,10 +190,10 @@ class Editing(Beginning):
 
     async def _change(self, row: DatasetRow) -> None:
         text = await asyncio.to_thread(self.source.definition, row.id)
-        draft = await asyncio.to_thread(drafts.copy, self.source.folder, row.name, text)
+        draft = await asyncio.to_thread(controller.copy, self.source.folder, row.name, text)
         line: int | None = None
         answer = "edit"
-        changes: list[Change] = []
+        changes: list[PendingEvent] = []
         while answer == "edit":
             await self._edit(draft, line)
             if not await asyncio.to_thread(draft.changed):
@@ -208,20 +209,22 @@ class Editing(Beginning):
                     await self._migrate(row, text, answer, plan)
                 elif answer in _DO:
                     changes = await asyncio.to_thread(self.source.update, row.id, draft.path, dry_run=False)
-            except Left:
+            except LeftRunning:
                 kept = self._relative(draft.path)
                 self.notify_line(f"{row.name} is being changed; what was written stays in {kept} until then")
                 return
             except OdfError as error:
                 answer, place = await self._show_problem(error, draft.path, (_EDIT, _FORGET))
                 line = None if place is None else place.line
-        await asyncio.to_thread(drafts.discard, draft.path)
+        await asyncio.to_thread(controller.discard, draft.path)
         self._changed(row, changes, answer)
 
-    async def _decide(self, row: DatasetRow, changes: Sequence[Change], plan: ValidateResult | None) -> str:
+    async def _decide(
+        self, row: DatasetRow, changes: Sequence[PendingEvent], plan: ValidateResult | None
+    ) -> str:
         """What to do about the changes, and a plan for the query among them."""
-        from odf_tui.screens.dialogs import Decision
-        from odf_tui.screens.problems import change_lines, plan_lines
+        from odf_tui.features.definitions.manifest_dialogs import change_lines, migration_plan_lines
+        from odf_tui.widgets.dialogs import DecisionDialog
 
         if not changes:
             return "nothing"
@@ -229,10 +232,10 @@ class Editing(Beginning):
         lines = change_lines(changes)
         answers = (_APPEND, _CHANGE, _FORGET)
         if plan is not None and row.last_pulled:
-            lines += plan_lines(plan)
+            lines += migration_plan_lines(plan)
             if plan.state == "lost":
                 answers = (_FLUSH, _REBUILD, _CHANGE, _FORGET)
-        return await self.app.push_screen_wait(Decision(title, lines, answers))
+        return await self.app.push_screen_wait(DecisionDialog(title, lines, answers))
 
     async def _migrate(self, row: DatasetRow, text: str, answer: str, plan: ValidateResult) -> None:
         """Lets the old query finish, and puts the new one in its place."""
@@ -244,7 +247,7 @@ class Editing(Beginning):
         )
         await self.result_of(request, row.name, f"Changing {row.name}", leaves=True)
 
-    def _changed(self, row: DatasetRow, changes: Sequence[Change], answer: str) -> None:
+    def _changed(self, row: DatasetRow, changes: Sequence[PendingEvent], answer: str) -> None:
         if answer in _DO:
             self.notify_line(f"appended {_blocks(changes)} to {row.name}")
             self.reads.datasets()
@@ -262,8 +265,8 @@ class Editing(Beginning):
             self.start(self._take_columns(row))
 
     async def _take_columns(self, row: DatasetRow) -> None:
-        from odf_tui.screens.dialogs import Decision
-        from odf_tui.screens.problems import plan_lines
+        from odf_tui.features.definitions.manifest_dialogs import migration_plan_lines
+        from odf_tui.widgets.dialogs import DecisionDialog
 
         text = await asyncio.to_thread(self.source.definition, row.id)
         plan = await self._look_at_query(text, row.name, row.id)
@@ -272,13 +275,15 @@ class Editing(Beginning):
             return
         answers = (_FLUSH, _REBUILD) if plan.state == "lost" else (_TAKE,)
         title = f"{row.name}: its query gives new columns"
-        answer = await self.app.push_screen_wait(Decision(title, plan_lines(plan), (*answers, _KEEP)))
+        answer = await self.app.push_screen_wait(
+            DecisionDialog(title, migration_plan_lines(plan), (*answers, _KEEP))
+        )
         if answer not in _DO:
             self.notify_line(f"{row.name} stays as it is", "warn")
             return
         try:
             await self._migrate(row, text, answer, plan)
-        except Left:
+        except LeftRunning:
             self.notify_line(f"{row.name} is being changed")
         else:
             self.notify_line(f"{row.name} has new columns: {', '.join(plan.new)}")
@@ -295,7 +300,7 @@ class Editing(Beginning):
         title = f"Looking at the query of {name}"
         return await self.result_of(Validate(manifest=text, dataset=dataset), name, title)
 
-    async def _edit(self, draft: Draft, line: int | None) -> None:
+    async def _edit(self, draft: ManifestDraft, line: int | None) -> None:
         """Opens the editor.
 
         Raises:
@@ -307,18 +312,18 @@ class Editing(Beginning):
             if await asyncio.to_thread(draft.changed):
                 error.hint = f"what was written is in {self._relative(draft.path)}"
             else:
-                await asyncio.to_thread(drafts.discard, draft.path)
+                await asyncio.to_thread(controller.discard, draft.path)
             raise
 
     async def _show_problem(
         self, error: OdfError, path: Path, answers: Sequence[Answer]
-    ) -> tuple[str, Place | None]:
-        from odf_tui.screens.dialogs import Decision
-        from odf_tui.screens.problems import place_of, problem_lines, text_of
+    ) -> tuple[str, TextPosition | None]:
+        from odf_tui.features.definitions.manifest_dialogs import error_position, problem_lines, text_of
+        from odf_tui.widgets.dialogs import DecisionDialog
 
         text = await asyncio.to_thread(text_of, path)
-        dialog = Decision(f"{path.name} is not right yet", problem_lines(error, text), answers)
-        return await self.app.push_screen_wait(dialog), place_of(error, text)
+        dialog = DecisionDialog(f"{path.name} is not right yet", problem_lines(error, text), answers)
+        return await self.app.push_screen_wait(dialog), error_position(error, text)
 
     def _relative(self, path: Path) -> str:
         folder = self.source.folder
@@ -336,5 +341,5 @@ def _remark(plan: ValidateResult | None) -> str:
     return f"; {plan.message}" if plan.message else "; its query is right"
 
 
-def _blocks(changes: Sequence[Change]) -> str:
-    return f"{count(len(changes))} block{'' if len(changes) == 1 else 's'}"
+def _blocks(changes: Sequence[PendingEvent]) -> str:
+    return f"{format_count(len(changes))} block{'' if len(changes) == 1 else 's'}"

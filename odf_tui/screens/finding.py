@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from textual import on
 from textual.message import Message
 
-from odf_tui import remembered
-from odf_tui.actions.base import PANES, Action
-from odf_tui.jobwords import outcome
-from odf_tui.screens.places import Places
-from odf_tui.state import Target
-from odf_tui.widgets.status import HintLine
+from odf_tui.actions.model import PANES, Action
+from odf_tui.screens.places import Navigator
+from odf_tui.state import saved_session
+from odf_tui.state.model import Target
+from odf_tui.text.job_text import job_outcome
+from odf_tui.widgets.status_bar import KeyHints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from odf_tui.widgets.choices import Choice
+    from odf_tui.widgets.choice_list import Choice
 
 
 @dataclass
@@ -30,7 +30,7 @@ class BlockFound(Message):
     number: int | None
 
 
-class Finding(Places):
+class Finding(Navigator):
     """The part of the workbench that hands keys and choices to actions."""
 
     # --- From keys to actions ---
@@ -53,8 +53,8 @@ class Finding(Places):
             return
         getattr(self, f"do_{action.id}")()
 
-    @on(HintLine.Chosen)
-    def _hint_chosen(self, message: HintLine.Chosen) -> None:
+    @on(KeyHints.Chosen)
+    def _hint_chosen(self, message: KeyHints.Chosen) -> None:
         if message.action in self.keys.by_id:
             self.perform(self.keys.by_id[message.action])
 
@@ -62,15 +62,15 @@ class Finding(Places):
 
     def do_help(self) -> None:
         """The keys: those that are valid now, and if wanted the others."""
-        from odf_tui.screens.help import Help
+        from odf_tui.features.palette import KeysDialog
 
         self.app.push_screen(
-            Help(self.keys, self.situation(), self.front.label, self.key_problems), self.picked
+            KeysDialog(self.keys, self.situation(), self.front.label, self.key_problems), self.picked
         )
 
     def do_palette(self) -> None:
         """Finds an action, a dataset, a block, a column, a job or a theme."""
-        from odf_tui.screens.palette import Palette
+        from odf_tui.features.palette import Palette
 
         lately = self.remembered.recent
         everything = [*self._everything(), *self._blocks_among(lately)]
@@ -78,7 +78,7 @@ class Finding(Places):
         self.app.push_screen(palette, self._found_in_palette)
 
     def _everything(self) -> Iterator[Choice]:
-        from odf_tui.widgets.choices import Choice
+        from odf_tui.widgets.choice_list import Choice
 
         for action in self.keys.valid(self.situation()):
             if action.id != "palette":
@@ -90,14 +90,14 @@ class Finding(Places):
         for at, name in enumerate(opened.columns.names if opened is not None else ()):
             yield Choice(f"column {at}", name, remark="column")
         for job in self.book.newest_first():
-            words, _ = outcome(job)
+            words, _ = job_outcome(job)
             yield Choice(f"job {job.id}", f"{job.kind} {job.target}: {words}", remark=f"job {job.id}")
         for name in self.station.theme_names:
             yield Choice(f"theme {name}", name, remark="theme")
 
     def _blocks_among(self, chosen: Sequence[str]) -> Iterator[Choice]:
         """The blocks that were chosen once, and are still there."""
-        from odf_tui.screens.palette import block_choice
+        from odf_tui.features.palette import block_choice
 
         for each in chosen:
             kind, _, rest = each.partition(" ")
@@ -108,7 +108,7 @@ class Finding(Places):
 
     def _named_blocks(self, text: str) -> list[Choice]:
         """Blocks by number; those by hash are looked for, and told by :class:`BlockFound`."""
-        from odf_tui.screens.palette import block_choice, named_block
+        from odf_tui.features.palette import block_choice, named_block
 
         named = named_block(text, self.rows, self.graph.row)
         if named is None:
@@ -128,7 +128,7 @@ class Finding(Places):
 
     @on(BlockFound)
     def _block_found(self, message: BlockFound) -> None:
-        from odf_tui.screens.palette import Palette, block_choice
+        from odf_tui.features.palette import Palette, block_choice
 
         palette, row = self.app.screen, self.row_of(message.dataset)
         if isinstance(palette, Palette) and row is not None and message.number is not None:
@@ -139,7 +139,7 @@ class Finding(Places):
         self._preview(None)
         if picked is not None:
             recent = [each for each in self.remembered.recent if each != picked]
-            self.remembered.recent = [picked, *recent][: remembered.MOST_RECENT]
+            self.remembered.recent = [picked, *recent][: saved_session.MAX_RECENT]
         self.picked(picked)
 
     def picked(self, picked: str | None) -> None:
@@ -165,10 +165,10 @@ class Finding(Places):
 
     def do_themes(self) -> None:
         """Shows the themes, each as soon as the cursor is on it."""
-        from odf_tui.screens.palette import Themes
+        from odf_tui.features.palette import ThemePicker
 
         self.app.push_screen(
-            Themes(self.station.theme_names, self.app.theme, self._preview), self._theme_picked
+            ThemePicker(self.station.theme_names, self.app.theme, self._preview), self._theme_picked
         )
 
     def _theme_picked(self, picked: str | None) -> None:

@@ -10,15 +10,15 @@ from textual import on
 
 from odf_engine.coordinator.protocol import Job
 from odf_engine.errors import OdfError
-from odf_tui.humane import count, short_count
-from odf_tui.job_messages import LogSaved, RequestRead, WrittenRead
-from odf_tui.logs import Written, file_name
-from odf_tui.messages import Notice
+from odf_tui.panes.jobs.log_screen import LogSaved, RequestRead, WrittenRead
 from odf_tui.screens.pane_datasets import DatasetsPart
-from odf_tui.state import Target
+from odf_tui.state.job_book import WrittenBlock, file_name
+from odf_tui.state.model import Target
+from odf_tui.text.format import format_count, format_count_short
+from odf_tui.widgets.status_bar import Notice
 
 if TYPE_CHECKING:
-    from odf_tui.screens.logs import LogScreen
+    from odf_tui.panes.jobs.log_screen import LogScreen
 
 
 class JobVerbs(DatasetsPart):
@@ -44,10 +44,12 @@ class JobVerbs(DatasetsPart):
         job = job if job is not None and not job.state.final else situation.dataset_job
         if job is None:
             return
-        from odf_tui.screens.dialogs import Confirm
+        from odf_tui.widgets.dialogs import ConfirmDialog
 
         question = f"Cancel {job.kind} {job.target}?"
-        self.app.push_screen(Confirm(question, "What it has committed stays."), partial(self._cancel, job))
+        self.app.push_screen(
+            ConfirmDialog(question, "What it has committed stays."), partial(self._cancel, job)
+        )
 
     def _cancel(self, job: Job, yes: bool | None) -> None:
         async def cancel() -> None:
@@ -123,23 +125,29 @@ class JobVerbs(DatasetsPart):
         elif len(blocks) == 1:
             self._go_to_block(blocks[0])
         else:
-            from odf_tui.screens.dialogs import Picker
-            from odf_tui.widgets.choices import Choice
+            from odf_tui.widgets.choice_list import Choice
+            from odf_tui.widgets.dialogs import PickerDialog
 
             choices = [
                 Choice(
-                    str(at), f"block {block.number}  {block.event}", remark=f"+{short_count(block.rows)} rows"
+                    str(at),
+                    f"block {block.number}  {block.event}",
+                    remark=f"+{format_count_short(block.rows)} rows",
                 )
                 for at, block in enumerate(blocks)
             ]
-            title = f"{count(len(blocks))} blocks of {message.job.kind} {message.job.target}, newest first"
-            self.app.push_screen(Picker(title, choices, typing=False), partial(self._block_picked, blocks))
+            title = (
+                f"{format_count(len(blocks))} blocks of {message.job.kind} {message.job.target}, newest first"
+            )
+            self.app.push_screen(
+                PickerDialog(title, choices, typing=False), partial(self._block_picked, blocks)
+            )
 
-    def _block_picked(self, blocks: list[Written], picked: str | None) -> None:
+    def _block_picked(self, blocks: list[WrittenBlock], picked: str | None) -> None:
         if picked is not None:
             self._go_to_block(blocks[int(picked)])
 
-    def _go_to_block(self, block: Written) -> None:
+    def _go_to_block(self, block: WrittenBlock) -> None:
         self.follow(Target(block.dataset, "blocks", block.number))
 
     # --- Saving its log ---
@@ -152,7 +160,7 @@ class JobVerbs(DatasetsPart):
 
     def save_log_of(self, job: Job) -> None:
         """Asks where to, and saves the whole log of a job."""
-        from odf_tui.screens.saving import SaveDialog
+        from odf_tui.widgets.dialogs import SaveDialog
 
         def save(path: Path | None) -> None:
             if path is not None:
@@ -181,12 +189,12 @@ class JobVerbs(DatasetsPart):
         if message.error:
             self.notify_line(f"the log is not saved: {message.error}", "bad")
         elif message.there:
-            from odf_tui.screens.dialogs import Confirm
+            from odf_tui.widgets.dialogs import ConfirmDialog
 
             def replace(yes: bool | None) -> None:
                 if yes:
                     self._save(self._saving, path, replace=True)
 
-            self.app.push_screen(Confirm(f"{path.name} is there already.", "Replace it?"), replace)
+            self.app.push_screen(ConfirmDialog(f"{path.name} is there already.", "Replace it?"), replace)
         else:
-            self.notify_line(f"{count(message.lines)} lines saved to {path}")
+            self.notify_line(f"{format_count(message.lines)} lines saved to {path}")

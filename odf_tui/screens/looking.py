@@ -13,23 +13,22 @@ import msgspec
 from odf_engine.coordinator.protocol import BuildProjection, ComputeStatistics, Export
 from odf_engine.coordinator.results import ProjectionResult
 from odf_engine.errors import OdfError
-from odf_tui.humane import count
-from odf_tui.looks import written_words
-from odf_tui.screens.places import Places
-from odf_tui.screens.waiting import Left, Waiting
-from odf_tui.state import DatasetRow
+from odf_tui.features.export import export_summary
+from odf_tui.panes.data.view import QUERY, STATE
+from odf_tui.screens.places import Navigator
+from odf_tui.screens.waiting import JobsClient, LeftRunning
+from odf_tui.state.model import DatasetRow
+from odf_tui.text.format import format_count
 
 if TYPE_CHECKING:
-    from odf_tui.screens.exporting import Order
-    from odf_tui.source import RowWindow
+    from odf_tui.features.export import ExportOptions
+    from odf_tui.gateway.row_window import RowWindow
 
-STATE = "state"
-QUERY = "sql"
-"""Kinds of the views that show the current state, and what a query gave."""
+
 _WORDS = {STATE: "current state", QUERY: "result of the query"}
 
 
-class Rows(msgspec.Struct, frozen=True):
+class ExportableRows(msgspec.Struct, frozen=True):
     """Rows that can be exported: in words, of which window (None: the dataset), and which of them."""
 
     words: str
@@ -37,7 +36,7 @@ class Rows(msgspec.Struct, frozen=True):
     ranges: list[tuple[int, int]] = []
 
 
-class LookingPart(Waiting, Places):
+class LookingPart(JobsClient, Navigator):
     """The part of the workbench that looks closer at rows.
 
     Attributes:
@@ -64,7 +63,7 @@ class LookingPart(Waiting, Places):
 
     def show_statistics(self, dataset: str, name: str, file: str | None, title: str, of: str) -> None:
         """Opens the statistics of a dataset, or of a file with rows of it."""
-        from odf_tui.screens.statistics import StatisticsScreen
+        from odf_tui.features.statistics import StatisticsScreen
 
         screen = StatisticsScreen(
             title,
@@ -97,7 +96,7 @@ class LookingPart(Waiting, Places):
         """The current state by key instead of the changelog, and back."""
         row, view = self.graph.row, self.data_pane.front_view
         if view is not None and view.kind == STATE:
-            self.data_pane.leave()
+            self.data_pane.pop_view()
             self.show_hints()
         elif row is not None:
             self.start(self._current_state(row, choose=False))
@@ -115,7 +114,7 @@ class LookingPart(Waiting, Places):
         title = f"Current state of {row.name}"
         try:
             result = await self.result_of(BuildProjection(row.id, key), row.name, title, leaves=True)
-        except Left:
+        except LeftRunning:
             self.notify_line(f"the current state of {row.name} is being made: K shows it once it is there")
             return
         await self._show_state(row, result)
@@ -126,7 +125,7 @@ class LookingPart(Waiting, Places):
         return primary if primary and not choose else await self._chosen_key(row, primary)
 
     async def _chosen_key(self, row: DatasetRow, primary: Sequence[str]) -> list[str] | None:
-        from odf_tui.screens.key_choice import KeyChoice
+        from odf_tui.panes.data.row_dialogs import KeyColumnsDialog
 
         columns = await asyncio.to_thread(self.source.columns, row.id)
         window = self.data_pane.window
@@ -136,7 +135,7 @@ class LookingPart(Waiting, Places):
             raise OdfError(f"{row.name} has no rows yet", hint="p brings some in")
         before = [name for name in self._keys().get(row.id, primary) if name in dict(columns)]
         title = f"Current state of {row.name}: by which key?"
-        key = await self.app.push_screen_wait(KeyChoice(title, columns, before))
+        key = await self.app.push_screen_wait(KeyColumnsDialog(title, columns, before))
         if key:
             self._keys()[row.id] = key
         return key
@@ -147,11 +146,11 @@ class LookingPart(Waiting, Places):
         return self.key_choices
 
     async def _show_state(self, row: DatasetRow, result: ProjectionResult) -> None:
-        from odf_tui.widgets.chunks import open_window
-        from odf_tui.widgets.views import View
+        from odf_tui.panes.data.view import TableView
+        from odf_tui.widgets.row_table import load_window
 
         def opened() -> Any:
-            return open_window(self.source.file_rows(row.id, result.file))
+            return load_window(self.source.file_rows(row.id, result.file))
 
         shown = await asyncio.to_thread(opened)
         pane = self.data_pane
@@ -159,11 +158,13 @@ class LookingPart(Waiting, Places):
             self.notify_line(f"the current state of {row.name} is there: K shows it")
             return
         if pane.front_view is not None and pane.front_view.kind == STATE:
-            pane.leave()
+            pane.pop_view()
         key = ", ".join(result.key)
-        rows = f"{count(result.rows)} of {count(result.of)} rows"
+        rows = f"{format_count(result.rows)} of {format_count(result.of)} rows"
         below = (pane.view.cursor, pane.view.column)
-        pane.put(View(shown, f"current state by {key} · {rows}", "K back to all rows", STATE, below))
+        pane.push_view(
+            TableView(shown, f"current state by {key} · {rows}", "K back to all rows", STATE, below)
+        )
         self.show_hints()
 
     # --- Files ---
@@ -173,7 +174,7 @@ class LookingPart(Waiting, Places):
         row = self.graph.row
         if row is None:
             return
-        from odf_tui.screens.exporting import ExportDialog
+        from odf_tui.features.export import ExportDialog
 
         choices = self._exportable(row)
         dataset, name = self._subject(row)
@@ -181,29 +182,29 @@ class LookingPart(Waiting, Places):
         words = [each.words for each in choices]
         dialog = ExportDialog(f"Export {name}", words, short, system=_has_system(self.data_pane.window))
 
-        def decided(order: Order | None) -> None:
+        def decided(order: ExportOptions | None) -> None:
             if order is not None:
                 self.start(self._export(dataset, name, choices[order.rows], order))
 
         self.app.push_screen(dialog, decided)
 
-    def _exportable(self, row: DatasetRow) -> list[Rows]:
+    def _exportable(self, row: DatasetRow) -> list[ExportableRows]:
         """Which rows there are to choose from, what is most likely meant first."""
         pane = self.data_pane
         view, window, marked = pane.front_view, pane.window, pane.marked()
-        found: list[Rows] = []
+        found: list[ExportableRows] = []
         if marked:
             rows = sum(stop - start for start, stop in marked)
             of = window if view is not None else None
-            found.append(Rows(f"{count(rows)} marked", of, marked))
+            found.append(ExportableRows(f"{format_count(rows)} marked", of, marked))
         if view is not None and window is not None:
             words = _WORDS.get(view.kind, "what is shown")
-            found.append(Rows(f"{words}: {count(window.row_count)}", window))
+            found.append(ExportableRows(f"{words}: {format_count(window.row_count)}", window))
         if view is None or view.kind != QUERY:
-            found.append(Rows(f"all {count(row.records)} rows", None))
+            found.append(ExportableRows(f"all {format_count(row.records)} rows", None))
         return found
 
-    async def _export(self, dataset: str, name: str, rows: Rows, order: Order) -> None:
+    async def _export(self, dataset: str, name: str, rows: ExportableRows, order: ExportOptions) -> None:
         file = _file_of(rows.window)
         spooled = ""
         if rows.window is not None and file is None:
@@ -219,14 +220,14 @@ class LookingPart(Waiting, Places):
         )
         try:
             result = await self.result_of(request, name, f"Exporting {name}", leaves=True)
-        except Left:
+        except LeftRunning:
             self.notify_line(f"{order.path.name} is being written: pane 4 says when it is there")
             return
         except OdfError:
             await asyncio.to_thread(self.source.unspool, spooled)
             raise
         await asyncio.to_thread(self.source.unspool, spooled)
-        self.notify_line(written_words(result))
+        self.notify_line(export_summary(result))
 
 
 def _has_system(window: RowWindow | None) -> bool:

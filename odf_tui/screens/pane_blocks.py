@@ -8,12 +8,12 @@ from functools import lru_cache, partial
 from textual import on
 
 from odf_engine.coordinator.protocol import Job, JobChanged, JobState, Verify
-from odf_tui.chain_messages import BlocksRead, BlocksWanted
-from odf_tui.chain_state import Finding, Verdict
-from odf_tui.messages import EventsArrived, JobsRead
+from odf_tui.panes.blocks.view import PAGE, BlocksRead, BlocksWanted
 from odf_tui.screens.proving import Proving
-from odf_tui.state import known_result, verified_head
-from odf_tui.widgets.blocks import PAGE
+from odf_tui.services.controller import JobsRead
+from odf_tui.state.app_state import WorkerEvents
+from odf_tui.state.model import Finding, Verdict
+from odf_tui.text.job_text import known_result, verified_head
 
 
 class BlocksPart(Proving):
@@ -42,8 +42,8 @@ class BlocksPart(Proving):
     def _jobs_known(self) -> None:
         self.call_next(self._show_findings)  # once the book knows of it
 
-    @on(EventsArrived)
-    def _jobs_changed(self, message: EventsArrived) -> None:
+    @on(WorkerEvents)
+    def _jobs_changed(self, message: WorkerEvents) -> None:
         dataset = self.blocks_pane.view.dataset
         jobs = (event.job for event in message.events if isinstance(event, JobChanged))
         if any(job.kind == "verify" and job.dataset == dataset for job in jobs):
@@ -82,14 +82,14 @@ class BlocksPart(Proving):
             return
         if self.app.screen is not self:
             return
-        from odf_tui.screens.kinds import KindsPicker
+        from odf_tui.panes.blocks.block_dialogs import EventKindsDialog
 
         def chosen(found: tuple[str, ...] | None) -> None:
             if found is not None:
                 self.blocks_pane.set_kinds(found)
                 self.show_hints()
 
-        self.app.push_screen(KindsPicker(kinds, self.blocks_pane.kinds), chosen)
+        self.app.push_screen(EventKindsDialog(kinds, self.blocks_pane.kinds), chosen)
 
     def do_leave_blocks(self) -> None:
         """One level up: from some kinds to all, then as everywhere."""
@@ -103,7 +103,7 @@ class BlocksPart(Proving):
 
     def do_jump_block(self) -> None:
         """Asks for a number, hash, time or offset, and goes there."""
-        from odf_tui.screens.asking import Jump
+        from odf_tui.widgets.dialogs import GoToBlockDialog
 
         view = self.blocks_pane.view
         dataset = view.dataset
@@ -117,7 +117,7 @@ class BlocksPart(Proving):
 
             self.ask_blocks("jump", lambda: self.source.find_block(dataset, text), found)
 
-        self.app.push_screen(Jump("Go to a block", JUMPS, f"blocks {last}", look))
+        self.app.push_screen(GoToBlockDialog("Go to a block", JUMPS, f"blocks {last}", look))
 
     def go_to_block(self, number: int) -> None:
         """Puts the cursor on a block of the dataset that is shown; what hides it is taken away."""

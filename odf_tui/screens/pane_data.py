@@ -10,17 +10,16 @@ from textual import on
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_tui.humane import count
-from odf_tui.messages import RowsOpened
+from odf_tui.gateway.row_window import RowWindow
+from odf_tui.panes.data.view import TESTS, condition
 from odf_tui.screens.verbs import Verbs
-from odf_tui.source import RowWindow
-from odf_tui.state import DatasetRow, Health, Target
-from odf_tui.widgets.data import TESTS, condition
-from odf_tui.widgets.rows import RowsView
-from odf_tui.windows import NULL
+from odf_tui.services.controller import RowsOpened
+from odf_tui.state.model import DatasetRow, Health, Target
+from odf_tui.text.format import NULL, format_count
+from odf_tui.widgets.row_table import RowTable
 
 if TYPE_CHECKING:
-    from odf_tui.records import Record
+    from odf_tui.gateway.row_text import Record
 
 COPIED_ROWS = 20_000
 
@@ -57,9 +56,9 @@ class DataPart(Verbs):
             self.data_pane.show(row.id, message.opened)
             self.arrive()
         elif message.error:
-            self.data_pane.say(row.id, [(f" {message.error}", "bad")])
+            self.data_pane.show_message(row.id, [(f" {message.error}", "bad")])
         else:
-            self.data_pane.say(row.id, *self._no_rows(row))
+            self.data_pane.show_message(row.id, *self._no_rows(row))
         self.show_hints()
 
     def _no_rows(self, row: DatasetRow) -> list[list[tuple[str, str]]]:
@@ -67,7 +66,7 @@ class DataPart(Verbs):
         if health in (Health.queued, Health.running):
             return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
         if health is Health.failed:
-            job = self.book.intake_of(row.id)
+            job = self.book.latest_ingest(row.id)
             return [
                 [(f" No rows: the last {job.kind if job else 'pull'} did not succeed.", "bad")],
                 [
@@ -91,8 +90,8 @@ class DataPart(Verbs):
             [(" No rows: there is no source. ", "muted"), ("e", "key"), (" edits the definition.", "muted")]
         ]
 
-    @on(RowsView.Failed)
-    def _rows_failed(self, message: RowsView.Failed) -> None:
+    @on(RowTable.Failed)
+    def _rows_failed(self, message: RowTable.Failed) -> None:
         self.notify_line(message.error, "bad")
 
     # --- What is done ---
@@ -104,7 +103,7 @@ class DataPart(Verbs):
             super().do_up()
         elif pane.halt():
             pane.tell_place()
-        elif not pane.view.unmark() and not pane.leave():
+        elif not pane.view.unmark() and not pane.pop_view():
             super().do_up()
         pane.tell_place()
         self.show_hints()
@@ -147,7 +146,7 @@ class DataPart(Verbs):
             return
 
         def read() -> Record:
-            from odf_tui.records import read_record
+            from odf_tui.gateway.row_text import read_record
 
             return read_record(window, row, columns)
 
@@ -155,18 +154,18 @@ class DataPart(Verbs):
 
     @on(RecordRead)
     def _record_read(self, message: RecordRead) -> None:
-        from odf_tui.screens.record import RecordScreen
+        from odf_tui.panes.data.row_dialogs import RecordDialog
 
         view, top, record = self.data_pane.view, self.app.screen, message.record
         if record is None:
             self.notify_line(message.error, "bad")
         elif message.window is not self.data_pane.window:
             return
-        elif isinstance(top, RecordScreen):
+        elif isinstance(top, RecordDialog):
             view.go(record.row)
             top.show(record)
         elif top is self:
-            screen = RecordScreen(record, view.column, self._step_record, self.copy_text)
+            screen = RecordDialog(record, view.column, self._step_record, self.copy_text)
             self.app.push_screen(screen, self._record_left)
 
     def _step_record(self, by: int) -> None:
@@ -187,7 +186,7 @@ class DataPart(Verbs):
 
     def do_jump(self) -> None:
         """Asks for an offset, a row or a time, and goes there."""
-        from odf_tui.screens.row_jump import RowJump
+        from odf_tui.panes.data.row_dialogs import GoToRowDialog
 
         window = self.data_pane.window
 
@@ -196,7 +195,7 @@ class DataPart(Verbs):
                 self.data_pane.view.go_centred(row)
 
         if window is not None:
-            self.app.push_screen(RowJump(window), go)
+            self.app.push_screen(GoToRowDialog(window), go)
 
     def do_next_slice(self) -> None:
         """The first row of the next slice."""
@@ -222,7 +221,7 @@ class DataPart(Verbs):
 
     def do_columns(self) -> None:
         """Shows, hides, moves and freezes columns."""
-        from odf_tui.screens.columns import ColumnsScreen
+        from odf_tui.panes.data.row_dialogs import ColumnsDialog
 
         view = self.data_pane.view
         if view.opened is None:
@@ -233,7 +232,7 @@ class DataPart(Verbs):
             if column is not None:
                 view.go_to(view.cursor, column)
 
-        screen = ColumnsScreen(
+        screen = ColumnsDialog(
             columns.names, columns.types, view.arrangement, view.column, self.data_pane.rearranged
         )
         self.app.push_screen(screen, go)
@@ -267,8 +266,8 @@ class DataPart(Verbs):
 
     def do_keep_rows(self) -> None:
         """Asks which rows to keep, by the cell under the cursor."""
-        from odf_tui.screens.dialogs import Picker
-        from odf_tui.widgets.choices import Choice
+        from odf_tui.widgets.choice_list import Choice
+        from odf_tui.widgets.dialogs import PickerDialog
 
         pane, view = self.data_pane, self.data_pane.view
         if view.opened is None:
@@ -281,7 +280,7 @@ class DataPart(Verbs):
         ]
         if pane.filter:
             choices.append(Choice("found", f"any column holds {pane.filter}, of all rows", ("m",), "m"))
-        self.app.push_screen(Picker("Keep the rows where", choices, typing=False), self._keep)
+        self.app.push_screen(PickerDialog("Keep the rows where", choices, typing=False), self._keep)
 
     def _keep(self, test: str | None) -> None:
         if test == "found":
@@ -291,7 +290,7 @@ class DataPart(Verbs):
 
     def do_row_among_all(self) -> None:
         """Goes to the row among all rows."""
-        if not self.data_pane.among_all():
+        if not self.data_pane.reveal_in_all_rows():
             self.notify_line("these are all rows already, or rows that no dataset has", "warn")
         self.show_hints()
 
@@ -314,7 +313,7 @@ class DataPart(Verbs):
             return
 
         def read() -> str:
-            from odf_tui.records import read_record
+            from odf_tui.gateway.row_text import read_record
 
             return read_record(window, row, [column]).values[0].text or ""
 
@@ -322,8 +321,8 @@ class DataPart(Verbs):
 
     def do_copy_rows(self) -> None:
         """Copies the marked rows, or the one under the cursor."""
-        from odf_tui.screens.dialogs import Picker
-        from odf_tui.widgets.choices import Choice
+        from odf_tui.widgets.choice_list import Choice
+        from odf_tui.widgets.dialogs import PickerDialog
 
         view, window = self.data_pane.view, self.data_pane.window
         ranges = self.data_pane.marked() or [(view.cursor, view.cursor + 1)]
@@ -331,14 +330,16 @@ class DataPart(Verbs):
         if window is None or not view.count():
             return
         if rows > COPIED_ROWS:
-            self.notify_line(f"{count(rows)} rows are too many to copy: at most {count(COPIED_ROWS)}", "warn")
+            self.notify_line(
+                f"{format_count(rows)} rows are too many to copy: at most {format_count(COPIED_ROWS)}", "warn"
+            )
             return
         columns = view.arrangement.shown
-        what = "row" if rows == 1 else f"{count(rows)} rows"
+        what = "row" if rows == 1 else f"{format_count(rows)} rows"
 
         def copy(form: str | None) -> None:
             def read() -> str:
-                from odf_tui.records import rows_as_json, rows_as_tsv
+                from odf_tui.gateway.row_text import rows_as_json, rows_as_tsv
 
                 return (rows_as_json if form == "json" else rows_as_tsv)(window, ranges, columns)
 
@@ -349,7 +350,7 @@ class DataPart(Verbs):
             Choice("tsv", "tabs between values, names on top", ("Y", "t"), "Y"),
             Choice("json", "JSON, a line for each row", ("j",), "j"),
         ]
-        self.app.push_screen(Picker(f"Copy {what} as", choices, typing=False), copy)
+        self.app.push_screen(PickerDialog(f"Copy {what} as", choices, typing=False), copy)
 
     def _copy_soon(self, what: str, read: Callable[[], str]) -> None:
         self.reads.start("copy", read, lambda text, error: TextMade(what, text, error))

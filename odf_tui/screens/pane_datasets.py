@@ -11,25 +11,26 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import JobState, Verify
-from odf_tui.humane import count, plain, shorten
-from odf_tui.messages import DatasetsRead, DetailRead
-from odf_tui.narrowing import counts, with_word, words_of
-from odf_tui.screens.base import CARD_SIZE, Early
+from odf_tui.gateway.protocol import Gateway
+from odf_tui.panes.datasets.dataset_filter import counts, parse_filter, toggle_term
+from odf_tui.panes.datasets.view import DatasetsPane, jobs_of
+from odf_tui.screens.base import CARD_SIZE
 from odf_tui.screens.browsing import Browsing
 from odf_tui.screens.resetting import Resetting
 from odf_tui.screens.verbs import Verbs
-from odf_tui.sharewords import speeds
-from odf_tui.source import Source
-from odf_tui.state import DatasetRow, Detail, Health, healths, inputs_first
-from odf_tui.widgets.card import jobs_of
-from odf_tui.widgets.graph import DatasetsPane
-from odf_tui.widgets.lines import LineView
+from odf_tui.services.controller import DatasetsRead, DetailRead
+from odf_tui.state.app_state import EarlyReads
+from odf_tui.state.job_book import dataset_healths
+from odf_tui.state.model import DatasetDetail, DatasetRow, Health, in_dependency_order
+from odf_tui.text.format import ellipsize_middle, format_count, printable
+from odf_tui.text.job_text import transfer_rates
+from odf_tui.widgets.line_view import LineView
 
 LOOK_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
 READ_SECONDS: Final = 1.0
 _CARD_HEIGHT: Final = 13
-_LEAST_CARD: Final = 8
+_MIN_CARD: Final = 8
 _LETTERS: Final = "only what holds these letters"
 _FILTERS: Final = "letters · kind:root · state:failed,stale · remote:behind · !letters without"
 
@@ -41,10 +42,10 @@ class DatasetsPart(Browsing, Resetting, Verbs):
         seen: the dataset, and its head, that the panes show.
     """
 
-    def __init__(self, source: Source, early: Early | None = None) -> None:
+    def __init__(self, source: Gateway, early: EarlyReads | None = None) -> None:
         super().__init__(source, early)
         self.seen: tuple[str, str] = ("", "")
-        self._details: dict[str, Detail] = {}
+        self._details: dict[str, DatasetDetail] = {}
         self._looked = float("-inf")
         self._look: Timer | None = None
         self._read_at = float("-inf")
@@ -65,7 +66,7 @@ class DatasetsPart(Browsing, Resetting, Verbs):
         """Shows these datasets."""
         before = self.graph.row
         self.rows = rows
-        self.healths = healths(rows, self.book)
+        self.healths = dataset_healths(rows, self.book)
         self.graph.load(rows, self.healths, self.datasets_pane.filter)
         self.make_room_for_card()
         self._selected()
@@ -98,13 +99,13 @@ class DatasetsPart(Browsing, Resetting, Verbs):
             self.target = None  # the person went elsewhere
         if row is None:
             self.blocks_pane.view.open("", 0)
-            self.data_pane.say("", [(" Rows show here.", "muted")])
+            self.data_pane.show_message("", [(" Rows show here.", "muted")])
             return
-        self.blocks_pane.retitle(row.name)
+        self.blocks_pane.set_context(row.name)
         if row.missing or row.problem:
-            why = plain(row.problem or "This input is not in the workspace.")
+            why = printable(row.problem or "This input is not in the workspace.")
             self.blocks_pane.view.open(row.id, row.blocks)
-            self.data_pane.say(row.id, [(f" {why}", "warn")])
+            self.data_pane.show_message(row.id, [(f" {why}", "warn")])
             return
         self.blocks_pane.view.open(row.id, row.blocks)
         self.arrive()
@@ -131,15 +132,15 @@ class DatasetsPart(Browsing, Resetting, Verbs):
             card.display = False
         elif pane.mode == "list" and not below and pane.size.width - need.width < CARD_SIZE.width:
             card.display = False
-            pane.tell_below(shorten(card.why, max(pane.size.width - 4, 0)))
+            pane.set_subtitle(ellipsize_middle(card.why, max(pane.size.width - 4, 0)))
         room = min(_CARD_HEIGHT, pane.size.height - need.height - 1)
-        card.styles.height = max(room, _LEAST_CARD) if below and card.display else None
+        card.styles.height = max(room, _MIN_CARD) if below and card.display else None
 
     def _show_status(self) -> None:
         """What is selected, and what runs; graph and card say how far it is."""
         super()._show_status()
-        running = {job.dataset: job for job in self.book.open() if job.state is JobState.running}
-        rates, selected = speeds(running.values(), self.jobs_pane.pace), self.graph.selected or ""
+        running = {job.dataset: job for job in self.book.active_jobs() if job.state is JobState.running}
+        rates, selected = transfer_rates(running.values(), self.jobs_pane.pace), self.graph.selected or ""
         self.graph.set_jobs(running, rates)
         self.datasets_pane.card.progress(running.get(selected), rates.get(selected, ""))
 
@@ -174,21 +175,21 @@ class DatasetsPart(Browsing, Resetting, Verbs):
 
     def do_pull_all(self) -> None:
         """Pulls all datasets that may run here, did not diverge and are not being pulled, inputs first."""
-        busy = {job.dataset for job in self.book.open() if job.kind == "pull"}
+        busy = {job.dataset for job in self.book.active_jobs() if job.kind == "pull"}
         by_id = {
             row.id: row
             for row in self.rows
             if row.polls or row.comes_from_elsewhere or (row.derivative and not row.missing)
         }
-        order = inputs_first(self.rows, by_id)
+        order = in_dependency_order(self.rows, by_id)
         wanted = [by_id[dataset] for dataset in order if dataset in by_id and dataset not in busy]
         apart = [row for row in wanted if self.healths.get(row.id) is Health.diverged and not row.diverged]
         wanted = [row for row in wanted if row not in apart]
         refused = sum(row.untrusted and not row.comes_from_elsewhere for row in wanted)
         diverged = sum(bool(row.diverged) for row in wanted)
-        remark = f"; {count(refused)} not trusted" if refused else ""
-        remark += f"; {count(diverged)} diverged: D makes them anew" if diverged else ""
-        remark += f"; {count(len(apart))} went apart from elsewhere: V shows how" if apart else ""
+        remark = f"; {format_count(refused)} not trusted" if refused else ""
+        remark += f"; {format_count(diverged)} diverged: D makes them anew" if diverged else ""
+        remark += f"; {format_count(len(apart))} went apart from elsewhere: V shows how" if apart else ""
         wanted = [row for row in wanted if row.comes_from_elsewhere or not (row.untrusted or row.diverged)]
         self.submit([(self.pull_of(row), row.name) for row in wanted], remark)
 
@@ -229,25 +230,25 @@ class DatasetsPart(Browsing, Resetting, Verbs):
 
     def do_narrow(self) -> None:
         """Chooses a kind, a state or a remote to show only that; what is shown already is taken back."""
-        from odf_tui.screens.dialogs import Picker
-        from odf_tui.widgets.choices import Choice
+        from odf_tui.widgets.choice_list import Choice
+        from odf_tui.widgets.dialogs import PickerDialog
 
         pane = self.datasets_pane
-        asked = {(word.key, each) for word in words_of(pane.filter) for each in word.alternatives}
+        asked = {(word.key, each) for word in parse_filter(pane.filter) for each in word.alternatives}
         choices = [
             Choice(
                 f"{key}:{word}",
                 f"{'✓' if (key, word) in asked else ' '} {key} {word.replace('-', ' ')}",
-                remark=count(found),
+                remark=format_count(found),
             )
             for key, word, found in counts(self.rows, self.healths)
         ]
-        self.app.push_screen(Picker("Show only", choices, typing=False), self._narrowed)
+        self.app.push_screen(PickerDialog("Show only", choices, typing=False), self._narrowed)
 
     def _narrowed(self, picked: str | None) -> None:
         if picked:
             pane = self.datasets_pane
-            pane.set_filter(with_word(pane.filter, *picked.split(":")))
+            pane.set_filter(toggle_term(pane.filter, *picked.split(":")))
             self.show_hints()
 
     def do_open_dataset(self) -> None:
@@ -256,15 +257,17 @@ class DatasetsPart(Browsing, Resetting, Verbs):
         if row is not None:
             self.reads.detail(row.id, wanted=True)
 
-    def show_detail(self, dataset: str, detail: Detail) -> None:
+    def show_detail(self, dataset: str, detail: DatasetDetail) -> None:
         """Shows everything about a dataset."""
-        from odf_tui.screens.details import DetailReader, detail_lines
+        from odf_tui.features.dataset_actions import DatasetDialog, detail_lines
 
         row = next((row for row in self.rows if row.id == dataset), None)
         if row is None or self.app.screen is not self:
             return
-        lines = detail_lines(row, self.healths.get(dataset, Health.new), detail, self.book.intake_of(dataset))
-        reader = DetailReader(row.name, lines, detail.text, partial(self.copy_text, "text"))
+        lines = detail_lines(
+            row, self.healths.get(dataset, Health.new), detail, self.book.latest_ingest(dataset)
+        )
+        reader = DatasetDialog(row.name, lines, detail.text, partial(self.copy_text, "text"))
         self.app.push_screen(reader, self.picked)
 
     def do_refresh(self) -> None:

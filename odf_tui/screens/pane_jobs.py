@@ -11,14 +11,14 @@ from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import Committed, DatasetsChanged, Event, Job, LogLine, Samples
 from odf_engine.errors import OdfError
-from odf_tui.jobwords import outcome
-from odf_tui.messages import EventsArrived, JobsRead, LogRead, Notice, WorkerChanged
+from odf_tui.panes.jobs.view import JobsView, worker_problem_lines
 from odf_tui.screens.job_verbs import JobVerbs
-from odf_tui.state import healths
-from odf_tui.troubles import trouble_lines
-from odf_tui.widgets.jobs import JobsView
-from odf_tui.widgets.lines import LineView
-from odf_tui.widgets.status import StatusLine
+from odf_tui.services.controller import JobsRead, LogRead
+from odf_tui.state.app_state import WorkerConnectionState, WorkerEvents
+from odf_tui.state.job_book import dataset_healths
+from odf_tui.text.job_text import job_outcome
+from odf_tui.widgets.line_view import LineView
+from odf_tui.widgets.status_bar import Notice, StatusLine
 
 LOGS: Final = 8
 """How many logs of ended jobs are kept in memory."""
@@ -36,7 +36,7 @@ class JobsPart(JobVerbs):
     """
 
     tick: Timer
-    _worker_news: WorkerChanged | None = None
+    _worker_news: WorkerConnectionState | None = None
     _log_due: Timer | None = None
     _keep_timer: Timer | None = None
 
@@ -52,8 +52,8 @@ class JobsPart(JobVerbs):
         self._tell_open_log([])
         self._news_of_jobs()
 
-    @on(EventsArrived)
-    def _events(self, message: EventsArrived) -> None:
+    @on(WorkerEvents)
+    def _events(self, message: WorkerEvents) -> None:
         known = len(self.book.jobs)
         changes = self.book.apply(message.events)
         if changes.worker is not None:
@@ -75,7 +75,7 @@ class JobsPart(JobVerbs):
             self._read_soon()
         for job in changes.ended:
             self._ended(job)
-        if changes.ended and not self.book.open():
+        if changes.ended and not self.book.active_jobs():
             self.keep_soon()
 
     def keep_soon(self) -> None:
@@ -85,7 +85,7 @@ class JobsPart(JobVerbs):
 
     def _keep_now(self) -> None:
         self._keep_timer = None
-        if not self.book.open():
+        if not self.book.active_jobs():
             self.run_worker(self.source.keep, thread=True, exclusive=True, group="keep", exit_on_error=False)
 
     def _show_log(self) -> None:
@@ -97,7 +97,7 @@ class JobsPart(JobVerbs):
             self.jobs_pane.show_log()
 
     def _ended(self, job: Job) -> None:
-        words, style = outcome(job)
+        words, style = job_outcome(job)
         self.notify_line(f"{job.kind} {job.target}: {words}", style if style != "muted" else "good")
         self.tell_of_divergence(job)
 
@@ -117,14 +117,14 @@ class JobsPart(JobVerbs):
             log.sampled()
 
     def _news_of_jobs(self) -> None:
-        before, self.healths = self.healths, healths(self.rows, self.book)
+        before, self.healths = self.healths, dataset_healths(self.rows, self.book)
         self.graph.set_healths(self.healths)
         if self.healths.get(selected := self.graph.selected or "") is not before.get(selected):
             self._show_card()
             row = self.graph.row
             if row is not None and not (row.records or row.missing or row.problem):
                 self.reads.rows(row.id)  # why there are none is another reason now
-        if self.book.open():
+        if self.book.active_jobs():
             self.jobs_pane.view.inputs = self._inputs
             self.tick.resume()
         else:
@@ -136,7 +136,7 @@ class JobsPart(JobVerbs):
 
     def second(self) -> None:
         """Running jobs say how far they are, and how long they run."""
-        self.jobs_pane.view.update({job.id for job in self.book.open()})
+        self.jobs_pane.view.update({job.id for job in self.book.active_jobs()})
         self._show_status()
 
     @on(LineView.Moved, "#job-list")
@@ -154,8 +154,8 @@ class JobsPart(JobVerbs):
                 del self.book.logs[job]
         self.jobs_pane.show_log()
 
-    @on(WorkerChanged)
-    def _worker_changed(self, message: WorkerChanged) -> None:
+    @on(WorkerConnectionState)
+    def _worker_changed(self, message: WorkerConnectionState) -> None:
         if message.state == "starting" and self.worker_state == "gone":
             self.notify_line("starting the worker …")
         self.worker_state = message.state
@@ -173,7 +173,7 @@ class JobsPart(JobVerbs):
     def show_worker(self) -> None:
         """Shows how the worker is."""
         self.query_one(StatusLine).show_worker(self.worker_state, self.worker_status)
-        self.jobs_pane.tell_trouble(trouble_lines(self._worker_news, self.worker_status))
+        self.jobs_pane.tell_trouble(worker_problem_lines(self._worker_news, self.worker_status))
 
     # --- What is done ---
 
@@ -183,11 +183,12 @@ class JobsPart(JobVerbs):
         if news is None or not news.busy:
             self.follower.restart()
             return
-        from odf_tui.screens.dialogs import Confirm
+        from odf_tui.widgets.dialogs import ConfirmDialog
 
         remark = "What they have committed stays."
         self.app.push_screen(
-            Confirm(f"Stop that worker? {news.busy} of its jobs would be cancelled.", remark), self._replace
+            ConfirmDialog(f"Stop that worker? {news.busy} of its jobs would be cancelled.", remark),
+            self._replace,
         )
 
     def _replace(self, yes: bool | None) -> None:
@@ -206,7 +207,7 @@ class JobsPart(JobVerbs):
         job, pane = self.jobs_pane.view.job, self.jobs_pane
         if job is None:
             return
-        from odf_tui.screens.logs import LogScreen
+        from odf_tui.panes.jobs.log_screen import LogScreen
 
         self._open_log = LogScreen(
             job,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from odf_tui.actions.base import PANES
+from odf_tui.actions.model import PANES
 from odf_tui.screens.base import Parts
-from odf_tui.state import Target
+from odf_tui.state.model import Target
 
-_LONGEST_TRAIL: Final = 100
+_MAX_TRAIL: Final = 100
 
 
-class Spot(NamedTuple):
+class TrailEntry(NamedTuple):
     """Where somebody was: a dataset, a pane, a block or row in it; and whether the block was being read."""
 
     dataset: str
@@ -20,7 +20,7 @@ class Spot(NamedTuple):
     reading: bool = False
 
 
-class Places(Parts):
+class Navigator(Parts):
     """The part of the workbench that goes to places.
 
     Attributes:
@@ -29,7 +29,7 @@ class Places(Parts):
     """
 
     target: Target | None = None
-    trail: tuple[Spot, ...] = ()
+    trail: tuple[TrailEntry, ...] = ()
 
     def select_dataset(self, dataset: str) -> None:
         """Selects a dataset, and shows it even if the filter hid it."""
@@ -43,7 +43,7 @@ class Places(Parts):
         """Goes to a block, a row or a dataset; :meth:`return_to_spot` comes back."""
         spot = self.here()
         if spot is not None:
-            self.trail = (*self.trail, spot)[-_LONGEST_TRAIL:]
+            self.trail = (*self.trail, spot)[-_MAX_TRAIL:]
         self._go(target)
 
     def _go(self, target: Target) -> None:
@@ -58,17 +58,17 @@ class Places(Parts):
         self.target = target
         self.arrive()
 
-    def here(self) -> Spot | None:
+    def here(self) -> TrailEntry | None:
         """Where one is."""
         row = self.graph.row
         if row is None:
             return None
         block = self.blocks_pane.view.block
         if self.pane == "blocks" and block is not None:
-            return Spot(row.id, "blocks", block.sequence_number)
-        return Spot(row.id, self.pane, self.data_pane.view.cursor if self.pane == "data" else 0)
+            return TrailEntry(row.id, "blocks", block.sequence_number)
+        return TrailEntry(row.id, self.pane, self.data_pane.view.cursor if self.pane == "data" else 0)
 
-    def return_to_spot(self) -> Spot | None:
+    def return_to_spot(self) -> TrailEntry | None:
         """Goes back to where a link was followed from; None when none was."""
         if not self.trail:
             return None

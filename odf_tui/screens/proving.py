@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from odf_tui.humane import count
 from odf_tui.screens.reading_blocks import BlockReading
-from odf_tui.state import BlockLine
+from odf_tui.state.model import BlockSummary
+from odf_tui.text.format import format_count
 
 
 class Proving(BlockReading):
@@ -18,15 +18,15 @@ class Proving(BlockReading):
         if view.block is not None:
             self.start(self._prove(view.dataset, view.block))
 
-    async def _prove(self, dataset: str, block: BlockLine) -> None:
-        from odf_tui.screens.dialogs import Confirm
+    async def _prove(self, dataset: str, block: BlockSummary) -> None:
+        from odf_tui.widgets.dialogs import ConfirmDialog
 
         name = next((row.name for row in self.rows if row.id == dataset), dataset)
         if not await asyncio.to_thread(self.source.holds_key, dataset):
             self.notify_line(f"the key of {name} is not here: only who has it can sign as its owner", "warn")
             return
-        view, number = self.blocks_pane.view, count(block.sequence_number)
-        asked = Confirm(
+        view, number = self.blocks_pane.view, format_count(block.sequence_number)
+        asked = ConfirmDialog(
             f"Sign block {number} as the owner?",
             f"of {name}",
             "You stand behind it and all blocks before it.",

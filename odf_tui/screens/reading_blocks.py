@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from textual import on
 
-from odf_tui.chain_messages import BlockAnswer
-from odf_tui.chain_state import BlockBytes, BlockText, CheckpointFacts, Link, Revision, Which
-from odf_tui.humane import count
-from odf_tui.screens.places import Spot
+from odf_tui.panes.blocks.controller import BlockAnswer
+from odf_tui.screens.places import TrailEntry
 from odf_tui.screens.verbs import Verbs
-from odf_tui.state import Target
+from odf_tui.state.model import (
+    BlockBytes,
+    BlockDocument,
+    BlockLink,
+    BlockRef,
+    CheckpointFacts,
+    Revision,
+    Target,
+)
+from odf_tui.text.format import format_count
 
 if TYPE_CHECKING:
-    from odf_tui.screens.blocks import BlockReader
+    from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
 T = TypeVar("T")
 
@@ -44,12 +51,12 @@ class BlockReading(Verbs):
                 view.dataset, view.block.hash if view.block.broken else view.block.sequence_number
             )
 
-    def read_block(self, dataset: str, which: Which) -> None:
+    def read_block(self, dataset: str, which: BlockRef) -> None:
         """Reads a block, and shows it; in the same dialog when one is open."""
         self.ask_blocks("text", lambda: self.source.block(dataset, which), partial(self._show_block, dataset))
 
-    def _show_block(self, dataset: str, block: BlockText | None, error: str) -> None:
-        from odf_tui.screens.blocks import BlockReader
+    def _show_block(self, dataset: str, block: BlockDocument | None, error: str) -> None:
+        from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
         if block is None:
             self.notify_line(error, "bad")
@@ -58,11 +65,11 @@ class BlockReading(Verbs):
         wrong = "" if finding is None else f"{finding.kind}: {finding.message}"
         title = self._title(dataset, block.number, block.hash)
         reader = self.app.screen
-        if isinstance(reader, BlockReader):
+        if isinstance(reader, BlockDialog):
             reader.open(title, dataset, block, wrong)
         elif reader is self:
             self.app.push_screen(
-                BlockReader(title, dataset, block, wrong, partial(self.copy_text, "text"), self)
+                BlockDialog(title, dataset, block, wrong, partial(self.copy_text, "text"), self)
             )
 
     def _title(self, dataset: str, number: int | None, block: str = "") -> str:
@@ -84,7 +91,7 @@ class BlockReading(Verbs):
 
     # --- Following ---
 
-    def follow_link(self, reader: BlockReader, link: Link) -> None:
+    def follow_link(self, reader: BlockDialog, link: BlockLink) -> None:
         """Goes where a link leads; a block is read in the same dialog, and so is a checkpoint."""
         if link.target is not None:
             self.follow(link.target)
@@ -93,28 +100,28 @@ class BlockReading(Verbs):
         show = partial(self._show_checkpoint, reader)
         self.ask_blocks("text", lambda: self.source.checkpoint(reader.dataset, link.text, at), show)
 
-    def _show_checkpoint(self, reader: BlockReader, facts: CheckpointFacts | None, error: str) -> None:
+    def _show_checkpoint(self, reader: BlockDialog, facts: CheckpointFacts | None, error: str) -> None:
         if facts is None:
             self.notify_line(error, "bad")
         elif self.app.screen is reader:
             reader.show_checkpoint(facts)
 
-    def here(self) -> Spot | None:
+    def here(self) -> TrailEntry | None:
         """Where one is: the block that is being read, or the cursor of the pane."""
-        from odf_tui.screens.blocks import BlockReader
+        from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
         reader = self.app.screen
-        if isinstance(reader, BlockReader) and reader.number is not None:
-            return Spot(reader.dataset, "blocks", reader.number, reading=True)
+        if isinstance(reader, BlockDialog) and reader.number is not None:
+            return TrailEntry(reader.dataset, "blocks", reader.number, reading=True)
         return super().here()
 
     def follow(self, target: Target) -> None:
         """Goes to a place; where a block is being read, a block is read there."""
-        from odf_tui.screens.blocks import BlockReader
+        from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
         reader = self.app.screen
         super().follow(target)
-        if not isinstance(reader, BlockReader):
+        if not isinstance(reader, BlockDialog):
             return
         if target.pane == "blocks":
             self.read_block(target.dataset, target.at)
@@ -123,24 +130,24 @@ class BlockReading(Verbs):
 
     def do_back(self) -> None:
         """Back to where a link was followed from."""
-        from odf_tui.screens.blocks import BlockReader
+        from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
         spot = self.return_to_spot()
         if spot is None:
             return
         if spot.reading:
             self.read_block(spot.dataset, spot.at)
-        elif isinstance(self.app.screen, BlockReader):
+        elif isinstance(self.app.screen, BlockDialog):
             self.app.screen.dismiss(None)
 
     # --- What changed, and the bytes ---
 
-    def _which(self) -> tuple[str, Which] | None:
+    def _which(self) -> tuple[str, BlockRef] | None:
         """The block that is being read, or that under the cursor."""
-        from odf_tui.screens.blocks import BlockReader
+        from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
         reader, view = self.app.screen, self.blocks_pane.view
-        if isinstance(reader, BlockReader):
+        if isinstance(reader, BlockDialog):
             return reader.dataset, reader.which
         if view.block is None:
             return None
@@ -151,44 +158,44 @@ class BlockReading(Verbs):
         if (found := self._which()) is not None:
             self.read_revision(*found)
 
-    def read_revision(self, dataset: str, which: Which) -> None:
+    def read_revision(self, dataset: str, which: BlockRef) -> None:
         """Reads a revision, and shows it; in the same dialog when one is open."""
         show = partial(self._show_revision, dataset)
         self.ask_blocks("text", lambda: self.source.revision(dataset, which), show)
 
     def _show_revision(self, dataset: str, revision: Revision | None, error: str) -> None:
-        from odf_tui.screens.revisions import RevisionReader
+        from odf_tui.panes.blocks.block_dialogs import RevisionDialog
 
         if revision is None:
             self.notify_line(error, "warn")
             return
         title = f"{self._title(dataset, revision.number)} · {revision.title}"
         reader = self.app.screen
-        if isinstance(reader, RevisionReader):
+        if isinstance(reader, RevisionDialog):
             reader.open(title, revision)
             return
         go = partial(self.read_revision, dataset)
-        self.app.push_screen(RevisionReader(title, revision, partial(self.copy_text, "text"), go))
+        self.app.push_screen(RevisionDialog(title, revision, partial(self.copy_text, "text"), go))
 
     def do_block_bytes(self) -> None:
         """The bytes of a block."""
         if (found := self._which()) is not None:
             self.read_bytes(*found)
 
-    def read_bytes(self, dataset: str, which: Which) -> None:
+    def read_bytes(self, dataset: str, which: BlockRef) -> None:
         """Reads the bytes of a block, and shows them."""
         show = partial(self._show_bytes, dataset)
         self.ask_blocks("text", lambda: self.source.block_bytes(dataset, which), show)
 
     def _show_bytes(self, dataset: str, found: BlockBytes | None, error: str) -> None:
-        from odf_tui.screens.bytes import BytesReader
+        from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog
 
         if found is None:
             self.notify_line(error, "bad")
             return
-        title = f"{self._title(dataset, found.number, found.hash)} · {count(len(found.data))} bytes"
+        title = f"{self._title(dataset, found.number, found.hash)} · {format_count(len(found.data))} bytes"
         reader: Any = self.app.screen
-        if isinstance(reader, BytesReader):
+        if isinstance(reader, BlockBytesDialog):
             reader.open(title, found)
             return
         last = next((row.blocks for row in self.rows if row.id == dataset), 0) - 1
@@ -197,4 +204,4 @@ class BlockReading(Verbs):
             if 0 <= number <= last:
                 self.read_bytes(dataset, number)
 
-        self.app.push_screen(BytesReader(title, found, partial(self.copy_text, "bytes"), go))
+        self.app.push_screen(BlockBytesDialog(title, found, partial(self.copy_text, "bytes"), go))

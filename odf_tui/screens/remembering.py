@@ -7,12 +7,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 from textual.timer import Timer
 
-from odf_tui import remembered
-from odf_tui.actions.base import PANES, Action
-from odf_tui.remembered import Remembered
+from odf_tui.actions.model import PANES, Action
 from odf_tui.screens.sizing import Sizing
 from odf_tui.screens.verbs import Verbs
-from odf_tui.widgets.pane import Pane
+from odf_tui.state import saved_session
+from odf_tui.state.saved_session import SavedLayout
+from odf_tui.widgets.pane_frame import Pane
 
 SAVE_SECONDS: Final = 3.0
 _FILTERED: Final = ("datasets", "blocks", "jobs")  # a search through all rows is not begun unasked
@@ -48,7 +48,7 @@ class Remembering(Sizing, Verbs):
             case _:
                 pass
 
-    def _how_left(self) -> Remembered:
+    def _how_left(self) -> SavedLayout:
         """How the screen is now."""
         known, pane = self.remembered, self.datasets_pane
         sort, reverse = pane.sort
@@ -68,7 +68,7 @@ class Remembering(Sizing, Verbs):
             dataset=self.graph.selected or known.dataset,
             filters={name: text for name, text in texts.items() if text},
             graph={} if usual else {"mode": pane.mode, "sort": sort, "reverse": reverse},
-            columns=dict(list(columns.items())[-remembered.MOST_DATASETS :]),
+            columns=dict(list(columns.items())[-saved_session.MAX_DATASETS :]),
             wrap=known.wrap if wrap and known.wrap is None else wrap,
         )
 
@@ -89,12 +89,12 @@ class Remembering(Sizing, Verbs):
     def _remember(self) -> None:
         """Writes, in a thread, if something has changed."""
         self._remember_timer = None
-        content, folder = remembered.encode(self._how_left()), self.source.folder
+        content, folder = saved_session.encode(self._how_left()), self.source.folder
         if content != self._remembered_bytes:
             self._remembered_bytes = content
-            self.run_worker(lambda: remembered.save(folder, content), thread=True, group="remember")
+            self.run_worker(lambda: saved_session.save_layout(folder, content), thread=True, group="remember")
 
     def do_quit(self) -> None:
         """Writes how the screen was left, and leaves."""
-        remembered.save(self.source.folder, remembered.encode(self._how_left()))
+        saved_session.save_layout(self.source.folder, saved_session.encode(self._how_left()))
         super().do_quit()

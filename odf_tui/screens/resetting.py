@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from odf_tui.humane import count, plain
 from odf_tui.screens.trusting import Trusting
-from odf_tui.state import DatasetRow
+from odf_tui.state.model import DatasetRow
+from odf_tui.text.format import format_count, printable
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.lines import Span
+    from odf_tui.text.format import Span
 
 
 class Resetting(Trusting):
@@ -24,33 +24,36 @@ class Resetting(Trusting):
             self.start(self._begin_anew(row))
 
     async def _begin_anew(self, row: DatasetRow) -> None:
-        from odf_tui.screens.dialogs import Oath
+        from odf_tui.widgets.dialogs import TypedConfirmation
 
         asks = f"type {row.name} to make it anew"
         below = [each.name for each in self.rows if row.id in each.inputs and each.last_pulled]
         if await self.app.push_screen_wait(
-            Oath(f"Make {row.name} anew?", anew_lines(row, below), [row.name], asks)
+            TypedConfirmation(f"Make {row.name} anew?", reset_lines(row, below), [row.name], asks)
         ):
             self.submit([(replace(self.pull_of(row), reset_on_divergence=True), row.name)], ", anew")
         else:
             self.notify_line(f"{row.name} stays as it is", "warn")
 
 
-def anew_lines(row: DatasetRow, below: list[str]) -> list[list[Span]]:
+def reset_lines(row: DatasetRow, below: list[str]) -> list[list[Span]]:
     """Why, what goes, what stays, and what follows.
 
     Args:
         below: names of datasets that are made of this one.
     """
     lines: list[list[Span]] = [
-        [(" It was made from another history of ", ""), (plain(", ".join(row.diverged)), "strong")],
+        [(" It was made from another history of ", ""), (printable(", ".join(row.diverged)), "strong")],
         [(" than the one that is here: that was reset or replaced.", "")],
         [],
-        [("   goes   ", "bad"), (f"{count(row.records)} records in {count(row.blocks)} blocks", "")],
+        [
+            ("   goes   ", "bad"),
+            (f"{format_count(row.records)} records in {format_count(row.blocks)} blocks", ""),
+        ],
         [("   comes  ", "good"), ("the same query over all that its inputs have now", "")],
         [("   stays  ", "muted"), ("the old chain, as refs/before-reset-… in the dataset's folder", "")],
     ]
     if below:
-        names = plain(", ".join(below))
+        names = printable(", ".join(below))
         lines.append([("   then   ", "warn"), (f"the same has to be done with {names}", "")])
     return lines

@@ -7,28 +7,28 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.protocol import Compare, Job, Pull, Push
-from odf_tui.humane import plain
-from odf_tui.remotes import Remote, direction, is_writable, sources, standing_words, targets
-from odf_tui.screens.waiting import Waiting
-from odf_tui.sharewords import may_have_diverged
-from odf_tui.state import DatasetRow
+from odf_tui.screens.waiting import JobsClient
+from odf_tui.state.model import DatasetRow
+from odf_tui.text.format import printable
+from odf_tui.text.job_text import may_have_diverged
+from odf_tui.text.remotes import Remote, direction, is_writable, pull_remotes, push_remotes, relation_text
 
 if TYPE_CHECKING:
-    from odf_tui.share_source import Place
-    from odf_tui.widgets.choices import Choice
+    from odf_tui.gateway.protocol import NamedUrl
+    from odf_tui.widgets.choice_list import Choice
 
-_KEYS: Final = "123456789"
+_REPOSITORY_KEYS: Final = "123456789"
 _TYPED: Final = "typed"
 
 
-class Sharing(Waiting):
+class Sharing(JobsClient):
     """The part of the workbench that exchanges the selected dataset with other places."""
 
     # --- Pull, and look ---
 
     def synchronise(self, row: DatasetRow) -> None:
         """Takes over what is new where a dataset comes from."""
-        known = sources(row.remotes)
+        known = pull_remotes(row.remotes)
         if len(known) == 1:
             self._pull_from(row, known[0])
         else:
@@ -50,7 +50,7 @@ class Sharing(Waiting):
 
     def do_look_all(self) -> None:
         """Looks how all datasets stand to their remotes now; those that are being looked at are left out."""
-        busy = {job.dataset for job in self.book.open() if job.kind == "compare"}
+        busy = {job.dataset for job in self.book.active_jobs() if job.kind == "compare"}
         wanted = [row for row in self.rows if row.remotes and not row.problem and row.id not in busy]
         if wanted:
             self.submit([(Compare(dataset=row.id), row.name) for row in wanted])
@@ -64,7 +64,7 @@ class Sharing(Waiting):
         row = self.graph.row
         if row is None:
             return
-        known = targets(row.remotes)
+        known = push_remotes(row.remotes)
         if len(known) == 1:
             self._push(row, known[0].url, known[0].label)
         else:
@@ -84,47 +84,50 @@ class Sharing(Waiting):
     def _push(self, row: DatasetRow, url: str, label: str) -> None:
         self.submit([(Push(dataset=row.id, url=url), row.name)], f", to {label}")
 
-    async def ask_where_to(self, row: DatasetRow, title: str, without: str = "") -> Place | None:
+    async def ask_where_to(self, row: DatasetRow, title: str, without: str = "") -> NamedUrl | None:
         """A place that can be written: where it went before, its place in a repository, or a typed one.
 
         Args:
             without: a URL that is not meant.
         """
-        from odf_tui.addresses import place_check, place_in, place_of
-        from odf_tui.screens.dialogs import Picker
-        from odf_tui.screens.naming import Ask
-        from odf_tui.share_source import Place
+        from odf_tui.features.sharing.controller import (
+            address_in_repository,
+            address_validator,
+            resolve_address,
+        )
+        from odf_tui.gateway.protocol import NamedUrl
+        from odf_tui.widgets.dialogs import PickerDialog, PromptDialog
 
         repositories = await asyncio.to_thread(self.source.repositories)
-        places = [Place(each.label, each.url) for each in targets(row.remotes)]
-        places += [place_in(each, row.name) for each in repositories if is_writable(each.url)]
+        places = [NamedUrl(each.label, each.url) for each in push_remotes(row.remotes)]
+        places += [address_in_repository(each, row.name) for each in repositories if is_writable(each.url)]
         by_url = {each.url: each for each in reversed(places) if each.url != without}
         places = [each for each in dict.fromkeys(places) if by_url.get(each.url) == each]
         picked: str | None = _TYPED
         if places:
             choices = [_choice(at, each.url, each.name, each.url) for at, each in enumerate(places)]
             choices.append(_typed("another address"))
-            picked = await self.app.push_screen_wait(Picker(plain(title), choices, typing=False))
+            picked = await self.app.push_screen_wait(PickerDialog(printable(title), choices, typing=False))
         if picked != _TYPED:
             return by_url.get(picked or "")
         remark = "repository/name, or a URL: file:, s3:, odf+https:"
-        check = place_check(repositories, to_push=True)
-        text = await self.app.push_screen_wait(Ask(title, "", remark, check))
-        return Place(text, place_of(text, repositories).url) if text else None
+        check = address_validator(repositories, to_push=True)
+        text = await self.app.push_screen_wait(PromptDialog(title, "", remark, check))
+        return NamedUrl(text, resolve_address(text, repositories).url) if text else None
 
     # --- Remotes ---
 
     async def choose_remote(self, title: str, remotes: Sequence[Remote]) -> Remote | None:
         """One of them; it is asked which where there are several."""
-        from odf_tui.screens.dialogs import Picker
+        from odf_tui.widgets.dialogs import PickerDialog
 
         if len(remotes) < 2:
             return remotes[0] if remotes else None
         choices = [
-            _choice(at, each.url, each.label, f"{direction(each)} · {standing_words(each)}")
+            _choice(at, each.url, each.label, f"{direction(each)} · {relation_text(each)}")
             for at, each in enumerate(remotes)
         ]
-        picked = await self.app.push_screen_wait(Picker(plain(title), choices, typing=False))
+        picked = await self.app.push_screen_wait(PickerDialog(printable(title), choices, typing=False))
         return next((each for each in remotes if each.url == picked), None)
 
     def do_detach(self) -> None:
@@ -134,15 +137,15 @@ class Sharing(Waiting):
             self.start(self._detach_from(row))
 
     async def _detach_from(self, row: DatasetRow) -> None:
-        from odf_tui.screens.dialogs import Confirm
+        from odf_tui.widgets.dialogs import ConfirmDialog
 
         remote = await self.choose_remote(f"Detach {row.name} from", row.remotes)
         if remote is None:
             return
         stays, then = "What it has stays, here and there.", "Pull and push forget that address."
-        if remote.pull and len(sources(row.remotes)) == 1:
+        if remote.pull and len(pull_remotes(row.remotes)) == 1:
             then = "From then on p makes it here, as its source says."
-        if await self.app.push_screen_wait(Confirm(f"Detach from {remote.label}?", stays, then)):
+        if await self.app.push_screen_wait(ConfirmDialog(f"Detach from {remote.label}?", stays, then)):
             await asyncio.to_thread(self.source.detach, row.id, remote.url)
             self.notify_line(f"{row.name} is detached from {remote.label}")
             self.reads.datasets()
@@ -158,13 +161,13 @@ class Sharing(Waiting):
 
 
 def _choice(at: int, id: str, title: str, remark: str) -> Choice:
-    from odf_tui.widgets.choices import Choice
+    from odf_tui.widgets.choice_list import Choice
 
-    key = _KEYS[at : at + 1]
+    key = _REPOSITORY_KEYS[at : at + 1]
     return Choice(id, title, (key,) if key else (), key, remark)
 
 
 def _typed(title: str) -> Choice:
-    from odf_tui.widgets.choices import Choice
+    from odf_tui.widgets.choice_list import Choice
 
     return Choice(_TYPED, title, ("a",), "a", "a URL, or repository/name")

@@ -6,19 +6,19 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from odf_tui.actions.base import PANES
-from odf_tui.remembered import LEAST_SHARE, Shares
+from odf_tui.actions.model import PANES
 from odf_tui.screens.base import Parts
+from odf_tui.state.saved_session import MIN_SHARE, PaneShares
 
 STEP: Final = 5
-USUAL: Final = Shares(left=60, upper=45, single=40)
+USUAL: Final = PaneShares(left=60, upper=45, single=40)
 """What the style sheet says, in percent."""
 
 _LEFT: Final = ("datasets", "data")
 _UPPER: Final = ("datasets", "blocks")
 
 
-def grown(shares: Shares, pane: str, by: int, *, single: bool) -> Shares:
+def grown(shares: PaneShares, pane: str, by: int, *, single: bool) -> PaneShares:
     """The shares after a pane has grown by so many percent, as far as the others can be seen.
 
     Args:
@@ -27,7 +27,7 @@ def grown(shares: Shares, pane: str, by: int, *, single: bool) -> Shares:
 
     def moved(name: str, gains: bool) -> int:
         now = getattr(shares, name) or getattr(USUAL, name)
-        return max(LEAST_SHARE, min(now + (by if gains else -by), 100 - LEAST_SHARE))
+        return max(MIN_SHARE, min(now + (by if gains else -by), 100 - MIN_SHARE))
 
     if single:
         return replace(shares, single=moved("single", pane == PANES[0]))
@@ -41,7 +41,7 @@ class Sizing(Parts):
         shares: how the panes share the screen.
     """
 
-    shares: Shares = Shares()
+    shares: PaneShares = PaneShares()
     _applied_sizes: tuple[str, str] = ("", "")
 
     @property
@@ -58,7 +58,7 @@ class Sizing(Parts):
 
     def do_usual_sizes(self) -> None:
         """All panes as usual."""
-        self.shares = Shares()
+        self.shares = PaneShares()
         self.arrange_panes()
 
     def _share_out(self, by: int) -> None:

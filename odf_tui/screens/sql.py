@@ -13,21 +13,20 @@ from odf_engine.coordinator.protocol import Job, JobState, Query
 from odf_engine.coordinator.results import QueryResult
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.actions.base import PANES
-from odf_tui.actions.keymap import Hint
-from odf_tui.humane import elapsed, plain
-from odf_tui.jobwords import seconds_of
-from odf_tui.messages import EventsArrived, JobsRead, Notice
+from odf_tui.actions.model import PANES, Hint
 from odf_tui.screens.pane_jobs import JobsPart
-from odf_tui.state import known_result
-from odf_tui.widgets.chunks import open_window
-from odf_tui.widgets.status import HintLine
+from odf_tui.services.controller import JobsRead
+from odf_tui.state.app_state import WorkerEvents
+from odf_tui.text.format import format_duration, printable
+from odf_tui.text.job_text import job_seconds, known_result
+from odf_tui.widgets.row_table import load_window
+from odf_tui.widgets.status_bar import KeyHints, Notice
 
 if TYPE_CHECKING:
     from textual.await_remove import AwaitRemove
 
-    from odf_tui import sql_messages as told
-    from odf_tui.widgets.sql import SqlPanel
+    from odf_tui.features.sql import controller as told
+    from odf_tui.features.sql.sql_editor import SqlPanel
 
 _PLACE: Final = re.compile(r"line (\d+), column (\d+)")
 _HINTS: Final = (
@@ -91,8 +90,8 @@ class SqlPart(JobsPart):
         return f"SELECT *\nFROM {name}\nLIMIT 100" if name else "SELECT 1 + 1 AS two"
 
     async def _open_panel(self, text: str) -> SqlPanel:
-        from odf_tui import sql_messages as told
-        from odf_tui.widgets.sql import SqlPanel
+        from odf_tui.features.sql import controller as told
+        from odf_tui.features.sql.sql_editor import SqlPanel
 
         panel = SqlPanel(text)
         panel.datasets = [row.name for row in self.rows if not row.missing]
@@ -149,7 +148,7 @@ class SqlPart(JobsPart):
             super().show_hints()
             return
         stop = [("^g", "cancel")] if self._asking else []
-        self.query_one(HintLine).show([Hint(key, word, "") for key, word in (*stop, *_HINTS)])
+        self.query_one(KeyHints).show([Hint(key, word, "") for key, word in (*stop, *_HINTS)])
 
     def dress_panes(self) -> None:
         """The editor is in the colours of the theme, too."""
@@ -180,7 +179,7 @@ class SqlPart(JobsPart):
 
     def on_sql_panel_columns_wanted(self, message: SqlPanel.ColumnsWanted) -> None:
         """Reads columns."""
-        from odf_tui import sql_messages as told
+        from odf_tui.features.sql import controller as told
 
         message.stop()
         ids = {row.name: row.id for row in self.rows}
@@ -238,7 +237,7 @@ class SqlPart(JobsPart):
 
     def on_sql_panel_asked(self, message: SqlPanel.Asked) -> None:
         """Hands the query to the worker."""
-        from odf_tui import sql_messages as told
+        from odf_tui.features.sql import controller as told
 
         message.stop()
         panel = self.sql_panel
@@ -261,7 +260,7 @@ class SqlPart(JobsPart):
 
     async def _submit(self, sql: str) -> None:
         from odf_engine.sql.query_text import one_line_summary
-        from odf_tui import sql_messages as told
+        from odf_tui.features.sql import controller as told
 
         try:
             job = await (await self.follower.link()).submit(Query(sql=sql), one_line_summary(sql))
@@ -290,8 +289,8 @@ class SqlPart(JobsPart):
 
     # --- What becomes of it ---
 
-    @on(EventsArrived)
-    def _query_events(self, message: EventsArrived) -> None:
+    @on(WorkerEvents)
+    def _query_events(self, message: WorkerEvents) -> None:
         if self._query_job:
             self.call_later(self._look_at_answer)  # once the book has them
 
@@ -332,28 +331,28 @@ class SqlPart(JobsPart):
             or (job.state.final and job.id == self._answered)
         ):
             return
-        from odf_tui.widgets.sql_parts import state_spans
+        from odf_tui.features.sql.sql_editor import state_spans
 
         panel.line.tell(*state_spans(job))
 
     # --- Results ---
 
     def _open_result(self, job: Job) -> None:
-        from odf_tui import sql_messages as told
+        from odf_tui.features.sql import controller as told
 
         result = known_result(job.result, Query) or QueryResult()
         if not result.path and result.output:
-            self.notify_line(f"its rows are in {plain(result.output)}")
+            self.notify_line(f"its rows are in {printable(result.output)}")
             return
         self.reads.start(
             "result",
-            lambda: open_window(self.source.result(result.path)),
+            lambda: load_window(self.source.result(result.path)),
             lambda opened, error: told.ResultOpened(job, opened, error),
         )
 
     def on_result_opened(self, message: told.ResultOpened) -> None:
         """Shows rows in front of those of the dataset."""
-        from odf_tui.widgets.sql_parts import pin_words
+        from odf_tui.features.sql.sql_editor import pin_words
 
         job, opened = message.job, message.opened
         if opened is None:
@@ -361,10 +360,10 @@ class SqlPart(JobsPart):
             return
         pane = self.data_pane
         while pane.front_view is not None and pane.front_view.kind == "sql":
-            pane.leave()
-        took = seconds_of(job, Timestamp.now())
+            pane.pop_view()
+        took = job_seconds(job, Timestamp.now())
         result = known_result(job.result, Query) or QueryResult()
-        note = "there are more, which are not kept" if result.truncated else elapsed(took or 0)
+        note = "there are more, which are not kept" if result.truncated else format_duration(took or 0)
         if pins := pin_words(result.pins, most=1):
             note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, "sql")
@@ -373,7 +372,7 @@ class SqlPart(JobsPart):
         self.show_hints()
 
     def _open_query(self, job: Job) -> None:
-        from odf_tui import sql_messages as told
+        from odf_tui.features.sql import controller as told
 
         self.reads.start(
             "question",

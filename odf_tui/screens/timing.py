@@ -18,21 +18,21 @@ from odf_engine.coordinator.protocol import BuildProjection, Job
 from odf_engine.coordinator.results import ProjectionResult
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.chain_state import Want
-from odf_tui.humane import count, explained, plain
-from odf_tui.jobwords import amounts
+from odf_tui.features.time_travel.controller import TimeOpened
+from odf_tui.features.time_travel.timeline import PointInTime
+from odf_tui.gateway.row_window import RowPrefix, slices_of
+from odf_tui.panes.data.view import TIME, TableView
 from odf_tui.screens.looking import LookingPart
 from odf_tui.screens.pane_data import DataPart
 from odf_tui.screens.pane_jobs import JobsPart
-from odf_tui.time_messages import TimeOpened
-from odf_tui.timeline import Place
-from odf_tui.widgets.chunks import open_window
-from odf_tui.widgets.views import TIME, View
-from odf_tui.windows import FirstRows, slices_of
+from odf_tui.state.model import BlockFilter
+from odf_tui.text.format import error_with_hint, format_count, printable
+from odf_tui.text.job_text import job_amounts
+from odf_tui.widgets.row_table import load_window
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.chunks import Opened
-    from odf_tui.widgets.timeline import TimePanel
+    from odf_tui.features.time_travel.timeline import TimePanel
+    from odf_tui.widgets.row_table import LoadedWindow
 
 REST_SECONDS: Final = 0.5
 _LOOK_SECONDS: Final = 0.1
@@ -42,13 +42,13 @@ _BACK: Final = "esc back to now"
 class Timing(JobsPart, DataPart, LookingPart):
     """The part of the workbench that shows rows at other times."""
 
-    _time_wanted: tuple[str, Place, bool] | None = None  # what is being read
-    _time_next: tuple[str, Place, bool] | None = None  # what is to be read after it
+    _time_wanted: tuple[str, PointInTime, bool] | None = None  # what is being read
+    _time_next: tuple[str, PointInTime, bool] | None = None  # what is to be read after it
     _rest_timer: Timer | None = None
     _asking_time: Worker[Any] | None = None
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, PointInTime]:
         """The times that were chosen, by dataset."""
         return {}
 
@@ -74,7 +74,9 @@ class Timing(JobsPart, DataPart, LookingPart):
 
     # --- What is to be shown ---
 
-    def go_to_time(self, dataset: str, place: Place, *, rested: bool = False, stay: bool = False) -> None:
+    def go_to_time(
+        self, dataset: str, place: PointInTime, *, rested: bool = False, stay: bool = False
+    ) -> None:
         """Shows the rows of a time: at once where they are here, else once the person rests.
 
         Args:
@@ -128,11 +130,11 @@ class Timing(JobsPart, DataPart, LookingPart):
         dataset, place, stay = self._time_wanted
         base = self.data_pane.rows_of(dataset)
 
-        def read() -> Opened:
+        def read() -> LoadedWindow:
             rows = base if base is not None and base.row_count >= place.rows else self.source.rows(dataset)
             if rows is None:
                 raise OdfError("there are no rows any more")
-            return open_window(FirstRows(rows, place.rows))
+            return load_window(RowPrefix(rows, place.rows))
 
         self.reads.start("time", read, lambda opened, error: TimeOpened(dataset, place, stay, opened, error))
 
@@ -145,50 +147,50 @@ class Timing(JobsPart, DataPart, LookingPart):
                 self.refuse_time(message.error)
             else:
                 rows = message.opened.window.row_count
-                title = f"{count(rows)} {'row' if rows == 1 else 'rows'}"
+                title = f"{format_count(rows)} {'row' if rows == 1 else 'rows'}"
                 self.show_time(message.dataset, message.place, message.opened, title)
                 if not message.stay:
                     self._go_to_newest(message.opened)
         self._read_time()
 
-    def _go_to_newest(self, opened: Opened) -> None:
+    def _go_to_newest(self, opened: LoadedWindow) -> None:
         """To the first of the rows that the block brought."""
         slices = slices_of(opened.window)
         row = slices[-1].start if slices else opened.window.row_count - 1
         self.data_pane.view.go_centred(max(row, 0))
 
-    def show_time(self, dataset: str, place: Place, opened: Opened, title: str) -> None:
+    def show_time(self, dataset: str, place: PointInTime, opened: LoadedWindow, title: str) -> None:
         """Puts the rows of a time in place of those of now."""
         pane = self.data_pane
         if pane.dataset == dataset:
-            pane.show_time(View(opened, title, _BACK, TIME, (0, 0), when=place.words))
+            pane.show_time(TableView(opened, title, _BACK, TIME, (0, 0), when=place.words))
             self.show_hints()
 
     # --- States, and rows as of an event time ---
 
-    def _ask_for_time(self, dataset: str, place: Place) -> None:
+    def _ask_for_time(self, dataset: str, place: PointInTime) -> None:
         self._rest_timer = None
         self._asking_time = self.run_worker(
             self._time_story(dataset, place), group="asking time", name="story", exclusive=True
         )
 
-    async def _time_story(self, dataset: str, place: Place) -> None:
+    async def _time_story(self, dataset: str, place: PointInTime) -> None:
         """Asks the worker for rows, and shows them; errors stand on the slider."""
         row = self.row_of(dataset)
         try:
             result = await self._projected(dataset, "" if row is None else row.name, place)
             file = result.file
-            opened = await asyncio.to_thread(lambda: open_window(self.source.file_rows(dataset, file)))
+            opened = await asyncio.to_thread(lambda: load_window(self.source.file_rows(dataset, file)))
         except Cancelled:
             self.tell_time("stopped: the rows are those of the title", "warn")
         except Exception as error:  # whatever it is, it is told, and the screen lives on
-            self.refuse_time(explained(error))
+            self.refuse_time(error_with_hint(error))
         else:
             self.tell_time()
             if self.places.get(dataset) == place:
                 self.show_time(dataset, place, opened, _title(result))
 
-    async def _projected(self, dataset: str, name: str, place: Place) -> ProjectionResult:
+    async def _projected(self, dataset: str, name: str, place: PointInTime) -> ProjectionResult:
         at = await asyncio.to_thread(self._block_hash, dataset, place) if place.axis == "at" else None
         self.tell_time("asks the worker")
         link = await self.follower.link()
@@ -204,8 +206,8 @@ class Timing(JobsPart, DataPart, LookingPart):
             raise
         return self._outcome_of(job, BuildProjection, place.words)
 
-    def _block_hash(self, dataset: str, place: Place) -> str:
-        lines = self.source.blocks(dataset, place.block, 1, Want()).lines
+    def _block_hash(self, dataset: str, place: PointInTime) -> str:
+        lines = self.source.blocks(dataset, place.block, 1, BlockFilter()).lines
         if not lines or lines[0].sequence_number != place.block:
             raise OdfError(f"there is no block {place.block} any more")
         return lines[0].hash
@@ -220,12 +222,12 @@ def _doing(job: Job | None) -> str:
     if job is None or job.started is None:
         return "waits for its turn · esc stops"
     seconds = (Timestamp.now().ns - Timestamp.parse(job.started).ns) / 1e9
-    words = plain(amounts(job)) or "looks"
+    words = printable(job_amounts(job)) or "looks"
     return f"{words} · {max(seconds, 0):.0f} s · esc stops"
 
 
 def _title(result: ProjectionResult) -> str:
     """Describe the rows of a projection."""
     key = ", ".join(result.key)
-    rows = f"{count(result.rows)} {'row' if result.rows == 1 else 'rows'}"
+    rows = f"{format_count(result.rows)} {'row' if result.rows == 1 else 'rows'}"
     return f"by {key} · {rows}" if key else rows

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Final
 from odf_engine.coordinator.protocol import Trace
 from odf_engine.errors import OdfError
 from odf_engine.provenance.model import TraceStep
-from odf_tui.humane import explained, size
-from odf_tui.inquiry import Inquiry
-from odf_tui.screens.looking import QUERY
+from odf_tui.features.provenance.trace_tree import TraceSession
+from odf_tui.panes.data.view import QUERY
 from odf_tui.screens.reading_blocks import BlockReading
-from odf_tui.screens.waiting import Waiting
-from odf_tui.state import Target
+from odf_tui.screens.waiting import JobsClient
+from odf_tui.state.model import Target
+from odf_tui.text.format import error_with_hint, format_bytes
 
 if TYPE_CHECKING:
-    from odf_tui.screens.trace_base import TraceBase
-    from odf_tui.source import RowWindow
+    from odf_tui.features.provenance.trace_screen import TraceBase
+    from odf_tui.gateway.row_window import RowWindow
 
 _FORMS: Final = (
     ("json", "JSON, as odf provenance --json has it", "j"),
@@ -28,14 +28,14 @@ _FORMS: Final = (
 )
 
 
-class TracingPart(Waiting, BlockReading):
+class TracingPart(JobsClient, BlockReading):
     """The part of the workbench that shows where rows come from.
 
     Attributes:
         left: what was asked when a place was gone to from there, and how many places were gone to then.
     """
 
-    left: tuple[Inquiry, int] | None = None
+    left: tuple[TraceSession, int] | None = None
 
     def do_trace(self) -> None:
         """Where the row under the cursor comes from."""
@@ -50,21 +50,21 @@ class TracingPart(Waiting, BlockReading):
 
     async def _trace(self, dataset: str, name: str, window: RowWindow, row: int, column: int) -> None:
         def read() -> tuple[int, str]:
-            from odf_tui.widgets.cells import scalar
+            from odf_tui.gateway.row_text import read_scalar
 
             names = window.columns.names
             at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
-            found = scalar(window, row, at) if at >= 0 else None
+            found = read_scalar(window, row, at) if at >= 0 else None
             if found is None or not found.is_valid:
                 raise OdfError("this row has no offset, or cannot be read")
             return found.as_py(), names[column]
 
         offset, value = await asyncio.to_thread(read)
         ours = value not in window.system_columns[:3]
-        self._show_trace(Inquiry(dataset, name, offset, value, self.source.rows, ours=ours))
+        self._show_trace(TraceSession(dataset, name, offset, value, self.source.rows, ours=ours))
 
-    def _show_trace(self, inquiry: Inquiry) -> None:
-        from odf_tui.screens.trace_screen import TraceScreen
+    def _show_trace(self, inquiry: TraceSession) -> None:
+        from odf_tui.features.provenance.trace_screen import TraceScreen
 
         if self.app.screen is not self:  # the key was pressed twice, or another one since
             return
@@ -100,7 +100,7 @@ class TracingPart(Waiting, BlockReading):
 
     def do_back(self) -> None:
         """Back to where a link was followed from; to the trace, if it was one of its lines."""
-        from odf_tui.screens.blocks import BlockReader
+        from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
         left = self.left
         if left is None or len(self.trail) != left[1]:
@@ -108,15 +108,15 @@ class TracingPart(Waiting, BlockReading):
             return
         self.left = None
         self.return_to_spot()
-        if isinstance(self.app.screen, BlockReader):
+        if isinstance(self.app.screen, BlockDialog):
             self.app.screen.dismiss(None)
         self.call_later(self._show_trace, left[0])
 
     # --- Files ---
 
     def _save_trace(self, screen: TraceBase) -> None:
-        from odf_tui.screens.dialogs import Picker
-        from odf_tui.widgets.choices import Choice
+        from odf_tui.widgets.choice_list import Choice
+        from odf_tui.widgets.dialogs import PickerDialog
 
         if screen.trace.top.row(0).step is None:
             screen.say("nothing is known yet")
@@ -127,14 +127,13 @@ class TracingPart(Waiting, BlockReading):
             if form is not None:
                 self.start(self._write_trace(screen, form))
 
-        self.app.push_screen(Picker("Write the trace as", choices, typing=False), chosen)
+        self.app.push_screen(PickerDialog("Write the trace as", choices, typing=False), chosen)
 
     async def _write_trace(self, screen: TraceBase, form: str) -> None:
-        from odf_tui.screens.dialogs import Confirm
-        from odf_tui.screens.saving import SaveDialog
-        from odf_tui.tracefiles import answer_of, dot_of, json_of
+        from odf_tui.features.provenance.trace_text import complete_trace, dot_of, json_of
+        from odf_tui.widgets.dialogs import ConfirmDialog, SaveDialog
 
-        inquiry, step = screen.inquiry, await asyncio.to_thread(answer_of, screen.trace)
+        inquiry, step = screen.inquiry, await asyncio.to_thread(complete_trace, screen.trace)
         short = inquiry.name.rpartition("/")[2].rpartition(".")[2]
         path = await self.app.push_screen_wait(
             SaveDialog(f"Write the trace of row {inquiry.offset} to", f"{short}-{inquiry.offset}.{form}")
@@ -143,15 +142,15 @@ class TracingPart(Waiting, BlockReading):
             return
         question = f"{path.name} is there already. Write it anew?"
         if path.is_file() and not await self.app.push_screen_wait(
-            Confirm(question, "What it has now is lost.")
+            ConfirmDialog(question, "What it has now is lost.")
         ):
             return
         try:
             written = await asyncio.to_thread(_write, path, json_of if form == "json" else dot_of, step)
         except OSError as error:
-            screen.say(explained(error))
+            screen.say(error_with_hint(error))
         else:
-            screen.say(f"{path.name}: {size(written)} written")
+            screen.say(f"{path.name}: {format_bytes(written)} written")
 
 
 def _write(path: Path, form: Callable[[TraceStep], str], step: TraceStep) -> int:

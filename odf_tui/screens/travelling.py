@@ -16,23 +16,23 @@ from textual import on
 from odf_engine.coordinator.results import ProjectionResult
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import looks_like_time, parse_user_time
-from odf_tui.actions.base import PANES
-from odf_tui.actions.keymap import Hint
-from odf_tui.humane import count
-from odf_tui.messages import RowsOpened
-from odf_tui.screens.looking import STATE, Rows
+from odf_tui.actions.model import PANES, Hint
+from odf_tui.features.time_travel.controller import BlockLocated, Probed, TimelineRead
+from odf_tui.features.time_travel.timeline import MAX_PROBED, BlockAxis, EventTimeAxis, PointInTime
+from odf_tui.gateway.protocol import Timeline
+from odf_tui.gateway.row_window import RowPrefix, slices_of
+from odf_tui.panes.data.view import STATE, TIME, TableStack
+from odf_tui.screens.looking import ExportableRows
 from odf_tui.screens.timing import Timing
-from odf_tui.state import DatasetRow, Target
-from odf_tui.time_messages import BlockLocated, Probed, TimelineRead
-from odf_tui.timeline import MOST_PROBED, BlockAxis, EventAxis, Place, Timeline
-from odf_tui.widgets.status import HintLine
-from odf_tui.widgets.views import TIME, ViewsPane
-from odf_tui.windows import FirstRows, slices_of
+from odf_tui.services.controller import RowsOpened
+from odf_tui.state.model import DatasetRow, Target
+from odf_tui.text.format import format_count
+from odf_tui.widgets.status_bar import KeyHints
 
 if TYPE_CHECKING:
     from textual.await_remove import AwaitRemove
 
-    from odf_tui.widgets.timeline import TimePanel, TimeTrack
+    from odf_tui.features.time_travel.timeline import TimePanel, TimeSlider
 
 _FIRST_PROBES: Final = 32
 _PROBES: Final = 128
@@ -95,8 +95,10 @@ class TravellingPart(Timing):
             exclusive=True,
         )
 
-    async def _show_slider(self, dataset: str, line: Timeline, place: Place | None, *, wanted: bool) -> None:
-        from odf_tui.widgets.timeline import TimePanel
+    async def _show_slider(
+        self, dataset: str, line: Timeline, place: PointInTime | None, *, wanted: bool
+    ) -> None:
+        from odf_tui.features.time_travel.timeline import TimePanel
 
         self._close_slider()
         if self._slider_leaving is not None:
@@ -130,7 +132,7 @@ class TravellingPart(Timing):
         """Asks some more files what they know of themselves."""
         line, stops = panel.track.blocks.line, list(islice(panel.order, files))
         panel.probed += len(stops)
-        if stops and panel.probed <= MOST_PROBED:
+        if stops and panel.probed <= MAX_PROBED:
             self.reads.start("probe", partial(line.probe, stops), lambda found, _: Probed(line, found or []))
 
     @on(Probed)
@@ -142,7 +144,7 @@ class TravellingPart(Timing):
 
     # --- Where the rows are ---
 
-    @on(ViewsPane.Other)
+    @on(TableStack.Other)
     def _other_rows(self) -> None:
         """Another dataset is shown: its own slider comes, if a time was chosen for it."""
         pane, panel = self.data_pane, self.time_panel
@@ -202,19 +204,19 @@ class TravellingPart(Timing):
         """On the slider its own keys."""
         panel = self.time_panel
         if panel is not None and self.focused is panel.line:
-            self.query_one(HintLine).show([Hint("⏎", "go there", ""), Hint("esc", "back to the slider", "")])
+            self.query_one(KeyHints).show([Hint("⏎", "go there", ""), Hint("esc", "back to the slider", "")])
             return
         if panel is None or not panel.track.has_keys:
             super().show_hints()
             return
-        other = "blocks" if isinstance(panel.track.axis, EventAxis) else "event time"
+        other = "blocks" if isinstance(panel.track.axis, EventTimeAxis) else "event time"
         hints = [Hint("←→", "move", ""), Hint("[ ]", "further", ""), Hint("@", other, "travel")]
         hints += [Hint("t", "type", ""), Hint("K", "state", "current_state"), Hint("⏎", "keep", "")]
-        self.query_one(HintLine).show([*hints, Hint("esc", "now", "up"), Hint("?", "keys", "help")])
+        self.query_one(KeyHints).show([*hints, Hint("esc", "now", "up"), Hint("?", "keys", "help")])
 
     def _switch_axis(self, panel: TimePanel) -> None:
         track = panel.track
-        if isinstance(track.axis, EventAxis):
+        if isinstance(track.axis, EventTimeAxis):
             track.choose(track.blocks)
         elif not track.blocks.line.timed:
             self.notify_line("these rows have no event time: there are only blocks to move along", "warn")
@@ -228,7 +230,7 @@ class TravellingPart(Timing):
         if track.chosen:
             self._slid(panel)
 
-    def on_time_track_moved(self, message: TimeTrack.Moved) -> None:
+    def on_time_slider_moved(self, message: TimeSlider.Moved) -> None:
         """The rows follow."""
         message.stop()
         if (panel := self.time_panel) is not None:
@@ -238,7 +240,7 @@ class TravellingPart(Timing):
         place = panel.track.axis.place(self._time_keys.get(panel.dataset))
         self.go_to_time(panel.dataset, place, rested=rested)
 
-    def on_time_track_pressed(self, message: TimeTrack.Pressed) -> None:
+    def on_time_slider_pressed(self, message: TimeSlider.Pressed) -> None:
         """A key of the slider."""
         message.stop()
         panel = self.time_panel
@@ -247,7 +249,7 @@ class TravellingPart(Timing):
         match message.what:
             case "type":
                 panel.ask()
-                self.query_one(HintLine).clear()
+                self.query_one(KeyHints).clear()
                 self.show_hints()
             case "keep":
                 if not self.ask_now():
@@ -279,7 +281,7 @@ class TravellingPart(Timing):
             return
         track = panel.track
         try:
-            if isinstance(track.axis, EventAxis):
+            if isinstance(track.axis, EventTimeAxis):
                 self._arrive_at(panel, parse_user_time(text).ms)
             elif looks_like_time(text):
                 self._arrive_at(panel, track.blocks.stop_at(parse_user_time(text).ms))
@@ -308,10 +310,10 @@ class TravellingPart(Timing):
         track = panel.track
         if isinstance(track.axis, BlockAxis) and position < 0:
             line = track.blocks.line
-            first = f"block {count(line.blocks[0])}, {track.blocks.ends()[0]}"
+            first = f"block {format_count(line.blocks[0])}, {track.blocks.ends()[0]}"
             self.refuse_time(f"nothing was known then: the first rows came with {first}")
             return
-        if isinstance(track.axis, EventAxis) and position < track.axis.least:
+        if isinstance(track.axis, EventTimeAxis) and position < track.axis.least:
             self.refuse_time(f"nothing had happened by then: the first is of {track.axis.ends()[0]}")
             return
         track.go(position)
@@ -339,7 +341,7 @@ class TravellingPart(Timing):
         else:
             self.start(self._state_of_time(row, place, choose=True))
 
-    async def _state_of_time(self, row: DatasetRow, place: Place, *, choose: bool) -> None:
+    async def _state_of_time(self, row: DatasetRow, place: PointInTime, *, choose: bool) -> None:
         key = await self.key_for(row, choose=choose)
         if not key:
             return
@@ -349,7 +351,7 @@ class TravellingPart(Timing):
             return
         self._set_key(row.id, place, tuple(key))
 
-    def _set_key(self, dataset: str, place: Place, key: tuple[str, ...] | None) -> None:
+    def _set_key(self, dataset: str, place: PointInTime, key: tuple[str, ...] | None) -> None:
         self._time_keys[dataset] = key
         self.go_to_time(dataset, replace(place, key=key), rested=True)
 
@@ -363,34 +365,36 @@ class TravellingPart(Timing):
     def do_statistics(self) -> None:
         """Of the rows as at a block, which are in no file of their own: they are written to one first."""
         row, view, window = self.graph.row, self.data_pane.front_view, self.data_pane.window
-        if row is None or view is None or view.kind != TIME or not isinstance(window, FirstRows):
+        if row is None or view is None or view.kind != TIME or not isinstance(window, RowPrefix):
             super().do_statistics()
         elif not window.row_count:
             self.notify_line("there are no rows to count", "warn")
         elif window.row_count > _SPOOLED:
-            most = count(_SPOOLED)
+            most = format_count(_SPOOLED)
             self.notify_line(f"statistics of more than {most} rows of another time: E writes them", "warn")
         else:
             self.start(self._statistics_of_time(row, window, view.when))
 
-    async def _statistics_of_time(self, row: DatasetRow, window: FirstRows, when: str) -> None:
+    async def _statistics_of_time(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
         self.notify_line("the rows are written for counting …")
         file = await asyncio.to_thread(self.source.spool, window)
         self.show_statistics(row.id, row.name, file, f"Statistics of {row.name} {when}", "what pane 3 shows")
 
-    def _exportable(self, row: DatasetRow) -> list[Rows]:
+    def _exportable(self, row: DatasetRow) -> list[ExportableRows]:
         """The first rows of a dataset need no file of their own."""
         pane = self.data_pane
         view, window, marked = pane.front_view, pane.window, pane.marked()
         if view is None or view.kind != TIME or window is None:
             return super()._exportable(row)
-        place, first = self.places.get(row.id), isinstance(window, FirstRows)
+        place, first = self.places.get(row.id), isinstance(window, RowPrefix)
         what = "as of then" if place is not None and place.axis == "of" else "as at then"
-        found: list[Rows] = []
+        found: list[ExportableRows] = []
         if marked:
             rows = sum(stop - start for start, stop in marked)
-            found.append(Rows(f"{count(rows)} marked", None if first else window, marked))
+            found.append(ExportableRows(f"{format_count(rows)} marked", None if first else window, marked))
         if window.row_count:
             shown = [(0, window.row_count)] if first else []
-            found.append(Rows(f"{what}: {count(window.row_count)}", None if first else window, shown))
-        return [*found, Rows(f"all {count(row.records)} rows of now", None)]
+            found.append(
+                ExportableRows(f"{what}: {format_count(window.row_count)}", None if first else window, shown)
+            )
+        return [*found, ExportableRows(f"all {format_count(row.records)} rows of now", None)]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odf_engine.coordinator.protocol import Pull
-from odf_tui.humane import plain
-from odf_tui.remotes import sources
 from odf_tui.screens.base import Parts
-from odf_tui.state import DatasetRow, Standing, inputs_first
+from odf_tui.state.model import DatasetRow, TrustRequest, in_dependency_order
+from odf_tui.text.format import printable
+from odf_tui.text.remotes import pull_remotes
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.lines import Span
+    from odf_tui.text.format import Span
 
 _DOES = 30
 
@@ -38,13 +38,15 @@ class Trusting(Parts):
         self.start(self._ask(row, pull))
 
     async def _ask(self, row: DatasetRow, pull: bool) -> None:
-        from odf_tui.screens.dialogs import Oath
+        from odf_tui.widgets.dialogs import TypedConfirmation
 
         standing = await asyncio.to_thread(self.source.standing, row.id)
         words = ("yes", row.name)
         title = f"May {row.name} run this here?"
         asks = "type yes to allow exactly this"
-        if not await self.app.push_screen_wait(Oath(title, standing_lines(row, standing), words, asks)):
+        if not await self.app.push_screen_wait(
+            TypedConfirmation(title, trust_request_lines(row, standing), words, asks)
+        ):
             self.notify_line(f"{row.name} is not trusted: nothing of it ran", "warn")
             return
         await asyncio.to_thread(self.source.trust, row.id, standing)
@@ -55,9 +57,9 @@ class Trusting(Parts):
 
     def pull_of(self, row: DatasetRow) -> Pull:
         """The request that pulls a dataset, after those that it is made from, or from elsewhere."""
-        if known := sources(row.remotes):
+        if known := pull_remotes(row.remotes):
             return Pull(dataset=row.id, url=known[0].url)
-        after = inputs_first(self.rows, [row.id])
+        after = in_dependency_order(self.rows, [row.id])
         return Pull(dataset=row.id, after=[each for each in after if each != row.id])
 
     async def _untrust(self, row: DatasetRow) -> None:
@@ -66,10 +68,10 @@ class Trusting(Parts):
         self.reads.datasets()
 
 
-def standing_lines(row: DatasetRow, standing: Standing) -> Sequence[Sequence[Span]]:
+def trust_request_lines(row: DatasetRow, standing: TrustRequest) -> Sequence[Sequence[Span]]:
     """Who wrote a dataset, and everything that would run."""
-    whence = f"came from {plain(standing.origin)}" if standing.origin else "was written by somebody else"
-    lines: list[list[Span]] = [[(f" {plain(row.name)}", "strong"), (f" {whence}", "")]]
+    whence = f"came from {printable(standing.origin)}" if standing.origin else "was written by somebody else"
+    lines: list[list[Span]] = [[(f" {printable(row.name)}", "strong"), (f" {whence}", "")]]
     if standing.before:
         lines.append([(" It was trusted before; then a block changed its source.", "warn")])
     block = ""
@@ -79,5 +81,5 @@ def standing_lines(row: DatasetRow, standing: Standing) -> Sequence[Sequence[Spa
             lines += [[], [(" As block ", "muted"), (f"…{block[-8:]}", "muted"), (" says, it", "muted")]]
         for at, text in enumerate(run.text.splitlines() or [""]):
             does = run.does if not at else ""
-            lines.append([(f"   {does:<{_DOES}} ", "muted"), (plain(text), "strong")])
+            lines.append([(f"   {does:<{_DOES}} ", "muted"), (printable(text), "strong")])
     return lines

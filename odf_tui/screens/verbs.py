@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from textual.widgets import Input
 
-from odf_tui.actions.base import PANES
+from odf_tui.actions.model import PANES
 from odf_tui.screens.finding import Finding
 
 
@@ -124,7 +124,7 @@ class Verbs(Finding):
 
     def do_copy(self) -> None:
         """Copies what is selected in the pane."""
-        found = self.front.copied()
+        found = self.front.selection()
         if found is None:
             self.notify_line("nothing is selected here", "warn")
         else:
@@ -132,4 +132,4 @@ class Verbs(Finding):
 
     def do_quit(self) -> None:
         """Leaves; what runs goes on."""
-        self.station.leave([f"{job.kind} {job.target}" for job in self.book.open()])
+        self.station.leave([f"{job.kind} {job.target}" for job in self.book.active_jobs()])

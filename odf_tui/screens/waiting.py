@@ -15,11 +15,11 @@ _STOPPING_TICKS: Final = 40
 R = TypeVar("R")
 
 
-class Left(Exception):
+class LeftRunning(Exception):
     """The person does not wait any longer; the job goes on."""
 
 
-class Waiting(Parts):
+class JobsClient(Parts):
     """The part of the workbench that waits for jobs."""
 
     async def result_of(self, request: JobRequest[R], target: str, title: str, *, leaves: bool = False) -> R:
@@ -36,13 +36,13 @@ class Waiting(Parts):
             Cancelled: the job was cancelled.
             OdfError: the job failed, or there is no worker.
         """
-        from odf_tui.screens.progress import JobDialog
+        from odf_tui.widgets.dialogs import JobProgressDialog
 
         link = await self.follower.link()
         job_id = await link.submit(cast("Request", request), target)
-        how = await self.app.push_screen_wait(JobDialog(title, self.book, job_id, leaves=leaves))
+        how = await self.app.push_screen_wait(JobProgressDialog(title, self.book, job_id, leaves=leaves))
         if how == "leave":
-            raise Left
+            raise LeftRunning
         if how == "stop":
             with suppress(OdfError):  # it may have ended meanwhile
                 await link.cancel(job_id)

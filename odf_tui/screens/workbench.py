@@ -7,9 +7,7 @@ from typing import ClassVar, Final
 from textual import on
 from textual.binding import Binding, BindingType
 
-from odf_tui import actions
-from odf_tui.humane import count
-from odf_tui.messages import DetailRead
+from odf_tui.actions import table
 from odf_tui.screens.announcing import Announcing
 from odf_tui.screens.column_lineage import ColumnLineagePart
 from odf_tui.screens.differing import DifferingPart
@@ -22,7 +20,9 @@ from odf_tui.screens.remembering import Remembering
 from odf_tui.screens.sql import SqlPart
 from odf_tui.screens.tracing import TracingPart
 from odf_tui.screens.travelling import TravellingPart
-from odf_tui.widgets.lines import LineView
+from odf_tui.services.controller import DetailRead
+from odf_tui.text.format import format_count
+from odf_tui.widgets.line_view import LineView
 
 _EARLY_SECONDS: Final = 0.2
 
@@ -47,7 +47,7 @@ class Workbench(
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
     VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, f"press('{key}')", show=False) for key in actions.all_keys()
+        Binding(key, f"press('{key}')", show=False) for key in table.all_keys()
     ]
 
     def on_mount(self) -> None:
@@ -70,7 +70,7 @@ class Workbench(
         self.book.load(*jobs)
         self.jobs_pane.view.load()
         self.show_datasets(rows)
-        if self.book.open():
+        if self.book.active_jobs():
             self._news_of_jobs()  # a second passes for them, too
         return True
 
@@ -80,7 +80,9 @@ class Workbench(
         self.station.read_dialog_styles()
         if self.key_problems:
             more = len(self.key_problems) - 1
-            self.notify_line(self.key_problems[0] + (f" (and {count(more)} more: ?)" if more else ""), "warn")
+            self.notify_line(
+                self.key_problems[0] + (f" (and {format_count(more)} more: ?)" if more else ""), "warn"
+            )
         self.run_worker(self.follower.run(), group="worker", name="worker")
 
     @on(DetailRead)

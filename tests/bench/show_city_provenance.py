@@ -28,7 +28,7 @@ from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.views.as_at import resolve_as_at
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_tui.cli.provenance_tree import draw
+from odf_tui.cli.provenance import draw
 from tests.transform.city import City
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -24,7 +24,7 @@ from odf_engine.workspace.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "jobs-detach-reattach.txt"
-ODF = (sys.executable, "-c", "from odf_tui.cli.main import main; main()")
+ODF = (sys.executable, "-c", "from odf_tui.main import main; main()")
 PARTS = 60
 
 MANIFEST = """\

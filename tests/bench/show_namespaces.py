@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_blocks, add_files, make_root
 
-ODF = (sys.executable, "-c", "from odf_tui.cli.main import main; main()")
+ODF = (sys.executable, "-c", "from odf_tui.main import main; main()")
 NEAR, FAR = "odf-near", "odf-far"
 ADDRESS = "10.213.7.2"
 SLICES, MEGABYTE = 60, 1_000_000

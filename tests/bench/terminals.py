@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-ODF = (sys.executable, "-c", "from odf_tui.cli.main import main; main()")
+ODF = (sys.executable, "-c", "from odf_tui.main import main; main()")
 
 QUIET: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 

@@ -20,7 +20,7 @@ from unittest import mock
 
 import pytest
 
-from odf_tui.cli.main import main
+from odf_tui.main import main
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Odf:
         self.workspace.add(read_manifests(MANIFESTS, "test"))
         self.asked: list[Request] = []
         self.results: dict[str, dict[str, Any]] = {}
-        for module in ("data", "verifying"):
+        for module in ("pull", "verify"):
             monkeypatch.setattr(f"odf_tui.cli.{module}.follow", self._follow)
 
     def _follow(self, workspace: Workspace, requests: list[tuple[Request, str]]) -> list[Job]:

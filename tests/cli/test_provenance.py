@@ -13,8 +13,8 @@ import msgspec
 from odf_engine.provenance.model import InputRows, ProducingTransaction, RowSource, TraceStep
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import Options
-from odf_tui.cli.provenance_dot import graph
-from odf_tui.cli.provenance_tree import draw, rows_text
+from odf_tui.cli.provenance import draw, rows_text
+from odf_tui.text.lineage_text import graph
 from tests.cli.conftest import Odf
 
 

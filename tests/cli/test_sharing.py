@@ -27,8 +27,8 @@ from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.pulling import Asked, wanted
-from odf_tui.cli.sharing import _pull_command
+from odf_tui.cli.pull import PullArguments, resolve_targets
+from odf_tui.cli.repositories import _pull_command
 from tests.cli.conftest import Odf, Ran, call_odf
 from tests.sync.builders import (
     add_blocks,
@@ -530,7 +530,7 @@ def test_what_comes_from_elsewhere_is_not_made_here(tmp_path: Path) -> None:
         ids = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
         return [
             (each.target, each.url, {ids.get(dataset, dataset) for dataset in each.after})
-            for each in wanted(workspace, Asked(names, **more))
+            for each in resolve_targets(workspace, PullArguments(names, **more))
         ]
 
     assert order("g") == [("g", None, {"f", "e"})]

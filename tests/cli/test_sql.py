@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.views.query_results import ResultRows, sweep, write
-from odf_tui.cli.rows import write_table
+from odf_tui.cli.sql import write_table
 from tests.cli.conftest import Odf, Ran, _environment
 
 BY_STATION = (

@@ -54,7 +54,7 @@ from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.main import main
+from odf_tui.main import main
 from tests.cli.conftest import Odf, Ran, _environment, call_odf
 
 HOSTILE = "a\x1b[8mb\x1b]52;c;aGk=\x07c\x9b31md\re\u202ef\u2066g\u2028h\x7f"

@@ -97,9 +97,7 @@ def test_on_a_terminal_it_asks(workspace: Workspace) -> None:
 def test_a_definition_from_the_web_is_not_ones_own(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "odf_tui.cli.datasets._download", lambda url: MANIFEST.replace("foreign", "web") + "---"
-    )
+    monkeypatch.setattr("odf_tui.cli.add._download", lambda url: MANIFEST.replace("foreign", "web") + "---")
     result = run(workspace, "add", "https://host/manifest.yaml")
     assert result.exit_code == 0 and "odf trust web" in result.stderr
     shown = document(workspace, "show", "web")

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from odf_engine.errors import Conflict, InvalidManifest, UsageError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.templates import ROOT
 from odf_tui.cli.verbs import cli
+from odf_tui.gateway.samples import ROOT
 from tests.cli.conftest import Odf
 
 

@@ -147,7 +147,7 @@ def test_an_endless_manifest_of_a_server_is_refused(
         assert "endless.yaml: the answer has more than 16,777,216 bytes" in ran.err
         assert server.sent < 64 << 20
 
-        monkeypatch.setattr("odf_tui.cli.datasets._DOWNLOAD_SECONDS", 0.5)
+        monkeypatch.setattr("odf_tui.cli.add._DOWNLOAD_SECONDS", 0.5)
         for name, answer in (
             ("body", head + b"\r\n" + b"#" * 9000),
             ("head", head + b"X-More: " + b"x" * 9000),

@@ -31,8 +31,9 @@ from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.workspace import discovery
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import query_history, snapshot, terminal
-from odf_tui.app import _source
+from odf_tui.main import _source
+from odf_tui.state import query_history, saved_session
+from odf_tui.theming import terminal
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import make_derivative, make_root
 
@@ -111,7 +112,7 @@ def _work(folder: Path, there: Path) -> None:
         download.write(b"data")
         download.close()
     with suppress(OdfError, OSError):
-        snapshot.save(folder, _source(folder))
+        saved_session.save_snapshot(folder, _source(folder))
     terminal._into_file("copied", odf / "cache", "")
     for name in ("spark.log", "sandbox.log"):
         with suppress(OSError), open_file(odf / name, "ab") as log:

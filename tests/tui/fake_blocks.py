@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from odf_engine.errors import NotFound, UsageError
-from odf_tui.chain_state import (
+from odf_tui.state.model import (
     BlockBytes,
+    BlockDocument,
+    BlockFilter,
+    BlockLink,
     BlockPage,
-    BlockText,
+    BlockRef,
+    BlockSummary,
+    ByteRange,
     CheckpointFacts,
-    Link,
-    Piece,
+    DatasetRow,
     Revision,
+    Target,
     Transaction,
-    Want,
-    Which,
 )
-from odf_tui.state import BlockLine, DatasetRow, Target
 
 KINDS = ("Seed", "SetPollingSource", "SetInfo", "SetDataSchema")
 WHAT = {"AddData": "+1 000 rows, watermark → 2024-03-10", "Seed": "of a root"}
@@ -41,23 +43,23 @@ class FakeBlocks:
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[tuple[str, int | None, int, Want]] = []
+        self.asked: list[tuple[str, int | None, int, BlockFilter]] = []
         self.transactions: dict[tuple[str, int], Transaction] = {}
-        self.lines: dict[str, list[BlockLine]] = {}
+        self.lines: dict[str, list[BlockSummary]] = {}
         self.broken: set[str] = set()
-        self.texts: dict[tuple[str, int], BlockText] = {}
+        self.texts: dict[tuple[str, int], BlockDocument] = {}
         self.revisions: dict[tuple[str, int], Revision] = {}
         self.proven: set[str] = set()
         self.owned = True
-        self.bytes: dict[tuple[str, Which], BlockBytes] = {}
+        self.bytes: dict[tuple[str, BlockRef], BlockBytes] = {}
 
-    def _chain(self, dataset: str) -> list[BlockLine]:
+    def _chain(self, dataset: str) -> list[BlockSummary]:
         if dataset in self.lines:
             return self.lines[dataset]
         row = next(row for row in self.rows_ if row.id == dataset)
         return [fake_line(number) for number in range(row.blocks)]
 
-    def blocks(self, dataset: str, first: int | None, limit: int, want: Want) -> BlockPage:
+    def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
         """Some blocks."""
         self.asked.append((dataset, first, limit, want))
         text = want.text.lower()
@@ -100,30 +102,30 @@ class FakeBlocks:
             raise NotFound(f"there is no block {text}: they go from 0 to {last}")
         return int(text)
 
-    def block(self, dataset: str, which: Which) -> BlockText:
+    def block(self, dataset: str, which: BlockRef) -> BlockDocument:
         """Some YAML; what the test says of it."""
         if isinstance(which, str):
-            return BlockText("", hash=which, problem="its bytes are damaged\nget it again")
+            return BlockDocument("", hash=which, problem="its bytes are damaged\nget it again")
         if (dataset, which) in self.texts:
             return self.texts[dataset, which]
         yaml = f"kind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: {which}\n"
-        links: tuple[Link, ...] = ()
+        links: tuple[BlockLink, ...] = ()
         if which:
             yaml += f"  prevBlockHash: {hash_of(which - 1)}\n"
-            links = (Link(hash_of(which - 1), Target(dataset, "blocks", which - 1)),)
-        return BlockText(yaml, self.transactions.get((dataset, which)), "", which, hash_of(which), links)
+            links = (BlockLink(hash_of(which - 1), Target(dataset, "blocks", which - 1)),)
+        return BlockDocument(yaml, self.transactions.get((dataset, which)), "", which, hash_of(which), links)
 
-    def revision(self, dataset: str, which: Which) -> Revision:
+    def revision(self, dataset: str, which: BlockRef) -> Revision:
         """What the test says."""
         if (dataset, which) in self.revisions:
             return self.revisions[dataset, int(which)]
         raise UsageError(f"block {which} is AddData: only queries, sources, schemas and descriptions change")
 
-    def block_bytes(self, dataset: str, which: Which) -> BlockBytes:
+    def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
         """Four bytes; or what the test says."""
         number = which if isinstance(which, int) else None
         made = BlockBytes(
-            number, hash_of(number or 0), b"\x14\0\0\0", (Piece(0, 4, "manifest", "begins", False),)
+            number, hash_of(number or 0), b"\x14\0\0\0", (ByteRange(0, 4, "manifest", "begins", False),)
         )
         return self.bytes.get((dataset, which), made)
 
@@ -132,9 +134,9 @@ class FakeBlocks:
         return CheckpointFacts(checkpoint, 4096, at, True, None)
 
 
-def fake_line(number: int) -> BlockLine:
+def fake_line(number: int) -> BlockSummary:
     """A block of a made up chain."""
     event = KINDS[number] if number < len(KINDS) else "AddData"
     rows = 1000 if event == "AddData" else None
     minute = f"2024-03-{number % 27 + 1:02d}T08:{number % 60:02d}:00Z"
-    return BlockLine(number, hash_of(number), minute, event, rows, WHAT.get(event, "of it"))
+    return BlockSummary(number, hash_of(number), minute, event, rows, WHAT.get(event, "of it"))

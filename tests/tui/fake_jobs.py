@@ -7,7 +7,15 @@ from pathlib import Path
 
 from odf_engine.coordinator.protocol import Job, JournalEvent, Pull, Request
 from odf_engine.errors import OdfError
-from odf_tui.logs import LogPage, Written, file_end, file_head, file_line, merged, searched_text
+from odf_tui.state.job_book import (
+    LogPage,
+    WrittenBlock,
+    file_end,
+    file_head,
+    format_log_line,
+    log_search_text,
+    merge_log_entries,
+)
 
 
 class FakeLogs:
@@ -16,7 +24,7 @@ class FakeLogs:
     def __init__(self) -> None:
         super().__init__()
         self.pages: list[tuple[int | None, int | None]] = []
-        self.blocks_of: dict[str, list[Written]] = {}
+        self.blocks_of: dict[str, list[WrittenBlock]] = {}
         self.requests: dict[str, Request] = {}
         self.stopped = 0
 
@@ -38,20 +46,20 @@ class FakeLogs:
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
         """The next line with a text."""
-        lines = merged(self.log(job))
-        found = [line.seq for line in lines if text.lower() in searched_text(line)]
+        lines = merge_log_entries(self.log(job))
+        found = [line.seq for line in lines if text.lower() in log_search_text(line)]
         if back:
             return max((seq for seq in found if seq < start), default=None)
         return min((seq for seq in found if seq > start), default=None)
 
     def save_log(self, job: Job, path: Path, *, replace: bool) -> int:
         """Into a file."""
-        lines = [file_line(line) for line in merged(self.log(job.id))]
+        lines = [format_log_line(line) for line in merge_log_entries(self.log(job.id))]
         with path.open("w" if replace else "x", encoding="utf-8") as file:
             file.write("\n".join([*file_head(job), *lines, *file_end(job)]) + "\n")
         return len(lines)
 
-    def written(self, job: str) -> list[Written]:
+    def written(self, job: str) -> list[WrittenBlock]:
         """What the test says."""
         return self.blocks_of.get(job, [])
 

@@ -8,9 +8,8 @@ import pyarrow as pa
 
 from odf_engine.views.statistics import ColumnStatistics, FrequentValue, Statistics
 from odf_engine.workspace.column_lineage import ColumnGraph
-from odf_tui.looks import Known
-from odf_tui.source import RowWindow
-from odf_tui.timeline import Probe
+from odf_tui.gateway.protocol import FileTimeRange, TableDescription
+from odf_tui.gateway.row_window import RowWindow
 
 HOURS = [3, 12, 41, 80, 96, 70, 55, 40, 31, 22, 14, 9, 8, 6, 4, 2, 1, 1, 0, 1]
 _PLACES = (
@@ -96,16 +95,16 @@ class FakeTimeline:
         self.schemas: Sequence[int] = [2] if len(self.rows) > 2 else []
         self.probed: list[int] = []
 
-    def probe(self, stops: Sequence[int]) -> list[Probe]:
+    def probe(self, stops: Sequence[int]) -> list[FileTimeRange]:
         """An hour of event time a row."""
         self.probed += stops
         hour, day = 3_600_000, 1_709_251_200_000
-        found: list[Probe] = []
+        found: list[FileTimeRange] = []
         for stop in stops:
             first, last = self.rows[stop - 1] if stop else 0, self.rows[stop] - 1
             moments = (day + first * hour,) if stop % 4 == 3 else ()
             group = (last - first + 1, day + first * hour, day + last * hour)
-            found.append(Probe(stop, bool(moments), (group,), moments))
+            found.append(FileTimeRange(stop, bool(moments), (group,), moments))
         return found
 
 
@@ -125,12 +124,12 @@ class FakeLooks:
     unspooled: list[str]
     timelines: dict[str, FakeTimeline]
 
-    def described(self, dataset: str, file: str | None) -> Known:
+    def described(self, dataset: str, file: str | None) -> TableDescription:
         """Eight columns."""
         whole = (file or dataset) in self.counted
         comments = {"pm25": "micrograms of fine dust in a cubic metre of air"}
         statistics = Statistics(7200, COUNTED if whole else TOLD)
-        return Known(statistics, whole, TYPES, ("offset", "event_time"), comments)
+        return TableDescription(statistics, whole, TYPES, ("offset", "event_time"), comments)
 
     def primary_key(self, dataset: str) -> list[str]:
         """The key."""

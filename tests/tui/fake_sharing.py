@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from odf_engine.errors import AlreadyExists
-from odf_tui.share_source import Branches, Place
-from odf_tui.state import BlockLine
+from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
+from odf_tui.state.model import BlockSummary
 
 
 class FakeSharing:
@@ -12,11 +12,11 @@ class FakeSharing:
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: list[Place] = []
+        self.places: list[NamedUrl] = []
         self.detached: list[tuple[str, str]] = []
         self.own_since: int = 2
 
-    def repositories(self) -> list[Place]:
+    def repositories(self) -> list[NamedUrl]:
         """Those that were added."""
         return sorted(self.places)
 
@@ -24,22 +24,22 @@ class FakeSharing:
         """Remembers it."""
         if any(each.name == name for each in self.places):
             raise AlreadyExists(f"there is a repository '{name}' already")
-        self.places.append(Place(name, url.rstrip("/") + "/"))
+        self.places.append(NamedUrl(name, url.rstrip("/") + "/"))
 
     def remove_repository(self, name: str) -> None:
         """Forgets it."""
         self.places = [each for each in self.places if each.name != name]
 
-    def branches(self, dataset: str, common: str, limit: int) -> Branches:
+    def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
         """Block 4 is the last of both; ``own_since`` blocks are ours."""
         own = [_line(number) for number in range(4 + self.own_since, 4, -1)]
-        return Branches(tuple(own[:limit]), max(len(own) - limit, 0), _line(4))
+        return DivergedBranches(tuple(own[:limit]), max(len(own) - limit, 0), _line(4))
 
     def detach(self, dataset: str, url: str) -> None:
         """Notes it."""
         self.detached.append((dataset, url))
 
 
-def _line(number: int) -> BlockLine:
+def _line(number: int) -> BlockSummary:
     time = f"2024-03-{10 + number // 24:02d}T{number % 24:02d}:15:00Z"
-    return BlockLine(number, "f1620" + f"{number:02x}" * 32, time, "AddData", number * 10, "")
+    return BlockSummary(number, "f1620" + f"{number:02x}" * 32, time, "AddData", number * 10, "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from odf_tui import actions
-from odf_tui.actions import ACTIONS
-from odf_tui.actions.base import ANYWHERE, PANES, Situation
-from odf_tui.keymap import SAFE
-from odf_tui.screens.help import Help
+from odf_tui.actions import table
+from odf_tui.actions.model import ANYWHERE, PANES, Situation
+from odf_tui.actions.table import ACTIONS
+from odf_tui.actions.user_keys import PORTABLE_KEYS
+from odf_tui.features.palette import KeysDialog
 from odf_tui.screens.workbench import Workbench
-from odf_tui.widgets.choices import Choices
+from odf_tui.widgets.choice_list import Choices
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
 
@@ -23,7 +23,7 @@ def test_every_action_has_its_method_and_a_scope() -> None:
 
 def test_every_method_has_its_action() -> None:
     methods = {name.removeprefix("do_") for name in dir(Workbench) if name.startswith("do_")}
-    assert methods == set(actions.BY_ID)
+    assert methods == set(table.BY_ID)
 
 
 def test_no_key_means_two_things_in_one_scope() -> None:
@@ -36,16 +36,16 @@ def test_no_key_means_two_things_in_one_scope() -> None:
 
 def test_the_keys_are_such_that_terminals_pass_them_on() -> None:
     for action in ACTIONS:
-        assert action.keys[0] in SAFE, action.id
+        assert action.keys[0] in PORTABLE_KEYS, action.id
         assert not set(action.keys) & {"ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+a", "ctrl+z"}
         assert not any(key.startswith(("alt+", "ctrl+enter", "shift+enter")) for key in action.keys)
 
 
 def test_validity_follows_the_situation() -> None:
-    nothing = {action.id for action in actions.valid(Situation())}
+    nothing = {action.id for action in table.valid(Situation())}
     assert not nothing & {"pull", "verify", "cancel", "open_dataset", "restart", "pull_all"}
     assert {"add", "quit", "help", "palette"} <= nothing
-    selected = {action.id for action in actions.valid(Situation(dataset=dataset("a"), worker="gone"))}
+    selected = {action.id for action in table.valid(Situation(dataset=dataset("a"), worker="gone"))}
     assert {"pull", "verify", "open_dataset", "restart"} <= selected
     assert "open_block" not in selected
 
@@ -59,10 +59,10 @@ async def test_hints_and_help_list_what_is_valid_and_help_runs_it(source: FakeSo
         await drive.press("2")
         assert "⏎ block" in drive.hint()
         await drive.press("question_mark")
-        assert isinstance(drive.app.screen, Help)
+        assert isinstance(drive.app.screen, KeysDialog)
         choices = drive.app.screen.query_one(Choices)
         listed = {choice.id for choice in choices.choices if not choice.heading}
-        valid = {action.id for action in actions.valid(drive.bench.situation())}
+        valid = {action.id for action in table.valid(drive.bench.situation())}
         assert listed == valid - {"help"}
         assert "open_block" in listed
         assert "open_row" not in listed

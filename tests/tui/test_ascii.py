@@ -17,8 +17,8 @@ from textual.color import Color
 import odf_tui
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.settings import UiConfig
-from odf_tui import ascii, terminal
-from odf_tui.state import Health
+from odf_tui.state.model import Health
+from odf_tui.theming import ascii_fallback, terminal
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 
@@ -30,7 +30,7 @@ def drawn_glyphs() -> dict[str, str]:
     found: dict[str, str] = {}
     top = Path(odf_tui.__file__).parent
     for path in sorted(top.rglob("*.py")):
-        if "cli" in path.parts or path.name == "ascii.py":
+        if "cli" in path.parts or path.name == "ascii_fallback.py":
             continue  # what verbs print goes through no filter; the map itself
         tree = ast.parse(path.read_text(encoding="utf-8"))
         remarks = {
@@ -51,16 +51,16 @@ def drawn_glyphs() -> dict[str, str]:
 def test_every_glyph_that_is_drawn_is_in_the_map() -> None:
     glyphs = drawn_glyphs()
     assert len(glyphs) > 20
-    assert {letter: place for letter, place in glyphs.items() if letter not in ascii.ASCII} == {}
+    assert {letter: place for letter, place in glyphs.items() if letter not in ascii_fallback.ASCII} == {}
 
 
 def test_likenesses_are_as_wide_and_there() -> None:
-    for letter, shown in ascii.ASCII.items():
+    for letter, shown in ascii_fallback.ASCII.items():
         assert cell_len(letter) == cell_len(shown) == 1, letter
         assert shown.isascii()
         assert shown.isprintable()
     for letter in "◇◆✓▸╭▅…":
-        assert cell_len(ascii.plain(letter, "console")) == 1
+        assert cell_len(ascii_fallback.with_ascii(letter, "console")) == 1
 
 
 @pytest.mark.parametrize("characters", ["ascii", "console"])
@@ -72,27 +72,27 @@ def test_what_means_something_else_looks_different(characters: str) -> None:
         {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"} if characters == "ascii" else set(),
         {"∅", "…", "·", "0", "?"},  # in cells of a table
     ):
-        assert len({ascii.plain(glyph, characters) for glyph in glyphs}) == len(glyphs)
-    assert all(ascii.plain(state.value) == state.value for state in JobState)
+        assert len({ascii_fallback.with_ascii(glyph, characters) for glyph in glyphs}) == len(glyphs)
+    assert all(ascii_fallback.with_ascii(state.value) == state.value for state in JobState)
 
 
 def test_foreign_text_keeps_its_cells() -> None:
-    assert ascii.plain("naïve Łódź") == "naive ?odz"
-    assert ascii.plain("東京 x") == "???? x"
-    assert ascii.plain("e\u0301") == "e"  # an accent of its own has no cell
-    assert ascii.plain("\u2589\u254b") == "#+"
+    assert ascii_fallback.with_ascii("naïve Łódź") == "naive ?odz"
+    assert ascii_fallback.with_ascii("東京 x") == "???? x"
+    assert ascii_fallback.with_ascii("e\u0301") == "e"  # an accent of its own has no cell
+    assert ascii_fallback.with_ascii("\u2589\u254b") == "#+"
     for text in ("naïve", "東京", "e\u0301", "🚢 in"):
-        assert cell_len(ascii.plain(text)) == cell_len(text)
+        assert cell_len(ascii_fallback.with_ascii(text)) == cell_len(text)
 
 
 def test_the_console_keeps_what_its_font_has() -> None:
-    assert ascii.plain("╭─┬┤ é ✓ ◆ 東", "console") == "┌─┬┤ é √ ◆ ??"
+    assert ascii_fallback.with_ascii("╭─┬┤ é ✓ ◆ 東", "console") == "┌─┬┤ é √ ◆ ??"
 
 
 def texts(*parts: str) -> list[str]:
     """A line after the filter."""
     segments = [Segment(part, Style.null()) for part in parts]
-    return [text for text, _, _ in ascii.FewCharacters("ascii").apply(segments, BLACK)]
+    return [text for text, _, _ in ascii_fallback.CharacterFallback("ascii").apply(segments, BLACK)]
 
 
 def test_enter_is_a_word_where_there_is_room() -> None:
@@ -116,9 +116,9 @@ def test_enter_is_a_word_where_there_is_room() -> None:
     ],
 )
 def test_the_locale_says_what_there_is(environ: dict[str, str], characters: str) -> None:
-    assert terminal.characters("auto", environ) == characters
-    assert terminal.characters("always", environ) == "ascii"
-    assert terminal.characters("never", environ) == "all"
+    assert terminal.supported_characters("auto", environ) == characters
+    assert terminal.supported_characters("always", environ) == "ascii"
+    assert terminal.supported_characters("never", environ) == "all"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,10 @@ def test_the_locale_says_what_there_is(environ: dict[str, str], characters: str)
     [({"LANG": "C"}, "ascii"), ({"LC_ALL": "C"}, "ascii"), ({"LANG": "C.UTF-8"}, "all"), ({}, "all")],
 )
 def test_what_python_makes_of_the_locale_does_not_mislead(locale: dict[str, str], characters: str) -> None:
-    program = "import os; from odf_tui import terminal; print(terminal.characters('auto', os.environ))"
+    program = (
+        "import os; from odf_tui.theming.terminal import supported_characters; "
+        "print(supported_characters('auto', os.environ))"
+    )
     kept = {
         name: value for name, value in os.environ.items() if name != "LANG" and not name.startswith("LC_")
     }

@@ -29,8 +29,8 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.engine import WorkspaceSource
-from odf_tui.workstation import Workstation
+from odf_tui.app import Workstation
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from tests.tui.conftest import Driven
 from tests.tui.test_engine import LonelySource, add_rows
 
@@ -48,7 +48,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @asynccontextmanager
 async def opened(
-    workspace: Workspace, size: tuple[int, int] = (120, 36), source: type[WorkspaceSource] = LonelySource
+    workspace: Workspace, size: tuple[int, int] = (120, 36), source: type[WorkspaceGateway] = LonelySource
 ) -> AsyncIterator[Driven]:
     """The workstation on a workspace that nobody has opened before."""
     app = Workstation(source(Workspace(workspace.folder)))

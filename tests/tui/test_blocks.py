@@ -13,14 +13,18 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import JobState
-from odf_tui.chain_state import BlockBytes, BlockText, Link, Piece, Revision
-from odf_tui.screens.asking import Jump
-from odf_tui.screens.blocks import BlockReader
-from odf_tui.screens.bytes import BytesReader
-from odf_tui.screens.kinds import KindsPicker
-from odf_tui.screens.revisions import RevisionReader
-from odf_tui.state import BlockLine, Target
-from odf_tui.widgets.blocks import KEPT, PAGE
+from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog, BlockDialog, EventKindsDialog, RevisionDialog
+from odf_tui.panes.blocks.view import KEPT, PAGE
+from odf_tui.state.model import (
+    BlockBytes,
+    BlockDocument,
+    BlockLink,
+    BlockSummary,
+    ByteRange,
+    Revision,
+    Target,
+)
+from odf_tui.widgets.dialogs import GoToBlockDialog
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.fake_blocks import fake_line, hash_of
@@ -55,20 +59,28 @@ def verified(source: FakeSource, *findings: tuple[int | str, str, str], head: st
 
 SLICE = "slice f16200c1d has other bytes: their hash is f1620ab12"
 CHANGES = [
-    BlockLine(0, hash_of(0), "2024-03-01T08:00:00Z", "Seed", None, "root dataset did:odf:fed0107"),
-    BlockLine(1, hash_of(1), "2024-03-01T08:00:00Z", "SetPollingSource", None, "source air/*.csv, read csv"),
-    BlockLine(2, hash_of(2), "2024-03-01T08:00:00Z", "SetLicense", None, "licence CC0-1.0"),
-    BlockLine(3, hash_of(3), "2024-03-01T08:00:04Z", "SetDataSchema", None, "schema of 9 columns"),
-    BlockLine(4, hash_of(4), "2024-03-01T08:00:05Z", "AddData", 1204, "+1 204 rows, watermark → 2024-03-01"),
-    BlockLine(
+    BlockSummary(0, hash_of(0), "2024-03-01T08:00:00Z", "Seed", None, "root dataset did:odf:fed0107"),
+    BlockSummary(
+        1, hash_of(1), "2024-03-01T08:00:00Z", "SetPollingSource", None, "source air/*.csv, read csv"
+    ),
+    BlockSummary(2, hash_of(2), "2024-03-01T08:00:00Z", "SetLicense", None, "licence CC0-1.0"),
+    BlockSummary(3, hash_of(3), "2024-03-01T08:00:04Z", "SetDataSchema", None, "schema of 9 columns"),
+    BlockSummary(
+        4, hash_of(4), "2024-03-01T08:00:05Z", "AddData", 1204, "+1 204 rows, watermark → 2024-03-01"
+    ),
+    BlockSummary(
         5, hash_of(5), "2024-03-02T08:00:05Z", "AddData", 996, "+996 rows, watermark → 2024-03-02 07:30"
     ),
-    BlockLine(6, hash_of(6), "2024-03-03T08:00:05Z", "AddData", None, "no new rows, source state kept"),
-    BlockLine(7, hash_of(7), "2024-03-03T09:12:00Z", "SetDataSchema", None, "schema: +2 columns no2, sensor"),
-    BlockLine(
+    BlockSummary(6, hash_of(6), "2024-03-03T08:00:05Z", "AddData", None, "no new rows, source state kept"),
+    BlockSummary(
+        7, hash_of(7), "2024-03-03T09:12:00Z", "SetDataSchema", None, "schema: +2 columns no2, sensor"
+    ),
+    BlockSummary(
         8, hash_of(8), "2024-03-03T09:12:00Z", "SetPollingSource", None, "source changed: schema, query"
     ),
-    BlockLine(9, hash_of(9), "2024-03-04T08:00:05Z", "AddData", 5000, "+5 000 rows, watermark → 2024-03-04"),
+    BlockSummary(
+        9, hash_of(9), "2024-03-04T08:00:05Z", "AddData", 5000, "+5 000 rows, watermark → 2024-03-04"
+    ),
 ]
 
 
@@ -117,7 +129,7 @@ async def test_kinds_of_events_are_chosen_and_left(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         pane = drive.bench.blocks_pane
         await drive.press("2", "f")
-        assert isinstance(drive.app.screen, KindsPicker)
+        assert isinstance(drive.app.screen, EventKindsDialog)
         assert "AddData" in drive.text()
         await drive.press("j", "space", "space", "enter")
         assert pane.kinds == ("Seed", "SetDataSchema")
@@ -143,7 +155,7 @@ async def test_jumping_says_what_there_is(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         view = drive.bench.blocks_pane.view
         await drive.press("2", "J")
-        assert isinstance(drive.app.screen, Jump)
+        assert isinstance(drive.app.screen, GoToBlockDialog)
         await drive.press("=99", "enter")
         assert "there is no block 99: they go from 0 to 11" in drive.text()
         await drive.press("=yesterday", "enter")
@@ -187,13 +199,13 @@ async def test_links_are_walked_and_come_back(
         f"        end: 2399\n    newCheckpoint:\n      physicalHash: {hash_of(55)}\n      size: 4096\n"
     )
     links = (
-        Link(hash_of(10), Target(AIR, "blocks", 10)),
-        Link(tides, Target(tides, "datasets")),
-        Link(hash_of(99), Target(tides, "blocks", 4)),
-        Link(hash_of(77), Target(AIR, "data", 1200)),
-        Link(hash_of(55), None),
+        BlockLink(hash_of(10), Target(AIR, "blocks", 10)),
+        BlockLink(tides, Target(tides, "datasets")),
+        BlockLink(hash_of(99), Target(tides, "blocks", 4)),
+        BlockLink(hash_of(77), Target(AIR, "data", 1200)),
+        BlockLink(hash_of(55), None),
     )
-    source.texts[AIR, 11] = BlockText(yaml, None, "ExecuteTransform", 11, hash_of(11), links)
+    source.texts[AIR, 11] = BlockDocument(yaml, None, "ExecuteTransform", 11, hash_of(11), links)
     async with driven(source, size) as drive:
         bench = drive.bench
         await drive.press("2", "enter")
@@ -237,7 +249,7 @@ async def test_a_revision_is_compared_with_the_one_before(source: FakeSource, si
     source.revisions[AIR, 6] = Revision("SetTransform", 6, None, None, 11, ("+ kind: SetTransform",))
     async with driven(source, size) as drive:
         await drive.press("2", "d")
-        assert isinstance(drive.app.screen, RevisionReader)
+        assert isinstance(drive.app.screen, RevisionDialog)
         compare(drive, size, "diff")
         await drive.press("right_square_bracket")  # there is none
         await drive.press("left_square_bracket")
@@ -248,22 +260,22 @@ async def test_a_revision_is_compared_with_the_one_before(source: FakeSource, si
         assert "is AddData: only queries, sources, schemas and descriptions change" in drive.hint()
         await drive.press("k", "enter")
         await drive.press("d")  # from the block, and back to it
-        assert isinstance(drive.app.screen, RevisionReader)
+        assert isinstance(drive.app.screen, RevisionDialog)
         await drive.press("escape")
-        assert isinstance(drive.app.screen, BlockReader)
+        assert isinstance(drive.app.screen, BlockDialog)
 
 
 @SIZES
 async def test_a_broken_chain_shows_what_can_be_read(source: FakeSource, size: tuple[int, int]) -> None:
     wrong = "its bytes are not those that its hash was made of"
-    broken = BlockLine(7, hash_of(7), "", "not readable", None, wrong, True)
+    broken = BlockSummary(7, hash_of(7), "", "not readable", None, wrong, True)
     source.lines[AIR] = [broken, *CHANGES[8:]]
     source.broken.add(AIR)
     source.rows_[0] = dataset("port-haven.air-readings", blocks=0, problem=wrong)
     pieces = (
-        Piece(0, 4, "manifest", "begins at 0x14", False),
-        Piece(4, 24, "content.event.newData.physicalHash", "digest", True),
-        Piece(24, 30, "", "was not read", False),
+        ByteRange(0, 4, "manifest", "begins at 0x14", False),
+        ByteRange(4, 24, "content.event.newData.physicalHash", "digest", True),
+        ByteRange(24, 30, "", "was not read", False),
     )
     problem = (
         "these are not the bytes that its hash was made of; at 0x0018, content.event: it is not UTF-8 text"
@@ -279,7 +291,7 @@ async def test_a_broken_chain_shows_what_can_be_read(source: FakeSource, size: t
         assert "This block cannot be read: its bytes are damaged" in drive.text()
         assert "get it again" in drive.text()
         await drive.press("b")
-        assert isinstance(drive.app.screen, BytesReader)
+        assert isinstance(drive.app.screen, BlockBytesDialog)
         compare(drive, size, "bytes")
         await drive.press("y", "right_square_bracket", "escape", "escape")
         assert "bytes:" in drive.hint()

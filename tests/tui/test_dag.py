@@ -7,7 +7,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_tui.dag import Layout, Strokes, draw, layout, plan
+from odf_tui.text.graph_layout import Layout, LineSegments, draw, layout, plan
 
 _ARMS = {
     "─": "lr", "│": "ud", "╮": "ld", "╭": "rd", "╯": "lu", "╰": "ru",
@@ -112,7 +112,7 @@ def test_heavy_lines_are_where_their_edges_are(graph: tuple[dict[str, int], list
     widths, edges = graph
     found = layout(widths, edges)
     for edge, cells in found.paths.items():
-        strokes = Strokes(found.routes[edge])
+        strokes = LineSegments(found.routes[edge])
         heavy = {(x, y) for y in range(found.height) for x in found.heavy(y, strokes)}
         assert heavy <= cells
         assert all(found.line(y)[x] == "│" for x, y in cells - heavy)  # it passes behind these

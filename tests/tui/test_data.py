@@ -23,17 +23,14 @@ from odf_engine.metadata.model import AddData, DatasetKind, DataSlice, SetDataSc
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.engine import WorkspaceSource
-from odf_tui.records import pretty_json, read_record
-from odf_tui.screens.row_jump import Spot, parse
-from odf_tui.widgets.arrangement import Arrangement
-from odf_tui.widgets.cells import TableWindow, read_chunk, texts
-from odf_tui.widgets.chunks import open_window
-from odf_tui.widgets.derived import PickedWindow, find, kept_rows, loaded, search, sorted_rows
-from odf_tui.widgets.lines import Span
-from odf_tui.widgets.marks import Marks
-from odf_tui.widgets.rows import RowsView
-from odf_tui.windows import StoredWindow
+from odf_tui.gateway.row_text import TableWindow, pretty_json, read_chunk, read_record
+from odf_tui.gateway.row_window import StoredWindow
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.panes.data.derived_rows import RowSelection, filter_rows, find, loaded, search, sorted_rows
+from odf_tui.panes.data.row_dialogs import RowTarget, parse
+from odf_tui.text.format import Span
+from odf_tui.text.values import column_texts
+from odf_tui.widgets.row_table import ColumnArrangement, MarkedRows, RowTable, load_window
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import SYSTEM, FakeSource, Rows
 
@@ -116,7 +113,7 @@ def dataset(tmp_path: Path, harbour: Path) -> Dataset:
 
 def stored(dataset: Dataset) -> StoredWindow:
     """The rows as the workstation reads them."""
-    source = WorkspaceSource(Workspace(dataset.folder.parents[2]))
+    source = WorkspaceGateway(Workspace(dataset.folder.parents[2]))
     window = source.rows(str(source.workspace.resolve("rows").id))
     assert window is not None
     assert isinstance(window, StoredWindow)
@@ -152,13 +149,13 @@ async def test_a_step_paints_two_lines(source: FakeSource, monkeypatch: pytest.M
     async with driven(source) as drive:
         await drive.press("3", "j")
         drawn: list[int] = []
-        spans = RowsView.spans
+        spans = RowTable.spans
 
-        def watched(self: RowsView, index: int) -> Sequence[Span]:
+        def watched(self: RowTable, index: int) -> Sequence[Span]:
             drawn.append(index)
             return spans(self, index)
 
-        monkeypatch.setattr(RowsView, "spans", watched)
+        monkeypatch.setattr(RowTable, "spans", watched)
         await drive.press("j")
         assert sorted(drawn) == [1, 2]
         await drive.press("l")
@@ -226,7 +223,7 @@ async def test_new_rows_come_while_one_looks(source: FakeSource, dataset: Datase
         await drive.press("3", "G", "k", "l", "l")
         pane = drive.bench.data_pane
         append(dataset, typed(300, 25))
-        pane.show(AIR, open_window(stored(dataset)))
+        pane.show(AIR, load_window(stored(dataset)))
         await drive.settle()
         assert (pane.view.count(), pane.view.cursor, pane.view.column) == (325, 298, 2)
         assert "slice 12 of 13" in border(drive) and pane.view.value(299, 4) == "Fish Market"
@@ -294,15 +291,15 @@ def test_cells_of_every_type() -> None:
         "yes": "true",
         "nothing": "∅",
     }
-    assert texts(table.column("system_time")) == ["2024-03-01 00:00:00.123Z"]
-    assert texts(table.column("nothing")) == [None]
+    assert column_texts(table.column("system_time")) == ["2024-03-01 00:00:00.123Z"]
+    assert column_texts(table.column("nothing")) == [None]
 
 
 async def test_points_stand_below_each_other_and_nulls_at_the_right(source: FakeSource) -> None:
     table = pa.table({"n": [1.5, 10.25, None, 3.0, 1e-7]})
     async with driven(source, (80, 24)) as drive:
         pane = drive.bench.data_pane
-        pane.show_view(AIR, open_window(TableWindow(table, SYSTEM)), "numbers", "all of them", "test")
+        pane.show_view(AIR, load_window(TableWindow(table, SYSTEM)), "numbers", "all of them", "test")
         await drive.press("3", "z")
         rows = [line[2:8] for line in drive.text().splitlines()[2:7]]
         assert rows == [" 1.5  ", "10.25 ", "    ∅ ", " 3.0  ", "1e-07 "]
@@ -363,15 +360,18 @@ def test_nested_values_json_and_bytes_over_several_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "spot"),
     [
-        ("12 345", Spot(offset=12345)),
-        ("#1 200", Spot(row=1199)),
-        ("50%", Spot(percent=50.0)),
-        ("2024-03-01", Spot(moment=datetime.datetime(2024, 3, 1, tzinfo=datetime.UTC))),
-        ("2024-03-01 14:05", Spot(moment=datetime.datetime(2024, 3, 1, 14, 5, tzinfo=datetime.UTC))),
-        ("2024-03-01T14:05:06Z", Spot(moment=datetime.datetime(2024, 3, 1, 14, 5, 6, tzinfo=datetime.UTC))),
+        ("12 345", RowTarget(offset=12345)),
+        ("#1 200", RowTarget(row=1199)),
+        ("50%", RowTarget(percent=50.0)),
+        ("2024-03-01", RowTarget(moment=datetime.datetime(2024, 3, 1, tzinfo=datetime.UTC))),
+        ("2024-03-01 14:05", RowTarget(moment=datetime.datetime(2024, 3, 1, 14, 5, tzinfo=datetime.UTC))),
+        (
+            "2024-03-01T14:05:06Z",
+            RowTarget(moment=datetime.datetime(2024, 3, 1, 14, 5, 6, tzinfo=datetime.UTC)),
+        ),
     ],
 )
-def test_what_is_typed_to_jump(text: str, spot: Spot) -> None:
+def test_what_is_typed_to_jump(text: str, spot: RowTarget) -> None:
     assert parse(text) == spot
 
 
@@ -428,7 +428,7 @@ async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
         await drive.press("escape")
         assert pane.filter == "" and drive.bench.pane == "data"
         source.windows[AIR] = rows = Rows(7200)
-        pane.show(AIR, open_window(rows))
+        pane.show(AIR, load_window(rows))
         rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
         await drive.press("slash", "=quay", "enter")
         assert "slice abcd1234 (block 7): the slice cannot be read" in drive.hint()
@@ -508,7 +508,7 @@ async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
             "hidden": ["system_time", "event_time", "remark"],
             "frozen": "station",
         }
-        pane.show(AIR, open_window(Rows(7300)))
+        pane.show(AIR, load_window(Rows(7300)))
         await drive.settle()
         assert "event_time" not in drive.text()
         await drive.press("c", "r", "escape")
@@ -517,11 +517,11 @@ async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
 
 def test_an_arrangement_fits_columns_that_came_and_went() -> None:
     choice = {"order": ["c", "gone", "a", "b"], "hidden": ["b", "gone"], "frozen": "c"}
-    found = Arrangement(["a", "b", "c", "new"], 2, choice)
+    found = ColumnArrangement(["a", "b", "c", "new"], 2, choice)
     assert (found.still, found.moving) == ([2], [0, 3])
     assert found.choice()["hidden"] == ["b"]
-    assert Arrangement(["a"], 0, {"hidden": ["a"]}).shown == [0]
-    assert Arrangement(["a", "b"], 2, {"frozen": ""}).still == []
+    assert ColumnArrangement(["a"], 0, {"hidden": ["a"]}).shown == [0]
+    assert ColumnArrangement(["a", "b"], 2, {"frozen": ""}).still == []
 
 
 # --- Sorting and keeping ---
@@ -584,12 +584,12 @@ def test_sorting_and_keeping_of_every_type() -> None:
         order = sorted_rows(window, 0, 300, column, down=False).to_pylist()
         assert sorted(order) == list(range(300))
         values = table.column(name).to_pylist()
-        same = kept_rows(window, 0, 300, column, "equal", 8).to_pylist()
+        same = filter_rows(window, 0, 300, column, "equal", 8).to_pylist()
         assert same == [row for row in range(300) if values[row] == values[8]]
-        other = kept_rows(window, 0, 300, column, "other", 8).to_pylist()
+        other = filter_rows(window, 0, 300, column, "other", 8).to_pylist()
         assert sorted([*same, *other]) == list(range(300))
-    assert len(kept_rows(window, 0, 300, 2, "null", 0)) == 43
-    picked = PickedWindow(PickedWindow(window, pa.array([5, 299, 7])), pa.array([2, 0]))
+    assert len(filter_rows(window, 0, 300, 2, "null", 0)) == 43
+    picked = RowSelection(RowSelection(window, pa.array([5, 299, 7])), pa.array([2, 0]))
     assert picked.window(0, 9)["station"].to_pylist() == ["Fish Market", "Old Town"]
 
 
@@ -620,7 +620,7 @@ async def test_marked_rows_are_copied(
 
 
 def test_marks_grow_together_and_come_apart() -> None:
-    marks = Marks()
+    marks = MarkedRows()
     for row in (5, 2, 6, 9):
         marks.press(row)
     assert marks.ranges == ((2, 10),) and marks.anchor is None

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.errors import Conflict
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.engine import WorkspaceSource
-from odf_tui.jobwords import outcome
-from odf_tui.screens.details import DetailReader
-from odf_tui.screens.dialogs import Oath
-from odf_tui.state import Health
-from odf_tui.widgets.choices import Choices
-from odf_tui.widgets.status import HintLine
+from odf_tui.features.dataset_actions import DatasetDialog
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.state.model import Health
+from odf_tui.text.job_text import job_outcome
+from odf_tui.widgets.choice_list import Choices
+from odf_tui.widgets.dialogs import TypedConfirmation
+from odf_tui.widgets.status_bar import KeyHints
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_pictures import compare
@@ -60,10 +60,10 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         await drive.until(lambda: len(source.link.submitted) == 7)
         assert TIDES not in [request.dataset for request in source.link.submitted]
         assert "1 not trusted" in drive.hint()
-        drive.bench.query_one(HintLine).clear()  # a notice that time would take away
+        drive.bench.query_one(KeyHints).clear()  # a notice that time would take away
         await drive.until(lambda: "1 not trusted" not in drive.text())
         await drive.pilot.press("p")
-        await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.settle()
         compare(drive, "80x24-trust")
         assert "SELECT 19" not in drive.text()
@@ -72,11 +72,11 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         await drive.press("y", "enter")  # not the word
         assert "harbour.tides is not trusted: nothing of it ran" in drive.hint()
         await drive.pilot.press("p")
-        await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.press("escape")
         assert len(source.link.submitted) == 7
         await drive.pilot.press("p")
-        await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.pilot.press(*"yes", "enter")
         await drive.until(lambda: source.link.submitted[-1] == Pull(dataset=TIDES))
         await drive.settle()
@@ -86,7 +86,7 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         await drive.pilot.press("U")
         await drive.until(lambda: "⊘" in drive.text())
         await drive.pilot.press("t")  # trust alone pulls nothing
-        await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.pilot.press(*"harbour.tides", "enter")
         await drive.until(lambda: "⊘" not in drive.text())
         assert len(source.link.submitted) == 8
@@ -110,12 +110,12 @@ async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -
         assert "▸ ingest events" in drive.text()
         result = '{"status": "updated", "records": 7, "blocks": 1}'
         done = replace(job, state=JobState.done, ended="2024-03-11T09:00:03Z", result=result)
-        assert outcome(done) == ("+7 rows", "good")
+        assert job_outcome(done) == ("+7 rows", "good")
         source.link.tell(source.changed(done))
         await drive.until(lambda: drive.bench.healths["did:odf:events"] is Health.current)
         await drive.settle()
         await drive.press("enter")
-        assert isinstance(drive.app.screen, DetailReader)
+        assert isinstance(drive.app.screen, DatasetDialog)
         assert "Last ingest" in drive.text()
         await drive.press("escape", "colon", "=bare", "enter", "p")
         assert "bare has no source: e edits its definition" in drive.hint()
@@ -171,18 +171,18 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """Two datasets."""
     made = Workspace.init(tmp_path_factory.mktemp("details") / "harbour")
     (made.folder / "all.yaml").write_text(MANIFEST)
-    WorkspaceSource(made).add(made.folder / "all.yaml")
+    WorkspaceGateway(made).add(made.folder / "all.yaml")
     return made
 
 
-def words(source: WorkspaceSource, name: str) -> dict[str, dict[str, str]]:
+def words(source: WorkspaceGateway, name: str) -> dict[str, dict[str, str]]:
     """Sections of a dataset's detail."""
     row = next(row for row in source.datasets() if row.name == name)
     return {section.title: dict(section.facts) for section in source.detail(row.id).sections}
 
 
 def test_a_definition_in_words(workspace: Workspace) -> None:
-    source = WorkspaceSource(workspace)
+    source = WorkspaceGateway(workspace)
     found = words(source, "storms")
     assert found["Source"] == {
         "fetch": "https://weather.example/storms.csv.gz",
@@ -219,12 +219,12 @@ def test_a_definition_in_words(workspace: Workspace) -> None:
 
 
 def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
-    own = WorkspaceSource(workspace)
+    own = WorkspaceGateway(workspace)
     storms = next(row for row in own.datasets() if row.name == "storms")
     theirs = Workspace.init(tmp_path / "theirs")
     folder = workspace.resolve("storms").dataset.folder
     shutil.copytree(folder, theirs.odf / "datasets" / folder.name)
-    source = WorkspaceSource(theirs)
+    source = WorkspaceGateway(theirs)
     assert source.datasets()[0].untrusted
     assert words(source, "storms")["Trust"]["not trusted"].startswith("nothing of it runs here")
     standing = source.standing(storms.id)
@@ -257,7 +257,7 @@ async def test_dialogs_keep_all_they_have_in_sight(source: FakeSource) -> None:
         for size in ((80, 24), (60, 14), (80, 18)):
             await drive.pilot.resize_terminal(*size)
             await drive.pilot.press("p")
-            await drive.until(lambda: isinstance(drive.app.screen, Oath))
+            await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
             await drive.settle()
             assert "type yes to allow exactly this" in drive.text()
             assert "esc closes" in drive.text()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odf_tui.fuzzy import ranked, score
-from odf_tui.screens.adding import AddDialog, manifest_files
-from odf_tui.screens.texts import yaml_spans
+from odf_tui.features.definitions.manifest_dialogs import AddDialog, manifest_files
+from odf_tui.text.highlight import yaml_spans
+from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 
@@ -57,11 +57,11 @@ def test_manifest_files_leave_out_what_is_hidden_and_deep(tmp_path: Path) -> Non
 
 def test_scores_prefer_whole_parts_and_beginnings() -> None:
     names = ["weather.hourly", "covid.weather", "where", "a-we-b"]
-    assert ranked("weather", ((name, name) for name in names)) == ["weather.hourly", "covid.weather"]
-    assert ranked("we", ((name, name) for name in names))[0] == "weather.hourly"
-    assert ranked("", ((name, name) for name in names)) == names
-    assert score("xyz", "weather") is None
-    assert score("cw", "covid.weather") is not None
+    assert fuzzy_rank("weather", ((name, name) for name in names)) == ["weather.hourly", "covid.weather"]
+    assert fuzzy_rank("we", ((name, name) for name in names))[0] == "weather.hourly"
+    assert fuzzy_rank("", ((name, name) for name in names)) == names
+    assert fuzzy_score("xyz", "weather") is None
+    assert fuzzy_score("cw", "covid.weather") is not None
 
 
 def test_yaml_shows_keys_and_nothing_that_drives_the_terminal() -> None:

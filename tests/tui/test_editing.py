@@ -21,13 +21,13 @@ import pytest
 
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import drafts, editor
-from odf_tui.editor import Editor
-from odf_tui.screens.dialogs import Decision
-from odf_tui.screens.naming import Ask
-from odf_tui.screens.problems import Place, excerpt, place_of
+from odf_tui.app import Workstation
+from odf_tui.features.definitions import controller
+from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position, excerpt
 from odf_tui.screens.workbench import Workbench
-from odf_tui.workstation import Workstation
+from odf_tui.theming import terminal
+from odf_tui.theming.terminal import ExternalEditor
+from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource
 from tests.tui.test_engine import MANIFEST, LonelySource
@@ -97,7 +97,7 @@ def manifests(workspace: Workspace) -> list[str]:
 async def named(drive: Driven, template: str) -> None:
     """A new dataset from a template, with the name that is proposed."""
     await drive.press("n", template)
-    await drive.until(lambda: isinstance(drive.app.screen, Ask))
+    await drive.until(lambda: isinstance(drive.app.screen, PromptDialog))
     await drive.settle()
     await drive.pilot.press("enter")
 
@@ -122,7 +122,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         assert "'no name' is not a dataset alias" in drive.text()
         await drive.press("=boats")
         await drive.pilot.press("enter")
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         text = drive.text()
         assert "expected true or false" in text
@@ -146,7 +146,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         # The same name again is an error without a line of its own; esc keeps the text.
         typist.next('sed -i "s/my.dataset/boats/" "$file"')
         await named(drive, "p")
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         assert "a dataset named boats exists already" in drive.text()
         await drive.press("escape")
@@ -154,7 +154,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         # What is kept is never written over, and d discards.
         typist.next('echo "nonsense" >"$file"')
         await named(drive, "p")
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         assert manifests(workspace) == ["boats.yaml", "new-push-2.yaml", "new-push.yaml"]
         await drive.press("d")
         assert manifests(workspace) == ["boats.yaml", "new-push.yaml"]
@@ -194,9 +194,9 @@ async def test_editors_that_do_not_do_their_work(
 PROGRAM = """\
 import sys
 from pathlib import Path
-from odf_tui import terminal
-terminal.set_switches()
-from odf_tui.workstation import Workstation
+from odf_tui.theming import terminal
+terminal.configure_environment()
+from odf_tui.app import Workstation
 from tests.tui.fake import FakeSource
 Workstation(FakeSource(Path(sys.argv[1]))).run()
 """
@@ -262,15 +262,19 @@ def test_the_editor_gets_the_whole_terminal_and_gives_it_back(source: FakeSource
 
 
 def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
-    assert editor.find({"VISUAL": "code --wait", "EDITOR": "vi"}) == Editor(("code", "--wait"), "$VISUAL")
-    assert editor.find({"VISUAL": " ", "EDITOR": "'/a b/vi' -n"}) == Editor(("/a b/vi", "-n"), "$EDITOR")
+    assert terminal.find({"VISUAL": "code --wait", "EDITOR": "vi"}) == ExternalEditor(
+        ("code", "--wait"), "$VISUAL"
+    )
+    assert terminal.find({"VISUAL": " ", "EDITOR": "'/a b/vi' -n"}) == ExternalEditor(
+        ("/a b/vi", "-n"), "$EDITOR"
+    )
     (tmp_path / "vi").write_text("")
     (tmp_path / "vi").chmod(0o755)
-    assert editor.find({"PATH": str(tmp_path)}) == Editor(("vi",))
+    assert terminal.find({"PATH": str(tmp_path)}) == ExternalEditor(("vi",))
     with pytest.raises(NotFound, match="there is no editor"):
-        editor.find({"PATH": str(tmp_path / "nowhere")})
+        terminal.find({"PATH": str(tmp_path / "nowhere")})
     with pytest.raises(UsageError):
-        editor.find({"EDITOR": '"'})
+        terminal.find({"EDITOR": '"'})
     path = Path("/w/m.yaml")
     for command, opening in [
         ("nano", "nano +7 /w/m.yaml"),
@@ -281,26 +285,26 @@ def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
         ("hx", "hx /w/m.yaml:7"),
         ("my-editor", "my-editor /w/m.yaml"),
     ]:
-        assert " ".join(Editor(tuple(command.split())).opening(path, 7)) == opening
-    assert Editor(("vi",)).opening(path) == ["vi", "/w/m.yaml"]
+        assert " ".join(ExternalEditor(tuple(command.split())).opening(path, 7)) == opening
+    assert ExternalEditor(("vi",)).opening(path) == ["vi", "/w/m.yaml"]
 
 
 def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
-    first = drafts.create(tmp_path, "root", drafts.free_name(["My.Dataset"]))
+    first = controller.create(tmp_path, "root", controller.unused_dataset_name(["My.Dataset"]))
     assert "name: my.dataset-2" in first.text
     assert not first.changed()
-    second = drafts.create(tmp_path, "root", "x")
+    second = controller.create(tmp_path, "root", "x")
     assert (first.path.name, second.path.name) == ("new-root.yaml", "new-root-2.yaml")
     second.path.write_text("mine")
     assert second.changed()
     (tmp_path / "boats.yaml").write_text("older")
-    assert drafts.name_after(second.path, "boats").name == "boats-2.yaml"
-    assert drafts.name_after(first.path, "org/../x").name == "org-..-x.yaml"
+    assert controller.rename_after_dataset(second.path, "boats").name == "boats-2.yaml"
+    assert controller.rename_after_dataset(first.path, "org/../x").name == "org-..-x.yaml"
     assert {path.name for path in tmp_path.iterdir()} == {"boats.yaml", "boats-2.yaml", "org-..-x.yaml"}
     (tmp_path / "manifests").mkdir()
-    assert drafts.create(tmp_path, "push", "x").path.parent.name == "manifests"
+    assert controller.create(tmp_path, "push", "x").path.parent.name == "manifests"
     with pytest.raises(OdfError, match="no manifest can be written"):
-        drafts.create(tmp_path / "nowhere", "push", "x")
+        controller.create(tmp_path / "nowhere", "push", "x")
 
 
 async def test_a_definition_is_edited_and_only_what_differs_is_appended(
@@ -315,7 +319,7 @@ async def test_a_definition_is_edited_and_only_what_differs_is_appended(
         # What breaks a rule is said with its line; esc discards, and nothing is left.
         typist.next('sed -i "s/name STRING/name STRIN/" "$file"', "true", 'sed -i "s/boats/ships/" "$file"')
         await drive.pilot.press("e")
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         assert "boats.yaml is not right yet" in drive.text()
         assert "- name STRIN" in drive.text()
@@ -325,7 +329,7 @@ async def test_a_definition_is_edited_and_only_what_differs_is_appended(
         await drive.pilot.press("e")
         await drive.until(hinted(drive, "the definition of boats stays as it is: nothing differs"))
         await drive.pilot.press("e")
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         assert "this has to be the definition of boats, and of nothing else" in drive.text()
         await drive.pilot.press("escape")
@@ -334,7 +338,7 @@ async def test_a_definition_is_edited_and_only_what_differs_is_appended(
         # A plan shows what comes and goes; e edits again, enter appends.
         typist.next('sed -i "s/Boats in/Ships in/" "$file"', 'sed -i "s/Ships in/Vessels in/" "$file"')
         await drive.pilot.press("e")
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         assert "boats: 1 block to append" in drive.text()
         await drive.pilot.press("e")
@@ -380,23 +384,23 @@ content:
 @pytest.mark.parametrize(
     ("where", "message", "place"),
     [
-        ("m.yaml:14:9", "unknown", Place(14, 9)),
-        ("m.yaml:3", "unknown", Place(3)),
-        ("dataset boats, read.schema", "no type 'STRIN'", Place(14)),
-        ("dataset boats, merge", "column 'nam' is not in the schema", Place(17)),
-        ("dataset boats, merge.primaryKey", "it is empty", Place(17)),
-        (None, "there is no dataset 'bots' (input of boats)", Place(20)),
-        ("dataset boats, block 3", "column 'name' could be null before and could not now", Place(14)),
-        ("boats", "push source 'boats' is there more than once", Place(10)),
+        ("m.yaml:14:9", "unknown", TextPosition(14, 9)),
+        ("m.yaml:3", "unknown", TextPosition(3)),
+        ("dataset boats, read.schema", "no type 'STRIN'", TextPosition(14)),
+        ("dataset boats, merge", "column 'nam' is not in the schema", TextPosition(17)),
+        ("dataset boats, merge.primaryKey", "it is empty", TextPosition(17)),
+        (None, "there is no dataset 'bots' (input of boats)", TextPosition(20)),
+        ("dataset boats, block 3", "column 'name' could be null before and could not now", TextPosition(14)),
+        ("boats", "push source 'boats' is there more than once", TextPosition(10)),
         (None, "feeds itself", None),
     ],
 )
-def test_the_line_that_an_error_is_about(where: str | None, message: str, place: Place | None) -> None:
-    assert place_of(OdfError(message, where=where), TEXT) == place
+def test_the_line_that_an_error_is_about(where: str | None, message: str, place: TextPosition | None) -> None:
+    assert error_position(OdfError(message, where=where), TEXT) == place
 
 
 def test_long_lines_are_shown_around_their_column() -> None:
-    lines = excerpt("a\n" + "x" * 200 + "HERE" + "y" * 200 + "\nb", Place(2, 201))
+    lines = excerpt("a\n" + "x" * 200 + "HERE" + "y" * 200 + "\nb", TextPosition(2, 201))
     shown, mark = ("".join(text for text, _ in line) for line in lines[1:3])
     assert mark.index("^") == shown.index("HERE")
     assert len(shown) <= 70

@@ -20,12 +20,12 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import remembered
-from odf_tui.chain_state import Want
-from odf_tui.engine import WorkspaceSource
-from odf_tui.remembered import Remembered
-from odf_tui.source import Link
-from odf_tui.workstation import Workstation
+from odf_tui.app import Workstation
+from odf_tui.gateway.protocol import WorkerLink
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.state import saved_session
+from odf_tui.state.model import BlockFilter
+from odf_tui.state.saved_session import SavedLayout
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeLink, FakeSource
 
@@ -92,10 +92,10 @@ def add_rows(entry: DatasetEntry, batches: int, rows: int) -> None:
         dataset.commit([event], system_time=now, expected_head=dataset.head(), data=written.path)
 
 
-class LonelySource(WorkspaceSource):
+class LonelySource(WorkspaceGateway):
     """A workspace whose worker is one of ours."""
 
-    async def connect(self) -> Link:
+    async def connect(self) -> WorkerLink:
         """A worker that does nothing."""
         return FakeLink(FakeSource(self.folder))
 
@@ -134,7 +134,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
 
 
 def test_detail_and_blocks(workspace: Workspace) -> None:
-    source = WorkspaceSource(workspace)
+    source = WorkspaceGateway(workspace)
     first, second = source.add(workspace.folder / "boats.yaml")
     add_rows(workspace.resolve("boats"), batches=2, rows=10)
     facts = dict(source.detail(first).facts)
@@ -146,7 +146,7 @@ def test_detail_and_blocks(workspace: Workspace) -> None:
     text = source.detail(first).text
     assert "kind: SetPollingSource" in text
     assert "length: double" in text
-    blocks = source.blocks(first, None, 100, Want()).lines
+    blocks = source.blocks(first, None, 100, BlockFilter()).lines
     assert [block.event for block in blocks] == [
         "Seed",
         "SetPollingSource",
@@ -156,17 +156,17 @@ def test_detail_and_blocks(workspace: Workspace) -> None:
         "AddData",
     ]
     assert [block.rows for block in blocks[3:]] == [None, 10, 10]
-    assert source.blocks(first, 2, 2, Want()).lines == blocks[2:4]
-    assert source.blocks(first, None, 10, Want(text="info")).lines == blocks[2:3]
-    assert source.blocks(first, None, 10, Want(("Seed",))).lines == blocks[:1]
-    assert source.blocks(first, None, 10, Want(text=blocks[3].hash[-8:])).lines == blocks[3:4]
-    assert source.blocks(first, None, 10, Want(text="nothing")).lines == ()
+    assert source.blocks(first, 2, 2, BlockFilter()).lines == blocks[2:4]
+    assert source.blocks(first, None, 10, BlockFilter(text="info")).lines == blocks[2:3]
+    assert source.blocks(first, None, 10, BlockFilter(("Seed",))).lines == blocks[:1]
+    assert source.blocks(first, None, 10, BlockFilter(text=blocks[3].hash[-8:])).lines == blocks[3:4]
+    assert source.blocks(first, None, 10, BlockFilter(text="nothing")).lines == ()
     with pytest.raises(NotFound):
         source.detail("did:odf:gone")
 
 
 def test_what_is_wrong_in_a_manifest(workspace: Workspace) -> None:
-    source = WorkspaceSource(workspace)
+    source = WorkspaceGateway(workspace)
     path = workspace.folder / "wrong.yaml"
     path.write_text(MANIFEST.replace("merge:", "mrge:"))
     with pytest.raises(InvalidManifest) as wrong:
@@ -185,24 +185,24 @@ def test_what_is_wrong_in_a_manifest(workspace: Workspace) -> None:
 
 
 def test_a_damaged_dataset_is_listed(workspace: Workspace) -> None:
-    source = WorkspaceSource(workspace)
+    source = WorkspaceGateway(workspace)
     first, _ = source.add(workspace.folder / "boats.yaml")
     entry = workspace.resolve("boats")
     (entry.dataset.folder / "blocks" / str(entry.dataset.head())).write_bytes(b"rubbish")
     for path in workspace.odf.glob("index.sqlite*"):
         path.unlink()
-    found = {row.id: row for row in WorkspaceSource(Workspace(workspace.folder)).datasets()}
+    found = {row.id: row for row in WorkspaceGateway(Workspace(workspace.folder)).datasets()}
     assert found[first].problem
     assert found[first].name == "boats"
 
 
 def test_the_theme_is_remembered(workspace: Workspace) -> None:
-    chosen = Remembered(theme="paper", theme_setting=WorkspaceSource(workspace).ui.theme)
-    remembered.save(workspace.folder, remembered.encode(chosen))
-    assert WorkspaceSource(Workspace(workspace.folder)).theme == "paper"
+    chosen = SavedLayout(theme="paper", theme_setting=WorkspaceGateway(workspace).ui.theme)
+    saved_session.save_layout(workspace.folder, saved_session.encode(chosen))
+    assert WorkspaceGateway(Workspace(workspace.folder)).theme == "paper"
 
 
 def test_the_journal_of_a_new_workspace(workspace: Workspace) -> None:
-    source = WorkspaceSource(workspace)
+    source = WorkspaceGateway(workspace)
     assert source.jobs() == ([], 0)
     assert list(source.log("1")) == []

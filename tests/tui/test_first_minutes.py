@@ -10,11 +10,10 @@ from odf_engine.coordinator.protocol import Pull, Verify
 from odf_engine.errors import Conflict
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.datafiles import data_files, name_for
-from odf_tui.demo import make_demo
-from odf_tui.file_manifest import manifest_for
-from odf_tui.screens.dialogs import Confirm, Decision
-from odf_tui.screens.naming import Ask, PlacePicker
+from odf_tui.features.definitions.file_manifest import data_files, manifest_for, suggest_name
+from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
+from odf_tui.gateway.samples import make_demo
+from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog
 from tests.tui.conftest import driven
 from tests.tui.fake import HAVEN, FakeSource
 from tests.tui.test_editing import manifests, opened, workspace  # noqa: F401 (a fixture)
@@ -29,14 +28,14 @@ async def test_an_empty_workspace_offers_the_demo(source: FakeSource) -> None:
             compare(drive, "empty")
     async with driven(source, (80, 24)) as drive:
         await drive.press("d")
-        await drive.until(lambda: isinstance(drive.app.screen, Confirm))
+        await drive.until(lambda: isinstance(drive.app.screen, ConfirmDialog))
         await drive.settle()
         assert "files to sources/" in drive.text()
         await drive.press("n")
         assert "nothing was written" in drive.hint()
         assert not source.link.submitted
         await drive.press("d")
-        await drive.until(lambda: isinstance(drive.app.screen, Confirm))
+        await drive.until(lambda: isinstance(drive.app.screen, ConfirmDialog))
         await drive.pilot.press("y")
         await drive.until(lambda: len(source.link.submitted) == 2 * len(HAVEN))
         await drive.until(lambda: "air-by-day" in drive.text())
@@ -69,20 +68,20 @@ async def test_a_dataset_from_a_file_without_the_manual(workspace: Workspace) ->
     (workspace.folder / "boats.csv").write_text(CSV)
     async with opened(workspace) as drive:
         await drive.press("z", "n", "f")
-        await drive.until(lambda: isinstance(drive.app.screen, PlacePicker))
+        await drive.until(lambda: isinstance(drive.app.screen, DataFilePicker))
         await drive.settle()
         assert "boats.csv" in drive.text()
         await drive.press("enter")
-        await drive.until(lambda: isinstance(drive.app.screen, Ask))
+        await drive.until(lambda: isinstance(drive.app.screen, PromptDialog))
         await drive.press("enter")
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         text = drive.text()
         assert "- plz STRING" in text  # no number: it begins with a zero
         assert "e opens it in your editor" in text
         compare(drive, "file")
         await drive.pilot.press("e")  # the editor changes nothing, so it is asked again
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.pilot.press("enter")
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
         assert "added boats (boats.yaml): p pulls it" in drive.hint()
@@ -107,7 +106,7 @@ def test_manifests_of_files_are_right(
 ) -> None:
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
     assert [found for found, _ in data_files(tmp_path)] == [name]
-    text = manifest_for(name, tmp_path, name_for(name, []))
+    text = manifest_for(name, tmp_path, suggest_name(name, []))
     for part in expected:
         assert part in text
     (snapshot,) = read_manifests(text, name)
@@ -142,9 +141,9 @@ def test_files_whose_names_are_not_utf8_are_not_offered(tmp_path: Path) -> None:
 
 
 def test_places_give_names() -> None:
-    assert name_for("data/Meine Daten 2024.csv.gz", []) == "meine-daten-2024"
-    assert name_for("https://example.com/cases.zip?x=1", ["Cases"]) == "cases-2"
-    assert name_for("___.csv", []) == "my.dataset"
+    assert suggest_name("data/Meine Daten 2024.csv.gz", []) == "meine-daten-2024"
+    assert suggest_name("https://example.com/cases.zip?x=1", ["Cases"]) == "cases-2"
+    assert suggest_name("___.csv", []) == "my.dataset"
     text = manifest_for("https://example.com/cases.csv.gz", Path(), "cases")
     assert "format: Gzip" in text
     assert 'url: "https://example.com/cases.csv.gz"' in text or "url: https://example.com" in text

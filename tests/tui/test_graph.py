@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from odf_engine.coordinator.protocol import JobProgress, JobState, Progress
-from odf_tui.narrowing import leaves, visible_graph, with_word, words_of
-from odf_tui.state import DatasetRow, Health, JobBook, healths
-from odf_tui.widgets.drawing import Board, GraphDrawing
-from odf_tui.widgets.table import TableDrawing
+from odf_tui.panes.datasets.dataset_filter import matches, parse_filter, toggle_term, visible_graph
+from odf_tui.panes.datasets.dataset_graph import DatasetGraph, DatasetTable, GraphModel
+from odf_tui.state.job_book import JobBook, dataset_healths
+from odf_tui.state.model import DatasetRow, Health
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import HAVEN, FakeSource, dataset
 from tests.tui.test_editing import manifests, opened, workspace  # noqa: F401 (a fixture)
@@ -143,7 +143,9 @@ async def test_lineage_stands_out_without_colours(source: FakeSource) -> None:
 
 def test_rows_and_watermarks_stand_beside_the_names_where_there_is_room() -> None:
     rows = {row.id: row for row in HAVEN}
-    drawing = GraphDrawing(Board(rows, healths(HAVEN, _no_jobs()), {}, visible_graph(HAVEN, "")[1]))
+    drawing = DatasetGraph(
+        GraphModel(rows, dataset_healths(HAVEN, _no_jobs()), {}, visible_graph(HAVEN, "")[1])
+    )
     drawing.load()
     narrow = drawing.size.width
     assert not drawing.fit(narrow)
@@ -198,8 +200,8 @@ async def test_the_list_has_the_same_selection_and_sorts(source: FakeSource) -> 
 
 def test_the_list_is_filtered_and_keeps_names_of_inputs_that_are_not_shown() -> None:
     rows = [row for row in HAVEN if row.derivative]
-    board = Board({row.id: row for row in rows}, {}, {}, [], {row.id: row.name for row in HAVEN})
-    table = TableDrawing(board)
+    board = GraphModel({row.id: row for row in rows}, {}, {}, [], {row.id: row.name for row in HAVEN})
+    table = DatasetTable(board)
     table.load()
     assert "port-haven.air-readings, port-haven.stations" in table.spans(0, None, "")[-1][0]
 
@@ -223,18 +225,18 @@ def test_the_list_is_filtered_and_keeps_names_of_inputs_that_are_not_shown() -> 
 )
 def test_filters_by_name_kind_and_state(text: str, left: int) -> None:
     rows = [*HAVEN[:-1], dataset("harbour.tides", records=96, standing="not trusted")]
-    states = healths(rows, _no_jobs())
+    states = dataset_healths(rows, _no_jobs())
     states["did:odf:port-haven.clinics"] = Health.failed
     assert len(visible_graph(rows, text, states)[0]) == left
 
 
 def test_kinds_and_states_come_into_the_filter_and_go_out_of_it() -> None:
-    assert with_word("air", "state", "new") == "air state:new"
-    assert with_word("air state:new", "state", "failed") == "air state:new,failed"
-    assert with_word("state:new,failed air", "state", "new") == "state:failed air"
-    assert with_word("state:new", "state", "new") == ""
+    assert toggle_term("air", "state", "new") == "air state:new"
+    assert toggle_term("air state:new", "state", "failed") == "air state:new,failed"
+    assert toggle_term("state:new,failed air", "state", "new") == "state:failed air"
+    assert toggle_term("state:new", "state", "new") == ""
     push = dataset("x", push_sources=("default",), polls=False)
-    assert leaves(words_of("kind:push"), push, Health.new)
+    assert matches(parse_filter("kind:push"), push, Health.new)
 
 
 async def test_a_filter_by_state_follows_the_states(source: FakeSource) -> None:
@@ -280,7 +282,7 @@ def test_a_thousand_datasets_are_drawn_and_filtered_quickly() -> None:
         ]
         rows += [dataset(f"{name}.all", f"{name}.ab", f"{name}.cd")]
         rows += [dataset(f"{name}.{each}", f"{name}.all") for each in ("daily", "weekly", "yearly")]
-    states = healths(rows, _no_jobs())
+    states = dataset_healths(rows, _no_jobs())
     times = []
     for _ in range(3):
         start = time.process_time()
@@ -297,7 +299,7 @@ def test_a_thousand_datasets_are_drawn_and_filtered_quickly() -> None:
     assert min(moves) < 0.1  # a tenth of that
 
 
-def _walk(drawing: GraphDrawing, steps: int) -> None:
+def _walk(drawing: DatasetGraph, steps: int) -> None:
     node = drawing.first()
     for _ in range(steps):
         assert node is not None
@@ -305,9 +307,9 @@ def _walk(drawing: GraphDrawing, steps: int) -> None:
         drawing.light(node)
 
 
-def _drawing_of(rows: list[DatasetRow], states: dict[str, Health]) -> GraphDrawing:
+def _drawing_of(rows: list[DatasetRow], states: dict[str, Health]) -> DatasetGraph:
     shown, edges = visible_graph(rows, "", states)
-    drawing = GraphDrawing(Board({row.id: row for row in shown}, states, {}, edges))
+    drawing = DatasetGraph(GraphModel({row.id: row for row in shown}, states, {}, edges))
     drawing.load()
     drawing.light(drawing.first())
     for at in range(40):

@@ -15,10 +15,10 @@ def _loaded(module: str) -> set[str]:
 
 
 def test_the_entry_loads_nothing_heavy() -> None:
-    assert not _loaded("odf_tui.app") & {*_HEAVY, "textual", "rich"}
+    assert not _loaded("odf_tui.main") & {*_HEAVY, "textual", "rich"}
 
 
 def test_the_first_paint_needs_no_spark_no_arrow_and_no_network() -> None:
-    loaded = _loaded("odf_tui.engine, odf_tui.workstation")
+    loaded = _loaded("odf_tui.gateway.workspace_gateway, odf_tui.app")
     assert "textual" in loaded
     assert not loaded & set(_HEAVY)

@@ -26,11 +26,18 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.jobwords import ordinal, outcome, progress_words, waiting_words
-from odf_tui.logs import LogPage, LogWindow, Written, file_name, merged
-from odf_tui.pace import Pace, left_words, sparkline
-from odf_tui.screens.logs import LogScreen
+from odf_tui.panes.jobs.log_screen import LogScreen
 from odf_tui.screens.pane_jobs import LOGS
+from odf_tui.state.job_book import LogPage, LogWindow, WrittenBlock, file_name, merge_log_entries
+from odf_tui.text.job_text import (
+    JobRates,
+    format_time_left,
+    job_outcome,
+    ordinal,
+    progress_text,
+    queue_text,
+    sparkline,
+)
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -196,29 +203,33 @@ def test_a_window_on_a_log_has_no_gaps(source: FakeSource) -> None:
     assert window.older and not window.newer
     window.add(source.journal[40:])
     assert window.last_seq == 51
-    assert len(merged(source.journal)) == 51
+    assert len(merge_log_entries(source.journal)) == 51
 
 
 def test_rates_and_what_is_left() -> None:
     job = Job("1", "pull", "a", "a", JobState.running, "2024-03-11T09:00:00Z")
     job = replace(job, progress=Progress("write", rows=1000, total_rows=13_000))
-    pace = Pace()
+    pace = JobRates()
     pace.add(samples(job, seconds=3).samples)
-    assert pace.left(job) is None  # not for long enough
+    assert pace.seconds_left(job) is None  # not for long enough
     steady = [Sample(float(at), {"1": Rate(rows=100)}) for at in range(10)]
-    pace = Pace()
+    pace = JobRates()
     pace.add(steady)
     pace.add(steady)  # told again
     assert len(pace.samples) == 10
-    assert pace.left(job) == 120 and left_words(120) == "~2 min left"
-    assert progress_words(job, pace, 80).startswith("write · ▁▁▁▁▁▁▁▁ 8% · 1 000 of 13 000 rows · 100 rows/s")
-    assert progress_words(job, pace, 60) == "write · ▁▁▁▁▁▁▁▁ 8% · 100 rows/s · ~2 min left"
-    assert progress_words(job, pace, 40) == "write · 8% · 100 rows/s · ~2 min left"
-    assert progress_words(job, pace, 25) == "write · 8% · ~2 min left"
-    assert progress_words(job, pace, 10) == "write · 8%"
+    assert pace.seconds_left(job) == 120 and format_time_left(120) == "~2 min left"
+    assert progress_text(job, pace, 80).startswith("write · ▁▁▁▁▁▁▁▁ 8% · 1 000 of 13 000 rows · 100 rows/s")
+    assert progress_text(job, pace, 60) == "write · ▁▁▁▁▁▁▁▁ 8% · 100 rows/s · ~2 min left"
+    assert progress_text(job, pace, 40) == "write · 8% · 100 rows/s · ~2 min left"
+    assert progress_text(job, pace, 25) == "write · 8% · ~2 min left"
+    assert progress_text(job, pace, 10) == "write · 8%"
     pace.add(Sample(20.0 + at, {"1": Rate(rows=1000 if at % 2 else 10)}) for at in range(3))
-    assert pace.left(job) is None  # not steady
-    assert (left_words(None), left_words(0.2), left_words(40_000)) == ("", "~1 s left", "~11 h left")
+    assert pace.seconds_left(job) is None  # not steady
+    assert (format_time_left(None), format_time_left(0.2), format_time_left(40_000)) == (
+        "",
+        "~1 s left",
+        "~11 h left",
+    )
     assert sparkline([0, 1, 2, 4], 3, 4) == "▂▄█"
     assert sparkline([0, 0], 5) == "▁▁"
 
@@ -229,12 +240,11 @@ def test_the_place_in_the_queue() -> None:
 
     first, second = job(1, "a", state=JobState.running), job(2, "b")
     assert (
-        waiting_words(job(3, "c"), [first, second], {"c": ["a", "b"]})
-        == "2nd in line, after pull a and 1 more"
+        queue_text(job(3, "c"), [first, second], {"c": ["a", "b"]}) == "2nd in line, after pull a and 1 more"
     )
-    assert waiting_words(job(3, "c"), [first], {"c": ["a"]}) == "next in line, after pull a"
-    assert waiting_words(job(3, "c", "verify"), [first, second], {"c": ["a"]}) == "2nd in line"
-    assert waiting_words(job(3, "a", "verify"), [first], {}) == "next in line, after pull a"
+    assert queue_text(job(3, "c"), [first], {"c": ["a"]}) == "next in line, after pull a"
+    assert queue_text(job(3, "c", "verify"), [first, second], {"c": ["a"]}) == "2nd in line"
+    assert queue_text(job(3, "a", "verify"), [first], {}) == "next in line, after pull a"
     assert [ordinal(each) for each in (1, 2, 3, 4, 11, 12, 21, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "112th",
     ]  # fmt: skip
@@ -242,7 +252,7 @@ def test_the_place_in_the_queue() -> None:
 
 async def test_a_job_leads_to_the_block_that_it_wrote(source: FakeSource) -> None:
     done = next(job for job in source.known if job.state is JobState.done and job.kind == "pull")
-    source.blocks_of[done.id] = [Written(done.dataset, 5, "f1620aa", "AddData", 7200)]
+    source.blocks_of[done.id] = [WrittenBlock(done.dataset, 5, "f1620aa", "AddData", 7200)]
     async with driven(source) as drive:
         await drive.press("4", "b")
         assert "wrote no block" in drive.hint()
@@ -250,7 +260,7 @@ async def test_a_job_leads_to_the_block_that_it_wrote(source: FakeSource) -> Non
         assert drive.bench.pane == "blocks"
         assert drive.bench.blocks_pane.view.block is not None
         assert drive.bench.blocks_pane.view.block.sequence_number == 5
-        source.blocks_of[done.id].append(Written(done.dataset, 3, "f1620bb", "AddData", 0))
+        source.blocks_of[done.id].append(WrittenBlock(done.dataset, 3, "f1620bb", "AddData", 0))
         await drive.press("4", "b", "down", "enter")
         assert drive.bench.blocks_pane.view.block.sequence_number == 3
 
@@ -265,7 +275,7 @@ async def test_a_job_is_done_again(source: FakeSource) -> None:
         assert source.link.submitted == []
         await drive.press("j", "full_stop")
         assert source.link.submitted == [Pull(dataset=failed.dataset, force=True)]
-        await drive.until(lambda: drive.bench.book.open())
+        await drive.until(lambda: drive.bench.book.active_jobs())
         await drive.press("g", "full_stop")
         assert "it has not ended: x cancels it" in drive.hint()
 
@@ -358,7 +368,7 @@ async def test_spark_that_does_not_start(source: FakeSource) -> None:
 def test_what_jobs_found_that_only_look() -> None:
     def said(kind: str, result: str) -> str:
         job = Job("1", kind, "a", "a", JobState.done, "2024-03-11T09:00:00Z", result=result)
-        return outcome(job)[0]
+        return job_outcome(job)[0]
 
     assert said("sql", '{"rows": 1200, "truncated": true}') == "1 200 rows, there are more"
     assert said("project", '{"rows": 3, "of": 12}') == "3 rows of 12"

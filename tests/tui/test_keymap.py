@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from odf_engine.settings import Config, UiConfig, load, render, set_value
-from odf_tui import keymap
-from odf_tui.actions import USUAL
-from odf_tui.widgets.choices import Choices
+from odf_tui.actions import user_keys
+from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.widgets.choice_list import Choices
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 
 
 @pytest.fixture(autouse=True)
 def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keymap, "own_file", lambda: tmp_path / "own" / "keys.yaml")
+    monkeypatch.setattr(user_keys, "user_keys_path", lambda: tmp_path / "own" / "keys.yaml")
 
 
-def shown(wanted: keymap.Wanted, *actions: str) -> tuple[list[str], list[str]]:
+def shown(wanted: user_keys.Wanted, *actions: str) -> tuple[list[str], list[str]]:
     """The keys of actions, and what was wrong."""
-    keys, problems = keymap.load(wanted)
+    keys, problems = user_keys.load(wanted)
     return [keys.shown(action) for action in actions], problems
 
 
@@ -63,7 +63,7 @@ def test_two_actions_of_a_scope_do_not_share_a_key() -> None:
 def test_the_keys_of_the_workspace_win_over_those_of_the_person(tmp_path: Path) -> None:
     own = tmp_path / "keys.yaml"
     own.write_text("pull: ctrl+l\nzoom: Z\nadd: [+, n]\n")
-    keys, problems = keymap.load({"pull": "ctrl+g"}, own)
+    keys, problems = user_keys.load({"pull": "ctrl+g"}, own)
     assert [keys.shown(each) for each in ("pull", "zoom")] == ["^g", "Z"]
     assert problems == ["add: + is the key of grow"]
     for text, told in (
@@ -75,11 +75,11 @@ def test_the_keys_of_the_workspace_win_over_those_of_the_person(tmp_path: Path) 
         ('"\\ud800": a\n', "is not valid YAML"),
     ):
         own.write_text(text)
-        keys, problems = keymap.load({}, own)
-        assert keys is USUAL
+        keys, problems = user_keys.load({}, own)
+        assert keys is DEFAULT_KEYMAP
         assert len(problems) == 1
         assert told in problems[0]
-    assert keymap.load({}, tmp_path / "elsewhere.yaml") == (USUAL, [])
+    assert user_keys.load({}, tmp_path / "elsewhere.yaml") == (DEFAULT_KEYMAP, [])
 
 
 def test_keys_are_settings(tmp_path: Path) -> None:

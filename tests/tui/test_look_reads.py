@@ -21,9 +21,9 @@ from odf_engine.views.scan import Scan
 from odf_engine.views.statistics import compute_statistics
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.engine import WorkspaceSource
-from odf_tui.widgets.cells import TableWindow
-from odf_tui.windows import read_part
+from odf_tui.gateway.row_text import TableWindow
+from odf_tui.gateway.row_window import read_part
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 
 MANIFEST = """
 kind: DatasetSnapshot
@@ -69,11 +69,11 @@ def entry(tmp_path: Path) -> DatasetEntry:
 
 
 @pytest.fixture
-def source(tmp_path: Path, entry: DatasetEntry) -> WorkspaceSource:
-    return WorkspaceSource(Workspace.find(explicit=tmp_path / "home"))
+def source(tmp_path: Path, entry: DatasetEntry) -> WorkspaceGateway:
+    return WorkspaceGateway(Workspace.find(explicit=tmp_path / "home"))
 
 
-def test_columns_before_and_after_they_were_counted(source: WorkspaceSource, entry: DatasetEntry) -> None:
+def test_columns_before_and_after_they_were_counted(source: WorkspaceGateway, entry: DatasetEntry) -> None:
     told = source.described(str(entry.id), None)
     assert not told.whole
     assert told.types["system_time"] == "timestamp"
@@ -87,7 +87,7 @@ def test_columns_before_and_after_they_were_counted(source: WorkspaceSource, ent
     assert [each.distinct for each in counted.statistics.columns][-3:] == [2, 3, 2]
 
 
-def test_the_rows_of_a_projection(source: WorkspaceSource, entry: DatasetEntry) -> None:
+def test_the_rows_of_a_projection(source: WorkspaceGateway, entry: DatasetEntry) -> None:
     assert source.primary_key(str(entry.id)) == ["ship"]
     found = build_projection(source.workspace.odf, entry.dataset, [], Reporter())
     window = source.file_rows(str(entry.id), str(found.file))
@@ -106,7 +106,7 @@ def test_the_rows_of_a_projection(source: WorkspaceSource, entry: DatasetEntry) 
     assert error.value.hint == "K makes them again"
 
 
-def test_rows_are_handed_on_in_a_file(source: WorkspaceSource, tmp_path: Path) -> None:
+def test_rows_are_handed_on_in_a_file(source: WorkspaceGateway, tmp_path: Path) -> None:
     table = pa.table({"a": list(range(40_000))})
     path = source.spool(TableWindow(table, ("offset", "op", "system_time", "event_time")))
     assert Path(path).is_relative_to(source.workspace.odf)

@@ -20,9 +20,15 @@ from odf_engine.coordinator.protocol import (
     Progress,
 )
 from odf_engine.views.statistics import ColumnStatistics, FrequentValue
-from odf_tui.looks import chart, distinct, number, share, short_distinct
-from odf_tui.state import Health
-from odf_tui.widgets.chunks import open_window
+from odf_tui.features.statistics import (
+    distinct,
+    distribution_sparkline,
+    format_percent,
+    number,
+    short_distinct,
+)
+from odf_tui.state.model import Health
+from odf_tui.widgets.row_table import load_window
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -51,7 +57,7 @@ def _started_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_as_people_read_them() -> None:
-    assert [share(part, 10_000) for part in (0, 3, 10, 1430, 9999, 10_000)] == [
+    assert [format_percent(part, 10_000) for part in (0, 3, 10, 1430, 9999, 10_000)] == [
         "0 %", "< 0.1 %", "0.1 %", "14.3 %", "> 99.9 %", "100 %",
     ]  # fmt: skip
     exact = ColumnStatistics(name="a", type="int64", distinct=123_456)
@@ -64,16 +70,19 @@ def test_numbers_as_people_read_them() -> None:
 
 def test_drawings_in_less_room() -> None:
     column = ColumnStatistics(name="a", type="double", bins=[1, 0, 7, 8])
-    assert chart(column, 4) == "▁ ▇█"
-    assert chart(column, 3) == "▁█"
-    assert chart(ColumnStatistics(name="a", type="string", frequent=[FrequentValue("x", 1)]), 3) == ""
+    assert distribution_sparkline(column, 4) == "▁ ▇█"
+    assert distribution_sparkline(column, 3) == "▁█"
+    assert (
+        distribution_sparkline(ColumnStatistics(name="a", type="string", frequent=[FrequentValue("x", 1)]), 3)
+        == ""
+    )
 
 
 async def job_of(drive: Driven) -> Job:
     """The newest job, once the screen knows of it."""
     await drive.until(lambda: drive.source.link.submitted)
-    await drive.until(lambda: drive.bench.book.open())
-    return drive.bench.book.open()[-1]
+    await drive.until(lambda: drive.bench.book.active_jobs())
+    return drive.bench.book.active_jobs()[-1]
 
 
 async def ends(drive: Driven, job: Job, **how: object) -> None:
@@ -260,7 +269,7 @@ async def test_the_result_of_a_query(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("3")
         pane, rows = drive.bench.data_pane, source.file_rows(AIR, "/cache/result.parquet")
-        pane.show_view(AIR, open_window(rows), "SQL", "by a query", "sql")
+        pane.show_view(AIR, load_window(rows), "SQL", "by a query", "sql")
         await drive.press("E")
         assert "[result of the query: 31]" in drive.text()
         assert "all 7 200 rows" not in drive.text().split("result of the query")[1].split("\n")[0]

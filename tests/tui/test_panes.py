@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobProgress, JobState, Pull, Verify
 from odf_engine.errors import OdfError
-from odf_tui.state import Health, inputs_first
-from odf_tui.widgets.blocks import PAGE
+from odf_tui.panes.blocks.view import PAGE
+from odf_tui.state.model import Health, in_dependency_order
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset, progress
 
@@ -185,7 +185,7 @@ async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
 async def test_pulling_all_takes_inputs_first_and_leaves_out_what_is_busy(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("p")
-        await drive.until(lambda: drive.bench.book.open())
+        await drive.until(lambda: drive.bench.book.active_jobs())
         await drive.press("P")
         await drive.until(lambda: len(source.link.submitted) == len(source.rows_))
         pulls = {request.dataset: request for request in source.link.submitted}
@@ -195,7 +195,10 @@ async def test_pulling_all_takes_inputs_first_and_leaves_out_what_is_busy(source
             assert all(order.index(each) < order.index(row.id) for each in row.inputs)
         assert set(pulls["did:odf:air-by-day"].after) == set(source.rows_[4].inputs)  # type: ignore[union-attr]
         assert len(pulls["did:odf:smoke-and-breath"].after) == 5  # type: ignore[union-attr]
-    assert inputs_first([dataset("a", "b"), dataset("b", "a")], ["did:odf:a"]) == ["did:odf:a", "did:odf:b"]
+    assert in_dependency_order([dataset("a", "b"), dataset("b", "a")], ["did:odf:a"]) == [
+        "did:odf:a",
+        "did:odf:b",
+    ]
 
 
 async def test_a_failed_job_says_what_where_and_what_to_do(source: FakeSource) -> None:
@@ -218,7 +221,7 @@ async def test_cancelling_asks_first(source: FakeSource) -> None:
         await drive.press("x")
         assert "no job runs for this dataset" in drive.hint()
         await drive.press("p")
-        await drive.until(lambda: drive.bench.book.open())
+        await drive.until(lambda: drive.bench.book.active_jobs())
         await drive.press("x")
         assert "Cancel pull port-haven.air-readings?" in drive.text()
         await drive.press("n")
@@ -230,7 +233,7 @@ async def test_cancelling_asks_first(source: FakeSource) -> None:
 async def test_a_worker_that_dies_shows_as_interrupted_jobs_and_comes_back(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
         await drive.press("p")
-        await drive.until(lambda: drive.bench.book.open())
+        await drive.until(lambda: drive.bench.book.active_jobs())
         job = source.known[-1]
         gone = Failure("the worker ended before this job did", hint="run it again")
         source.changed(replace(job, state=JobState.interrupted, error=gone))
@@ -257,7 +260,7 @@ async def test_a_command_brings_a_lost_worker_back_by_itself(source: FakeSource)
 
 async def test_a_worker_that_does_not_start_is_told_of(source: FakeSource) -> None:
     source.connecting = [OdfError("the worker ended right after its start", hint="its log is worker.log")] * 2
-    from odf_tui.workstation import Workstation
+    from odf_tui.app import Workstation
     from tests.tui.conftest import Driven
 
     app = Workstation(source)
@@ -305,7 +308,7 @@ async def test_a_damaged_and_a_missing_dataset(source: FakeSource) -> None:
 async def test_quitting_says_that_the_job_goes_on(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("p")
-        await drive.until(lambda: drive.bench.book.open())
+        await drive.until(lambda: drive.bench.book.active_jobs())
         await drive.pilot.press("q")
         await drive.pilot.pause()
     assert "pull port-haven.air-readings goes on" in drive.app.farewell

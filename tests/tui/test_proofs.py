@@ -10,11 +10,11 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.trust import prove_block
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import ascii
-from odf_tui.chain_state import BlockText, Want
-from odf_tui.engine import WorkspaceSource
-from odf_tui.state import Section
-from odf_tui.widgets.blocks import PROVEN
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.panes.blocks.view import PROVEN
+from odf_tui.state.model import BlockDocument, BlockFilter
+from odf_tui.text.format import Section
+from odf_tui.theming import ascii_fallback
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 from tests.tui.fake_blocks import hash_of
@@ -42,7 +42,9 @@ async def test_a_block_is_signed_after_a_question(source: FakeSource) -> None:
         assert f"{PROVEN} signed by the dataset's owner" in str(drive.bench.blocks_pane.border_subtitle)
         # What was found wrong matters more.
         verified(source, (11, "slice-offsets", "offsets overlap"))
-        source.texts[AIR, 11] = BlockText("kind: x\n", number=11, hash=newest, proof="signed by its owner")
+        source.texts[AIR, 11] = BlockDocument(
+            "kind: x\n", number=11, hash=newest, proof="signed by its owner"
+        )
         await drive.press("r", "enter")
         assert drive.text().index("≠ slice-offsets") < drive.text().index(f"{PROVEN} signed by its owner")
 
@@ -56,25 +58,25 @@ async def test_nobody_signs_without_the_key(source: FakeSource) -> None:
 
 
 def test_the_mark_has_a_letter_of_its_own_on_every_terminal() -> None:
-    others = {ascii.ASCII[sign] for sign in "◇◆✓✗·◦▸÷≠∅↯⊘●○"}
-    assert ascii.plain(PROVEN) not in others | {PROVEN}
-    assert len(ascii.plain(PROVEN, "console")) == 1
+    others = {ascii_fallback.ASCII[sign] for sign in "◇◆✓✗·◦▸÷≠∅↯⊘●○"}
+    assert ascii_fallback.with_ascii(PROVEN) not in others | {PROVEN}
+    assert len(ascii_fallback.with_ascii(PROVEN, "console")) == 1
 
 
 def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     workspace = Workspace.init(tmp_path / "harbour")
     workspace.add(read_manifests(MANIFEST, "test"))
     boats = workspace.resolve("boats")
-    source, dataset = WorkspaceSource(workspace), str(boats.id)
+    source, dataset = WorkspaceGateway(workspace), str(boats.id)
     head = boats.dataset.head()
     number = boats.dataset.state().sequence_number
     assert head is not None and source.holds_key(dataset)
-    assert source.blocks(dataset, None, 100, Want()).proven == frozenset()
+    assert source.blocks(dataset, None, 100, BlockFilter()).proven == frozenset()
     assert source.block(dataset, 0).proof == ""
 
     source.prove(dataset, str(head))
     boats.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
-    assert source.blocks(dataset, None, 100, Want()).proven == {str(head)}
+    assert source.blocks(dataset, None, 100, BlockFilter()).proven == {str(head)}
     assert source.block(dataset, number).proof.startswith("signed by the dataset's owner")
     assert source.block(dataset, 0).proof == f"the dataset's owner stands behind it: block {number} is signed"
     assert source.block(dataset, number + 1).proof.startswith("newer than what")
@@ -89,7 +91,7 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     other = prove_block(workspace, boats, boats.dataset.block(0).hash)
     path.unlink()
     path.write_bytes(bytes(other))
-    assert source.blocks(dataset, None, 100, Want()).proven == {str(other.head)}
+    assert source.blocks(dataset, None, 100, BlockFilter()).proven == {str(other.head)}
     workspace.keys.delete(boats.id)
     assert not source.holds_key(dataset)
     try:

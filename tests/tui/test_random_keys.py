@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import JobState, LogLine, Progress
-from odf_tui import actions
+from odf_tui.actions import table
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
 PRESSES = 500
 LEAVING = {"q", "ctrl+q", "ctrl+c"}
 TYPED = [*string.ascii_letters, *string.digits, "space", "backspace", "minus", "full_stop", "less_than_sign"]
-KEYS = sorted({*actions.all_keys(), *TYPED} - LEAVING)
+KEYS = sorted({*table.all_keys(), *TYPED} - LEAVING)
 MOVES = ["j", "k", "h", "l", "1", "2", "3", "4", "tab"]
 SIZES = [(80, 24), (160, 50), (40, 12), (120, 36), (20, 5), (200, 60)]
 

@@ -21,11 +21,10 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.chain_state import Link, Want
-from odf_tui.engine import WorkspaceSource
-from odf_tui.state import Target
-from odf_tui.widgets.blocks import PAGE
-from odf_tui.workstation import Workstation
+from odf_tui.app import Workstation
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.panes.blocks.view import PAGE
+from odf_tui.state.model import BlockFilter, BlockLink, Target
 from tests.tui.conftest import Driven
 from tests.tui.test_engine import MANIFEST, LonelySource, add_rows
 from tests.tui.test_transforms import transact
@@ -57,10 +56,10 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def test_revisions_of_a_real_chain(workspace: Workspace) -> None:
-    source, boats = WorkspaceSource(workspace), workspace.resolve("boats")
+    source, boats = WorkspaceGateway(workspace), workspace.resolve("boats")
     name = str(boats.id)
-    lines = {line.event: line for line in source.blocks(name, None, PAGE, Want()).lines}
-    newest = source.blocks(name, None, 3, Want())
+    lines = {line.event: line for line in source.blocks(name, None, PAGE, BlockFilter()).lines}
+    newest = source.blocks(name, None, 3, BlockFilter())
     assert (newest.total, newest.first, len(newest.lines)) == (10, 7, 3)
     assert [line.event for line in newest.lines] == ["SetPollingSource", "SetInfo", "SetLicense"]
     assert lines["SetPollingSource"].summary == "source changed: url"
@@ -85,7 +84,7 @@ def test_revisions_of_a_real_chain(workspace: Workspace) -> None:
 
 
 def test_links_bytes_and_checkpoints_of_a_real_chain(workspace: Workspace) -> None:
-    source, boats = WorkspaceSource(workspace), workspace.resolve("boats")
+    source, boats = WorkspaceGateway(workspace), workspace.resolve("boats")
     name = str(boats.id)
     number = source.find_block(name, "#3")
     block = source.block(name, number)
@@ -118,21 +117,23 @@ def test_a_checkpoint_says_which_block_made_it_first(workspace: Workspace) -> No
         new_watermark=Timestamp.parse("2024-03-11T00:00:00Z"),
     )
     long.dataset.commit([kept], system_time=Timestamp.now(), expected_head=first.head)
-    source, name, number = WorkspaceSource(workspace), str(long.id), first.sequence_number
+    source, name, number = WorkspaceGateway(workspace), str(long.id), first.sequence_number
     checkpoint = str(made.physical_hash)
     for at in (number, number + 1):
-        assert Link(checkpoint, None) in source.block(name, at).links
+        assert BlockLink(checkpoint, None) in source.block(name, at).links
         facts = source.checkpoint(name, checkpoint, at)
         assert (facts.made_by, facts.sure) == (number, True)
         assert facts.size == facts.on_disk == made.size
     long.dataset.checkpoint_path(made.physical_hash).unlink()
     assert source.checkpoint(name, checkpoint, number).on_disk is None
-    assert source.blocks(name, None, 1, Want()).lines[0].summary == "watermark → 2024-03-11, state kept"
+    assert (
+        source.blocks(name, None, 1, BlockFilter()).lines[0].summary == "watermark → 2024-03-11, state kept"
+    )
 
 
 def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
     boats = workspace.resolve("boats")
-    source, name, chain = WorkspaceSource(workspace), str(boats.id), boats.dataset
+    source, name, chain = WorkspaceGateway(workspace), str(boats.id), boats.dataset
     head = chain.head()
     assert head is not None
     data = chain.block_bytes(head)
@@ -141,7 +142,7 @@ def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
     block = str(Multihash.sha3_256(newer))
     (chain.folder / "blocks" / block).write_bytes(newer)
     (chain.folder / "refs" / "head").write_text(block)
-    (line,) = source.blocks(name, None, PAGE, Want()).lines
+    (line,) = source.blocks(name, None, PAGE, BlockFilter()).lines
     assert (line.hash, line.broken) == (block, True)
     assert "block version 9" in line.summary
     shown = source.block(name, block)
@@ -149,7 +150,7 @@ def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
     assert source.block_bytes(name, block).problem == ""
     # Not even the head is known.
     (chain.folder / "refs" / "head").write_text("nonsense")
-    (line,) = source.blocks(name, None, PAGE, Want()).lines
+    (line,) = source.blocks(name, None, PAGE, BlockFilter()).lines
     assert (line.hash, line.broken) == ("", True)
     assert "refs/head" in source.block(name, line.hash).problem
     with pytest.raises(OdfError, match="refs/head"):

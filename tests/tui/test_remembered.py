@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from odf_engine.settings import UiConfig
-from odf_tui import remembered
-from odf_tui.app import LateSource
-from odf_tui.remembered import LEAST_SHARE, Remembered, Shares
+from odf_tui.main import DeferredGateway
 from odf_tui.screens.sizing import grown
+from odf_tui.state import saved_session
+from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
 
 def test_shares_stay_within_limits() -> None:
-    shares = Shares()
+    shares = PaneShares()
     for _ in range(20):
         shares = grown(shares, "datasets", 5, single=False)
-    assert shares == Shares(left=100 - LEAST_SHARE, upper=100 - LEAST_SHARE)
-    assert grown(shares, "jobs", 5, single=False) == Shares(left=75, upper=75)
-    assert grown(Shares(), "blocks", 5, single=True) == Shares(single=35)
+    assert shares == PaneShares(left=100 - MIN_SHARE, upper=100 - MIN_SHARE)
+    assert grown(shares, "jobs", 5, single=False) == PaneShares(left=75, upper=75)
+    assert grown(PaneShares(), "blocks", 5, single=True) == PaneShares(single=35)
 
 
 async def test_panes_grow_and_shrink(source: FakeSource) -> None:
@@ -70,11 +70,11 @@ async def test_the_screen_is_as_it_was_left(source: FakeSource) -> None:
         assert bench.graph.row is not None
         assert bench.graph.row.name == "port-haven.stations"
         assert "/port" in drive.text()
-        assert bench.shares == Shares(left=65, upper=50)
+        assert bench.shares == PaneShares(left=65, upper=50)
         await drive.press("escape")  # the filter is there, and goes
         assert "harbour.tides" in drive.text()
         await leave(drive)
-    assert remembered.load(source.folder).filters == {"jobs": "pull"}
+    assert saved_session.load_layout(source.folder).filters == {"jobs": "pull"}
 
 
 async def test_a_filter_of_blocks_is_there_again_and_goes(source: FakeSource) -> None:
@@ -96,7 +96,7 @@ async def test_changes_are_written_after_a_while_and_only_then(
     from odf_tui.screens import remembering
 
     monkeypatch.setattr(remembering, "SAVE_SECONDS", 0.02)
-    path = remembered.path_in(source.folder)
+    path = saved_session.path_in(source.folder)
     async with driven(source) as drive:
         assert not path.exists()
         await drive.press("2")
@@ -110,17 +110,17 @@ async def test_changes_are_written_after_a_while_and_only_then(
 
 
 def test_what_cannot_be_read_is_as_if_it_had_never_been_written(tmp_path: Path) -> None:
-    path = remembered.path_in(tmp_path)
+    path = saved_session.path_in(tmp_path)
     path.parent.mkdir(parents=True)
-    usual = Remembered()
-    assert remembered.load(tmp_path) == usual
+    usual = SavedLayout()
+    assert saved_session.load_layout(tmp_path) == usual
     for broken in (b"", b"\xff\xfe", b"[1]", b'{"pane": "blocks"', b"null"):
         path.write_bytes(broken)
-        assert remembered.load(tmp_path) == usual
+        assert saved_session.load_layout(tmp_path) == usual
     path.write_text(
         '{"pane": "blocks", "shares": {"left": "wide"}, "zoomed": 3, "recent": ["zoom"], "newer": {}}'
     )
-    assert remembered.load(tmp_path) == Remembered(pane="blocks", recent=["zoom"])
+    assert saved_session.load_layout(tmp_path) == SavedLayout(pane="blocks", recent=["zoom"])
 
 
 async def test_a_disk_that_cannot_be_written_to_is_no_trouble(source: FakeSource) -> None:
@@ -133,21 +133,23 @@ async def test_a_disk_that_cannot_be_written_to_is_no_trouble(source: FakeSource
 
 
 async def test_what_is_no_more_is_not_restored(source: FakeSource) -> None:
-    gone = Remembered(pane="kitchen", dataset="did:odf:gone", graph={"mode": "pie", "sort": 1}, theme="gone")
-    remembered.save(source.folder, remembered.encode(gone))
+    gone = SavedLayout(pane="kitchen", dataset="did:odf:gone", graph={"mode": "pie", "sort": 1}, theme="gone")
+    saved_session.save_layout(source.folder, saved_session.encode(gone))
     async with driven(source) as drive:
         assert drive.bench.pane == "datasets"
         assert drive.bench.graph.row is not None
 
 
 def test_a_theme_of_the_settings_wins_when_it_was_set_later() -> None:
-    chosen = Remembered(theme="paper", theme_setting="auto")
-    assert remembered.theme(chosen, "auto") == "paper"
-    assert remembered.theme(chosen, "ember") == "ember"
-    assert remembered.theme(Remembered(), "auto") == "auto"
+    chosen = SavedLayout(theme="paper", theme_setting="auto")
+    assert saved_session.effective_theme(chosen, "auto") == "paper"
+    assert saved_session.effective_theme(chosen, "ember") == "ember"
+    assert saved_session.effective_theme(SavedLayout(), "auto") == "auto"
 
 
 def test_the_theme_is_remembered_before_the_engine_is_there(tmp_path: Path) -> None:
-    remembered.save(tmp_path, remembered.encode(Remembered(theme="paper", theme_setting="auto")))
-    assert LateSource(tmp_path, UiConfig()).theme == "paper"
-    assert LateSource(tmp_path, UiConfig(theme="ember")).theme == "ember"
+    saved_session.save_layout(
+        tmp_path, saved_session.encode(SavedLayout(theme="paper", theme_setting="auto"))
+    )
+    assert DeferredGateway(tmp_path, UiConfig()).theme == "paper"
+    assert DeferredGateway(tmp_path, UiConfig(theme="ember")).theme == "ember"

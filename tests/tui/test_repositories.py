@@ -15,13 +15,17 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobState, Pull, Search
 from odf_engine.coordinator.results import SearchResult
-from odf_tui.found import Answer, Found, answer_of, fitting
-from odf_tui.remotes import Remote
-from odf_tui.screens.dialogs import Confirm, Picker
-from odf_tui.screens.naming import Ask
-from odf_tui.screens.repositories import Browser
-from odf_tui.share_source import Place
-from odf_tui.state import DatasetRow
+from odf_tui.features.sharing.repository_browser import (
+    RemoteDataset,
+    RepositoryBrowser,
+    answer_of,
+    matching_words,
+)
+from odf_tui.features.sharing.repository_browser import SearchResult as Answer
+from odf_tui.gateway.protocol import NamedUrl
+from odf_tui.state.model import DatasetRow
+from odf_tui.text.remotes import Remote
+from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_sharing import compare, until_asked
@@ -44,14 +48,16 @@ SHORT = entry("x-ray")
 
 
 def prepared(source: FakeSource, *names: str) -> None:
-    source.places = [Place(name, f"https://{name}.example/data/") for name in names or ("hospital", "lake")]
+    source.places = [
+        NamedUrl(name, f"https://{name}.example/data/") for name in names or ("hospital", "lake")
+    ]
 
 
-async def in_browser(drive: Driven, *keys: str) -> Browser:
+async def in_browser(drive: Driven, *keys: str) -> RepositoryBrowser:
     """Opens the browser of a repository; the worker has got the search."""
-    await until_asked(drive, "I", *(keys or ("1",)), by=Browser)
+    await until_asked(drive, "I", *(keys or ("1",)), by=RepositoryBrowser)
     await drive.until(lambda: drive.source.known and drive.source.known[-1].kind == "search")
-    assert isinstance(drive.app.screen, Browser)
+    assert isinstance(drive.app.screen, RepositoryBrowser)
     return drive.app.screen
 
 
@@ -61,12 +67,12 @@ async def answered(drive: Driven, *found: dict[str, Any], problems: Any = ()) ->
     ended = replace(drive.source.known[-1], state=JobState.done, started=AT, ended=AT, result=result)
     drive.source.link.tell(drive.source.changed(ended))
     screen = drive.app.screen
-    assert isinstance(screen, Browser)
+    assert isinstance(screen, RepositoryBrowser)
     await drive.until(lambda: len(screen._answers.get(ended.target, Answer()).found) == len(found))
     await drive.settle()
 
 
-def searched(datasets: list[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[Found]:
+def searched(datasets: list[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[RemoteDataset]:
     """What the browser shows of a search with these datasets."""
     return answer_of(msgspec.convert({"datasets": datasets}, SearchResult), rows).found
 
@@ -86,7 +92,7 @@ def test_what_is_found_and_how_it_stands_to_what_is_here() -> None:
     assert behind.standing == f"here, {30 - rows[0].blocks} blocks less"
     (unknown,) = searched([{**VISITS, "blocks": None, "records": None}], rows)
     assert (unknown.blocks, unknown.records) == (None, None)
-    assert [each.name for each in fitting(found, "CLINICS health")] == ["visits"]
+    assert [each.name for each in matching_words(found, "CLINICS health")] == ["visits"]
     assert searched([], rows) == []
 
 
@@ -108,7 +114,7 @@ async def test_choosing_finding_and_pulling_one(source: FakeSource) -> None:
         assert "x-ray" not in text
         assert "\x1b" not in text
         await drive.press("=", "=clinics")
-        await until_asked(drive, "enter", by=Ask)
+        await until_asked(drive, "enter", by=PromptDialog)
         await drive.press("=port-haven.clinics", "enter")
         assert "exists already" in drive.text()
         await drive.press("=visits", "enter")
@@ -128,7 +134,7 @@ async def test_several_are_marked_and_what_is_here_is_brought_up_to_date(source:
         del source.link.submitted[0]
         await drive.press("plus", "plus", "plus", "up", "plus", "plus")
         assert "3 marked" in drive.text()
-        await until_asked(drive, "enter", by=Ask)  # of the name that is taken
+        await until_asked(drive, "enter", by=PromptDialog)  # of the name that is taken
         await drive.press("=other.tides", "enter")
         assert source.link.submitted[1:] == [
             Pull(dataset=VISITS["url"], url=VISITS["url"], alias="visits"),
@@ -170,7 +176,7 @@ async def test_leaving_stops_the_search(source: FakeSource) -> None:
         job = source.known[-1].id
         await drive.press("ctrl+g")
         await drive.until(lambda: source.link.cancelled == [job])
-        await until_asked(drive, "escape", by=Picker)
+        await until_asked(drive, "escape", by=PickerDialog)
         await drive.until(lambda: source.link.cancelled == [job, job])
         await drive.press("escape")
         assert drive.app.screen is drive.bench
@@ -194,9 +200,9 @@ async def test_thousands_are_shown_and_narrowed_quickly(source: FakeSource) -> N
 
 async def test_repositories_are_added_and_forgotten(source: FakeSource) -> None:
     async with driven(source) as drive:
-        await until_asked(drive, "I", by=Picker)
+        await until_asked(drive, "I", by=PickerDialog)
         assert "forget" not in drive.text()
-        await until_asked(drive, "plus", by=Ask)
+        await until_asked(drive, "plus", by=PromptDialog)
         await drive.press("=ftp://old.example/", "enter")
         assert "no address that is known" in drive.text()
         await drive.press("=s3://lake/odf", "enter")
@@ -204,12 +210,12 @@ async def test_repositories_are_added_and_forgotten(source: FakeSource) -> None:
         await drive.press("=my lake", "enter")
         assert "a name has letters" in drive.text()
         await drive.press("=lake", "enter")
-        await drive.until(lambda: source.places == [Place("lake", "s3://lake/odf/")])
-        await drive.until(lambda: isinstance(drive.app.screen, Picker))
+        await drive.until(lambda: source.places == [NamedUrl("lake", "s3://lake/odf/")])
+        await drive.until(lambda: isinstance(drive.app.screen, PickerDialog))
         await drive.settle()
         assert "s3://lake/odf/" in drive.text()
-        await until_asked(drive, "minus", by=Picker)
-        await until_asked(drive, "1", by=Confirm)
+        await until_asked(drive, "minus", by=PickerDialog)
+        await until_asked(drive, "1", by=ConfirmDialog)
         await drive.press("y")
         await drive.until(lambda: source.places == [])
 
@@ -219,15 +225,15 @@ async def test_a_typed_address(source: FakeSource) -> None:
     here = dataset("visits", remotes=(Remote(url=f"{BASE}visits/", label="hospital/visits", pull=True),))
     source.rows_.append(here)
     async with driven(source) as drive:
-        await until_asked(drive, "I", "u", by=Ask)
+        await until_asked(drive, "I", "u", by=PromptDialog)
         await drive.press("=ipns://k51/clinics/wards", "enter")
         await drive.until(lambda: "Name of the dataset here" in drive.text())
         await drive.press("enter")
         url = "ipns://k51/clinics/wards/"
         assert source.link.submitted == [Pull(dataset=url, url=url, alias="wards")]
-        await until_asked(drive, "I", "u", by=Ask)
+        await until_asked(drive, "I", "u", by=PromptDialog)
         await drive.press("=hospital/visits", "enter")
         assert source.link.submitted[1:] == [Pull(dataset=here.id, url=f"{BASE}visits/")]
-        await until_asked(drive, "I", "u", by=Ask)
+        await until_asked(drive, "I", "u", by=PromptDialog)
         await drive.press("=hospital", "enter")
-        assert isinstance(drive.app.screen, Ask)  # a repository is no dataset
+        assert isinstance(drive.app.screen, PromptDialog)  # a repository is no dataset

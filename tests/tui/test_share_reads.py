@@ -12,11 +12,11 @@ from odf_engine.errors import AlreadyExists, NotFound, OdfError
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, RemoteStatus
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.engine import WorkspaceSource
-from odf_tui.remotes import Remote, mark
-from odf_tui.share_source import Place
-from odf_tui.snapshot import stamp
-from odf_tui.state import DatasetRow
+from odf_tui.gateway.protocol import NamedUrl
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.state.model import DatasetRow
+from odf_tui.state.saved_session import workspace_fingerprint
+from odf_tui.text.remotes import Remote, remote_badge
 from tests.sync.builders import describe, make_root
 
 HUB = "file:///srv/hub/visits/"
@@ -38,7 +38,7 @@ def note(workspace: Workspace, entry: DatasetEntry, relation: Any, kind: Any = "
 
 
 def row(workspace: Workspace) -> DatasetRow:
-    return WorkspaceSource(workspace).datasets()[0]
+    return WorkspaceGateway(workspace).datasets()[0]
 
 
 def remote(workspace: Workspace) -> Remote:
@@ -52,7 +52,7 @@ def test_our_side_is_as_of_now(workspace: Workspace) -> None:
     Remotes(workspace.odf).attach(entry.id, HUB, "push")
     assert remote(workspace) == Remote(url=HUB, label="hub/visits", push=True)
     note(workspace, entry, "equal")
-    assert (remote(workspace).relation, mark(row(workspace).remotes)) == ("equal", "⇡")
+    assert (remote(workspace).relation, remote_badge(row(workspace).remotes)) == ("equal", "⇡")
     shared = str(entry.dataset.head())
     describe(entry, "one")
     describe(entry, "two")
@@ -64,7 +64,7 @@ def test_our_side_is_as_of_now(workspace: Workspace) -> None:
     describe(entry, "three")
     found = remote(workspace)
     assert (found.relation, found.ours, found.theirs) == ("diverged", 1, 3)
-    assert mark(row(workspace).remotes) == "÷⇣3⇡1"
+    assert remote_badge(row(workspace).remotes) == "÷⇣3⇡1"
     # Nothing was there.
     note(workspace, entry, "new", common=None, their_head=None, ours=1, our_head=shared)
     assert (remote(workspace).relation, remote(workspace).ours) == ("new", row(workspace).blocks)
@@ -82,7 +82,7 @@ def test_what_comes_from_elsewhere_is_not_behind_its_inputs(workspace: Workspace
 
 
 def test_branches_of_a_real_chain(workspace: Workspace) -> None:
-    source = WorkspaceSource(workspace)
+    source = WorkspaceGateway(workspace)
     entry = make_root(workspace, "visits", slices=1)
     common = str(entry.dataset.head())
     number = entry.dataset.state().blocks - 1
@@ -99,16 +99,18 @@ def test_branches_of_a_real_chain(workspace: Workspace) -> None:
 
 
 def test_repositories_and_detaching(workspace: Workspace) -> None:
-    source = WorkspaceSource(workspace)
+    source = WorkspaceGateway(workspace)
     source.add_repository("lake", "s3://lake/odf")
-    assert source.repositories() == [Place("hub", "file:///srv/hub/"), Place("lake", "s3://lake/odf/")]
+    assert source.repositories() == [NamedUrl("hub", "file:///srv/hub/"), NamedUrl("lake", "s3://lake/odf/")]
     with pytest.raises(AlreadyExists):
         source.add_repository("lake", "s3://other/")
     source.remove_repository("lake")
     entry = make_root(workspace, "visits")
-    before = stamp(workspace.folder)
+    before = workspace_fingerprint(workspace.folder)
     note(workspace, entry, "equal")
-    assert stamp(workspace.folder) != before  # what is kept for the next start is not true any more
+    assert (
+        workspace_fingerprint(workspace.folder) != before
+    )  # what is kept for the next start is not true any more
     assert row(workspace).remotes
     source.detach(str(entry.id), HUB)
     assert row(workspace).remotes == ()
@@ -122,17 +124,17 @@ def test_a_damaged_list_of_repositories_hides_no_dataset(workspace: Workspace) -
     (workspace.odf / "repositories.json").write_text("{")
     assert remote(workspace).label == HUB
     with pytest.raises(OdfError):
-        WorkspaceSource(workspace).repositories()
+        WorkspaceGateway(workspace).repositories()
 
 
 def test_which_jobs_can_be_done_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = WorkspaceSource(workspace)
+    source = WorkspaceGateway(workspace)
 
     class Journal:
         def request(self, job: str) -> Any:
             return Compare(dataset="x") if job == "1" else Search(text="")
 
-    monkeypatch.setattr(WorkspaceSource, "_journal", Journal())
+    monkeypatch.setattr(WorkspaceGateway, "_journal", Journal())
     done = Job("1", "compare", "visits", "x", JobState.done, "2024-03-11T09:00:00Z")
     assert source.request(done) == Compare(dataset="x")
     with pytest.raises(OdfError, match="screen"):

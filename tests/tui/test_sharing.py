@@ -29,15 +29,20 @@ from odf_engine.coordinator.protocol import (
     Sample,
     Samples,
 )
-from odf_tui import ascii as few
-from odf_tui.jobwords import outcome, progress_words
-from odf_tui.narrowing import counts, leaves, words_of
-from odf_tui.pace import Pace
-from odf_tui.remotes import Remote, Standing, mark, remote_words, short_place, style
-from odf_tui.screens.dialogs import Confirm, Decision, Oath, Picker
-from odf_tui.screens.naming import Ask
-from odf_tui.share_source import Place
-from odf_tui.state import DatasetRow, Health, JobBook, healths, job_glyph
+from odf_tui.gateway.protocol import NamedUrl
+from odf_tui.panes.datasets.dataset_filter import counts, matches, parse_filter
+from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
+from odf_tui.state.model import DatasetRow, Health
+from odf_tui.text.job_text import JobRates, job_outcome, progress_text
+from odf_tui.text.remotes import Relation, Remote, remote_badge, remote_badge_style, remote_text, short_url
+from odf_tui.theming import ascii_fallback as few
+from odf_tui.widgets.dialogs import (
+    ConfirmDialog,
+    DecisionDialog,
+    PickerDialog,
+    PromptDialog,
+    TypedConfirmation,
+)
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 
@@ -58,7 +63,7 @@ def compare(drive: Driven, name: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-def hospital(relation: Standing = "behind", ours: int = 0, theirs: int = 3, **more: object) -> Remote:
+def hospital(relation: Relation = "behind", ours: int = 0, theirs: int = 3, **more: object) -> Remote:
     """Where visits come from."""
     known = {
         "url": HOSPITAL,
@@ -70,7 +75,7 @@ def hospital(relation: Standing = "behind", ours: int = 0, theirs: int = 3, **mo
     return Remote(**{**known, "relation": relation, "ours": ours, "theirs": theirs, **more})  # type: ignore[arg-type]
 
 
-def backup(relation: Standing = "ahead", ours: int = 2, theirs: int = 0) -> Remote:
+def backup(relation: Relation = "ahead", ours: int = 2, theirs: int = 0) -> Remote:
     """Where they go to."""
     return Remote(
         url=BACKUP,
@@ -88,9 +93,9 @@ def with_remotes(source: FakeSource, *remotes: Remote, **more: object) -> Datase
     row = dataset("visits", records=900, remotes=remotes, **more)
     source.rows_ = [row, dataset("visits-by-day", "visits", records=9), dataset("tides", records=96)]
     source.places = [
-        Place("hospital", "https://hospital.example/data/"),
-        Place("backup", "file:///srv/backup/"),
-        Place("lake", "s3://lake/odf/"),
+        NamedUrl("hospital", "https://hospital.example/data/"),
+        NamedUrl("backup", "file:///srv/backup/"),
+        NamedUrl("lake", "s3://lake/odf/"),
     ]
     return row
 
@@ -114,20 +119,23 @@ async def on_visits(drive: Driven) -> None:
 
 
 def test_marks_say_what_is_to_be_done_without_colours() -> None:
-    assert mark(()) == ""
-    assert mark([hospital()]) == "⇣3"
-    assert mark([backup()]) == "⇡2"
-    assert mark([hospital("equal", 0, 0), backup("equal", 0, 0)]) == "⇣⇡"
-    assert mark([hospital(), backup()]) == "⇣3⇡2"
-    assert mark([hospital("diverged", 2, 3)]) == "÷⇣3"
-    assert mark([backup("diverged", 2, 1)]) == "÷⇣1⇡2"
-    assert mark([backup("new", 7)]) == "⇡7"
-    assert mark([hospital("ahead", 5, 0)]) == "⇣"  # nobody pushes to where it comes from
-    assert mark([hospital("behind", 0, 123_456)]) == "⇣123k"
-    assert [style([each]) for each in (hospital("diverged", 2, 3), backup(), hospital("equal", 0, 0))] == [
+    assert remote_badge(()) == ""
+    assert remote_badge([hospital()]) == "⇣3"
+    assert remote_badge([backup()]) == "⇡2"
+    assert remote_badge([hospital("equal", 0, 0), backup("equal", 0, 0)]) == "⇣⇡"
+    assert remote_badge([hospital(), backup()]) == "⇣3⇡2"
+    assert remote_badge([hospital("diverged", 2, 3)]) == "÷⇣3"
+    assert remote_badge([backup("diverged", 2, 1)]) == "÷⇣1⇡2"
+    assert remote_badge([backup("new", 7)]) == "⇡7"
+    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣"  # nobody pushes to where it comes from
+    assert remote_badge([hospital("behind", 0, 123_456)]) == "⇣123k"
+    remotes = (hospital("diverged", 2, 3), backup(), hospital("equal", 0, 0))
+    assert [remote_badge_style([each]) for each in remotes] == [
         "bad", "warn", "muted",
     ]  # fmt: skip
-    shown = [few.plain(mark([each])) for each in (hospital(), backup(), hospital("diverged", 2, 3))]
+    shown = [
+        few.with_ascii(remote_badge([each])) for each in (hospital(), backup(), hospital("diverged", 2, 3))
+    ]
     assert shown == ["<3", "^2", "%<3"]
 
 
@@ -137,7 +145,7 @@ def test_marks_say_what_is_to_be_done_without_colours() -> None:
             lambda relation, ours, theirs, pull: Remote(
                 url="u", label="l", pull=pull, push=not pull, relation=relation, ours=ours, theirs=theirs
             ),
-            st.sampled_from(get_args(Standing)),
+            st.sampled_from(get_args(Relation)),
             st.integers(1, 10**9),
             st.integers(1, 10**9),
             st.booleans(),
@@ -147,20 +155,20 @@ def test_marks_say_what_is_to_be_done_without_colours() -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_a_mark_is_short_and_there_whenever_there_are_remotes(remotes: list[Remote]) -> None:
-    found = mark(remotes)
+    found = remote_badge(remotes)
     assert bool(found) == bool(remotes)
     assert len(found) <= 13
     assert ("÷" in found) == any(each.relation == "diverged" for each in remotes)
 
 
 def test_words_of_remotes() -> None:
-    assert remote_words(hospital()) == "hospital/visits · 3 behind · looked at 2024-03-11 08:59"
-    assert "2 ahead" in remote_words(backup())
-    assert "diverged: 2 here, 3 there" in remote_words(hospital("diverged", 2, 3))
-    assert "not looked at yet · m looks" in remote_words(Remote(url=BACKUP, label="backup/visits"))
-    assert "changed here since" in remote_words(hospital("", 0, 0))
-    assert short_place(BACKUP) == "backup/visits"
-    assert short_place("odf+https://me@host.example:8443/a/b/visits/") == "host.example:8443/visits"
+    assert remote_text(hospital()) == "hospital/visits · 3 behind · looked at 2024-03-11 08:59"
+    assert "2 ahead" in remote_text(backup())
+    assert "diverged: 2 here, 3 there" in remote_text(hospital("diverged", 2, 3))
+    assert "not looked at yet · m looks" in remote_text(Remote(url=BACKUP, label="backup/visits"))
+    assert "changed here since" in remote_text(hospital("", 0, 0))
+    assert short_url(BACKUP) == "backup/visits"
+    assert short_url("odf+https://me@host.example:8443/a/b/visits/") == "host.example:8443/visits"
 
 
 def test_filters_know_remotes() -> None:
@@ -168,7 +176,7 @@ def test_filters_know_remotes() -> None:
     other = dataset("tides")
 
     def found(text: str) -> list[str]:
-        return [each.name for each in (row, other) if leaves(words_of(text), each, Health.current)]
+        return [each.name for each in (row, other) if matches(parse_filter(text), each, Health.current)]
 
     assert found("remote:behind") == found("remote:hosp") == found("remote:from") == ["visits"]
     assert found("remote:ahead,diverged") == []
@@ -182,7 +190,7 @@ def test_health_follows_where_it_comes_from() -> None:
         dataset("b", records=1, remotes=(hospital("diverged", 1, 1),)),
         dataset("c", records=1, remotes=(backup("diverged", 1, 1),)),
     ]
-    assert list(healths(rows, JobBook()).values()) == [Health.stale, Health.diverged, Health.current]
+    assert list(dataset_healths(rows, JobBook()).values()) == [Health.stale, Health.diverged, Health.current]
 
 
 # --- What jobs say ---
@@ -196,28 +204,30 @@ def job(kind: str, result: dict[str, object] | None = None, **more: object) -> J
 
 def test_what_jobs_that_share_did() -> None:
     pushed = {"status": "updated", "url": BACKUP, "blocks": 12, "bytes": 34_100_000, "objects": 5}
-    assert outcome(job("push", pushed)) == ("pushed 12 blocks, 34.1 MB to backup/visits", "good")
-    assert outcome(job("push", {"status": "up-to-date", "url": BACKUP}))[0] == "backup/visits is up to date"
+    assert job_outcome(job("push", pushed)) == ("pushed 12 blocks, 34.1 MB to backup/visits", "good")
+    assert (
+        job_outcome(job("push", {"status": "up-to-date", "url": BACKUP}))[0] == "backup/visits is up to date"
+    )
     pulled = {"status": "updated", "url": HOSPITAL, "blocks": 1, "records": 1200}
-    assert outcome(job("pull", pulled))[0] == "+1 200 rows in 1 block from hospital.example/visits"
+    assert job_outcome(job("pull", pulled))[0] == "+1 200 rows in 1 block from hospital.example/visits"
     ahead = {"status": "up-to-date", "url": HOSPITAL, "ahead": 2}
-    assert outcome(job("pull", ahead))[0] == "up to date, 2 blocks ahead of hospital.example/visits"
-    assert outcome(job("pull", {"status": "updated", "blocks": 1, "records": 3}))[0] == "+3 rows"
+    assert job_outcome(job("pull", ahead))[0] == "up to date, 2 blocks ahead of hospital.example/visits"
+    assert job_outcome(job("pull", {"status": "updated", "blocks": 1, "records": 3}))[0] == "+3 rows"
     seen = [{"url": HOSPITAL, "relation": "behind", "theirs": 3, "ours": 0}]
     problem = [{"url": BACKUP, "message": "cannot be reached"}]
-    assert outcome(job("compare", {"seen": seen, "problems": []})) == (
+    assert job_outcome(job("compare", {"seen": seen, "problems": []})) == (
         "3 behind · hospital.example/visits", "good",
     )  # fmt: skip
-    words, how = outcome(job("compare", {"seen": seen, "problems": problem}))
+    words, how = job_outcome(job("compare", {"seen": seen, "problems": problem}))
     assert words.endswith("backup/visits: cannot be reached")
     assert how == "warn"
-    assert outcome(job("search", {"datasets": [{}] * 2, "problems": []}))[0] == "2 datasets"
-    assert outcome(job("search", {"datasets": [], "problems": [{"repository": "lake"}]}))[1] == "warn"
-    assert outcome(job("compare", {}))[0] == "there is nothing to look at"
+    assert job_outcome(job("search", {"datasets": [{}] * 2, "problems": []}))[0] == "2 datasets"
+    assert job_outcome(job("search", {"datasets": [], "problems": [{"repository": "lake"}]}))[1] == "warn"
+    assert job_outcome(job("compare", {}))[0] == "there is nothing to look at"
     glyphs = [job_glyph(job("compare", {"seen": found, "problems": problem}))[0] for found in (seen, [])]
     assert glyphs == ["✓", "↯"]  # what nobody answered is no success
     running = job("push", state=JobState.running, progress=Progress("compare", files=8, total_files=10))
-    assert "8 of 10 blocks" in progress_words(running, Pace(), 80)
+    assert "8 of 10 blocks" in progress_text(running, JobRates(), 80)
 
 
 async def test_bytes_and_rate_of_a_push_in_the_graph_the_card_and_pane_4(source: FakeSource) -> None:
@@ -229,7 +239,7 @@ async def test_bytes_and_rate_of_a_push_in_the_graph_the_card_and_pane_4(source:
         samples = [Sample(float(at), {running.id: rate}) for at in range(1, 10)]
         moved = Progress("send", bytes=42_000_000, total_bytes=100_000_000, files=4, total_files=9)
         source.link.tell(source.changed(running), Samples(samples), JobProgress(running.id, moved))
-        await drive.until(lambda: drive.bench.book.open())
+        await drive.until(lambda: drive.bench.book.active_jobs())
         drive.bench.second()
         await drive.settle()
         text = drive.text()
@@ -244,7 +254,7 @@ async def test_bytes_and_rate_of_a_push_in_the_graph_the_card_and_pane_4(source:
         done = {"status": "updated", "url": BACKUP, "blocks": 2, "bytes": 100_000_000}
         ended = replace(running, state=JobState.done, ended=AT, result=json.dumps(done))
         source.link.tell(source.changed(ended))
-        await drive.until(lambda: not drive.bench.book.open())
+        await drive.until(lambda: not drive.bench.book.active_jobs())
         assert "pushed 2 blocks, 100.0 MB to backup/visits" in drive.hint()
         assert "MB/s" not in drive.text().split("4 Jobs")[0]
 
@@ -284,7 +294,7 @@ async def test_p_asks_which_of_several_places(source: FakeSource) -> None:
     row = with_remotes(source, hospital(), other)
     async with driven(source) as drive:
         await on_visits(drive)
-        await until_asked(drive, "p", by=Picker)
+        await until_asked(drive, "p", by=PickerDialog)
         await drive.press("2")
         assert source.link.submitted == [Pull(dataset=row.id, url=other.url)]
 
@@ -301,7 +311,7 @@ async def test_push_goes_where_it_went_or_asks(source: FakeSource) -> None:
     row = with_remotes(source)
     async with driven(source) as drive:
         await on_visits(drive)
-        await until_asked(drive, "u", by=Picker)
+        await until_asked(drive, "u", by=PickerDialog)
         text = drive.text()
         assert "backup/visits" in text
         assert "lake/visits" in text
@@ -311,7 +321,7 @@ async def test_push_goes_where_it_went_or_asks(source: FakeSource) -> None:
         # A typed address: what is wrong with it is said there.
         source.known.clear()
         await drive.press("r")
-        await until_asked(drive, "W", "a", by=Ask)
+        await until_asked(drive, "W", "a", by=PromptDialog)
         for wrong, why in (
             ("ftp://x/y", "no address"),
             ("nowhere/visits", "no repository"),
@@ -337,10 +347,10 @@ async def test_looking_and_detaching(source: FakeSource) -> None:
         assert source.link.submitted == [Compare(dataset=row.id)]
         await drive.press("M")
         assert len(source.link.submitted) == 1  # it is being looked at already
-        await until_asked(drive, "X", by=Confirm)
+        await until_asked(drive, "X", by=ConfirmDialog)
         await drive.press("n")
         assert source.detached == []
-        await until_asked(drive, "X", by=Confirm)
+        await until_asked(drive, "X", by=ConfirmDialog)
         assert "From then on p makes it here" in drive.text()
         await drive.press("y")
         assert source.detached == [(row.id, HOSPITAL)]
@@ -356,15 +366,15 @@ async def test_both_histories_and_taking_theirs(source: FakeSource) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3, common="f1620" + "04" * 32))
     async with driven(source, (80, 24)) as drive:
         await on_visits(drive)
-        await until_asked(drive, "V", by=Decision)
+        await until_asked(drive, "V", by=DecisionDialog)
         compare(drive, "histories")
         assert "push ours" not in drive.text()  # it cannot be written there
         await drive.press("o")
-        assert isinstance(drive.app.screen, Decision)
-        await until_asked(drive, "t", by=Confirm)
+        assert isinstance(drive.app.screen, DecisionDialog)
+        await until_asked(drive, "t", by=ConfirmDialog)
         await drive.press("n")
         assert source.link.submitted == []
-        await until_asked(drive, "V", "t", by=Confirm)
+        await until_asked(drive, "V", "t", by=ConfirmDialog)
         await drive.press("y")
         assert source.link.submitted == [Pull(dataset=row.id, url=HOSPITAL, force=True)]
 
@@ -374,13 +384,13 @@ async def test_pushing_over_theirs_takes_the_name(source: FakeSource) -> None:
     row = with_remotes(source, backup("diverged", 20, 1))
     async with driven(source) as drive:
         await on_visits(drive)
-        await until_asked(drive, "V", by=Decision)
+        await until_asked(drive, "V", by=DecisionDialog)
         assert "14 more of ours" in drive.text()
-        await until_asked(drive, "o", by=Oath)
+        await until_asked(drive, "o", by=TypedConfirmation)
         await drive.press("=yes", "enter")
         assert source.link.submitted == []
         assert "stays as it is" in drive.hint()
-        await until_asked(drive, "V", "o", by=Oath)
+        await until_asked(drive, "V", "o", by=TypedConfirmation)
         await drive.press("=visits", "enter")
         assert source.link.submitted == [Push(dataset=row.id, url=BACKUP, force=True)]
 
@@ -389,7 +399,7 @@ async def test_keeping_both_pushes_ours_first(source: FakeSource) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3))
     async with driven(source) as drive:
         await on_visits(drive)
-        await until_asked(drive, "V", "b", by=Picker)
+        await until_asked(drive, "V", "b", by=PickerDialog)
         await drive.press("1")
         await drive.until(lambda: source.known and source.known[-1].kind == "push")
         assert source.link.submitted == [Push(dataset=row.id, url=BACKUP)]
@@ -399,7 +409,7 @@ async def test_keeping_both_pushes_ours_first(source: FakeSource) -> None:
         source.link.tell(source.changed(failed))
         await drive.until(lambda: drive.app.screen is drive.bench and "no room" in drive.hint())
         assert len(source.link.submitted) == 1  # ours is nowhere: theirs is not taken
-        await until_asked(drive, "V", "b", by=Picker)
+        await until_asked(drive, "V", "b", by=PickerDialog)
         await drive.press("1")
         await drive.until(lambda: len(source.link.submitted) == 2)
         source.link.tell(
@@ -445,7 +455,7 @@ async def test_a_pull_that_failed_leads_to_both_histories(source: FakeSource) ->
         source.link.tell(
             source.changed(replace(source.known[-1], state=JobState.done, ended=AT, result=result))
         )
-        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         assert "4 more of theirs" in drive.text()
         await drive.press("escape")

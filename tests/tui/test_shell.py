@@ -15,17 +15,18 @@ from textual import events
 from textual.color import Color
 from textual.screen import ModalScreen
 
-import odf_tui.screens
+import odf_tui
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
 from odf_engine.settings import UiConfig
-from odf_tui import announcing, keymap
-from odf_tui.actions import USUAL
-from odf_tui.actions.base import Situation
-from odf_tui.messages import WorkerChanged
-from odf_tui.screens.dialogs import Reader
-from odf_tui.screens.palette import named_block
-from odf_tui.widgets.choices import Choices
-from odf_tui.widgets.status import running_words, worker_words
+from odf_tui.actions import user_keys
+from odf_tui.actions.model import Situation
+from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.features.palette import named_block
+from odf_tui.state.app_state import WorkerConnectionState
+from odf_tui.theming.terminal import notification_sequence
+from odf_tui.widgets.choice_list import Choices
+from odf_tui.widgets.dialogs import TextDialog
+from odf_tui.widgets.status_bar import running_words, worker_words
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_pictures import GOLDEN
@@ -33,7 +34,7 @@ from tests.tui.test_pictures import GOLDEN
 
 @pytest.fixture(autouse=True)
 def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keymap, "own_file", lambda: tmp_path / "own" / "keys.yaml")
+    monkeypatch.setattr(user_keys, "user_keys_path", lambda: tmp_path / "own" / "keys.yaml")
 
 
 # --- Lists ---
@@ -164,8 +165,9 @@ async def test_themes_are_shown_while_the_cursor_is_on_them(
 
 def dialogs() -> list[type[ModalScreen[object]]]:
     """Every dialog there is."""
-    for module in pkgutil.iter_modules(odf_tui.screens.__path__):
-        import_module(f"odf_tui.screens.{module.name}")
+    for module in pkgutil.walk_packages(odf_tui.__path__, "odf_tui."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
     found: list[type[ModalScreen[object]]] = []
     todo: list[type[ModalScreen[object]]] = [ModalScreen]
     while todo:
@@ -177,10 +179,10 @@ def dialogs() -> list[type[ModalScreen[object]]]:
 
 
 def test_every_dialog_names_its_keys() -> None:
-    assert Reader in dialogs()
+    assert TextDialog in dialogs()
     for dialog in dialogs():
         told = [each for each in dialog.__mro__ if each.__module__.startswith("odf_tui")]
-        words = ("border_subtitle", '"key")', "tell_below")
+        words = ("border_subtitle", '"key")', "set_subtitle")
         assert any(word in inspect.getsource(each) for each in told for word in words), dialog
 
 
@@ -188,12 +190,12 @@ async def test_a_dialog_lists_and_runs_its_keys(source: FakeSource) -> None:
     async with driven(source) as drive:
         copied: list[str] = []
         drive.app.copy = lambda text: copied.append(text) or "copied"  # type: ignore[method-assign,func-returns-value]
-        drive.app.push_screen(Reader("a text", [[("one", "")]], copied.append))
+        drive.app.push_screen(TextDialog("a text", [[("one", "")]], copied.append))
         await drive.press("question_mark")
         assert "copy the whole text" in drive.text()
         await drive.press("y")
         assert copied == ["one"]
-        assert isinstance(drive.app.screen, Reader)
+        assert isinstance(drive.app.screen, TextDialog)
         await drive.press("q")
         assert drive.app.screen is drive.bench
 
@@ -230,7 +232,7 @@ def job(**more: object) -> Job:
 
 
 def test_what_runs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    from odf_tui.widgets import status
+    from odf_tui.widgets import status_bar
 
     class Now:
         """Two minutes later."""
@@ -242,7 +244,7 @@ def test_what_runs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     from odf_engine.metadata.timestamp import Timestamp
 
     status_time = Timestamp.parse("2024-03-11T09:02:05Z")
-    monkeypatch.setattr(status, "Timestamp", Now)
+    monkeypatch.setattr(status_bar, "Timestamp", Now)
     one = job(progress=Progress(phase="read", rows=4200, total_rows=10000))
     assert (
         running_words([one], 90)
@@ -272,9 +274,9 @@ def test_the_worker_and_spark_in_words() -> None:
 
 async def test_a_worker_of_another_version_is_not_the_same_as_none(source: FakeSource) -> None:
     async with driven(source) as drive:
-        drive.bench.post_message(WorkerChanged("gone", "a worker of version 9 works here", busy=2))
+        drive.bench.post_message(WorkerConnectionState("gone", "a worker of version 9 works here", busy=2))
         await drive.until(lambda: "worker of another version, R stops it" in drive.status())
-        drive.bench.post_message(WorkerChanged("gone", "the worker has ended"))
+        drive.bench.post_message(WorkerConnectionState("gone", "the worker has ended"))
         await drive.until(lambda: "worker gone, R restarts it" in drive.status())
 
 
@@ -289,7 +291,7 @@ async def test_hints_are_never_cut_and_lead_to_all_others(source: FakeSource) ->
 
 
 def test_what_matters_most_comes_first() -> None:
-    hints = USUAL.hints(Situation(dataset=dataset("a"), dataset_job=job()))
+    hints = DEFAULT_KEYMAP.hints(Situation(dataset=dataset("a"), dataset_job=job()))
     assert hints[0].action == "cancel"
     order = [hint.action for hint in hints]
     assert order.index("open_dataset") < order.index("filter") < order.index("edit") < order.index("quit")
@@ -301,21 +303,21 @@ def test_what_matters_most_comes_first() -> None:
 
 def test_announcements_are_safe_and_fit_the_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     xterm = {"TERM": "xterm-256color"}
-    assert announcing.sequences("done \x1b[31m\a", "both", xterm) == "\a\x1b]9;done ␛[31m␇\a"
-    assert announcing.sequences("done", "bell", xterm) == "\a"
-    assert announcing.sequences("done", "osc9", xterm) == "\x1b]9;done\a"
-    assert len(announcing.sequences("x" * 5000, "osc9", xterm)) < 140
+    assert notification_sequence("done \x1b[31m\a", "both", xterm) == "\a\x1b]9;done ␛[31m␇\a"
+    assert notification_sequence("done", "bell", xterm) == "\a"
+    assert notification_sequence("done", "osc9", xterm) == "\x1b]9;done\a"
+    assert len(notification_sequence("x" * 5000, "osc9", xterm)) < 140
     for terminal in ("linux", "screen-256color", "vt220"):
-        assert announcing.sequences("done", "both", {"TERM": terminal}) == "\a"
+        assert notification_sequence("done", "both", {"TERM": terminal}) == "\a"
     tmux = tmp_path / "tmux"
     monkeypatch.setenv("PATH", str(tmp_path))
     inside = {"TERM": "tmux-256color", "TMUX": "/tmp/tmux"}
     for says, sequence in (("on", "\a\x1bPtmux;\x1b\x1b]9;done\a\x1b\\"), ("off", "\a")):
         tmux.write_text(f"#!/bin/sh\necho {says}\n")
         tmux.chmod(0o755)
-        assert announcing.sequences("done", "both", inside) == sequence
+        assert notification_sequence("done", "both", inside) == sequence
     tmux.unlink()
-    assert announcing.sequences("done", "both", inside) == "\a"
+    assert notification_sequence("done", "both", inside) == "\a"
 
 
 async def test_long_jobs_that_end_are_announced(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,10 +337,10 @@ async def test_long_jobs_that_end_are_announced(source: FakeSource, monkeypatch:
             written.clear()
             running = source.job(JobState.running, "harbour.tides", ended=None)
             source.link.tell(source.changed(running))
-            await drive.until(lambda: drive.bench.book.open())
+            await drive.until(lambda: drive.bench.book.active_jobs())
             ended = replace(running, state=JobState.failed, ended=f"2024-03-11T09:00:{seconds + 1:02d}Z")
             source.link.tell(source.changed(ended), source.changed(ended))  # told again, it is not news
-            await drive.until(lambda: not drive.bench.book.open())
+            await drive.until(lambda: not drive.bench.book.active_jobs())
             await drive.settle()
             assert written == ([words] if words else [])
 
@@ -352,7 +354,7 @@ async def test_what_a_dead_worker_left_is_announced_too(
         drive.app._write = written.append  # type: ignore[method-assign]
         running = source.job(JobState.running, "harbour.tides", ended=None)
         source.link.tell(source.changed(running))
-        await drive.until(lambda: drive.bench.book.open())
+        await drive.until(lambda: drive.bench.book.active_jobs())
         source.changed(replace(running, state=JobState.interrupted, ended="2024-03-11T10:00:01Z"))
         source.link.die()
         await drive.until(lambda: written)
@@ -384,7 +386,7 @@ async def test_pictures(source: FakeSource, size: tuple[int, int]) -> None:
         source.link.tell(
             source.changed(running), JobProgress(running.id, Progress("read", rows=4200, total_rows=9000))
         )
-        await drive.until(lambda: drive.bench.book.open() and "46 %" in drive.status())
+        await drive.until(lambda: drive.bench.book.active_jobs() and "46 %" in drive.status())
         await drive.press("escape", "T", "j")
         compare(drive, f"{name}-themes")
         await drive.press("escape", "4", "question_mark", "tab")

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Query
-from odf_tui.sql_words import aliases, proposals
-from odf_tui.widgets.sql import SqlPanel
+from odf_tui.features.sql.sql_editor import SqlPanel, aliases, complete
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -90,7 +89,7 @@ COLUMNS = {
 
 def words(sql: str) -> list[str]:
     """What can come where ``|`` stands."""
-    return [word.text for word in proposals(sql.replace("|", ""), sql.index("|"), NAMES, COLUMNS).words]
+    return [word.text for word in complete(sql.replace("|", ""), sql.index("|"), NAMES, COLUMNS).words]
 
 
 def test_datasets_come_where_tables_stand_and_columns_elsewhere() -> None:

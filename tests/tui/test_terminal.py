@@ -18,31 +18,31 @@ from textual.color import Color
 
 from odf_engine.errors import UsageError
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import terminal, themes
-from odf_tui.workstation import Workstation
+from odf_tui.app import Workstation
+from odf_tui.theming import terminal, themes
 from tests.tui.fake import FakeSource
 
 
 def test_dumb_terminals_are_told_of_the_command_line() -> None:
     with pytest.raises(UsageError, match="TERM=dumb") as refused:
-        terminal.check({"TERM": "dumb"}, tty=True)
+        terminal.require_capable_terminal({"TERM": "dumb"}, tty=True)
     assert "odf --help" in str(refused.value.hint)
     with pytest.raises(UsageError, match="needs a terminal"):
-        terminal.check({"TERM": "xterm"}, tty=False)
-    terminal.check({"TERM": "xterm-256color"}, tty=True)
+        terminal.require_capable_terminal({"TERM": "xterm"}, tty=False)
+    terminal.require_capable_terminal({"TERM": "xterm-256color"}, tty=True)
 
 
 def test_switches_for_near_and_far() -> None:
     near: dict[str, str] = {}
-    terminal.set_switches(near)
+    terminal.configure_environment(near)
     assert near == {"ESCDELAY": "25", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "200"}
     far = {"SSH_CONNECTION": "10.0.0.1 22", "TEXTUAL_FPS": "30"}
-    terminal.set_switches(far)
+    terminal.configure_environment(far)
     assert far["TEXTUAL_FPS"] == "30"  # what the person has set stays
     assert far["TEXTUAL_SMOOTH_SCROLL"] == "0"
     assert "TEXTUAL_COLOR_SYSTEM" not in far
     other = {"SSH_TTY": "/dev/pts/1"}
-    terminal.set_switches(other)
+    terminal.configure_environment(other)
     assert other["TEXTUAL_FPS"] == "15"
 
 
@@ -56,7 +56,7 @@ def test_switches_for_near_and_far() -> None:
     ],
 )
 def test_screen_gets_no_colours_that_it_misreads(environ: dict[str, str], colours: str | None) -> None:
-    terminal.set_switches(environ)
+    terminal.configure_environment(environ)
     assert environ.get("TEXTUAL_COLOR_SYSTEM") == colours
 
 

@@ -15,10 +15,10 @@ from textual.color import Color
 from textual.theme import Theme
 
 from odf_engine.errors import InvalidManifest, NotFound
-from odf_tui import themes
-from odf_tui.colours import NearestColours, nearest
+from odf_tui.app import Workstation
 from odf_tui.screens.workbench import Workbench
-from odf_tui.workstation import Workstation
+from odf_tui.theming import themes
+from odf_tui.theming.themes import EightBitColours, nearest
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -150,7 +150,7 @@ def test_grounds_keep_apart_on_256_colours() -> None:
 
 def test_dark_shades_do_not_collapse() -> None:
     line = [Segment("x", Style(color="#d5dde6", bgcolor="#10161d")), Segment("y", None)]
-    mapped = NearestColours().apply(line, Color(0, 0, 0))
+    mapped = EightBitColours().apply(line, Color(0, 0, 0))
     style = mapped[0].style
     assert style is not None
     assert style.bgcolor is not None

@@ -15,10 +15,11 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.engine import WorkspaceSource
-from odf_tui.timeline import BlockAxis, EventAxis, Place, Probe, probing_order
-from odf_tui.widgets.chunks import open_window
-from odf_tui.windows import FirstRows
+from odf_tui.features.time_travel.timeline import BlockAxis, EventTimeAxis, PointInTime, probe_order
+from odf_tui.gateway.protocol import FileTimeRange
+from odf_tui.gateway.row_window import RowPrefix
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.widgets.row_table import load_window
 from tests.tui.fake_looks import FakeTimeline
 from tests.tui.test_data import append, dataset, harbour, stored, typed
 
@@ -26,7 +27,7 @@ __all__ = ["dataset", "harbour"]
 
 
 def test_what_files_say_of_a_history(tmp_path: Path) -> None:
-    source = WorkspaceSource(Workspace.init(tmp_path / "w"))
+    source = WorkspaceGateway(Workspace.init(tmp_path / "w"))
     entry = source.workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root)
     with pytest.raises(NotFound):
         source.timeline(str(entry.id))
@@ -37,8 +38,8 @@ def test_what_files_say_of_a_history(tmp_path: Path) -> None:
     assert list(line.schemas) == [1]
     hour, day = 3_600_000, 1_709_251_200_000
     assert line.probe([1, 0]) == [
-        Probe(1, False, ((10, day + 30 * hour, day + 39 * hour),)),
-        Probe(0, False, ((30, day, day + 29 * hour),)),
+        FileTimeRange(1, False, ((10, day + 30 * hour, day + 39 * hour),)),
+        FileTimeRange(0, False, ((30, day, day + 29 * hour),)),
     ]
     entry.dataset.slice_path(entry.dataset.slices()[0]).unlink()
     assert [probe.stop for probe in source.timeline(str(entry.id)).probe([0, 1])] == [1]
@@ -63,22 +64,22 @@ def test_a_hundred_thousand_blocks_are_drawn_quickly() -> None:
 
 def test_files_are_asked_evenly_and_each_once() -> None:
     for stops in (0, 1, 2, 3, 7, 64, 100):
-        assert sorted(probing_order(stops)) == list(range(stops))
-    order = list(probing_order(100))
+        assert sorted(probe_order(stops)) == list(range(stops))
+    order = list(probe_order(100))
     assert order[:2] == [99, 0]
     assert max(b - a for a, b in zip(sorted(order[:18]), sorted(order[:18])[1:], strict=False)) <= 8
 
 
 def test_event_time_goes_in_steps_of_what_the_data_has() -> None:
     day = 86_400_000
-    axis = EventAxis()
-    axis.learn([Probe(0, False, ((10, 0, 5 * day),))])
+    axis = EventTimeAxis()
+    axis.learn([FileTimeRange(0, False, ((10, 0, 5 * day),))])
     assert (axis.unit, axis.position) == (day, 5 * day)
     axis.move("back", 70)
-    axis.learn([Probe(1, True, ((10, 2 * day, 10 * day),), (3 * day,))])
+    axis.learn([FileTimeRange(1, True, ((10, 2 * day, 10 * day),), (3 * day,))])
     assert (axis.position, axis.greatest) == (4 * day, 10 * day)
     assert axis.marks(11) == {3: "c"}
-    axis.learn([Probe(2, False, ((1, 7 * day + 60_000, 7 * day + 60_000),))])
+    axis.learn([FileTimeRange(2, False, ((1, 7 * day + 60_000, 7 * day + 60_000),))])
     assert axis.unit == 3_600_000
     axis.move("last", 70)
     assert "all that happened" in axis.about()
@@ -107,21 +108,21 @@ def test_times_as_people_type_them() -> None:
 
 def test_the_first_rows_of_a_window(dataset: Dataset) -> None:
     window = stored(dataset)
-    first = FirstRows(FirstRows(window, 80), 60)
+    first = RowPrefix(RowPrefix(window, 80), 60)
     assert (first.base, first.row_count, len(first.slices)) == (window, 60, 3)
     assert first.window(55, 99)["offset"].to_pylist() == [55, 56, 57, 58, 59]
     assert first.part(58, 10, [0])[0].num_rows == 2
     assert (first.row_of_offset(59), first.row_of_offset(60)) == (59, None)
     moment = datetime(2024, 3, 3, tzinfo=UTC)
     assert (first.row_at_time(moment, lambda: False), window.row_at_time(moment, lambda: False)) == (48, 48)
-    assert FirstRows(window, 10).row_at_time(moment, lambda: False) is None
-    assert open_window(FirstRows(window, 0)).window.row_count == 0
+    assert RowPrefix(window, 10).row_at_time(moment, lambda: False) is None
+    assert load_window(RowPrefix(window, 0)).window.row_count == 0
 
 
 def test_titles_say_when_and_where() -> None:
-    place = Place("at", 1_772_360_520_000, 17, 900, 120)
+    place = PointInTime("at", 1_772_360_520_000, 17, 900, 120)
     assert place.words == "as at 2026-03-01 10:22 · block 17 of 120" and place.direct
-    event = Place("of", 1_772_360_520_250, finely=2, key=("a",))
+    event = PointInTime("of", 1_772_360_520_250, finely=2, key=("a",))
     assert (event.words, event.direct) == ("as of 2026-03-01 10:22:00.250", False)
     assert event.as_of == "2026-03-01T10:22:00.250Z"
     line = FakeTimeline(5000)

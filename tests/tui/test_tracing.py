@@ -40,8 +40,8 @@ async def begin(drive: Driven, *keys: str) -> None:
 
 async def running(drive: Driven) -> Job:
     """The newest job, once the screen knows of it."""
-    await drive.until(drive.bench.book.open)
-    return drive.bench.book.open()[-1]
+    await drive.until(drive.bench.book.active_jobs)
+    return drive.bench.book.active_jobs()[-1]
 
 
 async def ends(drive: Driven, step: TraceStep | None = None, **how: object) -> Trace:

@@ -15,14 +15,14 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.chain_state import Part, Transaction
-from odf_tui.jobwords import outcome, verdict_spans
-from odf_tui.screens.blocks import transaction_lines
-from odf_tui.screens.details import value_lines
-from odf_tui.screens.dialogs import Oath
-from odf_tui.screens.texts import sql_spans, yaml_spans
-from odf_tui.state import Health, JobBook, Sql, Target, healths
-from odf_tui.workstation import Workstation
+from odf_tui.app import Workstation
+from odf_tui.panes.blocks.block_dialogs import transaction_lines
+from odf_tui.state.job_book import JobBook, dataset_healths
+from odf_tui.state.model import Health, Target, Transaction, TransactionInput
+from odf_tui.text.format import Sql
+from odf_tui.text.highlight import sql_spans, value_lines, yaml_spans
+from odf_tui.text.job_text import job_outcome, verification_spans
+from odf_tui.widgets.dialogs import TypedConfirmation
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_blocks import compare
@@ -56,10 +56,10 @@ def test_queries_have_colours_wherever_they_stand() -> None:
 
 def test_a_transaction_says_what_it_could_not_show() -> None:
     parts = (
-        Part("a", "air", "air", (0, 0), 4, None),
-        Part("b", "boats", "b", None, 7, 7),
-        Part("c", "clouds", "clouds", (5, 9), None, None),
-        Part("d", "did:odf:d", "dew", (5, 9), None, None, here=False),
+        TransactionInput("a", "air", "air", (0, 0), 4, None),
+        TransactionInput("b", "boats", "b", None, 7, 7),
+        TransactionInput("c", "clouds", "clouds", (5, 9), None, None),
+        TransactionInput("d", "did:odf:d", "dew", (5, 9), None, None, here=False),
     )
     made = Transaction(parts, None, 0, None, 4096, True, (("query", Sql("SELECT 1")),), "flushed")
     lines, links = transaction_lines("out", made)
@@ -83,8 +83,8 @@ def test_a_transaction_says_what_it_could_not_show() -> None:
 
 async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource) -> None:
     parts = (
-        Part(AIR, "port-haven.air-readings", "air", (1200, 2399), 6, 4),
-        Part("did:odf:port-haven.stations", "port-haven.stations", "stations", None, 4, 4),
+        TransactionInput(AIR, "port-haven.air-readings", "air", (1200, 2399), 6, 4),
+        TransactionInput("did:odf:port-haven.stations", "port-haven.stations", "stations", None, 4, 4),
     )
     query = (("engine", "spark"), ("query", Sql(QUERY)))
     made = Transaction(parts, (120, 239), 4440, "2024-03-10T00:00:00Z", None, False, query)
@@ -146,7 +146,7 @@ async def test_a_diverged_dataset_is_made_anew_after_its_name_was_typed(source: 
         assert DAYS not in [request.dataset for request in source.link.submitted]
         source.link.submitted.clear()
         await drive.pilot.press("D")
-        await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.settle()
         assert "type air-by-day to make it anew" in drive.text()
         assert "240 records in 5 blocks" in drive.text()
@@ -157,7 +157,7 @@ async def test_a_diverged_dataset_is_made_anew_after_its_name_was_typed(source: 
         await drive.press("enter")  # from its details
         assert "D makes it anew" in drive.text()
         await drive.pilot.press("D")
-        await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.press("=air-by-day", "enter")
         (request,) = source.link.submitted
         assert isinstance(request, Pull)
@@ -169,7 +169,7 @@ def test_a_derivative_is_stale_runs_and_is_current(source: FakeSource) -> None:
     book = JobBook()
 
     def health(**more: object) -> Health:
-        return healths([dataset("days", "air", records=3, **more)], book)["did:odf:days"]
+        return dataset_healths([dataset("days", "air", records=3, **more)], book)["did:odf:days"]
 
     assert health() is Health.current
     assert health(behind=True) is Health.stale
@@ -191,10 +191,10 @@ def test_a_replay_is_told_by_transactions(source: FakeSource) -> None:
     running = source.job(
         JobState.running, "days", "verify", progress=Progress(phase="replay", files=3, total_files=12)
     )
-    assert outcome(running) == ("replay · transaction 3 of 12", "busy")
+    assert job_outcome(running) == ("replay · transaction 3 of 12", "busy")
     result = {"valid": True, "findings": [], "transforms": 12, "unchecked": [{}]}
     done = source.job(JobState.done, "days", "verify", result=json.dumps(result))
-    assert outcome(done) == ("valid, 12 transactions run again, 1 not", "good")
+    assert job_outcome(done) == ("valid, 12 transactions run again, 1 not", "good")
 
 
 def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSource) -> None:
@@ -215,7 +215,7 @@ def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSou
         "unchecked": [{"kind": "input-missing", "block": "f1620", "message": "dew is not here"}],
     }  # fmt: skip
     job = source.job(JobState.done, "days", "verify", result=json.dumps(report))
-    text = "\n".join("".join(part for part, _ in line) for line in verdict_spans(job))
+    text = "\n".join("".join(part for part, _ in line) for line in verification_spans(job))
     assert text.startswith("checked  5 blocks\n")
     assert "2 transactions with 36 records run again by spark 4.3.0, made by 4.2.1" in text
     assert "wrong    transform-data: block f1620: record 3 is 7" in text
@@ -223,10 +223,10 @@ def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSou
     assert "Url air.csv␛: 1 load, 7 records of 2024-03-01 to 2024-03-02, since block abcd1234" in text
     assert "did:odf:a: to offset 6, block abcd1234" in text
     # Reports of earlier versions say less.
-    assert verdict_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
-    assert verdict_spans(source.job(JobState.done, "days", "verify", result="not JSON")) == []
+    assert verification_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
+    assert verification_spans(source.job(JobState.done, "days", "verify", result="not JSON")) == []
     report["origins"] = [{"id": "d"}, {"id": "a"}]
-    assert verdict_spans(source.job(JobState.done, "days", "verify", result=json.dumps(report))) == []
+    assert verification_spans(source.job(JobState.done, "days", "verify", result=json.dumps(report))) == []
 
 
 @pytest.fixture

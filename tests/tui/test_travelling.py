@@ -20,8 +20,8 @@ from odf_engine.coordinator.protocol import (
     Progress,
 )
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.engine import WorkspaceSource
-from odf_tui.windows import FirstRows
+from odf_tui.gateway.row_window import RowPrefix
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, Rows
 from tests.tui.fake_blocks import hash_of
@@ -84,7 +84,7 @@ def state_of(rows: int, *key: str) -> str:
 
 async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = window = stored(dataset)  # type: ignore[assignment]
-    real = WorkspaceSource(Workspace(dataset.folder.parents[2]))
+    real = WorkspaceGateway(Workspace(dataset.folder.parents[2]))
     source.timelines[AIR] = real.timeline(str(real.workspace.resolve("rows").id))  # type: ignore[assignment]
     async with driven(source, (80, 24)) as drive:
         pane = drive.bench.data_pane
@@ -340,5 +340,5 @@ async def test_everything_works_on_the_rows_of_then(
         await drive.pilot.press("i")
         await drive.until(lambda: len(drive.source.link.submitted) == 2)
         assert drive.source.link.submitted[1] == ComputeStatistics(AIR, file="spool-1")
-        assert isinstance(source.spooled[0], FirstRows) and source.spooled[0].row_count == 50
+        assert isinstance(source.spooled[0], RowPrefix) and source.spooled[0].row_count == 50
         assert "block 4 of 14" in drive.text()

@@ -13,38 +13,39 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 
 from odf_engine.coordinator.protocol import Event, JobProgress, JobRequest, JobState, Request
-from odf_tui import humane
-from odf_tui.events import Batches
-from odf_tui.jobwords import outcome, verdict_spans
-from odf_tui.narrowing import visible_graph
+from odf_tui.features.sql.sql_editor import state_spans
+from odf_tui.panes.datasets.dataset_filter import visible_graph
 from odf_tui.screens.pane_blocks import findings_in
-from odf_tui.state import Health, JobBook, healths, job_glyph
-from odf_tui.widgets.lines import wrapped
-from odf_tui.widgets.sql_parts import state_spans
-from odf_tui.widgets.status import worker_words
+from odf_tui.services.jobs_client import EventBatcher
+from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
+from odf_tui.state.model import Health
+from odf_tui.text import format
+from odf_tui.text.format import wrapped
+from odf_tui.text.job_text import job_outcome, verification_spans
+from odf_tui.widgets.status_bar import worker_words
 from tests.tui.fake import HAVEN, FakeSource, dataset, progress
 
 
 def test_numbers_for_people() -> None:
-    assert [humane.count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
-    assert [humane.size(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
+    assert [format.format_count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
+    assert [format.format_bytes(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
         "", "0 B", "999 B", "1.0 kB", "1.2 MB", "10.0 TB",
     ]  # fmt: skip
-    assert [humane.elapsed(s) for s in (0.04, 3.24, 42, 64, 3700)] == [
+    assert [format.format_duration(s) for s in (0.04, 3.24, 42, 64, 3700)] == [
         "40 ms",
         "3.2 s",
         "42 s",
         "1 m 04 s",
         "1 h 01 m",
     ]
-    assert humane.moment("2024-03-01T00:00:00Z") == "2024-03-01"
-    assert humane.moment("2024-03-01T14:02:33.120Z") == "2024-03-01 14:02"
-    assert humane.moment(None) == ""
+    assert format.format_time("2024-03-01T00:00:00Z") == "2024-03-01"
+    assert format.format_time("2024-03-01T14:02:33.120Z") == "2024-03-01 14:02"
+    assert format.format_time(None) == ""
 
 
 @given(st.text())
 def test_no_text_can_drive_the_terminal(text: str) -> None:
-    shown = humane.plain(text)
+    shown = format.printable(text)
     assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
     assert not set(shown) & set(
         "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -53,12 +54,12 @@ def test_no_text_can_drive_the_terminal(text: str) -> None:
 
 @given(st.text(), st.integers(0, 40))
 def test_clipped_text_has_its_width(text: str, width: int) -> None:
-    assert cell_len(humane.clip(humane.plain(text), width)) == width
+    assert cell_len(format.fit_width(format.printable(text), width)) == width
 
 
 def test_shortened_names_keep_both_ends() -> None:
-    assert humane.shorten("port-haven.air-readings", 12) == "port-h…dings"
-    assert humane.shorten("short", 12) == "short"
+    assert format.ellipsize_middle("port-haven.air-readings", 12) == "port-h…dings"
+    assert format.ellipsize_middle("short", 12) == "short"
 
 
 def test_lines_are_broken_between_words() -> None:
@@ -83,7 +84,7 @@ def test_health_of_datasets(tmp_path: Path) -> None:
     source.story()
     book = JobBook()
     book.load(*source.jobs())
-    found = {row.name: healths(source.rows_, book)[row.id] for row in source.rows_}
+    found = {row.name: dataset_healths(source.rows_, book)[row.id] for row in source.rows_}
     assert found == {
         "port-haven.air-readings": Health.current,
         "port-haven.stations": Health.current,
@@ -95,15 +96,15 @@ def test_health_of_datasets(tmp_path: Path) -> None:
         "harbour.tides": Health.current,
     }
     stale = [replace(row, behind=row.derivative) for row in source.rows_]
-    assert healths(stale, book)["did:odf:air-by-day"] is Health.stale
+    assert dataset_healths(stale, book)["did:odf:air-by-day"] is Health.stale
     wrong = source.job(
         JobState.done, "harbour.tides", "verify", result='{"valid": false, "findings": [{}, {}]}'
     )
     source.changed(wrong)
     book.load(*source.jobs())
-    assert healths(source.rows_, book)[wrong.dataset] is Health.invalid
+    assert dataset_healths(source.rows_, book)[wrong.dataset] is Health.invalid
     assert job_glyph(wrong) == ("≠", "bad")
-    assert outcome(wrong) == ("2 findings", "bad")
+    assert job_outcome(wrong) == ("2 findings", "bad")
 
 
 def test_every_health_and_state_has_a_sign_of_its_own() -> None:
@@ -132,14 +133,14 @@ def test_the_book_takes_events_told_twice(tmp_path: Path) -> None:
     done = replace(job, state=JobState.done)
     changes = book.apply([source.changed(done)])
     assert changes.ended == [done]
-    assert book.open_of(job.dataset) is None
+    assert book.active_job_of(job.dataset) is None
     book.apply([*events, JobProgress(job.id, progress(99))])  # old news
     assert book.jobs[job.id] == done
 
 
 async def test_batches_are_few_and_lose_nothing() -> None:
     sent: list[list[Event]] = []
-    batches = Batches(sent.append, seconds=0.05)
+    batches = EventBatcher(sent.append, seconds=0.05)
     for number in range(200):
         batches.add(JobProgress("1", progress(number)))
         if number % 20 == 0:
@@ -178,9 +179,9 @@ def test_a_result_of_another_version_does_not_break_the_screen(
     source.changed(job)
     book = JobBook()
     book.load(*source.jobs())
-    assert outcome(job)[0]
+    assert job_outcome(job)[0]
     assert len(job_glyph(job)) == 2
-    assert verdict_spans(job) == []
+    assert verification_spans(job) == []
     assert findings_in(text) == ()
     assert state_spans(job)
-    assert healths(source.rows_, book)[job.dataset] is not Health.invalid
+    assert dataset_healths(source.rows_, book)[job.dataset] is not Health.invalid

@@ -14,10 +14,10 @@ import pytest
 from odf_engine.coordinator.client import Client, WorkerLost, read_journal
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.engine.jobs import JobReads
-from odf_tui.source import Link
-from odf_tui.state import DatasetRow
-from odf_tui.workstation import Workstation
+from odf_tui.app import Workstation
+from odf_tui.gateway.protocol import WorkerLink
+from odf_tui.gateway.workspace_gateway import JobReads
+from odf_tui.state.model import DatasetRow
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource, dataset
 
@@ -36,7 +36,7 @@ class PretendedSource(FakeSource):
         for name in ("jobs", "log", "log_page", "find_in_log", "save_log", "written", "request"):
             setattr(self, name, getattr(real, name))
 
-    async def connect(self) -> Link:  # type: ignore[override]
+    async def connect(self) -> WorkerLink:  # type: ignore[override]
         """The worker, started if there is none."""
         command = [sys.executable, str(PROGRAMS), str(self.folder)]
         client = await Client.connect(self.folder, command=command)
@@ -83,8 +83,8 @@ async def test_a_job_from_its_key_to_its_end(source: PretendedSource) -> None:
 async def test_cancelling_and_failing(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
-        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
+        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id))
+        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
         # This job stays, so its live progress in the status line can be waited for on any machine.
         await drive.until(lambda: "wait · 1 row" in drive.status())
         await drive.press("x", "y")
@@ -100,12 +100,12 @@ async def test_cancelling_and_failing(source: PretendedSource) -> None:
 async def test_leaving_and_coming_back(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
+        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id))
         await drive.pilot.press("q")
         await drive.pilot.pause()
     assert "pull wait:0/forever goes on" in drive.app.farewell
     async with opened(source) as drive:
-        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
+        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id))
         assert "▸ pull" in drive.text()
         await drive.press("4", "x", "y")
         await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.cancelled)
@@ -114,7 +114,7 @@ async def test_leaving_and_coming_back(source: PretendedSource) -> None:
 async def test_a_crash_of_the_worker(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
+        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id))
         await drive.until(lambda: drive.bench.worker_status is not None)
         os.kill(drive.bench.worker_status.pid, signal.SIGKILL)  # type: ignore[union-attr]
         await drive.until(lambda: "worker gone" in drive.status())

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.chain.dataset import Dataset
+from odf_engine.data.slice_file import SliceFile
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.views.row_window import (
     RowWindowReader,
-    SliceFile,
     UnreadableRange,
     row_at_time,
     row_of_offset,

@@ -1,0 +1,505 @@
+"""add, new, demo: datasets from manifests, their updates and checks."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final, Literal, cast
+
+import click
+
+from odf_engine.coordinator import protocol
+from odf_engine.coordinator.client import Client
+from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
+from odf_engine.coordinator.results import PullResult, UpdateResult, ValidateResult, VerifyResult
+from odf_engine.errors import Conflict, InvalidManifest, NotFound, SourceUnavailable, UsageError
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, SetTransform
+from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
+from odf_engine.net.urls import redact_url
+from odf_engine.workspace.definition import Change, Update
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.follow import exit_code, follow, print_failure
+from odf_tui.cli.output import (
+    MAX_TEXT_BYTES,
+    OpenWorkstation,
+    console,
+    open_workspace,
+    options_of,
+    print_json,
+    print_note,
+    read_text,
+    verb,
+)
+from odf_tui.gateway.samples import add_datasets, requests_for, write_files
+from odf_tui.text import format
+from odf_tui.text.format import printable
+
+_STYLES = {"+": "green", "-": "red"}
+_STATES = {
+    "kept": "; it goes on from the state of the old query",
+    "lost": "; the state of the old query is of no use to it: say --flush or --rebuild",
+    "flushed": "; what the old query had still to give came out",
+    "rebuilt": "; its state is as if it had been there from the start",
+}
+State = Literal["", "flush", "rebuild"]
+
+
+class DefinitionUpdate:
+    """Makes datasets what definitions say.
+
+    Args:
+        workspace: where they are.
+        origins: where definitions came from that somebody else wrote.
+        state: what becomes of states that a new query cannot go on from.
+        accept_columns: whether columns that inputs have gained are taken in.
+    """
+
+    def __init__(
+        self, workspace: Workspace, origins: Mapping[str, str], *, state: str, accept_columns: bool
+    ) -> None:
+        self._workspace = workspace
+        self._origins = origins
+        self._state: State = cast("State", state)
+        self._accept = accept_columns
+
+    def run(self, snapshots: Sequence[DatasetSnapshot], *, dry_run: bool) -> tuple[list[str], int]:
+        """Shows what changes, then changes it.
+
+        Returns:
+            The names of the datasets that changed, and the exit code.
+        """
+        as_json = options_of().json
+        updates = self._workspace.update(snapshots, dry_run=True)
+        if not as_json:
+            print_changes(updates)
+        jobs: dict[int, Job] = {}
+        if not dry_run:
+            queries = [at for at, update in enumerate(updates) if self._changes_query(update)]
+            updates = self._append(snapshots, updates, queries)
+            jobs = self._have_done(snapshots, updates, queries)
+        results = {at: result for at, job in jobs.items() if (result := job.result_of(protocol.Update))}
+        if as_json:
+            print_json(
+                [
+                    _as_json(update, dry_run, results.get(at), jobs.get(at))
+                    for at, update in enumerate(updates)
+                ]
+            )
+        for at, update in enumerate(updates):
+            if at not in jobs:
+                _say_done(update, dry_run=dry_run)
+            elif at in results:
+                _say_result(results[at])
+            else:
+                print_failure(jobs[at])
+        changed = [
+            str(update.alias)
+            for at, update in enumerate(updates)
+            if (results[at].status == "updated" if at in results else update.events and at not in jobs)
+        ]
+        return [] if dry_run else changed, exit_code(list(jobs.values()))
+
+    def _changes_query(self, update: Update) -> bool:
+        """Whether the old query has to do its last, which takes the worker."""
+        if update.entry is None or update.is_new:
+            return False
+        state = update.entry.dataset.state()
+        if state.kind is not DatasetKind.Derivative or state.last_inputs is None:
+            return False
+        return self._accept or any(isinstance(event, SetTransform) for event in update.events)
+
+    def _append(
+        self, snapshots: Sequence[DatasetSnapshot], shown: list[Update], queries: Sequence[int]
+    ) -> list[Update]:
+        """Changes the other datasets at once."""
+        direct = [at for at in range(len(shown)) if at not in queries]
+        if not direct:
+            return shown
+        done = self._workspace.update(
+            [snapshots[at] for at in direct], self._origins, shown=[shown[at] for at in direct]
+        )
+        by_place = dict(zip(direct, done, strict=True))
+        return [by_place.get(at, update) for at, update in enumerate(shown)]
+
+    def _have_done(
+        self, snapshots: Sequence[DatasetSnapshot], updates: Sequence[Update], queries: Sequence[int]
+    ) -> dict[int, Job]:
+        requests: list[tuple[Request, str]] = []
+        for at in queries:
+            entry, snapshot = updates[at].entry, snapshots[at]
+            assert entry is not None  # or the query would be new
+            request = protocol.Update(
+                dataset=str(entry.id),
+                manifest=snapshot_to_yaml(snapshot),
+                state=self._state,
+                accept_columns=self._accept,
+                origin=self._origins.get(snapshot.name),
+            )
+            requests.append((request, str(entry.alias)))
+        return dict(zip(queries, follow(self._workspace, requests), strict=True))
+
+
+def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) -> int:
+    """Validate the queries of definitions, print the results, and return the exit code."""
+    updates = workspace.update(snapshots, dry_run=True)
+    here = {str(entry.id) for entry in workspace.datasets()}
+    requests: list[tuple[Request, str]] = []
+    results: list[ValidateResult] = []
+    documents: list[dict[str, Any]] = []
+    for update, snapshot in zip(updates, snapshots, strict=True):
+        if snapshot.kind is not DatasetKind.Derivative:
+            continue
+        reads = {item.dataset_ref for event in update.events for item in getattr(event, "inputs", ())}
+        if update.is_new and not reads <= here:
+            message = "the query cannot be looked at before its inputs are there and have data"
+            results.append(ValidateResult(str(update.alias), message=message))
+            documents.append({"name": str(update.alias), "checked": False, "message": message})
+            continue
+        dataset = "" if update.entry is None else str(update.entry.id)
+        request = protocol.Validate(manifest=snapshot_to_yaml(snapshot), dataset=dataset)
+        requests.append((request, str(update.alias)))
+    jobs = follow(workspace, requests)
+    validated = [result for job in jobs if (result := job.result_of(protocol.Validate))]
+    if options_of().json:
+        print_json([*documents, *validated])
+    else:
+        for result in [*results, *validated]:
+            _say_checked(result)
+    for job in jobs:
+        if job.state is not JobState.done:
+            print_failure(job)
+    return exit_code(jobs)
+
+
+def _say_checked(result: ValidateResult) -> None:
+    if not result.checked:
+        sys.stdout.write(printable(f"{result.name}: {result.message}") + "\n")
+        return
+    sys.stdout.write(f"{result.name}: the query can be run{_STATES.get(result.state, '')}\n")
+    for column in result.schema or ():
+        sys.stdout.write(printable(f"  {column}") + "\n")
+    if result.new:
+        sys.stdout.write(printable(f"  new to the dataset: {', '.join(result.new)}") + "\n")
+
+
+def print_changes(updates: Sequence[Update]) -> None:
+    """What would be appended, dataset by dataset, as lines of YAML with ``+`` and ``-``."""
+    for update in updates:
+        if update.is_new:
+            sys.stdout.write(f"{update.alias}: new\n")
+        elif update.changes:
+            sys.stdout.write(f"{update.alias}:\n")
+        for change in update.changes:
+            _print_change(change, short=update.is_new)
+
+
+def _print_change(change: Change, *, short: bool) -> None:
+    sys.stdout.write(f"  {change.title}\n")
+    if short:  # all of it is new: the manifest shows it better
+        return
+    if not sys.stdout.isatty():
+        sys.stdout.write("".join(f"    {printable(line)}\n" for line in change.lines))
+        return
+    out = console()
+    for line in change.lines:
+        out.print(f"    {printable(line)}", style=_STYLES.get(line[:1], "dim"))
+
+
+def _say_done(update: Update, *, dry_run: bool) -> None:
+    number = len(update.events)
+    events = "1 event" if number == 1 else f"{number} events"
+    if update.is_new:
+        print_note(f"{update.alias} would be added" if dry_run else f"added {update.alias}")
+    elif not number:
+        print_note(f"{update.alias}: nothing to do")
+    else:
+        print_note(
+            f"{update.alias}: would append {events}" if dry_run else f"updated {update.alias}: {events}"
+        )
+
+
+def _say_result(result: UpdateResult) -> None:
+    if result.status != "updated":
+        print_note(f"{result.name}: nothing to do")
+        return
+    blocks = "1 block" if result.blocks == 1 else f"{result.blocks} blocks"
+    rows = f", {result.records} records" if result.records else ""
+    print_note(f"updated {result.name}: {blocks}{rows}{_STATES.get(result.state, '')}")
+
+
+def _as_json(update: Update, dry_run: bool, result: UpdateResult | None, job: Job | None) -> dict[str, Any]:
+    status = "added" if update.is_new else "updated" if update.events else "unchanged"
+    head = update.entry.dataset.head() if update.entry is not None else None
+    changes = [{"title": change.title, "lines": change.lines} for change in update.changes]
+    entry: dict[str, Any] = {
+        "name": str(update.alias),
+        "status": status,
+        "dry_run": dry_run,
+        "head": head,
+        "events": [to_builtins(event) for event in update.events],
+        "changes": changes,
+    }
+    if result is not None:
+        entry |= {
+            "status": result.status,
+            "changes": result.changes,
+            "state": result.state,
+            "blocks": result.blocks,
+            "records": result.records,
+        }
+    elif job is not None:
+        entry["status"] = "failed"
+    return entry
+
+
+_DOWNLOAD_SECONDS: Final = 60.0
+
+
+@verb("add", example="odf add covid.yaml air-quality.yaml", json=True)
+@click.argument("manifests", nargs=-1, required=True, type=click.Path())
+@click.option("-r", "--recursive", is_flag=True, help="Look for *.yaml in folders and below.")
+@click.option("--update", is_flag=True, help="Append what changed to datasets that are there already.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be added or appended.")
+@click.option("--check", is_flag=True, help="Only look whether queries can be run, and what they make.")
+@click.option(
+    "--flush",
+    "state",
+    flag_value="flush",
+    help="A changed query begins anew; what the old one has still to give comes out now.",
+)
+@click.option(
+    "--rebuild",
+    "state",
+    flag_value="rebuild",
+    help="A changed query gets the state that it would have by now, from the start of its inputs.",
+)
+@click.option("--accept-columns", is_flag=True, help="Take in columns that inputs have gained.")
+def add_verb(
+    manifests: tuple[str, ...],
+    recursive: bool,
+    update: bool,
+    dry_run: bool,
+    check: bool,
+    state: str | None,
+    accept_columns: bool,
+) -> None:
+    """Adds datasets from YAML manifests: files, folders with -r, or - for stdin.
+
+    The order of manifests does not matter: a derivative dataset may come before its inputs.
+
+    With --update, a manifest may be of a dataset that is there: what differs from its chain is shown
+    and appended. What the manifest does not mention stays as it is; a source goes when the manifest
+    has others instead, or says DisablePollingSource or DisablePushSource.
+
+    A derivative dataset whose query changes first takes in what is there with the old one. A query
+    with a state, such as one with windows, goes on from the state of the old query where it groups
+    and keeps the same; else say --flush or --rebuild.
+    """
+    workspace = open_workspace()
+    snapshots: list[DatasetSnapshot] = []
+    origins: dict[str, str] = {}
+    for name in manifests:
+        for source, text in _read_sources(name, recursive):
+            found = _read(text, source)
+            snapshots.extend(found)
+            if _is_url(name):
+                origins.update((snapshot.name, redact_url(name)) for snapshot in found)
+    if not snapshots:
+        raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
+    if dry_run and not update:
+        raise UsageError("--dry-run goes with --update", hint="it takes new datasets too")
+    if (state or accept_columns) and (not update or dry_run):
+        given = f"--{state}" if state else "--accept-columns"
+        raise UsageError(f"{given} goes with --update", hint="it says how a dataset changes that is there")
+    if check:
+        sys.exit(check_queries(workspace, snapshots))
+    if update:
+        updating = DefinitionUpdate(workspace, origins, state=state or "", accept_columns=accept_columns)
+        changed, code = updating.run(snapshots, dry_run=dry_run)
+    else:
+        changed, code = [str(entry.alias) for entry in workspace.add(snapshots, origins)], 0
+        if options_of().json:
+            print_json([{"name": name, "status": "added"} for name in changed])
+        for name in changed:
+            print_note(f"added {name}")
+    notify_datasets_changed(workspace.folder)
+    for snapshot in snapshots:
+        foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root
+        if foreign and snapshot.name.lower() in map(str.lower, changed):
+            print_note(f"{snapshot.name} runs nothing before you allow it: odf trust {snapshot.name}")
+    if code:
+        sys.exit(code)
+
+
+def _read(text: str, source: str) -> list[DatasetSnapshot]:
+    from odf_engine.metadata.yaml import read_manifests
+
+    return read_manifests(text, source)
+
+
+def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
+    if name == "-":
+        return [("stdin", _decoded(name, "stdin"))]
+    if _is_url(name):
+        return [(name, _download(name))]
+    path = Path(name)
+    if path.is_dir():
+        if not recursive:
+            raise UsageError(f"{name} is a folder", hint="add -r to take every *.yaml in it and below")
+        files = sorted([*path.rglob("*.yaml"), *path.rglob("*.yml")])
+        return [(str(file), _text(file)) for file in files if ".odf" not in file.parts]
+    return [(name, _text(path))]
+
+
+def _is_url(name: str) -> bool:
+    return name.lower().startswith(("http://", "https://"))
+
+
+def _download(url: str) -> str:
+    """Downloads a manifest.
+
+    Raises:
+        NotFound: the server does not have it, or cannot be reached.
+        SourceUnavailable: it does not arrive in :data:`_DOWNLOAD_SECONDS`.
+        InvalidManifest: it is too large, or not UTF-8 text.
+    """
+    from concurrent.futures import Future  # only a download needs it, and its logging
+
+    result: Future[bytes] = Future()
+
+    def fetch() -> None:
+        try:
+            result.set_result(_fetch(url))
+        except BaseException as error:
+            result.set_exception(error)
+
+    # The time limit of a socket is for one call: a server that sends a byte now and then never exceeds it.
+    Thread(target=fetch, daemon=True).start()
+    try:
+        return result.result(_DOWNLOAD_SECONDS).decode("utf-8")
+    except TimeoutError:
+        raise SourceUnavailable(
+            f"the manifest did not arrive within {_DOWNLOAD_SECONDS:.0f} seconds",
+            hint="check the address; or download the manifest, and add the file",
+            where=url,
+        ) from None
+    except UnicodeDecodeError:
+        raise InvalidManifest("the answer is not UTF-8 text", where=url) from None
+
+
+def _fetch(url: str) -> bytes:
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=30) as response:
+            data = response.read(MAX_TEXT_BYTES + 1)
+    except HTTPError as error:
+        raise NotFound(f"the server answered {error.code} {error.reason}", where=url) from None
+    except (HTTPException, OSError) as error:
+        raise NotFound(f"it could not be fetched: {error}", where=url) from None
+    if len(data) > MAX_TEXT_BYTES:
+        raise InvalidManifest(
+            f"the answer has more than {MAX_TEXT_BYTES:,} bytes", hint="check the address", where=url
+        )
+    return data
+
+
+def _text(path: Path) -> str:
+    if not path.exists():
+        raise NotFound(f"there is no file {path}")
+    return _decoded(str(path), str(path))
+
+
+def _decoded(name: str, source: str) -> str:
+    try:
+        return read_text(name)
+    except UnicodeDecodeError as error:
+        raise InvalidManifest("the file is not UTF-8 text", where=f"{source}: byte {error.start}") from None
+
+
+@verb("new", example="odf new com.example.cases --root > cases.yaml")
+@click.argument("name")
+@click.option("--root", is_flag=True, help="Ingests outside data.")
+@click.option("--push", is_flag=True, help="Takes rows that are pushed into it; also a root dataset.")
+@click.option("--derivative", is_flag=True, help="A query over other datasets.")
+def new_verb(name: str, root: bool, push: bool, derivative: bool) -> None:
+    """Prints a commented manifest to start from; it is valid as it is."""
+    from odf_tui.gateway.samples import DERIVATIVE, PUSH, ROOT
+
+    if (root or push) == derivative:
+        raise UsageError("which kind of dataset?", hint="give --root, --root --push, or --derivative")
+    alias = DatasetAlias.parse(name)
+    template = DERIVATIVE if derivative else PUSH if push else ROOT
+    sys.stdout.write(template.replace("NAME", str(alias)))
+
+
+@verb("demo", example="odf demo")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default="odf-demo")
+@click.option("--no-tui", is_flag=True, help="Print what is done instead of opening the workstation.")
+def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
+    """Makes a workspace with sample data, pulls and verifies it, and opens the workstation on it.
+
+    Port Haven, a small harbour town, measures its air, counts the visits to its clinics and lists its
+    measuring stations. In the first week of March smoke drifts in. Needs no network.
+    """
+    workspace = _workspace(folder)
+    requests = requests_for(workspace, add_datasets(workspace))
+    if no_tui:
+        _print(workspace, folder, requests)
+        return None
+    # The workstation opens at once and shows the jobs as they run.
+    asyncio.run(_submit(workspace, requests))
+    return OpenWorkstation(workspace.folder)
+
+
+def _workspace(folder: Path) -> Workspace:
+    if (folder / ".odf").is_dir():
+        workspace = Workspace.find(folder, folder)
+        if not (folder / "manifests" / "stations.yaml").is_file():
+            raise Conflict(
+                f"{folder} is a workspace of your own", hint="name another folder: odf demo FOLDER"
+            )
+        return workspace
+    if folder.exists() and any(folder.iterdir()):
+        raise Conflict(f"{folder} is not empty", hint="name another folder: odf demo FOLDER")
+    print_note(f"making a workspace with sample sources in {folder}")
+    write_files(folder)
+    return Workspace.init(folder)
+
+
+async def _submit(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:
+    client = await Client.connect(workspace.folder)
+    try:
+        for request, target in requests:
+            await client.submit(request, target)
+    finally:
+        await client.close()
+
+
+def _print(workspace: Workspace, folder: Path, requests: list[tuple[Request, str]]) -> None:
+    jobs = follow(workspace, requests)
+    for job in jobs:
+        if job.state is not JobState.done:
+            sys.stdout.write(
+                f"{job.kind:7} {job.target}: {job.error.message if job.error else job.state.value}\n"
+            )
+        elif job.kind == "pull":
+            pulled = job.result_of(Pull) or PullResult()
+            records = format.format_count(pulled.records)
+            sys.stdout.write(f"pulled  {job.target}: {records} new records in {pulled.blocks} blocks\n")
+        else:
+            report = job.result_of(Verify) or VerifyResult()
+            verdict = "valid" if report.valid else f"NOT VALID, {len(report.findings)} findings"
+            sys.stdout.write(f"checked {job.target}: {verdict}\n")
+    # As it was called: the command may not be on the person's path.
+    command = sys.argv[0] if sys.argv[0].endswith("odf") else "odf"
+    sys.stdout.write(f"\nLook around:  {command} -w {folder}\n")
+    if any(job.state is not JobState.done for job in jobs):
+        sys.exit(1)

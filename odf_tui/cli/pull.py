@@ -1,0 +1,518 @@
+"""pull, ingest: bring data into datasets."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import click
+from msgspec import to_builtins
+
+from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.coordinator.protocol import Ingest, Job, JobState, Pull, Request, Search
+from odf_engine.coordinator.results import PullResult
+from odf_engine.errors import (
+    AlreadyExists,
+    InvalidIdentity,
+    NotFound,
+    OdfError,
+    SourceUnavailable,
+    UsageError,
+)
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.names import (
+    DatasetAlias,
+    DatasetAliasRemote,
+    DatasetIdRemote,
+    DatasetUrl,
+    is_valid_name,
+    parse_ref_any,
+)
+from odf_engine.net.urls import normalize_url
+from odf_engine.storage.scratch import spool_stream
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.remotes import Remotes, ResolvedUrl
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, error_entry, exit_code, follow, print_failure, quantity
+from odf_tui.cli.output import clear_line, open_workspace, options_of, print_json, print_note, verb
+from odf_tui.text import format
+from odf_tui.text.format import format_bytes
+
+PATHS = ("/", "./", "../", "~/", "file:")
+"""What begins so is a folder, and no name."""
+
+
+class PullTarget(NamedTuple):
+    """A dataset to bring up to date.
+
+    Attributes:
+        target: how it is called.
+        entry: the dataset; None: it is not here yet.
+        url: where it is taken from; None: it is made here, or comes from several places.
+        alias: the name that it gets.
+        after: ids of datasets whose jobs go first.
+    """
+
+    target: str
+    entry: DatasetEntry | None
+    url: str | None
+    alias: str | None = None
+    after: Sequence[str] = ()
+
+
+class PullArguments(NamedTuple):
+    """The arguments of `odf pull` that say which datasets; ``places``: those of a whole repository."""
+
+    names: Sequence[str]
+    everything: bool = False
+    recursive: bool = False
+    source: str | None = None
+    alias: str | None = None
+    places: Sequence[ResolvedUrl] = ()
+
+
+def resolve_targets(workspace: Workspace, asked: PullArguments) -> list[PullTarget]:
+    """The datasets that the arguments mean: first those from elsewhere, then inputs before outputs.
+
+    Raises:
+        UsageError: the arguments do not go together.
+        NotFound: there is no such dataset, or no such repository.
+        AlreadyExists: a dataset of this name is here, and does not come from there.
+    """
+    return _Asking(workspace).wanted(asked)
+
+
+def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
+    """The place that a text means: an address, a folder, ``repo/name``; None: it names what is here."""
+    if "://" in text or text.startswith(PATHS) or text in (".", ".."):
+        return remotes.locate(DatasetUrl(normalize_url(text)))
+    if "%" in text:
+        return None
+    ref = parse_ref_any(text, remotes.is_repository)
+    if isinstance(ref, DatasetAliasRemote | DatasetIdRemote):
+        return remotes.locate(ref)
+    return None
+
+
+class _Asking:
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.remotes = Remotes(workspace.odf)
+        self.entries = {entry.id: entry for entry in workspace.datasets()}
+        self.graph = DatasetGraph(workspace.summaries())
+        self.known = {dataset: self.remotes.get(dataset).pull for dataset in self.entries}
+        self.urls: dict[DatasetId, str] = {}
+        self.new: dict[str, ResolvedUrl] = {}
+
+    def wanted(self, asked: PullArguments) -> list[PullTarget]:
+        _check(asked)
+        if asked.places:
+            chosen = {dataset for place in asked.places for dataset in self._at(place)}
+        else:
+            chosen = set(self.entries) if asked.everything else self._named(asked)
+        if asked.alias is not None:
+            self._give_name(asked.alias)
+        for place in self.new.values():
+            self._check_free(place)
+        if asked.recursive:
+            chosen.update(*[self._made_of(dataset) for dataset in chosen])
+        new = [
+            PullTarget(self.remotes.display_name(place.url), None, place.url, place.name)
+            for place in self.new.values()
+        ]
+        order = [dataset for dataset in self.graph.order(chosen) if dataset in self.entries]
+        # What comes from elsewhere waits for nobody here: others may wait for it, and for Spark.
+        return new + sorted(map(self._of, order), key=lambda each: each.url is None)
+
+    def _of(self, dataset: DatasetId) -> PullTarget:
+        entry, known = self.entries[dataset], self.known[dataset]
+        url = self.urls.get(dataset) or (known[0] if len(known) == 1 else None)
+        made_of = set() if known or url else self._made_of(dataset)
+        after = [*map(str, made_of), *self.new] if made_of else []
+        return PullTarget(str(entry.alias), entry, url, None, after)
+
+    def _made_of(self, dataset: DatasetId) -> set[DatasetId]:
+        """What a dataset is made of here, however far: what comes from elsewhere is made there."""
+        found: set[DatasetId] = set()
+        waiting = [dataset]
+        while waiting:
+            each = waiting.pop()
+            if self.known.get(each) or each in self.urls:
+                continue
+            more = set(self.graph.inputs(each)) - found
+            found |= more
+            waiting += more
+        return found
+
+    def _named(self, asked: PullArguments) -> set[DatasetId]:
+        if asked.source is None:
+            return {dataset for name in asked.names for dataset in self._meant(name)}
+        if not asked.names:
+            place = resolve_location(self.remotes, asked.source)
+            if place is None:
+                hint = "an address, or REPO/NAME; odf repo list shows the repositories"
+                raise UsageError(f"--from {asked.source} is no place elsewhere", hint=hint)
+            return set(self._at(place))
+        try:
+            entries = self.workspace.match(asked.names)
+        except NotFound as error:
+            hint = f"as a new one: odf pull --from {asked.source} --as NAME"
+            raise NotFound(error.message, hint=hint) from None
+        for entry in entries:
+            self.urls[entry.id] = address_in(self.remotes, asked.source, entry, len(entries) > 1)
+        return {entry.id for entry in entries}
+
+    def _meant(self, name: str) -> Iterable[DatasetId]:
+        place = resolve_location(self.remotes, name)
+        if place is not None:
+            return self._at(place)
+        return [entry.id for entry in self.workspace.match([name])]
+
+    def _at(self, place: ResolvedUrl) -> Iterable[DatasetId]:
+        dataset = self.remotes.find_by_url(place.url)
+        if dataset is None or dataset not in self.entries:
+            self.new[place.url] = place
+            return ()
+        self.urls[dataset] = place.url
+        return (dataset,)
+
+    def _give_name(self, alias: str) -> None:
+        name = DatasetAlias.parse(alias)
+        here = [self.entries[dataset] for dataset in self.urls]
+        if len(self.new) + len(here) != 1:
+            raise UsageError(f"--as {alias} names one dataset that is new", hint="pull it by itself")
+        for entry in here:
+            if entry.alias != name:
+                where = self.urls[entry.id]
+                raise AlreadyExists(f"it is here as {entry.alias}", where=where, hint="odf rename OLD NEW")
+        for url, place in self.new.items():
+            self.new[url] = place._replace(name=str(name))
+
+    def _check_free(self, place: ResolvedUrl) -> None:
+        alias = DatasetAlias.parse(place.name)
+        taken = [entry for entry in self.entries.values() if entry.alias == alias]
+        if taken or [each.name for each in self.new.values()].count(place.name) > 1:
+            name = f"{alias}: a dataset" if taken else f"{alias}: more than one dataset"
+            raise AlreadyExists(
+                f"{name} of this name is here already" if taken else f"{name} would have this name",
+                where=place.url,
+                hint=f"--as NAME gives it another; if it is the same: odf pull {alias} --from {place.url}",
+            )
+
+
+def address_in(remotes: Remotes, text: str, entry: DatasetEntry, several: bool = False) -> str:
+    """The address of a dataset at a place: a repository's name, ``repo/name``, or an address.
+
+    Raises:
+        UsageError: the place is of one dataset, and there are several.
+    """
+    if is_valid_name(text):
+        return f"{remotes.repository(text).url}{entry.alias}/"
+    try:
+        place = resolve_location(remotes, text)
+    except InvalidIdentity:
+        place = None
+    if place is None:
+        hint = "a repository, REPO/NAME, or an address; odf repo list shows the repositories"
+        raise UsageError(f"{text} is no place elsewhere", hint=hint)
+    if (repo := next((repo for repo in remotes.repositories() if repo.url == place.url), None)) is not None:
+        return f"{repo.url}{entry.alias}/"
+    if several:
+        hint = "name a repository: each dataset has its own place in it"
+        raise UsageError(f"{place.url} is the place of one dataset", hint=hint)
+    return place.url
+
+
+def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[str]) -> list[ResolvedUrl]:
+    """The datasets of a repository, by the names that it told; here each has the name that it has there."""
+    places: list[ResolvedUrl] = []
+    for name in names:
+        with suppress(InvalidIdentity):  # names are of others, and may be anything
+            ref = DatasetAliasRemote.parse(f"{repository}/{name}")
+            places.append(remotes.locate(ref)._replace(name=str(ref.alias)))
+    return places
+
+
+def _check(asked: PullArguments) -> None:
+    some = bool(asked.names or asked.places) or asked.source is not None
+    if some == asked.everything:
+        hint = "name some (patterns with % work, and addresses), or give --all"
+        raise UsageError("which datasets?", hint=hint)
+    if asked.alias is not None and asked.everything:
+        raise UsageError("--as names one dataset that is new", hint="not with --all")
+
+
+@verb("pull", example="odf pull port-haven.stations", json=True)
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All datasets; with --from REPO all of that one.")
+@click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
+@click.option("--from", "source", metavar="URL|REPO/NAME", help="Take it over from there.")
+@click.option("--as", "alias", metavar="NAME", help="The name of a dataset that is new here.")
+@click.option("--fetch-uncacheable", is_flag=True, help="Fetch sources that cannot say whether they changed.")
+@click.option("--set-watermark", metavar="TIME", help="Only say how far event time is complete (RFC 3339).")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Fetch even if the source says that nothing changed; of two histories, take the other one.",
+)
+@click.option("--strict", is_flag=True, help="Rows that a ledger has with other values are an error.")
+@click.option(
+    "--reset-on-divergence",
+    is_flag=True,
+    help="Derivative datasets whose inputs were reset or replaced begin anew.",
+)
+def pull_verb(
+    names: tuple[str, ...],
+    everything: bool,
+    recursive: bool,
+    source: str | None,
+    alias: str | None,
+    fetch_uncacheable: bool,
+    set_watermark: str | None,
+    force: bool,
+    strict: bool,
+    reset_on_divergence: bool,
+) -> None:
+    """Polls the sources of datasets until they have no more; derivative ones take in what is new.
+
+    A dataset of somebody else is named by its address, or as REPO/NAME (see odf repo): it comes here whole
+    and checked, and from then on odf pull NAME takes over what is new there. Its own source or query does
+    not run meanwhile. Where both sides have changed, nothing is done, unless --force takes the history
+    there; the one here is then kept under a reference.
+    """
+    workspace = open_workspace()
+    watermark = moment("--set-watermark", set_watermark)
+    if everything and source is not None and not names and alias is None:
+        found = _all_of(workspace, source)
+    else:
+        found = resolve_targets(workspace, PullArguments(names, everything, recursive, source, alias))
+    if watermark is not None:
+        _check_made_here(workspace, found)
+    requests: list[tuple[Request, str]] = [
+        (
+            Pull(
+                dataset=each.url or "" if each.entry is None else str(each.entry.id),
+                after=list(each.after),
+                fetch_uncacheable=fetch_uncacheable,
+                set_watermark=watermark,
+                force=force,
+                strict=strict,
+                reset_on_divergence=reset_on_divergence,
+                url=each.url,
+                alias=each.alias,
+            ),
+            each.target,
+        )
+        for each in found
+    ]
+    jobs = follow(workspace, requests)
+    if options_of().json:
+        print_json([pull_entry(job, each.alias) for job, each in zip(jobs, found, strict=True)])
+    else:
+        for job, each in zip(jobs, found, strict=True):
+            print_pull(job, workspace, each)
+    if any(each.entry is None for each in found):
+        notify_datasets_changed(workspace.folder)
+    sys.exit(exit_code(jobs))
+
+
+def _all_of(workspace: Workspace, repository: str) -> list[PullTarget]:
+    """All datasets of a repository, which is asked for them."""
+    remotes = Remotes(workspace.odf)
+    repo = remotes.repository(repository)
+    (job,) = follow(workspace, [(Search("", [repo.name]), f"all of {repo.name}")])
+    result = job.result_of(Search)
+    if result is None:
+        print_failure(job)
+        sys.exit(exit_code([job]))
+    for problem in result.problems:
+        raise SourceUnavailable(problem.message, where=repo.name)
+    places = datasets_of_repository(remotes, repo.name, [each.name for each in result.datasets])
+    return resolve_targets(workspace, PullArguments((), places=places)) if places else []
+
+
+def _check_made_here(workspace: Workspace, found: Sequence[PullTarget]) -> None:
+    for each in found:
+        if each.url is not None:
+            raise UsageError(
+                f"{each.target} comes from {each.url}: its watermark is set there",
+                hint=f"odf repo alias remove {each.target} lets go of that place" if each.entry else None,
+            )
+
+
+def moment(option: str, text: str | None) -> str | None:
+    """A time that an option was given, as RFC 3339.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if text is None:
+        return None
+    from odf_engine.metadata.timestamp import Timestamp
+
+    try:
+        return str(Timestamp.parse(text))
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def select_datasets(
+    workspace: Workspace, names: tuple[str, ...], everything: bool, recursive: bool
+) -> list[DatasetEntry]:
+    """The datasets here that the arguments name, inputs before what is made from them."""
+    if bool(names) == everything:
+        raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
+    entries = workspace.datasets() if everything else workspace.match(names)
+    graph = DatasetGraph(workspace.summaries())
+    wanted = {entry.id for entry in entries}
+    if recursive:
+        wanted.update(*(graph.upstream(entry.id) for entry in entries))
+    by_id = {entry.id: entry for entry in workspace.datasets()}
+    return [by_id[dataset] for dataset in graph.order(wanted) if dataset in by_id]
+
+
+def pull_entry(job: Job, name: str | None = None) -> dict[str, Any]:
+    """Return the ``--json`` entry of a pull or an ingest; ``name`` is the name of a new dataset."""
+    return {**to_builtins(_pull_result(job, name)), "error": error_entry(job)}
+
+
+def _pull_result(job: Job, name: str | None = None) -> PullResult:
+    return job.result_of(Pull) or PullResult(name=name or job.target, status="failed")
+
+
+def print_pull(job: Job, workspace: Workspace | None = None, wanted: PullTarget | None = None) -> None:
+    """Print the result of a pull or an ingest as text."""
+    if job.state is not JobState.done:
+        print_failure(job)
+        return
+    result = _pull_result(job)
+    label = Remotes(workspace.odf).display_name(result.url) if workspace and result.url else ""
+    if result.status == "updated":
+        new = "new, " if wanted is not None and wanted.entry is None and result.old_head is None else ""
+        amount = f", {format_bytes(result.bytes)}" if result.bytes else ""
+        remote = f", from {label}" if label else ""
+        records = f"{result.records} records in {quantity(result.blocks, 'block')}"
+        sys.stdout.write(f"{result.name}: {new}{records}{amount}{remote}\n")
+    else:
+        ahead = f" ({quantity(result.ahead, 'block')} ahead of {label})" if result.ahead else ""
+        remote = f" with {label}" if label and not ahead else ""
+        sys.stdout.write(f"{result.name}: up to date{remote}{ahead}\n")
+
+
+FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
+_SPECIAL: Final = ("/dev/", "/proc/")
+
+
+@verb("ingest", example="odf ingest port-haven.events today.ndjson", json=True)
+@click.argument("name")
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE…|-]")
+@click.option("--source", metavar="S", help="The push source, when the dataset has several.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(FORMATS, case_sensitive=False),
+    help="Of the files, when it is not the source's own.",
+)
+@click.option("--event-time", metavar="TIME", help="Of rows that have none (RFC 3339); else the time of now.")
+@click.option("--ignore-unknown", is_flag=True, help="Leave out unknown columns, and make missing ones null.")
+@click.option("--strict", is_flag=True, help="Rows that a ledger has with other values are an error.")
+def ingest_verb(
+    name: str,
+    files: tuple[str, ...],
+    source: str | None,
+    format_: str | None,
+    event_time: str | None,
+    ignore_unknown: bool,
+    strict: bool,
+) -> None:
+    """Pushes the rows of files, or of what is piped in, into a dataset.
+
+    Every file becomes one commit. A file whose name ends in .csv, .json, .ndjson or .parquet is read as
+    that even if the source has another format; --format goes before both. Columns go by name, and all of
+    those that the source declares have to be there, and no others; CSV without a header goes by position.
+    """
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    time_ = moment("--event-time", event_time)
+    if not files and sys.stdin.isatty():
+        raise UsageError("which files?", hint="name some, or pipe rows in")
+    with ExitStack() as spools:
+        paths = [spools.enter_context(_readable(workspace, file)) for file in files or ("-",)]
+        request = Ingest(
+            dataset=str(entry.id),
+            files=[str(path) for path in paths],
+            source=source,
+            format=format_,
+            event_time=time_,
+            ignore_unknown=ignore_unknown,
+            strict=strict,
+        )
+        jobs = follow(workspace, [(request, str(entry.alias))])
+    if options_of().json:
+        print_json([pull_entry(job) for job in jobs])
+    else:
+        for job in jobs:
+            print_pull(job)
+    sys.exit(exit_code(jobs))
+
+
+@contextmanager
+def _readable(workspace: Workspace, file: str) -> Iterator[Path]:
+    """A file that the worker can read: the one that was named, or a copy of what is no plain file."""
+    path = Path.cwd() / file
+    if file != "-" and not path.exists():
+        raise NotFound("there is no such file", where=file)
+    if path.is_dir():
+        raise UsageError("is a folder", hint=f"name its files: {file.rstrip('/')}/*")
+    # What /dev and /proc show is this process's own: the worker would find something else there.
+    if file != "-" and path.is_file() and not str(path).startswith(_SPECIAL):
+        yield path.resolve()
+        return
+    name = "stdin" if file == "-" else path.name
+    with ExitStack() as stack:
+        try:
+            stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
+            copy = stack.enter_context(_spooled(workspace, stream, name))
+        except OSError as error:
+            problem = error.strerror or str(error)
+            raise OdfError(
+                f"cannot be read or copied: {problem}", where=str(error.filename or name)
+            ) from error
+        yield copy
+
+
+@contextmanager
+def _spooled(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
+    with spool_stream(workspace.odf, stream, name, _teller(name)) as path:
+        if sys.stderr.isatty() and not options_of().quiet:
+            clear_line()
+        yield path
+
+
+def _teller(name: str) -> Callable[[int], None]:
+    """Says now and then how much has come: on one line of a terminal, or in lines when piped."""
+    live = sys.stderr.isatty()
+    pause = 0.25 if live else SECONDS_BETWEEN_LINES
+    spoke = time.monotonic()
+
+    def tell(size: int) -> None:
+        nonlocal spoke
+        if time.monotonic() - spoke < pause:
+            return
+        spoke = time.monotonic()
+        text = f"{name}: {format.format_bytes(size)} so far"
+        if not live:
+            print_note(text)
+        elif not options_of().quiet:
+            with contextlib.suppress(OSError):
+                clear_line()
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    return tell

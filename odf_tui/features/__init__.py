@@ -1,0 +1,1 @@
+"""Features, each loaded by the first of its actions."""

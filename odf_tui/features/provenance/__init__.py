@@ -1,0 +1,1 @@
+"""Where a row or value comes from."""

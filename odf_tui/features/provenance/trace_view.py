@@ -1,0 +1,262 @@
+"""The tree of a trace as lines, with its rows as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from rich.cells import cell_len
+from textual.message import Message
+
+from odf_engine.errors import NotFound
+from odf_tui.features.provenance.trace_text import node_spans
+from odf_tui.features.provenance.trace_tree import Group, Heading, Line, Node, TracedRows, TraceTree
+from odf_tui.gateway.row_window import RowWindow
+from odf_tui.text.format import NULL, Span, error_with_hint, fit_width, format_count, right
+from odf_tui.widgets.line_view import LineView
+
+if TYPE_CHECKING:
+    from odf_tui.features.provenance.trace_tree import RowCells, RowReader
+
+PAGE: Final = 64
+"""Rows of a group that are read at once."""
+_KEPT: Final = 24
+_WIDEST: Final = 24
+_SPACE: Final = "  "
+_OPS: Final = {"+A": "muted", "-R": "bad"}
+_OP_WIDTH: Final = 2
+
+
+class TraceView(LineView):
+    """The lines of a tree; on top stay the names of the columns of the rows that are seen first.
+
+    Attributes:
+        trace: what is shown.
+
+    Args:
+        rows: opens the rows of a dataset; slow.
+    """
+
+    headed = True
+
+    @dataclass
+    class PageRead(Message):
+        """Rows of a group were read, or could not be."""
+
+        group: Group
+        page: int
+        reader: RowReader | None
+        cells: RowCells | None
+        error: str = ""
+
+    def __init__(self, trace: TraceTree, rows: Callable[[str], RowWindow | None]) -> None:
+        super().__init__(id="trace-tree")
+        self.active = True
+        self.trace = trace
+        self._rows = rows
+        self._wanted: list[tuple[Group, int]] = []
+        self._busy = False
+
+    @property
+    def line(self) -> Line:
+        """The line under the cursor."""
+        return self.trace.line(min(self.cursor, self.trace.count - 1))
+
+    def on_mount(self) -> None:
+        """Shows the tree."""
+        self.show_trace(self.trace)
+
+    def show_trace(self, trace: TraceTree) -> None:
+        """Shows another tree, where it was left."""
+        self.trace = trace
+        self.cursor = trace.cursor
+        self.reset()
+        self.keep_in_view()
+        self.post_message(self.Moved(self))
+
+    def relay(self) -> None:
+        """Something was opened, closed or found: the cursor stays on its line, and where that is seen."""
+        line: Line | None = self.line
+        self.trace.rebuild()
+        while line is not None and (at := self.trace.index(line)) is None:
+            line = self.trace.above(line)
+        at = self.trace.index(line) if line is not None else 0
+        before, self.cursor = self.cursor, at or 0
+        self.reset()
+        if self.cursor != before:
+            self.scroll_to(y=self.scroll_offset.y + self.cursor - before, animate=False)
+        self.keep_in_view()
+        self.post_message(self.Moved(self))
+
+    def stand(self, line: Line) -> None:
+        """Puts the cursor on a line, if it is shown."""
+        at = self.trace.index(line)
+        if at is not None:
+            self.go(at)
+
+    # --- Drawing ---
+
+    def count(self) -> int:
+        """All lines."""
+        return self.trace.count
+
+    def header(self) -> Sequence[Span]:
+        """The columns of the rows at the top of the window."""
+        group = self.trace.group(self.trace.line(min(int(self.scroll_offset.y), self.trace.count - 1)))
+        at = self.trace.index(Line(group.heading))
+        guides = "" if at is None else self._cut(self.trace.guides(at))
+        return self._fitting([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)], sign=True)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A line as far as it fits."""
+        (guides, style), *rest = self.spans_in_full(index, self.room.width)
+        heading = isinstance(self.trace.line(index).node, Heading)
+        return self._fitting([(self._cut(guides), style), *rest], sign=heading)
+
+    def spans_in_full(self, index: int, width: int = 1000) -> list[Span]:
+        """A line, if possible in so many cells; of rows that were not read yet the offset."""
+        line = self.trace.line(index)
+        guides = (self.trace.guides(index), "rule")
+        if isinstance(line.node, Heading):
+            return [guides, (_SPACE, ""), *self._heading(line.node)]
+        if line.row >= 0 and isinstance(line.node, Group):
+            asked = line.node.touched.get(line.row)
+            return [guides, _marker(asked, line.node), *self._row(line.node, line.row)]
+        return [guides, _marker(line.node), *node_spans(line.node, width - len(guides[0]) - 2)]
+
+    def _cut(self, guides: str) -> str:
+        """What leads to a line may take half of it."""
+        most = self.room.width // 2
+        return guides if len(guides) <= most else "‹ " + guides[len(guides) - most + 2 :]
+
+    def _fitting(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
+        """A line as far as it fits; with ``sign`` its last cell says when there is more."""
+        left = self.room.width
+        if sign and sum(cell_len(text) for text, _ in spans) > left:
+            found = self._cut_at(spans, left - 1)
+            used = sum(cell_len(text) for text, _ in found)
+            return [*found, (" " * (left - 1 - used), ""), ("›", "key")]
+        return self._cut_at(spans, left)
+
+    def _cut_at(self, spans: list[Span], left: int) -> list[Span]:
+        for at, (text, style) in enumerate(spans):
+            width = cell_len(text)
+            if width > left:
+                return [*spans[:at], (fit_width(text, left), style)]
+            left -= width
+        return spans
+
+    def _heading(self, heading: Heading) -> list[Span]:
+        group = heading.above
+        assert isinstance(group, Group)
+        spans: list[Span] = [(right("offset", _offset_width(group)) + " " * (_OP_WIDTH + 2), "head")]
+        if group.reader is None:
+            return spans
+        widths = self._widths(group)
+        for at, name in enumerate(group.reader.names):
+            text = right(fit_width(name, min(cell_len(name), widths[at])), widths[at])
+            text = text if group.reader.right[at] else fit_width(name, widths[at])
+            spans += [(_SPACE, ""), (text, "lineage" if group.reader.marked[at] else "head")]
+        return spans
+
+    def _row(self, group: Group, row: int) -> list[Span]:
+        offset = right(format_count(group.offsets.at(row)), _offset_width(group))
+        page, at = divmod(row, PAGE)
+        cells = group.cells.get(page)
+        if cells is None or group.reader is None:
+            if group.trouble:
+                return [(offset, ""), (f"  {group.trouble}", "warn")]
+            self.want(group, page)
+            return [(offset, ""), ("  …", "muted")]
+        if not cells.there[at]:
+            return [(offset, ""), ("  this row cannot be read: v in pane 3 verifies the dataset", "warn")]
+        op = cells.columns[0].cells[at]
+        spans: list[Span] = [(offset, ""), (f"  {op:<{_OP_WIDTH}}", _OPS.get(op, "warn"))]
+        for number, width in enumerate(self._widths(group)):
+            text = cells.columns[number + 1].cells[at]
+            fitted = right(text, width) if group.reader.right[number] else text
+            style = "muted" if text is NULL else "lineage" if group.reader.marked[number] else ""
+            spans += [(_SPACE, ""), (fit_width(fitted, width), style)]
+        return spans
+
+    @staticmethod
+    def _widths(group: Group) -> list[int]:
+        if not group.widths and group.reader is not None:
+            group.widths = [min(cell_len(name), _WIDEST) for name in group.reader.names]
+        return group.widths
+
+    # --- Reading ---
+
+    def want(self, group: Group, page: int) -> None:
+        """Reads rows of a group soon."""
+        if (group, page) in self._wanted:
+            return
+        self._wanted.append((group, page))
+        if not self._busy:
+            self._busy = True
+            self.call_later(self._read_next)
+
+    def _read_next(self) -> None:
+        """Reads what was wanted last, if it is still in the window."""
+        while self._wanted:
+            group, page = self._wanted.pop()
+            if page not in group.cells and not group.trouble and self._in_sight(group, page):
+                offsets = group.offsets.some(page * PAGE, PAGE)
+                work = partial(self._read, group, page, offsets)
+                self.run_worker(work, thread=True, group="trace rows", name="trace rows")
+                return
+        self._busy = False
+
+    def _in_sight(self, group: Group, page: int) -> bool:
+        first = self.trace.index(Line(group, min(page * PAGE, len(group.offsets) - 1)))
+        last = self.trace.index(Line(group, min((page + 1) * PAGE, len(group.offsets)) - 1))
+        top = int(self.scroll_offset.y)
+        return first is not None and last is not None and first <= top + self.room.height and last >= top
+
+    def _read(self, group: Group, page: int, offsets: Sequence[int]) -> None:
+        from odf_tui.features.provenance.trace_tree import RowReader  # brings Arrow, off the event loop
+
+        try:
+            reader = group.reader
+            if reader is None:
+                window = self._rows(group.dataset)
+                if window is None:
+                    raise NotFound("the dataset has no rows any more")
+                reader = RowReader(window, list(group.columns))
+            self.post_message(self.PageRead(group, page, reader, reader.page(offsets)))
+        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            self.post_message(self.PageRead(group, page, None, None, error_with_hint(error)))
+
+    def on_trace_view_page_read(self, message: PageRead) -> None:
+        """Shows rows."""
+        group, cells = message.group, message.cells
+        if cells is None or message.reader is None:
+            group.trouble = message.error
+        else:
+            group.reader = message.reader
+            group.cells[message.page] = cells
+            widths = self._widths(group)
+            for at, column in enumerate(cells.columns[1:]):
+                widths[at] = min(max(widths[at], column.width), _WIDEST)
+            while len(group.cells) > _KEPT:
+                group.cells.popitem(last=False)
+        self.refresh()
+        self._read_next()
+
+
+def _marker(node: Node | None, of: Group | None = None) -> Span:
+    """Whether there is something under a line, and whether it is shown."""
+    if isinstance(node, TracedRows) and node.job:
+        return ("◦ ", "busy")
+    if node is None:  # a row that nobody has opened yet
+        return ("▸ ", "key") if of is not None and not of.missing else (_SPACE, "")
+    if not node.opens:
+        return ("─ ", "rule")
+    return ("▾ " if node.open else "▸ ", "key")
+
+
+def _offset_width(group: Group) -> int:
+    runs = group.offsets.runs
+    return max(len(format_count(runs[-1][1])) if runs else 0, len("offset"))  # they are in order

@@ -1,0 +1,1 @@
+"""Exchange with remotes and repositories."""

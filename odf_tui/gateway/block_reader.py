@@ -1,0 +1,548 @@
+"""Reads metadata blocks: pages, text, links, revisions, bytes, checkpoints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from odf_engine.chain.block_summary import BlockSummary, StoredBlock
+from odf_engine.chain.dataset import Dataset
+from odf_engine.coordinator.endpoint import notify_datasets_changed
+from odf_engine.errors import InvalidIdentity, NotFound, OdfError, UsageError
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.ownership_proof import PROOFS_FOLDER
+from odf_engine.metadata import model
+from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.gateway.dataset_reader import WorkspaceEntries
+from odf_tui.gateway.protocol import DivergedBranches
+from odf_tui.state.model import (
+    REVISABLE_EVENTS,
+    BlockBytes,
+    BlockDocument,
+    BlockFilter,
+    BlockLink,
+    BlockPage,
+    BlockRef,
+    ByteRange,
+    CheckpointFacts,
+    Revision,
+    Target,
+    Transaction,
+    TransactionInput,
+)
+from odf_tui.state.model import BlockSummary as BlockLine
+from odf_tui.text.format import format_count
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_PAGE: Final = 50
+_LOOKED: Final = 2000
+
+
+class RevisionReads(WorkspaceEntries):
+    """Reads blocks one by one."""
+
+    def hash_of(self, chain: Dataset, which: BlockRef) -> Multihash:
+        """The hash of a block; of the newest one for no hash, which an error may have hidden."""
+        if which == "":
+            head = chain.head()
+            if head is None:
+                raise NotFound("this chain has no blocks")
+            return head
+        if isinstance(which, str):
+            return Multihash.parse(which)
+        rows = chain.list_blocks(1, before=which + 1)
+        if not rows or rows[0].sequence_number != which:
+            raise NotFound(f"there is no block {which} in this dataset")
+        return rows[0].hash
+
+    def revision(self, dataset: str, which: BlockRef) -> Revision:
+        """What a block changed, against the one before it of the same kind.
+
+        Raises:
+            UsageError: blocks of this kind change nothing that has revisions.
+        """
+
+        chain = self.entry(dataset).dataset
+        stored = chain.block(self.hash_of(chain, which))
+        event, number = stored.block.event, stored.block.sequence_number
+        kind = model.kind_of(event)
+        if kind not in REVISABLE_EVENTS:
+            raise UsageError(
+                f"block {number} is {kind}: only queries, sources, schemas and descriptions change"
+            )
+        older = next(_older(chain, event, number), None)
+        before = None if older is None else chain.block(older).block.event
+        names = {each.id: str(each.alias) for each in self.workspace.datasets()}
+        name = getattr(event, "source_name", None)
+        return Revision(
+            title=kind if name is None else f"{kind} '{name}'",
+            number=number,
+            before=older,
+            older=older,
+            newer=_newer(chain, event, number),
+            lines=tuple(difference(event, before, names)),
+        )
+
+    def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
+        """The bytes of a block, with the fields that lie in them."""
+        from odf_engine.metadata.block_layout import parse_block_layout
+
+        chain = self.entry(dataset).dataset
+        block_hash = self.hash_of(chain, which)
+        data = chain.block_bytes(block_hash)
+        anatomy = parse_block_layout(data)
+        problems = []
+        if Multihash.sha3_256(data) != block_hash:
+            problems.append("these are not the bytes that its hash was made of")
+        if (fault := anatomy.fault) is not None:
+            problems.append(f"at {fault.at:#06x}, {fault.path or 'manifest'}: {fault.message}")
+        pieces = (ByteRange(span.start, span.end, span.path, span.text, span.value) for span in anatomy.spans)
+        number = which if isinstance(which, int) else None
+        return BlockBytes(number, str(block_hash), data, tuple(pieces), "; ".join(problems))
+
+    def checkpoint(self, dataset: str, checkpoint: str, at: int) -> CheckpointFacts:
+        """What is known of a checkpoint that block ``at`` names."""
+        chain = self.entry(dataset).dataset
+        wanted = Multihash.parse(checkpoint)
+        size, made_by, sure = _first_with(chain, wanted, at)
+        try:
+            on_disk = chain.checkpoint_path(wanted).stat().st_size
+        except OSError:
+            on_disk = None
+        return CheckpointFacts(checkpoint, size, made_by, sure, on_disk)
+
+
+def _older(chain: Dataset, event: Any, number: int) -> Iterator[int]:
+    """Blocks before a number that said the same kind of thing, newest first."""
+    kind, name = model.kind_of(event), getattr(event, "source_name", None)
+    before = number
+    while rows := chain.list_blocks(_PAGE, before=before, kinds={kind}):
+        for row in rows:
+            if name is None or getattr(chain.block(row.hash).block.event, "source_name", None) == name:
+                yield row.sequence_number
+        before = rows[-1].sequence_number
+
+
+def _newer(chain: Dataset, event: Any, number: int) -> int | None:
+    newest = chain.state().sequence_number + 1
+    found = None
+    for each in _older(chain, event, newest):
+        if each <= number:
+            break
+        found = each
+    return found
+
+
+def _first_with(chain: Dataset, wanted: Multihash, at: int) -> tuple[int | None, int | None, bool]:
+    """Size of a checkpoint, the oldest block of those in a row that have it, and whether that is sure."""
+    size, first, looked, before = None, None, 0, at + 1
+    while rows := chain.list_blocks(_PAGE, before=before, kinds={"AddData", "ExecuteTransform"}):
+        for row in rows:
+            try:
+                event: Any = chain.block(row.hash).block.event
+            except OdfError:
+                return size, first, False
+            new: model.Checkpoint | None = event.new_checkpoint
+            if new is not None and new.physical_hash == wanted:
+                size, first = new.size, row.sequence_number
+            elif first is not None:
+                return size, first, True
+            looked += 1
+            if looked >= _LOOKED:
+                return size, first, False
+        before = rows[-1].sequence_number
+    return size, first, first is not None
+
+
+_DATA: Final = ("AddData", "ExecuteTransform")
+_COMMA: Final = re.compile(r"(?<=\d),(?=\d{3})")  # the screen separates thousands by a space
+_DAMAGED: Final = (
+    "get it again from where the dataset was published, or from a copy; v says what else is wrong"
+)
+
+
+class BlockReader(RevisionReads):
+    """Reads blocks."""
+
+    def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
+        """Blocks from a place on, oldest first; of a chain that breaks, all that can be read."""
+        from odf_engine.chain.block_search import find_blocks
+
+        chain = self.entry(dataset).dataset
+        try:
+            found = find_blocks(chain, first, limit, want.kinds, want.text)
+        except OdfError:
+            return self._broken(dataset, want)
+        return BlockPage(
+            found.total,
+            found.first,
+            tuple(map(_block_line, found.rows)),
+            proven=frozenset(self._proven(dataset)),
+        )
+
+    def _proven(self, dataset: str) -> Mapping[str, int]:
+        """The blocks that the dataset's owner has signed, with their numbers, newest first; looked at again
+        when there are other proofs."""
+        from odf_engine.workspace.trust import list_proven_blocks
+
+        entry = self.entry(dataset)
+        try:
+            changed = (entry.dataset.folder / PROOFS_FOLDER).stat().st_mtime_ns
+            about = (changed, str(entry.dataset.head()))
+            known = self._proofs.get(dataset)
+            if known is None or known[0] != about:
+                known = about, {str(each.hash): each.number for each in list_proven_blocks(entry)}
+                self._proofs[dataset] = known
+        except (OSError, OdfError):  # there are none, or the chain cannot be read
+            return {}
+        return known[1]
+
+    @cached_property
+    def _proofs(self) -> dict[str, tuple[tuple[int, str], Mapping[str, int]]]:
+        return {}
+
+    def holds_key(self, dataset: str) -> bool:
+        """Whether the dataset's private key is here."""
+        return self.workspace.keys.has_key(self.entry(dataset).id)
+
+    def prove(self, dataset: str, block: str) -> None:
+        """Signs a block with the dataset's key."""
+        from odf_engine.workspace.trust import prove_block
+
+        prove_block(self.workspace, self.entry(dataset), Multihash.parse(block))
+        notify_datasets_changed(self.folder)
+
+    def _broken(self, dataset: str, want: BlockFilter) -> BlockPage:
+        from odf_engine.chain.block_search import read_from_head
+
+        walked = read_from_head(self.entry(dataset).dataset)
+        lines = list(map(_block_line, walked.rows))
+        if want.kinds:
+            lines = [line for line in lines if line.event in want.kinds]
+        if want.text:
+            text = want.text.lower()
+            lines = [
+                line
+                for line in lines
+                if text in f"{line.event} {line.summary} {line.sequence_number}".lower()
+            ]
+        number = -1 if walked.number is None else walked.number
+        if walked.error is not None:
+            what = walked.error.message
+            lines.insert(0, BlockLine(number, walked.block, "", "not readable", None, what, True))
+        elif walked.block:
+            what = "this and older blocks were not looked at: somewhere there the chain breaks"
+            lines.insert(0, BlockLine(number, walked.block, "", "not read", None, what, True))
+        return BlockPage(len(lines), 0, tuple(lines), True)
+
+    def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
+        """Our blocks since a block, at most so many, newest first."""
+        number = self.block_numbers(dataset, (common,)).get(common)
+        last = self.entry(dataset).dataset.state().blocks - 1
+        first = max(last - limit + 1, 0 if number is None else number + 1)
+        ours = self.blocks(dataset, first, last - first + 1, BlockFilter()).lines if first <= last else ()
+        if number is None:
+            return DivergedBranches(ours[::-1], first, None)
+        (shared,) = self.blocks(dataset, number, 1, BlockFilter()).lines
+        return DivergedBranches(ours[::-1], first - number - 1, shared)
+
+    def block_kinds(self, dataset: str) -> dict[str, int]:
+        """How many blocks there are of each kind of event."""
+        from odf_engine.chain.block_search import count_kinds
+
+        return count_kinds(self.entry(dataset).dataset)
+
+    def find_block(self, dataset: str, text: str) -> int:
+        """The number of the block that a person means."""
+        from odf_engine.chain.block_search import resolve_block_number
+
+        return resolve_block_number(self.entry(dataset).dataset, text)
+
+    def block(self, dataset: str, which: BlockRef) -> BlockDocument:
+        """A block as its YAML manifest; what comes from a newer specification is named above it."""
+        from odf_engine.metadata.model import kind_of
+        from odf_engine.metadata.yaml import block_to_yaml
+
+        entry = self.entry(dataset)
+        number = which if isinstance(which, int) else None
+        block_hash = None
+        try:
+            block_hash = self.hash_of(entry.dataset, which)
+            stored = entry.dataset.block(block_hash)
+        except OdfError as error:
+            problem = f"{error.message}\n{error.hint or _DAMAGED}"
+            return BlockDocument("", number=number, hash=str(block_hash or ""), problem=problem)
+        head = f"# {stored.hash}\n# {format_count(stored.size)} bytes\n"
+        if stored.unknown:
+            head += "# from a newer specification: " + ", ".join(stored.unknown) + "\n"
+        try:
+            transaction, links = (
+                transaction_of(self.workspace, entry, stored),
+                block_links(self.workspace, entry, stored),
+            )
+        except OdfError:  # the rest of the chain cannot be read: the block can
+            transaction, links = None, ()
+        event: Any = stored.block.event
+        text = head + block_to_yaml(stored.block, stored.version)
+        return BlockDocument(
+            text,
+            transaction,
+            kind_of(event),
+            stored.block.sequence_number,
+            str(stored.hash),
+            links,
+            proof=_proof_words(self._proven(dataset), stored.block.sequence_number),
+        )
+
+
+def _proof_words(proven: Mapping[str, int], number: int) -> str:
+    """Whether the owner stands behind a block."""
+    if not proven:
+        return ""
+    if number in proven.values():
+        return "signed by the dataset's owner, who stands behind it and all blocks before it"
+    newest = max(proven.values())
+    if number > newest:
+        return f"newer than what the dataset's owner has signed: block {format_count(newest)}"
+    return f"the dataset's owner stands behind it: block {format_count(newest)} is signed"
+
+
+def _block_line(row: BlockSummary) -> BlockLine:
+    adds = row.kind in _DATA
+    return BlockLine(
+        row.sequence_number,
+        str(row.hash),
+        str(row.system_time),
+        row.kind,
+        row.rows if adds else None,
+        _COMMA.sub(" ", row.summary) if adds else row.summary,
+    )
+
+
+def transaction_of(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> Transaction | None:
+    """What a block says of a transaction; None for a block of another kind.
+
+    Raises:
+        OdfError: the dataset's chain cannot be read.
+    """
+    from odf_tui.gateway.dataset_detail import query_facts
+
+    event = stored.block.event
+    if not isinstance(event, ExecuteTransform):
+        return None
+    entries = {each.id: each for each in workspace.datasets()}
+    transform = _transform_at(entry.dataset, stored.block.sequence_number)
+    aliases = {item.dataset_ref: item.alias for item in transform.inputs} if transform else {}
+    data, checkpoint = event.new_data, event.new_checkpoint
+    return Transaction(
+        parts=tuple(_part(entries, item, aliases.get(str(item.dataset_id))) for item in event.query_inputs),
+        rows=None if data is None else (data.offset_interval.start, data.offset_interval.end),
+        size=0 if data is None else data.size,
+        watermark=None if event.new_watermark is None else str(event.new_watermark),
+        state=None if checkpoint is None else checkpoint.size,
+        kept=checkpoint is not None and checkpoint.physical_hash == event.prev_checkpoint,
+        query=tuple(query_facts(transform.transform)) if transform else (),
+        standing=_standing(entry.dataset, event, stored.block.sequence_number),
+    )
+
+
+def _standing(dataset: Dataset, event: ExecuteTransform, number: int) -> Literal["", "flushed", "rebuilt"]:
+    """Why there was a transaction in which no input moved (see ``odf_engine.transform.query_migration``)."""
+    if any(item.new_block_hash is not None or item.new_offset is not None for item in event.query_inputs):
+        return ""
+    before = dataset.list_blocks(1, before=number)
+    return "rebuilt" if before and before[0].kind == "SetTransform" else "flushed"
+
+
+def _transform_at(dataset: Dataset, number: int) -> SetTransform | None:
+    """The query in force at a block."""
+    rows = dataset.list_blocks(1, before=number, kinds={"SetTransform"})
+    event = dataset.block(rows[0].hash).block.event if rows else None
+    return event if isinstance(event, SetTransform) else None
+
+
+def _part(
+    entries: dict[DatasetId, DatasetEntry], item: ExecuteTransformInput, alias: str | None
+) -> TransactionInput:
+    entry = entries.get(item.dataset_id)
+    name = str(item.dataset_id if entry is None else entry.alias)
+    first = 0 if item.prev_offset is None else item.prev_offset + 1
+    return TransactionInput(
+        dataset=str(item.dataset_id),
+        name=name,
+        alias=alias or name,
+        rows=None if item.new_offset is None else (first, item.new_offset),
+        block=number_of(entry, item.new_block_hash or item.prev_block_hash),
+        after=number_of(entry, item.prev_block_hash),
+        here=entry is not None,
+    )
+
+
+def number_of(entry: DatasetEntry | None, block: Multihash | None) -> int | None:
+    """The number of a block, if the chain holds it."""
+    if entry is None or block is None:
+        return None
+    try:
+        held = entry.dataset.contains_block(block)
+        return entry.dataset.block(block).block.sequence_number if held else None
+    except OdfError:
+        return None
+
+
+_Entries = Mapping[DatasetId, DatasetEntry]
+
+
+def block_links(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> tuple[BlockLink, ...]:
+    """The texts in a block that lead on: to blocks, rows, datasets and checkpoints that are here.
+
+    Raises:
+        OdfError: the workspace cannot be read.
+    """
+    block, dataset = stored.block, str(entry.id)
+    links: list[BlockLink] = []
+    if block.prev_block_hash is not None:
+        links.append(
+            BlockLink(str(block.prev_block_hash), Target(dataset, "blocks", block.sequence_number - 1))
+        )
+    event = block.event
+    if isinstance(event, model.AddData | model.ExecuteTransform):
+        links += _data_links(dataset, event)
+    if isinstance(event, model.ExecuteTransform | model.SetTransform):
+        entries = {each.id: each for each in workspace.datasets()}
+        links += _input_links(entries, event)
+    return tuple(links)
+
+
+def _data_links(dataset: str, event: model.AddData | model.ExecuteTransform) -> Iterator[BlockLink]:
+    data = event.new_data
+    if data is not None:
+        rows = Target(dataset, "data", data.offset_interval.start)
+        yield from (BlockLink(str(each), rows) for each in (data.logical_hash, data.physical_hash))
+    if event.new_checkpoint is not None:
+        yield BlockLink(str(event.new_checkpoint.physical_hash), None)
+    if event.prev_checkpoint is not None:
+        yield BlockLink(str(event.prev_checkpoint), None)
+
+
+def _input_links(
+    entries: _Entries, event: model.ExecuteTransform | model.SetTransform
+) -> Iterator[BlockLink]:
+    if isinstance(event, model.SetTransform):
+        for each in event.inputs:
+            if _as_id(each.dataset_ref) in entries:
+                yield BlockLink(each.dataset_ref, Target(str(_as_id(each.dataset_ref)), "datasets"))
+        return
+    for item in event.query_inputs:
+        dataset = str(item.dataset_id)
+        entry = entries.get(item.dataset_id)
+        if entry is not None:
+            yield BlockLink(dataset, Target(dataset, "datasets"))
+        for block in (item.prev_block_hash, item.new_block_hash):
+            number = number_of(entry, block)
+            if number is not None:
+                yield BlockLink(str(block), Target(dataset, "blocks", number))
+
+
+def _as_id(text: str) -> DatasetId | None:
+    try:
+        return DatasetId.parse(text)
+    except InvalidIdentity:
+        return None
+
+
+_Column = tuple[str, str, str]  # name, type, comment
+
+
+def difference(
+    event: model.MetadataEvent, before: model.MetadataEvent | None, names: Mapping[DatasetId, str]
+) -> list[str]:
+    """Lines that start with ``+`` (new), ``-`` (gone), ``~`` (another type or comment) or a space."""
+    from odf_engine.workspace.definition import describe_change
+
+    if isinstance(event, model.SetDataSchema):
+        old = before if isinstance(before, model.SetDataSchema) else None
+        columns = _columns(event), [] if old is None else _columns(old)
+        if columns[0] is not None and columns[1] is not None:
+            return list(_column_lines(columns[1], columns[0]))
+    lines = describe_change(event, before, names).lines
+    return lines or ["  nothing is other"]
+
+
+def _columns(event: model.SetDataSchema) -> list[_Column] | None:
+    """The columns; None where the bytes of the schema cannot be read."""
+    if event.schema is not None:
+        from odf_engine.chain.schema_evolution import read_schema
+        from odf_engine.data.ddl import type_ddl
+
+        try:
+            schema = read_schema(event.schema)
+        except OdfError:
+            return None
+        nulls = ("" if field.nullable else " NOT NULL" for field in schema)
+        return [
+            (field.name, type_ddl(field.type) + null, _comment(field))
+            for field, null in zip(schema, nulls, strict=True)
+        ]
+    if event.odf_schema is None:
+        return None
+    from odf_engine.metadata.yaml import to_builtins
+
+    return [(each.name, _type_text(to_builtins(each.type)), _extra(each)) for each in event.odf_schema.fields]
+
+
+def _comment(field: pa.Field) -> str:
+    pairs = (field.metadata or {}).items()
+    return ", ".join(f"{_text(key)}={_text(value)}" for key, value in pairs)
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _type_text(plain: Any) -> str:
+    if not isinstance(plain, dict):
+        return str(plain)
+    parts = [f"{key}={_type_text(value)}" for key, value in plain.items() if key != "kind"]
+    return str(plain.get("kind", "")) + (f"({', '.join(parts)})" if parts else "")
+
+
+def _extra(field: model.DataField) -> str:
+    return "" if field.extra is None else str(field.extra.entries)
+
+
+def _column_lines(old: list[_Column], new: list[_Column]) -> Iterator[str]:
+    """The columns in their new order; what is gone stands where it was."""
+    width = max((len(name) for name, *_ in (*old, *new)), default=0)
+    width = min(width, 30)
+    before = {name: (kind, comment) for name, kind, comment in old}
+    after = {name for name, *_ in new}
+    gone = [column for column in old if column[0] not in after]
+    places = {name: at for at, (name, *_) in enumerate(old)}
+    for name, kind, comment in new:
+        while gone and name in places and places[gone[0][0]] < places[name]:
+            yield _revision_line("-", *gone.pop(0), width)
+        if name not in before:
+            yield _revision_line("+", name, kind, comment, width)
+        elif before[name] == (kind, comment):
+            yield _revision_line(" ", name, kind, comment, width)
+        else:
+            was, said = before[name]
+            yield _revision_line("~", name, kind if was == kind else f"{was} → {kind}", "", width)
+            if said != comment:
+                yield from (f"{sign}   {text}" for sign, text in (("-", said), ("+", comment)) if text)
+    for column in gone:
+        yield _revision_line("-", *column, width)
+    if [name for name in before if name in after] != [name for name, *_ in new if name in before]:
+        yield "  the columns are in another order"
+
+
+def _revision_line(sign: str, name: str, kind: str, comment: str, width: int) -> str:
+    return f"{sign} {name:<{width}}  {kind}" + (f"  {comment}" if comment else "")

@@ -1,0 +1,393 @@
+"""Describes the definition and state of a dataset as facts and as YAML."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+import msgspec
+
+from odf_engine.chain.state import ChainState
+from odf_engine.metadata import model
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.trust import Trust, find_newest_proven_block
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.state.model import DatasetDetail
+from odf_tui.text.format import Fact, Section, Sql, format_bytes, format_count, format_time
+from odf_tui.text.job_text import signed_range_text
+
+_READS: Final = {
+    model.Csv: "CSV",
+    model.Json: "JSON",
+    model.NdJson: "NDJSON, a document a line",
+    model.GeoJson: "GeoJSON",
+    model.NdGeoJson: "GeoJSON, a feature a line",
+    model.EsriShapefile: "Esri shapefile",
+    model.Parquet: "Parquet",
+}
+_OPTIONS: Final = {
+    "separator": "separator",
+    "encoding": "encoding",
+    "quote": "quote",
+    "escape": "escape",
+    "null_value": "null is",
+    "date_format": "dates",
+    "timestamp_format": "timestamps",
+    "sub_path": "at",
+}
+_MERGES: Final = {
+    model.Append: "Append: every row is new",
+    model.Ledger: "Ledger: rows with a new key are added",
+    model.Snapshot: "Snapshot: the whole list each time, compared by its key",
+    model.ChangelogStream: "ChangelogStream: rows say themselves what they add, retract and correct",
+    model.UpsertStream: "UpsertStream: rows add or replace by their key",
+}
+_STATES: Final = {"odf/etag": "ETag", "odf/last-modified": "last modified"}
+
+
+def definition_sections(
+    state: ChainState, names: dict[str, str], alias: str, disabled: Sequence[str]
+) -> list[Section]:
+    """Everything but columns and identity.
+
+    Args:
+        names: names of datasets by id, for inputs.
+        alias: the dataset's name, for the commands that are shown.
+        disabled: names of push sources, and ``polling source``, that were there once.
+    """
+    found: list[Section] = []
+    if state.polling_source is not None:
+        found.append(Section("Source", tuple(_polling(state.polling_source, state))))
+    for name, source in state.push_sources.items():
+        found.append(Section(f"Push source {name}", tuple(_push(name, source, state, alias))))
+    if state.transform is not None:
+        found.append(Section("Transform", tuple(_transform(state.transform, names))))
+    unknown = [(key, f"block {number}") for key, number in state.not_understood.items()]
+    if unknown:
+        found.append(Section("From a newer specification", tuple(unknown)))
+    if disabled:
+        found.append(Section("Disabled", (("sources", ", ".join(disabled)),)))
+    found.append(Section("Time", tuple(_time(state))))
+    if about := tuple(_about(state)):
+        found.append(Section("About", about))
+    return found
+
+
+# --- Sources -----------------------------------------------------------------------------------
+
+
+def _polling(source: model.SetPollingSource, state: ChainState) -> Iterator[Fact]:
+    yield from _fetch(source.fetch)
+    if source.prepare:
+        yield "prepare", "\n".join(map(_prepared, source.prepare))
+    yield from _reading(source)
+    if kept := state.source_state:
+        yield "state", _source_state_text(kept, isinstance(source.fetch, model.FilesGlob))
+    else:
+        silent = "none: the source does not say whether it changed"
+        yield "state", silent if state.has_data_block else "nothing was taken yet"
+
+
+def _push(name: str, source: model.AddPushSource, state: ChainState, alias: str) -> Iterator[Fact]:
+    chosen = "" if len(state.push_sources) == 1 or name == "default" else f" --source {shlex.quote(name)}"
+    yield "push", f"odf ingest {alias} FILE{chosen}\n… | odf ingest {alias} -{chosen}"
+    yield from _reading(source)
+
+
+def _reading(source: model.SetPollingSource | model.AddPushSource) -> Iterator[Fact]:
+    yield "read", read_words(source.read)
+    if source.preprocess is not None:
+        yield from query_facts(source.preprocess)
+    yield "merge", merge_words(source.merge)
+
+
+def _fetch(fetch: Any) -> Iterator[Fact]:
+    match fetch:
+        case model.Url():
+            yield "fetch", fetch.url
+            if fetch.headers:
+                yield "headers", ", ".join(header.name for header in fetch.headers)
+        case model.FilesGlob():
+            yield "fetch", f"files {fetch.path}, {_order(fetch.order)}, a commit each"
+        case model.Container():
+            yield "fetch", f"container {fetch.image}"
+            if command := [*(fetch.command or ()), *(fetch.args or ())]:
+                yield "command", shlex.join(command)
+            if fetch.env:
+                yield "variables", ", ".join(each.name for each in fetch.env)
+        case model.Mqtt():
+            yield "fetch", f"MQTT {fetch.host}:{fetch.port} " + ", ".join(each.path for each in fetch.topics)
+        case _:
+            yield "fetch", type(fetch).__name__
+    if getattr(fetch, "cache", None) is not None:
+        yield "cache", "fetched once, then never again"
+    if (when := getattr(fetch, "event_time", None)) is not None:
+        yield "event time", _when(when)
+
+
+def fetch_words(fetch: Any) -> str:
+    """Where data comes from, in a few words."""
+    return next((value for name, value in _fetch(fetch) if name == "fetch"), "")
+
+
+def _order(order: model.SourceOrdering | None) -> str:
+    return "oldest event time first" if order is model.SourceOrdering.ByEventTime else "in order of names"
+
+
+def _when(when: Any) -> str:
+    match when:
+        case model.FromPath():
+            form = f", read as {when.timestamp_format}" if when.timestamp_format else ""
+            return f"from the path, by {when.pattern}{form}"
+        case model.FromMetadata():
+            return "when the source says it was changed"
+        case _:
+            return "when it is pulled"
+
+
+def _prepared(step: Any) -> str:
+    if isinstance(step, model.Pipe):
+        return f"pipe through {shlex.join(step.command)}"
+    what = {"Gzip": "gzip", "Zip": "zip"}.get(step.format.value, step.format.value)
+    return f"unpack {what}" + (f", of it {step.sub_path}" if step.sub_path else "")
+
+
+def _source_state_text(kept: model.SourceState, files: bool) -> str:
+    value, *_ = kept.value.split("\t")
+    if files:
+        return f"files taken up to {value}"
+    shown = format_time(value) if kept.kind == "odf/last-modified" else value
+    return f"{_STATES.get(kept.kind, kept.kind)} {shown}"
+
+
+def read_words(read: Any) -> str:
+    """How data is read: its format, the options that were set, how many columns are declared."""
+    parts = [_READS.get(type(read), type(read).__name__)]
+    if isinstance(read, model.Csv):
+        parts.append("with a header" if read.header else "without a header")
+    parts += [
+        f"{word} {value!r}" if field not in ("sub_path", "encoding") else f"{word} {value}"
+        for field, word in _OPTIONS.items()
+        if (value := getattr(read, field, None)) is not None
+    ]
+    columns = read.schema
+    if columns:
+        parts.append(f"{format_count(len(columns))} column{'' if len(columns) == 1 else 's'} declared")
+    elif read.odf_schema is None:
+        parts.append("types inferred" if getattr(read, "infer_schema", None) else "columns as they come")
+    return ", ".join(parts)
+
+
+def merge_words(merge: Any) -> str:
+    """How new rows meet old ones."""
+    words = _MERGES.get(type(merge), type(merge).__name__)
+    lines = [words]
+    if keys := getattr(merge, "primary_key", None):
+        lines.append("key " + ", ".join(keys))
+    if compared := getattr(merge, "compare_columns", None):
+        lines.append("compares " + ", ".join(compared))
+    return "\n".join(lines)
+
+
+# --- The rest ----------------------------------------------------------------------------------
+
+
+def _transform(transform: model.SetTransform, names: dict[str, str]) -> Iterator[Fact]:
+    inputs = []
+    for each in transform.inputs:
+        name = names.get(each.dataset_ref, each.dataset_ref)
+        inputs.append(f"{name} as {each.alias}" if each.alias and each.alias != name else name)
+    yield "inputs", "\n".join(inputs)
+    yield from query_facts(transform.transform)
+
+
+def query_facts(transform: Any) -> Iterator[Fact]:
+    """Engine, steps, and what the query reads as tables that change over time."""
+    version = f" {transform.version}" if getattr(transform, "version", None) else ""
+    yield "engine", f"{getattr(transform, 'engine', type(transform).__name__)}{version}"
+    if getattr(transform, "query", None):
+        yield "query", Sql(transform.query.strip())
+    for step in getattr(transform, "queries", None) or ():
+        yield step.alias or "query", Sql(step.query.strip())
+    for table in getattr(transform, "temporal_tables", None) or ():
+        yield "as of", f"{table.name} by {', '.join(table.primary_key)}: the versions valid at the time"
+
+
+def _time(state: ChainState) -> Iterator[Fact]:
+    yield "watermark", format_time(None if state.watermark is None else str(state.watermark)) or "none yet"
+    yield "event time", f"column {state.vocabulary.event_time_column}"
+
+
+def _about(state: ChainState) -> Iterator[Fact]:
+    if state.info is not None and state.info.description:
+        yield "about", state.info.description
+    if state.info is not None and state.info.keywords:
+        yield "keywords", ", ".join(state.info.keywords)
+    if state.license is not None:
+        yield "licence", f"{state.license.name} ({state.license.short_name})\n{state.license.website_url}"
+    for item in getattr(state.attachments, "items", None) or ():
+        lines = len(item.content.splitlines())
+        yield "attached", f"{item.path}, {format_count(lines)} line{'' if lines == 1 else 's'}"
+
+
+_MAX_PUSH_BLOCKS = 1000
+
+
+def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDetail:
+    """What is known of a dataset.
+
+    Raises:
+        OdfError: its chain cannot be read.
+    """
+    state = entry.dataset.state()
+    names = {str(each.id): str(each.alias) for each in workspace.datasets()}
+    found = [
+        *_trust(workspace, entry),
+        *definition_sections(state, names, str(entry.alias), _disabled(entry, state)),
+    ]
+    found.append(Section("Data", tuple(_amounts(state))))
+    if columns := _columns(state):
+        found.append(Section(f"{format_count(len(columns))} columns", tuple(columns)))
+    found.append(Section("Identity", tuple(_identity(workspace, entry, state))))
+    return DatasetDetail(tuple(_facts(entry, state, names)), tuple(found), _text(entry, state))
+
+
+def _disabled(entry: DatasetEntry, state: ChainState) -> list[str]:
+    """Sources that were there once, and are not any more."""
+    dataset, found = entry.dataset, list[str]()
+    newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
+    if newest and newest[0].kind == "DisablePollingSource":
+        found.append("the polling source")
+    for row in dataset.list_blocks(_MAX_PUSH_BLOCKS, kinds={"DisablePushSource"}):
+        event: Any = dataset.block(row.hash).block.event
+        if event.source_name not in (*state.push_sources, *found):
+            found.append(event.source_name)
+    return found
+
+
+def _trust(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
+    trust = Trust(workspace)
+    standing = trust.describe_status(entry)
+    if standing == "own":
+        return
+    origin = trust.read_origin(entry)
+    facts = [("came from", origin) if origin else ("written by", "somebody else")]
+    grant = trust.find_grant(entry)
+    if standing == "trusted" and grant is not None:
+        facts.append(("trusted", f"since {format_time(grant.granted)}, until a block changes its source"))
+    else:
+        facts.append(("not trusted", "nothing of it runs here; t shows what would, and asks"))
+    yield Section("Trust", tuple(facts))
+
+
+def _columns(state: ChainState) -> list[Fact]:
+    if state.schema is None:
+        return []
+    from odf_engine.data.arrow_schema import decode_schema
+
+    return [
+        (field.name, f"{field.type}{'' if field.nullable else ', not null'}")
+        for field in decode_schema(state.schema)
+    ]
+
+
+def _identity(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
+    yield "id", str(entry.id)
+    yield "private key", "is here" if workspace.keys.has_key(entry.id) else "is not here"
+    yield "owner's proof", _proven(entry) or "none"
+    yield "head", str(state.head)
+    yield "changed", format_time(str(state.system_time))
+    yield "folder", str(entry.dataset.folder)
+
+
+def _proven(entry: DatasetEntry) -> str:
+    """Up to which block the owner stands behind it; empty: nowhere."""
+    found = find_newest_proven_block(entry)
+    return "" if found is None else signed_range_text(found.number, found.newer)
+
+
+def _amounts(state: ChainState) -> Iterator[Fact]:
+    yield "records", format_count(state.records)
+    yield (
+        "data",
+        f"{format_bytes(state.data_size)} in {format_count(state.slices)} "
+        f"slice{'' if state.slices == 1 else 's'}",
+    )
+    if state.transform is not None and state.has_data_block:
+        yield "state", _checkpoint_text(state)
+    yield "blocks", format_count(state.blocks)
+    yield "pulled", _moment(state.last_data_time) or "never"
+
+
+def _checkpoint_text(state: ChainState) -> str:
+    """What the query keeps between transactions."""
+    checkpoint = state.last_checkpoint
+    return (
+        "none: the query needs none"
+        if checkpoint is None
+        else f"{format_bytes(checkpoint.size)} in a checkpoint"
+    )
+
+
+def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:
+    yield from _amounts(state)
+    yield "watermark", _moment(state.watermark) or "none yet"
+    if (source := state.polling_source) is not None:
+        yield "source", fetch_words(source.fetch)
+        yield "read", read_words(source.read)
+        yield "merge", _merge(source.merge)
+    for name, pushed in state.push_sources.items():
+        yield "push", f"{name}: {read_words(pushed.read)}, {_merge(pushed.merge)}"
+    if state.transform is not None:
+        yield "inputs", ", ".join(names.get(str(each), str(each)) for each in state.inputs())
+        yield "engine", getattr(state.transform.transform, "engine", "?")
+    if state.license is not None:
+        yield "licence", state.license.short_name
+    if state.info is not None and state.info.description:
+        yield "about", state.info.description
+    if owned := _proven(entry):
+        yield "proven", f"by its owner {owned}"
+    yield "id", "…" + str(entry.id)[-12:]
+
+
+def _merge(merge: Any) -> str:
+    """A merge strategy as short as it can be."""
+    first, *rest = merge_words(merge).splitlines()
+    key = next((line.removeprefix("key ") for line in rest if line.startswith("key ")), "")
+    return first.partition(":")[0] + (f" on {key}" if key else "")
+
+
+def _moment(value: Timestamp | None) -> str:
+    return format_time(None if value is None else str(value))
+
+
+def _text(entry: DatasetEntry, state: ChainState) -> str:
+    """All of it as YAML: the settings in force, as events."""
+    from odf_engine.metadata.model import SetAttachments
+    from odf_engine.metadata.yaml import to_yaml
+
+    head = {
+        "id": str(entry.id),
+        "name": str(entry.alias),
+        "kind": state.kind.value,
+        "head": str(state.head),
+        "folder": str(entry.dataset.folder),
+    }
+    lines = [f"{name}: {value}" for name, value in head.items()]
+    settings_in_force: list[msgspec.Struct | None] = [
+        state.polling_source,
+        *state.push_sources.values(),
+        state.transform,
+        state.info,
+        state.license,
+        None if state.attachments is None else SetAttachments(state.attachments),
+        state.vocabulary,
+    ]
+    for event in settings_in_force:
+        if event is not None:
+            lines += ["", to_yaml(cast("Any", event)).rstrip()]
+    if columns := _columns(state):
+        lines += ["", "columns:", *(f"  {name}: {kind}" for name, kind in columns)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,404 @@
+"""Reads rows, column statistics, query results and the timeline of a dataset."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+from odf_engine.chain.block_summary import SliceSummary
+from odf_engine.chain.dataset import Dataset
+from odf_engine.coordinator.client import read_journal
+from odf_engine.coordinator.protocol import Job, Query
+from odf_engine.errors import NotFound, OdfError
+from odf_engine.metadata import model
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
+from odf_tui.gateway.dataset_reader import WorkspaceEntries
+from odf_tui.gateway.protocol import FileTimeRange, Timeline
+from odf_tui.gateway.row_window import RowWindow, SliceMark, UnreadableRange
+from odf_tui.state import query_history
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odf_engine.chain.state import ChainState
+    from odf_engine.data.slice_file import SliceFile
+    from odf_engine.views.query_results import ResultRows
+    from odf_engine.views.row_window import RowWindowReader
+    from odf_engine.workspace.column_lineage import ColumnGraph
+    from odf_tui.gateway.protocol import TableDescription
+
+
+_SPOOL_ROWS: Final = 1 << 14
+_SPOOLS: Final = 8
+_SPOOL_BYTES: Final = 500_000_000
+_COMMENT: Final = re.compile(
+    r"""^\s*(?:`((?:[^`]|``)+)`|"((?:[^"]|"")+)"|(\w+))\s.*\bCOMMENT\s+(?:'((?:[^']|'')*)'|"((?:[^"]|"")*)")""",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class StatisticsReader(WorkspaceEntries):
+    """Reads for looking closer."""
+
+    def described(self, dataset: str, file: str | None) -> TableDescription:
+        """What is known of the columns of a dataset, or of a Parquet file, without looking at rows."""
+        from odf_engine.views.scan import Scan
+        from odf_engine.views.statistics import load_statistics, statistics_from_footers
+        from odf_tui.gateway.protocol import TableDescription
+        from odf_tui.text.values import type_name
+
+        state = self.entry(dataset).dataset.state() if dataset else None
+        if file is None:
+            rows = Scan.of_dataset(self.entry(dataset).dataset)
+        else:
+            rows = Scan.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
+        types = {field.name: type_name(field.type) for field in rows.schema}
+        found = load_statistics(self.workspace.odf, rows.fingerprint)
+        whole = found is not None
+        required = _required(state) if state is not None and file is None else ()
+        told = comments(state) if state is not None else {}
+        return TableDescription(found or statistics_from_footers(rows), whole, types, required, told)
+
+    def primary_key(self, dataset: str) -> list[str]:
+        """The columns that tell rows apart; empty when nothing says so."""
+        from odf_engine.views.projection import dataset_key
+
+        return dataset_key(self.entry(dataset).dataset)
+
+    def file_rows(self, dataset: str, file: str) -> RowWindow:
+        """The rows of a Parquet file that was made of a dataset's.
+
+        Raises:
+            NotFound: it is not kept any more.
+        """
+        from odf_engine.views.query_results import ResultRows
+
+        try:
+            rows = ResultRows(Path(file))
+        except NotFound:
+            raise NotFound("these rows are not kept any more", hint="K makes them again") from None
+        return _FileRows(rows, file, self.entry(dataset).dataset.state().vocabulary)
+
+    def spool(self, window: RowWindow) -> str:
+        """Writes the rows of a window to a file in the cache, from where the worker can take them."""
+        import pyarrow.parquet as pq
+
+        from odf_engine.storage.atomic_files import atomic_file, evict_oldest
+
+        folder = self.workspace.odf / "cache" / "exports"
+        path = folder / f"{uuid4().hex}.parquet"
+        with (
+            atomic_file(path) as temporary,
+            pq.ParquetWriter(temporary, window.columns) as writer,
+        ):
+            for start in range(0, window.row_count, _SPOOL_ROWS):
+                writer.write_table(window.window(start, _SPOOL_ROWS))
+        evict_oldest(folder, _SPOOLS, _SPOOL_BYTES)
+        return str(path)
+
+    def unspool(self, file: str) -> None:
+        """Removes what :meth:`spool` wrote."""
+        path = Path(file)
+        if path.parent == self.workspace.odf / "cache" / "exports":
+            with suppress(OSError):
+                path.unlink()
+
+    def column_graph(self, dataset: str) -> ColumnGraph:
+        """The columns of a dataset, of all that it is made of, and of all that is made of it."""
+        from odf_engine.workspace.column_lineage import build_column_graph
+
+        return build_column_graph(self.workspace, [self.entry(dataset).id])
+
+
+def _required(state: ChainState) -> tuple[str, ...]:
+    from odf_engine.data.arrow_schema import decode_schema
+
+    if state.schema is None:
+        return ()
+    return tuple(field.name for field in decode_schema(state.schema) if not field.nullable)
+
+
+def comments(state: ChainState) -> dict[str, str]:
+    """What the schema says of its columns: comments of the sources' DDL, descriptions of the newer schema."""
+    found: dict[str, str] = {}
+    for source in (state.polling_source, *state.push_sources.values()):
+        for entry in getattr(getattr(source, "read", None), "schema", None) or ():
+            if match := _COMMENT.match(entry):
+                quoted, double, bare, single, other = match.groups()
+                name = quoted or double or bare
+                found[name] = (single or other or "").replace("''", "'").strip()
+    for field in state.odf_schema.fields if state.odf_schema is not None else ():
+        entries: dict[str, Any] = {} if field.extra is None else field.extra.entries
+        described = next((each for key, each in entries.items() if key.endswith("description")), None)
+        if isinstance(described, str) and described.strip():
+            found[field.name] = described.strip()
+    return {name: text for name, text in found.items() if text}
+
+
+class _FileRows:
+    """The rows of a file, and which of their columns are the system's.
+
+    Attributes:
+        file: the absolute path.
+    """
+
+    def __init__(self, rows: ResultRows, file: str, vocabulary: model.DatasetVocabulary) -> None:
+        self.file = file
+        self._rows = rows
+        self.columns: pa.Schema = rows.columns
+        self.row_count = rows.row_count
+        self.window = rows.window
+        self.system_columns = (
+            vocabulary.offset_column,
+            vocabulary.operation_type_column,
+            vocabulary.system_time_column,
+            vocabulary.event_time_column,
+        )
+
+    def part(
+        self, start: int, count: int, columns: Sequence[int]
+    ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
+        """Some columns of some rows."""
+        return self._rows.window(start, count, [self.columns.names[column] for column in columns]), ()
+
+
+class RowReads(WorkspaceEntries):
+    """Reads rows."""
+
+    def rows(self, dataset: str) -> RowWindow | None:
+        """The rows of a dataset; None when there are none, and then Arrow is not loaded."""
+        chain = self.entry(dataset).dataset
+        state = chain.state()
+        if not state.records:
+            return None
+        import pyarrow as pa
+
+        from odf_engine.views.row_window import RowWindowReader
+
+        # Arrow's own allocators keep several times of what is in use.
+        pa.set_memory_pool(pa.system_memory_pool())
+        return _Rows(RowWindowReader(chain), state.vocabulary)
+
+
+class _Rows:
+    """A preview, and which of its columns are the system's."""
+
+    def __init__(self, preview: RowWindowReader, vocabulary: model.DatasetVocabulary) -> None:
+        self._preview = preview
+        self.system_columns = (
+            vocabulary.offset_column,
+            vocabulary.operation_type_column,
+            vocabulary.system_time_column,
+            vocabulary.event_time_column,
+        )
+        starts = chain([0], preview.ends)
+        self.slices = [
+            SliceMark(start, row.sequence_number, row.physical_hash.abbreviated)
+            for start, row in zip(starts, preview.slices, strict=False)
+        ]
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self._preview.columns
+
+    @property
+    def row_count(self) -> int:
+        return self._preview.row_count
+
+    def window(self, start: int, count: int) -> pa.Table:
+        return self._preview.window(start, count)
+
+    def part(
+        self, start: int, count: int, columns: Sequence[int]
+    ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
+        names = self._preview.columns.names
+        return self._preview.window_with_gaps(start, count, [names[column] for column in columns])
+
+    def row_of_offset(self, offset: int) -> int | None:
+        from odf_engine.views.row_window import row_of_offset
+
+        return row_of_offset(self._preview, offset, self.system_columns[0])
+
+    def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
+        from odf_engine.views.row_window import row_at_time
+
+        return row_at_time(self._preview, moment, self.system_columns[3], stop)
+
+
+class SqlReads(WorkspaceEntries):
+    """Reads for queries."""
+
+    def columns(self, dataset: str) -> list[tuple[str, str]]:
+        """Names and types of the columns of a dataset; none before it has data."""
+        from odf_engine.data.arrow_schema import decode_schema
+        from odf_engine.data.ddl import type_ddl
+
+        schema = self.entry(dataset).dataset.state().schema
+        fields = () if schema is None else decode_schema(schema)
+        return [(field.name, type_ddl(field.type)) for field in fields]
+
+    def result(self, path: str) -> RowWindow:
+        """The rows of a result, by its path within the workspace."""
+        from odf_engine.views.query_results import ResultRows
+
+        return _Result(ResultRows(self.folder / path), str(self.folder / path))
+
+    def question(self, job: Job) -> str:
+        """The query that a job was asked.
+
+        Raises:
+            NotFound: the journal does not have it any more.
+        """
+        request = read_journal(self.folder).request(job.id)
+        if not isinstance(request, Query):
+            raise NotFound("what this job was asked is not in the journal any more")
+        return request.sql
+
+    def queries(self) -> list[str]:
+        """The queries that were asked, the newest last."""
+        return query_history.load_history(self.workspace.odf)
+
+    def note_query(self, sql: str) -> None:
+        """Remembers a query."""
+        query_history.add_to_history(self.workspace.odf, sql)
+
+
+class _Result:
+    """The rows of a result, with the names that the system's columns have in most datasets."""
+
+    def __init__(self, rows: ResultRows, file: str) -> None:
+        self.file = file  # from where rows can be exported, and statistics computed
+        self.columns = rows.columns
+        self.row_count = rows.row_count
+        self.window = rows.window
+        vocabulary = DEFAULT_VOCABULARY
+        self.system_columns = (
+            vocabulary.offset_column,
+            vocabulary.operation_type_column,
+            vocabulary.system_time_column,
+            vocabulary.event_time_column,
+        )
+
+
+_MAX_SCHEMAS: Final = 2000
+_LOOKED_ROWS: Final = 20_000
+_MAX_LOOKED: Final = 500_000
+_MOMENTS: Final = 64
+_DAY: Final = 86_400_000
+_PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class TimelineReads(WorkspaceEntries):
+    """Reads histories."""
+
+    def timeline(self, dataset: str) -> Timeline:
+        """The blocks of a dataset that brought rows.
+
+        Raises:
+            NotFound: there are none.
+        """
+        return _Timeline(self.entry(dataset).dataset)
+
+
+class _Timeline:
+    """See :class:`odf_tui.gateway.protocol.Timeline`."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        state = dataset.state()
+        self._dataset, self._vocabulary = dataset, state.vocabulary
+        self._slices = dataset.slices()
+        self._looked = 0
+        if not self._slices:
+            raise NotFound("there are no rows yet", hint="p brings some in")
+        self.blocks: Sequence[int] = [row.sequence_number for row in self._slices]
+        self.rows: Sequence[int] = list(accumulate(row.end - row.start + 1 for row in self._slices))
+        self.times: Sequence[int] = [row.system_time.ms for row in self._slices]
+        self.head = state.sequence_number
+        changed = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
+        stops = {bisect_right(self.blocks, row.sequence_number) for row in changed}
+        self.schemas: Sequence[int] = sorted(stop for stop in stops if 0 < stop < len(self.blocks))
+        self.timed = _has_column(state.schema, state.vocabulary.event_time_column)
+
+    def probe(self, stops: Sequence[int]) -> list[FileTimeRange]:
+        """Reads what the files of some stops say of themselves."""
+        found: list[FileTimeRange] = []
+        for stop in stops:
+            try:
+                found.append(self._probe(stop, self._slices[stop]))
+            except OdfError:  # the rows say why, where they are shown
+                continue
+        return found
+
+    def _probe(self, stop: int, row: SliceSummary) -> FileTimeRange:
+        from odf_engine.views.scan import open_slice
+
+        file = open_slice(self._dataset, row)
+        try:
+            changes = _changes(file, self._vocabulary)
+            moments = self._moments(file) if changes else ()
+            return FileTimeRange(stop, changes, tuple(_groups(file, self._vocabulary)), moments)
+        finally:
+            file.close()
+
+    def _moments(self, file: SliceFile) -> tuple[int, ...]:
+        """Event times of retractions and corrections, while few rows have to be looked at for them."""
+        from odf_engine.data.arrow_compute import pc
+
+        names = self._vocabulary
+        self._looked += file.rows
+        if file.rows > _LOOKED_ROWS or self._looked > _MAX_LOOKED:
+            return ()
+        wanted = [names.operation_type_column, names.event_time_column]
+        if not set(wanted) <= set(file.schema.names):
+            return ()
+        found: set[int] = set()
+        scale = _scale(file.schema.field(names.event_time_column).type)
+        for group in range(len(file.group_ends)):
+            table = file.read(group, wanted, range(file.group_rows(group)))
+            rows = table.filter(pc.greater(table.column(wanted[0]), 0)).column(wanted[1])
+            values = pc.unique(rows).drop_null()
+            whole = values.cast("int32" if values.type.bit_width == 32 else "int64").to_pylist()
+            found.update(value * scale[0] // scale[1] for value in whole)
+        every = max(len(found) // _MOMENTS, 1)
+        return tuple(sorted(found)[::every])
+
+
+def _has_column(schema: bytes | None, name: str) -> bool:
+    from odf_engine.data.arrow_schema import decode_schema
+
+    return schema is None or name in decode_schema(schema).names
+
+
+def _changes(file: SliceFile, names: DatasetVocabulary) -> bool:
+    """Whether there are other operations than appending, which is 0."""
+    column = names.operation_type_column
+    if column not in file.schema.names:
+        return False
+    field = file.schema.field(column)
+    return any((file.bounds(group, field).greatest or 0) > 0 for group in range(len(file.group_ends)))
+
+
+def _groups(file: SliceFile, names: DatasetVocabulary) -> Iterator[tuple[int, int, int]]:
+    column = names.event_time_column
+    if column not in file.schema.names:
+        return
+    field = file.schema.field(column)
+    scale = _scale(field.type)
+    for group in range(len(file.group_ends)):
+        least, greatest = file.bounds(group, field)
+        if least is not None and greatest is not None:
+            times, by = scale
+            yield file.group_rows(group), least * times // by, -(-greatest * times // by)
+
+
+def _scale(kind: pa.DataType) -> tuple[int, int]:
+    """What makes milliseconds of a stored time: times the first, divided by the second."""
+    unit: Any = getattr(kind, "unit", None)
+    return (_DAY, 1) if unit is None or unit == "day" else (1000, _PER_SECOND[unit])

@@ -1,0 +1,283 @@
+"""Rows of a window as text: chunks of cells, one record in full, TSV and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from odf_engine.errors import NotFound
+from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
+from odf_tui.text.format import printable
+from odf_tui.text.values import (
+    as_json,
+    cell_column,
+    column_texts,
+    is_bytes,
+    is_number,
+    release_memory,
+    type_name,
+)
+
+if TYPE_CHECKING:
+    from odf_tui.text.values import CellColumn
+
+
+_DUMP_LINE: Final = 16
+_DUMP_BYTES: Final = 4096
+_SHOWN: Final = 20_000
+_JSON_SHOWN: Final = 200_000
+
+
+class Value(msgspec.Struct, frozen=True):
+    """A value of a row.
+
+    Attributes:
+        column: its number.
+        text: in full, as it is copied; None for null.
+        lines: as it is shown.
+    """
+
+    column: int
+    name: str
+    type: str
+    text: str | None
+    lines: Sequence[str]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A row of a window."""
+
+    row: int
+    rows: int
+    values: Sequence[Value]
+
+
+def read_record(window: RowWindow, row: int, columns: Sequence[int]) -> Record:
+    """Reads a row.
+
+    Args:
+        columns: which columns, in what order.
+
+    Raises:
+        NotFound: the row cannot be read.
+    """
+    table, gaps = read_part(window, row, 1, columns)
+    if gaps or not table.num_rows:
+        raise NotFound(gaps[0][2] if gaps else "this row is not there any more")
+    schema = window.columns
+    values = [_value(column, schema.field(column), table.column(at)) for at, column in enumerate(columns)]
+    del table
+    release_memory()
+    return Record(row, window.row_count, values)
+
+
+def _value(number: int, field: pa.Field, column: pa.ChunkedArray) -> Value:
+    (text,) = column_texts(column)
+    return Value(number, field.name, type_name(field.type), text, value_lines(text, field.type, column))
+
+
+def value_lines(text: str | None, kind: pa.DataType, column: pa.ChunkedArray) -> list[str]:
+    """A value over as many lines as it is read best in; one that is very long is cut, and says so."""
+    if text is None:
+        return []
+    if is_bytes(kind):
+        data: bytes = column[0].as_py()
+        lines = _dump(data[:_DUMP_BYTES]) if len(data) > _DUMP_LINE else [text]
+        return lines + ([f"… {len(data)} bytes in all"] if len(data) > _DUMP_BYTES else [])
+    if pa.types.is_nested(kind):
+        text = as_json(column[0].as_py())
+    if len(text) <= _JSON_SHOWN and (pretty := pretty_json(text)) is not None:
+        text = pretty
+    lines = text[:_SHOWN].splitlines() or [""]
+    return lines + ([f"… {len(text)} characters in all"] if len(text) > _SHOWN else [])
+
+
+def _dump(data: bytes) -> list[str]:
+    """Bytes as hex, with those that are letters beside them."""
+    lines: list[str] = []
+    for at in range(0, len(data), _DUMP_LINE):
+        part = data[at : at + _DUMP_LINE]
+        letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "·" for byte in part)
+        lines.append(f"{at:06x}  {part.hex(' '):<{3 * _DUMP_LINE - 1}}  {letters}")
+    return lines
+
+
+def pretty_json(text: str) -> str | None:
+    """JSON of an object or list with its parts below each other; None for other texts.
+
+    Numbers and texts stay as they are written: reading them as values would change some.
+    """
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    found: list[str] = []
+    depth = at = 0
+    while at < len(text):
+        letter = text[at]
+        if letter == '"':
+            end = _end_of_string(text, at)
+            found.append(text[at:end])
+            at = end
+            continue
+        if letter in "{[":
+            rest = text[at + 1 :].lstrip()
+            if rest[:1] in ("}", "]"):
+                found.append(letter + rest[0])
+                at = len(text) - len(rest) + 1
+                continue
+            depth += 1
+            found.append(letter + "\n" + "  " * depth)
+        elif letter in "}]":
+            depth -= 1
+            found.append("\n" + "  " * depth + letter)
+        elif letter == ",":
+            found.append(",\n" + "  " * depth)
+        elif letter == ":":
+            found.append(": ")
+        elif not letter.isspace():
+            found.append(letter)
+        at += 1
+    return "".join(found)
+
+
+def _end_of_string(text: str, start: int) -> int:
+    at = start + 1
+    while text[at] != '"':
+        at += 2 if text[at] == "\\" else 1
+    return at + 1
+
+
+def rows_as_tsv(window: RowWindow, ranges: Sequence[tuple[int, int]], columns: Sequence[int]) -> str:
+    """Rows with a tab between values and a line of names on top; tabs and ends of lines are escaped."""
+    names = window.columns.names
+    lines = ["\t".join(_escaped(names[column]) for column in columns)]
+    for start, stop in ranges:
+        table, _ = read_part(window, start, stop - start, columns)
+        cells = [column_texts(column) for column in table.columns]
+        lines += ["\t".join(_escaped(cell or "") for cell in row) for row in zip(*cells, strict=True)]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    for letter, sign in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        text = text.replace(letter, sign)
+    return text
+
+
+def rows_as_json(window: RowWindow, ranges: Sequence[tuple[int, int]], columns: Sequence[int]) -> str:
+    """Rows as JSON, an object in each line."""
+    lines: list[str] = []
+    for start, stop in ranges:
+        table, _ = read_part(window, start, stop - start, columns)
+        values = [_plain_values(column) for column in table.columns]
+        lines += [
+            as_json(dict(zip(table.column_names, row, strict=True))) for row in zip(*values, strict=True)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _plain_values(column: pa.ChunkedArray) -> Sequence[Any]:
+    """Values as JSON has them where it has such, else as their text."""
+    kind = column.type
+    same = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
+    if same or pa.types.is_string(kind):
+        return column.to_pylist()
+    if pa.types.is_floating(kind):
+        return [value if value is None or (value == value and abs(value) != float("inf")) else str(value)
+                for value in column.to_pylist()]  # fmt: skip
+    return column_texts(column)
+
+
+class CellChunk:
+    """Some rows as cells, column by column as these are seen.
+
+    Attributes:
+        rows: how many.
+        columns: the columns that are here, by their numbers.
+    """
+
+    def __init__(
+        self, rows: int, columns: dict[int, CellColumn], gaps: Sequence[UnreadableRange] = ()
+    ) -> None:
+        self.rows = rows
+        self.columns = columns
+        self._gaps = gaps
+
+    def gap(self, row: int) -> str:
+        """Why a row cannot be read; empty: it can."""
+        return next((problem for start, stop, problem in self._gaps if start <= row < stop), "")
+
+    def cell(self, row: int, column: int) -> str | None:
+        """A value as one safe line, cut when it is long; None when its column is not here."""
+        found = self.columns.get(column)
+        return None if found is None else found.cells[row]
+
+    def merge(self, other: CellChunk) -> None:
+        """Takes in columns of the same rows."""
+        self.columns |= other.columns
+
+
+def read_chunk(window: RowWindow, start: int, count: int, columns: Sequence[int]) -> CellChunk:
+    """Reads some columns of some rows."""
+    table, gaps = read_part(window, start, count, columns)
+    system, names = window.system_columns, window.columns.names
+    made = {
+        column: cell_column(
+            table.column(at), op=names[column] == system[1], system=names[column] in (system[0], system[2])
+        )
+        for at, column in enumerate(columns)
+    }
+    chunk = CellChunk(table.num_rows, made, [(first - start, stop - start, why) for first, stop, why in gaps])
+    del table
+    release_memory()
+    return chunk
+
+
+class TableWindow:
+    """Rows that are in memory."""
+
+    def __init__(self, table: pa.Table, system_columns: tuple[str, str, str, str]) -> None:
+        self._table = table
+        self.system_columns = system_columns
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Names and types."""
+        return self._table.schema
+
+    @property
+    def row_count(self) -> int:
+        """How many rows."""
+        return self._table.num_rows
+
+    def window(self, start: int, count: int) -> pa.Table:
+        """Some rows."""
+        return self._table.slice(start, count)
+
+
+class Columns:
+    """Names, types and alignment of a window's columns."""
+
+    def __init__(self, window: RowWindow) -> None:
+        schema = window.columns
+        self.names = [printable(name) for name in schema.names]
+        self.types = [printable(type_name(field.type)) for field in schema]
+        self.right = [is_number(field.type) for field in schema]
+        system = window.system_columns
+        self.muted = [name in system[:3] for name in schema.names]
+        self.op = schema.names.index(system[1]) if system[1] in schema.names else -1
+        # Offset and operation stay in sight when they come first, as the specification has them.
+        self.fixed = 2 if tuple(schema.names[:2]) == system[:2] else 0
+
+
+def read_scalar(window: RowWindow, row: int, column: int) -> Any:
+    """One value, as Arrow has it; None when the row cannot be read."""
+    table, gaps = read_part(window, row, 1, [column])
+    return None if gaps or not table.num_rows else table.column(0)[0]

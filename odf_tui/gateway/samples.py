@@ -1,0 +1,511 @@
+"""Manifest templates, and the files and datasets of the demo."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from odf_engine.coordinator.protocol import Pull, Request, Verify
+from odf_engine.errors import Conflict, OdfError
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
+
+START: Final = datetime(2024, 3, 1, tzinfo=UTC)
+DAYS: Final = 10
+AIR_READINGS: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: port-haven.air-readings
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch:
+        kind: Url
+        url: file:sources/air-readings.csv
+      read:
+        kind: Csv
+        header: true
+        schema:
+          - station STRING NOT NULL
+          - measured_at TIMESTAMP
+          - pm25 DOUBLE
+          - no2 DOUBLE
+          - sensor STRING
+      preprocess:
+        kind: Sql
+        engine: spark
+        query: |
+          SELECT measured_at AS event_time, station, pm25, no2, sensor
+          FROM input
+      # A reading is known by its station and hour: reading the file again adds only what is new.
+      merge:
+        kind: Ledger
+        primaryKey: [station, event_time]
+    - kind: SetInfo
+      description: Hourly air quality at the stations of Port Haven
+      keywords: [air quality, health, sample]
+    - kind: SetLicense
+      shortName: CC0-1.0
+      name: Creative Commons Zero 1.0
+      spdxId: CC0-1.0
+      websiteUrl: https://creativecommons.org/publicdomain/zero/1.0/
+"""
+CLINIC_VISITS: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: port-haven.clinic-visits
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch:
+        kind: Url
+        url: file:sources/clinic-visits.ndjson
+      read:
+        kind: NdJson
+        schema:
+          - visit_id BIGINT NOT NULL
+          - arrived_at TIMESTAMP
+          - clinic STRING
+          - age INT
+          - complaint STRING
+          - triage STRING
+      # Steps build on each other; the last one, without an alias, is the result.
+      preprocess:
+        kind: Sql
+        engine: spark
+        queries:
+          - alias: dated
+            query: SELECT arrived_at AS event_time, * EXCEPT (arrived_at) FROM input
+          - query: |
+              SELECT
+                event_time, visit_id, clinic, age, complaint, triage,
+                complaint IN ('asthma', 'cough', 'short of breath') AS respiratory
+              FROM dated
+      merge:
+        kind: Append
+    - kind: SetInfo
+      description: Arrivals at the two clinics of Port Haven
+      keywords: [clinics, health, sample]
+"""
+STATIONS: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: port-haven.stations
+  kind: Root
+  metadata:
+    # One file a day, each the whole list. The date in the name is when the list was true.
+    - kind: SetPollingSource
+      fetch:
+        kind: FilesGlob
+        path: sources/stations/*.csv
+        eventTime:
+          kind: FromPath
+          pattern: (\\d+-\\d+-\\d+)\\.csv
+          timestampFormat: yyyy-MM-dd
+        order: ByName
+      read:
+        kind: Csv
+        header: true
+        schema:
+          - station STRING NOT NULL
+          - name STRING
+          - latitude DECIMAL(8, 5)
+          - longitude DECIMAL(8, 5)
+          - sensor STRING
+          - state STRING
+      # The difference to the day before becomes +A, -R and -C/+C rows.
+      merge:
+        kind: Snapshot
+        primaryKey: [station]
+    - kind: SetInfo
+      description: Where Port Haven measures its air, with every change since 1 March
+      keywords: [air quality, stations, sample]
+"""
+AIR_BY_DAY: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: port-haven.air-by-day
+  kind: Derivative
+  metadata:
+    # A day's row is made once, as soon as the watermark of the readings says that the day is complete.
+    - kind: SetTransform
+      inputs:
+        - datasetRef: port-haven.air-readings
+          alias: readings
+      transform:
+        kind: Sql
+        engine: spark
+        query: |
+          SELECT
+            window.start AS event_time,
+            station,
+            round(avg(pm25), 1) AS pm25,
+            max(pm25) AS pm25_peak,
+            count(*) AS readings
+          FROM readings
+          GROUP BY window(event_time, '1 day'), station
+    - kind: SetInfo
+      description: The air at each station of Port Haven, day by day
+      keywords: [air quality, health, sample]
+"""
+SMOKE_AND_BREATH: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: port-haven.smoke-and-breath
+  kind: Derivative
+  metadata:
+    # Each visit meets the reading of the hour before it; the bound of time says how long either waits.
+    - kind: SetTransform
+      inputs:
+        - datasetRef: port-haven.clinic-visits
+          alias: visits
+        - datasetRef: port-haven.air-readings
+          alias: readings
+      transform:
+        kind: Sql
+        engine: spark
+        query: |
+          SELECT v.event_time, v.visit_id, v.clinic, v.age, v.complaint, r.pm25
+          FROM visits AS v
+          JOIN readings AS r
+            ON r.event_time = date_trunc('HOUR', v.event_time)
+            AND r.event_time BETWEEN v.event_time - INTERVAL 1 HOUR AND v.event_time
+          WHERE v.respiratory AND r.station = 'ph-01'
+    - kind: SetInfo
+      description: What the air was like when people came to the clinics short of breath
+      keywords: [air quality, clinics, health, sample]
+"""
+MANIFESTS: Final = {
+    "air-readings.yaml": AIR_READINGS,
+    "clinic-visits.yaml": CLINIC_VISITS,
+    "stations.yaml": STATIONS,
+    "air-by-day.yaml": AIR_BY_DAY,
+    "smoke-and-breath.yaml": SMOKE_AND_BREATH,
+}
+_STATIONS: Final = {
+    "ph-01": ("Harbour Gate", "49.28410", "-123.10960", "PMS-5003", "active"),
+    "ph-02": ("Mill Street", "49.27910", "-123.12070", "PMS-5003", "active"),
+    "ph-03": ("Lighthouse", "49.29550", "-123.14110", "SDS-011", "active"),
+    "ph-04": ("Orchard School", "49.26120", "-123.09840", "SDS-011", "active"),
+}
+
+
+def demo_files() -> dict[str, str]:
+    """The manifests and the sources, by their paths in the workspace's folder: the same text every time."""
+    chance = random.Random(20240301)
+    files = {f"manifests/{name}": text for name, text in MANIFESTS.items()}
+    files |= {f"sources/stations/{day}.csv": text for day, text in _station_lists().items()}
+    files["sources/air-readings.csv"] = _readings(chance)
+    files["sources/clinic-visits.ndjson"] = _visits(chance)
+    return files
+
+
+def _smoke(hours: float) -> float:
+    """How much smoke lies over the town, 0 to 1, so many hours after the start."""
+    return math.exp(-(((hours - 130) / 30) ** 2))
+
+
+def _readings(chance: random.Random) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["station", "measured_at", "pm25", "no2", "sensor"])
+    for hour in range(24 * DAYS):
+        moment = START + timedelta(hours=hour)
+        traffic = 1 + 0.6 * math.sin((moment.hour - 8) / 24 * 2 * math.pi) ** 2
+        for at, (station, facts) in enumerate(_STATIONS.items()):
+            if station == "ph-03" and 60 <= hour < 63:
+                continue  # the mast lost power
+            pm25 = 6 + 2 * at + chance.gauss(0, 1.2) + _smoke(hour - at) * (70 - 9 * at)
+            no2 = 11 * traffic + chance.gauss(0, 2) - at
+            broken = chance.random() < 0.01
+            sensor = "PMS-7003" if station == "ph-02" and hour >= 72 else facts[3]
+            writer.writerow(
+                [
+                    station,
+                    f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+                    "" if broken else f"{max(pm25, 0.4):.1f}",
+                    f"{max(no2, 0.2):.1f}",
+                    sensor,
+                ]
+            )
+    return out.getvalue()
+
+
+def _visits(chance: random.Random) -> str:
+    lines: list[str] = []
+    complaints = ["injury", "fever", "cough", "asthma", "short of breath", "check-up", "rash"]
+    for day in range(DAYS):
+        smoke = _smoke(24 * day - 12)
+        weights = [14, 10, 8 + 14 * smoke, 4 + 22 * smoke, 3 + 26 * smoke, 16, 6]
+        count = round(38 + 45 * smoke + chance.gauss(0, 4))
+        minutes = sorted(chance.randrange(7 * 60, 21 * 60) for _ in range(count))
+        for minute in minutes:
+            complaint = chance.choices(complaints, weights)[0]
+            urgent = complaint in ("asthma", "short of breath") and chance.random() < 0.4
+            visit = {
+                "visit_id": 1000 + len(lines),
+                "arrived_at": f"{START + timedelta(days=day, minutes=minute):%Y-%m-%dT%H:%M:%SZ}",
+                "clinic": chance.choice(["Quayside", "Hillcrest"]),
+                "age": max(0, min(97, round(chance.gauss(43, 22)))),
+                "complaint": complaint,
+                "triage": "urgent" if urgent else "standard",
+            }
+            lines.append(json.dumps(visit))
+    return "\n".join(lines) + "\n"
+
+
+def _station_lists() -> dict[str, str]:
+    """A list a day for a week, with what happened in between."""
+    stations = {key: list(facts) for key, facts in _STATIONS.items()}
+    lists: dict[str, str] = {}
+    for day in range(7):
+        if day == 2:  # a fifth station opens
+            stations["ph-05"] = ["Ferry Terminal", "49.28890", "-123.11150", "PMS-7003", "testing"]
+        elif day == 3:  # a sensor is replaced, the new station goes live
+            stations["ph-02"][3] = "PMS-7003"
+            stations["ph-05"][4] = "active"
+        elif day == 5:  # a name is corrected
+            stations["ph-03"][0] = "Old Lighthouse"
+        elif day == 6:  # a station is taken down
+            del stations["ph-04"]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["station", "name", "latitude", "longitude", "sensor", "state"])
+        writer.writerows([key, *facts] for key, facts in stations.items())
+        lists[f"{START + timedelta(days=day):%Y-%m-%d}"] = out.getvalue()
+    return lists
+
+
+_HEAD: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: NAME
+  kind: KIND
+  metadata:
+"""
+_MERGE: Final = """\
+      # Reshape in Spark SQL, if needed; a column called event_time says when each row was true:
+      # preprocess:
+      #   kind: Sql
+      #   engine: spark
+      #   query: SELECT CAST(day AS TIMESTAMP) AS event_time, id, name, amount FROM input
+      #
+      # How new data meets old:
+      #   Append    every row is new
+      #   Ledger    rows with a key that was not seen before are new
+      #   Snapshot  the whole list each time; what changed becomes retractions and corrections
+"""
+_TAIL: Final = """\
+    # The columns, where a query makes them and they have to be these from the start:
+    # - kind: SetDataSchema
+    #   schema: [id BIGINT NOT NULL, name STRING, "amount DECIMAL(12, 2)"]
+    - kind: SetInfo
+      description: What this dataset holds, in a sentence
+      keywords: [example]
+    # - kind: SetLicense
+    #   shortName: CC-BY-4.0
+    #   name: Creative Commons Attribution 4.0
+    #   websiteUrl: https://creativecommons.org/licenses/by/4.0/
+    # - kind: SetAttachments
+    #   attachments:
+    #     kind: Embedded
+    #     items:
+    #       - path: README.md
+    #         content: |
+    #           # More about it
+"""
+ROOT: Final = (
+    _HEAD.replace("KIND", "Root")
+    + """\
+    - kind: SetPollingSource
+      # Where the data comes from. Paths are relative to the workspace folder.
+      fetch:
+        kind: FilesGlob      # every file is taken once, and becomes a commit
+        path: data/*.csv
+        # When the rows were true, if no column says so: here from a name such as 2024-01-31.csv
+        eventTime:
+          kind: FromPath
+          pattern: (\\d+-\\d+-\\d+)
+          timestampFormat: yyyy-MM-dd
+        order: ByName
+      # or one place that is asked whether it changed (http, https, ftp, s3, a local file):
+      # fetch:
+      #   kind: Url
+      #   url: https://example.com/cases.csv.gz
+      #   headers:           # variables have to be allowed: odf config set allowedEnv.NAME TOKEN
+      #     - {name: Authorization, value: "Bearer ${{ env.TOKEN }}"}
+      # or a program in a container that prints the data:
+      # fetch:
+      #   kind: Container
+      #   image: ghcr.io/example/fetch:1.0
+      #   args: [--since, 2024-01-01]
+      #   env: [{name: TOKEN}]
+      #
+      # Unpack first, if needed; or let a program of this computer rewrite it:
+      # prepare:
+      #   - kind: Decompress
+      #     format: Gzip
+      #   - kind: Decompress
+      #     format: Zip
+      #     subPath: cases.csv
+      #   - kind: Pipe
+      #     command: [jq, -c, ".items[]"]
+      #
+      read:
+        kind: Csv
+        header: true
+        # separator: ";"
+        # nullValue: NA
+        # dateFormat: dd.MM.yyyy
+        schema:
+          - id BIGINT NOT NULL
+          - name STRING
+          - amount DECIMAL(12, 2)
+      # or another format; those but Parquet and EsriShapefile take a schema like that of Csv:
+      # read: {kind: NdJson}                        # one object a line
+      # read: {kind: Json, subPath: data.items}     # a list of objects, somewhere in a document
+      # read: {kind: Parquet}
+      # read: {kind: GeoJson}                       # features; NdGeoJson has one a line
+      # read: {kind: EsriShapefile, subPath: "*.shp"}
+      #
+"""
+    + _MERGE
+    + """\
+      merge:
+        kind: Snapshot
+        primaryKey: [id]
+"""
+    + _TAIL
+)
+PUSH: Final = (
+    _HEAD.replace("KIND", "Root")
+    + """\
+    # Rows are pushed into it: odf ingest NAME rows.ndjson, or from a pipe: … | odf ingest NAME -
+    # There may be several push sources, each with a name of its own.
+    - kind: AddPushSource
+      sourceName: default
+      read:
+        kind: NdJson         # or Csv, Json, Parquet …; odf ingest --format overrides it
+        schema:
+          - id BIGINT NOT NULL
+          - name STRING
+          - amount DECIMAL(12, 2)
+"""
+    + _MERGE
+    + """\
+      merge:
+        kind: Ledger
+        primaryKey: [id]
+"""
+    + _TAIL
+)
+DERIVATIVE: Final = (
+    _HEAD.replace("KIND", "Derivative")
+    + """\
+    - kind: SetTransform
+      # The datasets that this one is made from, by name or id.
+      inputs:
+        - datasetRef: com.example.input
+          alias: input
+      transform:
+        kind: Sql
+        engine: spark
+        query: |
+          SELECT event_time, id, amount
+          FROM input
+          WHERE amount > 0
+        # Steps that build on each other, instead of one query:
+        # queries:
+        #   - {alias: large, query: SELECT * FROM input WHERE amount > 100}
+        #   - {query: "SELECT event_time, id FROM large"}   # the last one has no alias
+        #
+        # What a query remembers from one pull to the next is kept beside the dataset:
+        #   a window, whose row comes once the watermark has passed its end
+        #     SELECT window.start AS event_time, id, sum(amount) AS amount
+        #     FROM input GROUP BY window(event_time, '1 day'), id
+        #   groups without a window, which every pull corrects
+        #     SELECT max(event_time) AS event_time, id, sum(amount) AS amount
+        #     FROM input GROUP BY id
+        #   two inputs, joined in a bound of time
+        #     SELECT a.event_time, a.id, b.amount FROM input AS a JOIN other AS b
+        #     ON a.id = b.id AND b.event_time BETWEEN a.event_time AND a.event_time + INTERVAL 1 HOUR
+        #   each row with what was true of its key at its time
+        #     SELECT t.event_time, t.id, t.amount * r.rate AS amount FROM input AS t
+        #     LEFT JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.id = r.id
+        #     and beside the query, the inputs that are looked up so:
+        # temporalTables: [{name: rates, primaryKey: [id]}]
+"""
+    + _TAIL
+)
+
+
+def write_files(folder: Path) -> None:
+    """Writes manifests and sources; what is there already stays.
+
+    Raises:
+        Conflict: a file has the name of one of the demo's, and is another; nothing was written.
+        OdfError: the folder cannot be written to.
+    """
+    files = demo_files()
+    try:
+        for name, text in files.items():
+            path = folder / name
+            if path.exists() and not (path.is_file() and path.read_bytes() == text.encode()):
+                raise Conflict(
+                    f"{name} is there already, and is none of the demo's: nothing was written",
+                    hint="odf demo FOLDER makes the demo in a folder of its own",
+                )
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OdfError(f"the demo cannot be written: {error.strerror}", where=str(error.filename)) from None
+
+
+def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
+    """Adds those of the demo's datasets that are not there yet; all of them, inputs first."""
+    from odf_engine.metadata.yaml import read_manifests
+
+    wanted = []
+    for name in MANIFESTS:
+        path = workspace.folder / "manifests" / name
+        wanted += read_manifests(path.read_text(encoding="utf-8"), str(path))
+    there = {str(entry.alias).lower() for entry in workspace.datasets()}
+    workspace.add([snapshot for snapshot in wanted if snapshot.name.lower() not in there])
+    return [workspace.resolve(snapshot.name) for snapshot in wanted]
+
+
+def requests_for(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list[tuple[Request, str]]:
+    """A pull and a verification of each dataset, and its name."""
+    graph = DatasetGraph(workspace.summaries())
+    requests: list[tuple[Request, str]] = []
+    for entry in entries:
+        after = [str(each) for each in graph.upstream(entry.id)]
+        requests.append((Pull(dataset=str(entry.id), after=after), str(entry.alias)))
+        requests.append((Verify(dataset=str(entry.id)), str(entry.alias)))
+    return requests
+
+
+def make_demo(workspace: Workspace) -> list[tuple[Request, str]]:
+    """Writes the demo into a workspace and adds its datasets; what is to be done with them.
+
+    Raises:
+        OdfError: see :func:`write_files`.
+    """
+    write_files(workspace.folder)
+    return requests_for(workspace, add_datasets(workspace))

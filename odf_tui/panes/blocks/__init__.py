@@ -1,0 +1,1 @@
+"""Pane 2: the metadata chain of a dataset."""

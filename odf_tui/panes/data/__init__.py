@@ -1,0 +1,1 @@
+"""Pane 3: the rows of a dataset."""

@@ -1,0 +1,285 @@
+"""Sorted, filtered and matching rows of a window by their numbers; loads Arrow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from odf_engine.data.arrow_compute import pc
+from odf_tui.gateway.row_text import read_scalar
+from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
+from odf_tui.text.values import column_texts, is_bytes
+
+_PERIOD: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?: (\d\d):(\d\d)(?::(\d\d))?)?)?")
+
+
+def searchable_columns(schema: pa.Schema, columns: Sequence[int], text: str) -> list[int]:
+    """Those columns whose values may hold a text: no number holds a letter."""
+    return [column for column in columns if set(text.lower()) <= _letters(schema.field(column).type, text)]
+
+
+def _letters(kind: pa.DataType, text: str) -> set[str]:
+    """What values of a type are written with."""
+    if pt.is_integer(kind):
+        return set("0123456789-")
+    if pt.is_decimal(kind):
+        return set("0123456789-.e+")
+    if pt.is_floating(kind):
+        return set("0123456789-.e+infa")
+    if pt.is_boolean(kind):
+        return set("truefals")
+    if pt.is_temporal(kind):
+        return set("0123456789-:. z")
+    return set(text.lower())
+
+
+def rows_containing(table: pa.Table, text: str) -> tuple[Any | None, list[Any]]:
+    """Which rows have a column that holds a text, and the same for each column; None: without columns."""
+    whole: Any | None = None
+    masks: list[Any] = []
+    for column in table.columns:
+        mask = _mask(column, text).fill_null(False)
+        masks.append(mask)
+        whole = mask if whole is None else pc.or_(whole, mask)
+    return whole, masks
+
+
+def _mask(column: pa.ChunkedArray, text: str) -> Any:
+    kind = column.type
+    if pt.is_timestamp(kind) and (period := _period(text, kind)) is not None:
+        return pc.and_(pc.greater_equal(column, period[0]), pc.less(column, period[1]))
+    if pt.is_temporal(kind):
+        # Writing a time costs a microsecond: each is written once.
+        coded = column.combine_chunks().dictionary_encode()
+        if isinstance(coded, pa.ChunkedArray):
+            coded = coded.combine_chunks()
+        words = pa.array(column_texts(pa.chunked_array([coded.dictionary])), pa.string())
+        return _held(words, text).take(coded.indices)
+    if pt.is_nested(kind) or is_bytes(kind):
+        return _held(pa.array(column_texts(column), pa.string()), text)
+    try:
+        return _held(column if pt.is_string(kind) else column.cast(pa.string()), text)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return _held(pa.array(column_texts(column), pa.string()), text)
+
+
+def _held(words: Any, text: str) -> Any:
+    if text.isascii():  # several times quicker than to ignore the case
+        return pc.match_substring(pc.ascii_lower(words), text.lower())
+    return pc.match_substring(words, text, ignore_case=True)
+
+
+def _period(text: str, kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """The time from the beginning to the end of what is written: a month, a day, a minute or a second."""
+    found = _PERIOD.fullmatch(text.strip())
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = (int(part) if part else 0 for part in found.groups())
+    try:
+        start = datetime(year, month, day or 1, hour, minute, second, tzinfo=UTC)
+        if found[6]:
+            end = start + timedelta(seconds=1)
+        elif found[4]:
+            end = start + timedelta(minutes=1)
+        elif found[3]:
+            end = start + timedelta(days=1)
+        else:
+            end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+        if kind.tz is None:
+            start, end = start.replace(tzinfo=None), end.replace(tzinfo=None)
+        return pa.scalar(start, kind), pa.scalar(end, kind)
+    except (ValueError, OverflowError, pa.ArrowInvalid):
+        return None
+
+
+LOADED: Final = 100_000
+"""The most rows that are sorted, or looked at to keep some of them."""
+_NEAR: Final = 4096
+_SCAN_ROWS: Final = 1 << 16
+Tests = dict[str, Callable[[Any, Any], Any]]
+TESTS: Final[Tests] = {
+    "equal": lambda column, value: pc.equal(column, value),
+    "other": lambda column, value: pc.not_equal(column, value),
+    "less": lambda column, value: pc.less(column, value),
+    "greater": lambda column, value: pc.greater(column, value),
+    "null": lambda column, value: pc.is_null(column),
+    "filled": lambda column, value: pc.is_valid(column),
+}
+
+
+class RowSelection:
+    """Rows of another window by their numbers.
+
+    Attributes:
+        base: the other window.
+        numbers: the rows in it.
+    """
+
+    def __init__(self, base: RowWindow, numbers: pa.Array) -> None:
+        if isinstance(base, RowSelection):
+            base, numbers = base.base, base.numbers.take(numbers)
+        self.base = base
+        self.numbers = numbers
+        self.system_columns = base.system_columns
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Names and types."""
+        return self.base.columns
+
+    @property
+    def row_count(self) -> int:
+        """How many rows."""
+        return len(self.numbers)
+
+    def window(self, start: int, count: int) -> pa.Table:
+        """Some rows."""
+        table, _ = self.part(start, count, range(len(self.columns)))
+        return table
+
+    def part(
+        self, start: int, count: int, columns: Sequence[int]
+    ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
+        """Some columns of some rows."""
+        wanted: list[int] = self.numbers.slice(start, count).to_pylist()
+        tables: list[pa.Table] = []
+        places: dict[int, int] = {}
+        held = 0
+        for run in _runs(sorted(wanted)):
+            table, _ = read_part(self.base, run[0], run[-1] - run[0] + 1, columns)
+            places |= {number: held + number - run[0] for number in run}
+            tables.append(table)
+            held += table.num_rows
+        if not tables:
+            return read_part(self.base, 0, 0, columns)
+        indices = pa.array([places[number] for number in wanted], pa.int64())
+        return pa.concat_tables(tables).take(indices), ()
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Numbers that are near each other: what lies between them is read in one go."""
+    run: list[int] = []
+    for number in numbers:
+        if run and number - run[-1] > _NEAR:
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
+
+
+def loaded(rows: int, cursor: int) -> tuple[int, int]:
+    """The rows that are sorted or looked at: all, or as many as are allowed around the cursor."""
+    start = max(0, min(cursor - LOADED // 2, rows - LOADED))
+    return start, min(start + LOADED, rows)
+
+
+def sorted_rows(window: RowWindow, start: int, stop: int, column: int, *, down: bool) -> pa.Array:
+    """Numbers of the rows in the order of a column; nulls come last, and equals stay in their order."""
+    values, numbers = _readable(window, start, stop, column)
+    table = pa.table({"value": _comparable(values)})
+    order = "descending" if down else "ascending"
+    indices = pc.sort_indices(table, sort_keys=[("value", order, "at_end")])
+    return numbers.take(indices)
+
+
+def filter_rows(window: RowWindow, start: int, stop: int, column: int, test: str, row: int) -> pa.Array:
+    """Numbers of the rows whose value in a column passes a test of :data:`TESTS` against that of a row."""
+    values, numbers = _readable(window, start, stop, column)
+    value = read_scalar(window, row, column)
+    comparable = _comparable(values)
+    if comparable is not values and value is not None:
+        value = pa.scalar(
+            column_texts(pa.chunked_array([pa.array([value.as_py()], values.type)]))[0], pa.string()
+        )
+    mask = TESTS[test](comparable, value)
+    if test == "other":
+        mask = pc.or_(mask.fill_null(True), pc.is_null(comparable))
+    return numbers.filter(mask.fill_null(False))
+
+
+def _readable(window: RowWindow, start: int, stop: int, column: int) -> tuple[pa.ChunkedArray, pa.Array]:
+    """A column of the rows that can be read, and their numbers."""
+    table, gaps = read_part(window, start, stop - start, [column])
+    values, numbers = table.column(0), pa.array(range(start, start + table.num_rows), pa.int64())
+    for first, last, _ in gaps:
+        there = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, last))
+        values, numbers = values.filter(there), numbers.filter(there)
+    return values, numbers
+
+
+def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values that Arrow can compare: lists and records by their text."""
+    if pa.types.is_nested(values.type):
+        return pa.chunked_array([pa.array(column_texts(values), pa.string())])
+    return values
+
+
+def find(
+    window: RowWindow, text: str, start: int, columns: Sequence[int], *, back: bool
+) -> Iterator[tuple[tuple[int, int] | None, int]]:
+    """Looks for the next row that holds ``text``, from ``start`` on and then round to it.
+
+    Yields after every piece: the row and its first column that holds it, if any, and how many rows were
+    looked at. Ends with the first that is found, or when all rows were looked at.
+
+    Args:
+        start: the first row to look at.
+        back: towards the first row.
+    """
+    looked = 0
+    columns = searchable_columns(window.columns, columns, text)
+    for first, stop in _pieces(window.row_count, start, back):
+        table, _ = read_part(window, first, stop - first, columns)
+        looked += stop - first
+        whole, masks = rows_containing(table, text)
+        rows = pc.indices_nonzero(whole) if whole is not None else ()
+        if not len(rows):
+            yield None, looked
+            continue
+        row: int = rows[len(rows) - 1 if back else 0].as_py()
+        at = next(at for at, mask in enumerate(masks) if mask[row].as_py())
+        yield (first + row, columns[at]), looked
+        return
+
+
+def _pieces(rows: int, start: int, back: bool) -> Iterator[tuple[int, int]]:
+    """All rows, a piece at a time, from one of them on and round."""
+    if back:
+        for stop in range(start + 1, 0, -_SCAN_ROWS):
+            yield max(stop - _SCAN_ROWS, 0), stop
+        for stop in range(rows, start + 1, -_SCAN_ROWS):
+            yield max(stop - _SCAN_ROWS, start + 1), stop
+    else:
+        for first in range(start, rows, _SCAN_ROWS):
+            yield first, min(first + _SCAN_ROWS, rows)
+        for first in range(0, start, _SCAN_ROWS):
+            yield first, min(first + _SCAN_ROWS, start)
+
+
+def search(
+    window: RowWindow, text: str, columns: Sequence[int], limit: int
+) -> Iterator[tuple[list[pa.Array], int]]:
+    """Numbers of the rows that hold ``text``, so far, and how many rows were looked at.
+
+    Yields after every piece; ends at the last row, or at ``limit`` matches.
+    """
+    found: list[pa.Array] = []
+    matches = 0
+    columns = searchable_columns(window.columns, columns, text)
+    for first, stop in _pieces(window.row_count, 0, back=False):
+        table, _ = read_part(window, first, stop - first, columns)
+        whole, _ = rows_containing(table, text)
+        if whole is not None:
+            rows = pc.indices_nonzero(whole).slice(0, limit - matches)
+            if len(rows):
+                found.append(pc.add(rows.cast(pa.int64()), first))
+                matches += len(rows)
+        yield found, stop
+        if matches >= limit:
+            return

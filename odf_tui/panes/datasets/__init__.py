@@ -1,0 +1,1 @@
+"""Pane 1: datasets as a lineage graph or a list."""

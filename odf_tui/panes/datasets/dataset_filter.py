@@ -1,0 +1,126 @@
+"""The filter language of the datasets pane: names, kinds, states, remotes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from odf_tui.state.model import DatasetRow, Health
+from odf_tui.text.graph_layout import Edge
+from odf_tui.text.remotes import remote_filter_terms
+
+KINDS: Final = ("root", "push", "derivative")
+NOT_TRUSTED: Final = "not-trusted"
+REMOTES: Final = ("from", "to", "behind", "ahead", "diverged")
+_KEYS: Final = ("kind", "state", "remote")
+
+
+class FilterTerm(msgspec.Struct, frozen=True):
+    """One condition: ``key`` is kind, state, remote or empty (the name); ``excludes`` turns it round."""
+
+    key: str
+    alternatives: tuple[str, ...]
+    excludes: bool = False
+
+
+def parse_filter(text: str) -> list[FilterTerm]:
+    """The conditions of a filter; those that are not written to their end yet are left out."""
+    found: list[FilterTerm] = []
+    for part in text.lower().split():
+        excludes, word = part.startswith("!"), part.removeprefix("!")
+        key, colon, rest = word.partition(":")
+        if not colon or key not in _KEYS:
+            key, rest = "", word
+        alternatives = tuple(filter(None, rest.split(","))) if key else (rest,) if rest else ()
+        if alternatives:
+            found.append(FilterTerm(key, alternatives, excludes))
+    return found
+
+
+def kinds_of(row: DatasetRow) -> tuple[str, ...]:
+    """What a dataset is, in words to filter by."""
+    if row.missing:
+        return ()
+    if row.derivative:
+        return ("derivative",)
+    return ("root", "push") if row.push_sources else ("root",)
+
+
+def states_of(row: DatasetRow, health: Health) -> tuple[str, ...]:
+    """How a dataset is, in words to filter by."""
+    word = health.word.replace(" ", "-")
+    return (word, NOT_TRUSTED) if row.untrusted else (word,)
+
+
+def matches(words: Sequence[FilterTerm], row: DatasetRow, health: Health) -> bool:
+    """Whether a dataset matches all conditions."""
+    return all(_fits(word, row, health) != word.excludes for word in words)
+
+
+def _fits(word: FilterTerm, row: DatasetRow, health: Health) -> bool:
+    if not word.key:
+        return word.alternatives[0] in row.name.lower()
+    if word.key == "remote":
+        own = () if row.missing else remote_filter_terms(row.remotes)
+    else:
+        own = kinds_of(row) if word.key == "kind" else states_of(row, health)
+    return any(each.startswith(wanted) for each in own for wanted in word.alternatives)
+
+
+def depends_on_health(text: str) -> bool:
+    """Whether what is left can change with the datasets' states."""
+    return any(word.key == "state" for word in parse_filter(text))
+
+
+def counts(rows: Iterable[DatasetRow], healths: Mapping[str, Health]) -> list[tuple[str, str, int]]:
+    """The kinds, states and remotes that there are: key, word, and how many datasets have it."""
+    rows = list(rows)
+    kinds = Counter(kind for row in rows for kind in kinds_of(row))
+    states = Counter(state for row in rows for state in states_of(row, healths.get(row.id, Health.new)))
+    order = [*(health.word.replace(" ", "-") for health in Health), NOT_TRUSTED]
+    remotes = Counter(word for row in rows if row.remotes for word in remote_filter_terms(row.remotes))
+    return [
+        *(("kind", kind, kinds[kind]) for kind in KINDS if kinds[kind]),
+        *(("state", state, states[state]) for state in order if states[state]),
+        *(("remote", word, remotes[word]) for word in REMOTES if remotes[word]),
+    ]
+
+
+def toggle_term(text: str, key: str, word: str) -> str:
+    """A filter with a kind or state more; one that is asked for already is taken out of it."""
+    parts, found = [], False
+    for part in text.split():
+        if part.lower().startswith(f"{key}:"):
+            wanted = [each for each in part[len(key) + 1 :].split(",") if each]
+            wanted = [each for each in wanted if each != word] if word in wanted else [*wanted, word]
+            part, found = f"{key}:{','.join(wanted)}" if wanted else "", True
+        parts.append(part)
+    return " ".join(filter(None, parts if found else [*parts, f"{key}:{word}"]))
+
+
+def visible_graph(
+    rows: Sequence[DatasetRow], text: str, healths: Mapping[str, Health] | None = None
+) -> tuple[list[DatasetRow], list[Edge]]:
+    """The datasets that a filter leaves, and who feeds whom among them, directly or through others."""
+    words, known = parse_filter(text), healths or {}
+    by_id = {row.id: row for row in rows}
+    shown = {row.id for row in rows if matches(words, row, known.get(row.id, Health.new))}
+    edges: list[Edge] = []
+    for row in rows:
+        if row.id not in shown:
+            continue
+        seen: set[str] = set()
+        todo = list(row.inputs)
+        while todo:
+            source = todo.pop()
+            if source in seen:
+                continue
+            seen.add(source)
+            if source in shown:
+                edges.append((source, row.id))
+            elif source in by_id:
+                todo += by_id[source].inputs
+    return [row for row in rows if row.id in shown], edges

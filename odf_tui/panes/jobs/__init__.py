@@ -1,0 +1,1 @@
+"""Pane 4: jobs and the worker."""

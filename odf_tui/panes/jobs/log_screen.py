@@ -1,0 +1,411 @@
+"""The whole log of a job: paged, searched, followed, saved."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.geometry import Region
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Input
+
+from odf_engine.coordinator.protocol import Job, JournalEvent, Request
+from odf_tui.gateway.protocol import Gateway
+from odf_tui.panes.jobs.view import Gauges, LogLines, end_of
+from odf_tui.services.controller import Reader
+from odf_tui.state.job_book import Entry, LogPage, LogWindow, WrittenBlock, format_log_line, log_search_text
+from odf_tui.text.format import printable
+from odf_tui.text.job_text import JobRates, throughput
+from odf_tui.widgets.dialogs import OverlayScreen
+
+
+@dataclass
+class LogPageRead(Message):
+    """A page of a job's log was read: ``place`` is ``end``, ``start``, ``older``, ``newer`` or ``found``.
+
+    ``line`` is the journal number of the line that was looked for.
+    """
+
+    job: str
+    place: str
+    page: LogPage | None
+    line: int = 0
+    error: str = ""
+
+
+@dataclass
+class LogSaved(Message):
+    """A log was written to a file, with so many lines; ``there``: the file is there already."""
+
+    path: str
+    lines: int
+    there: bool = False
+    error: str = ""
+
+
+@dataclass
+class WrittenRead(Message):
+    """The blocks that a job wrote were read."""
+
+    job: Job
+    blocks: list[WrittenBlock]
+    error: str = ""
+
+
+@dataclass
+class RequestRead(Message):
+    """What a job was asked to do was read, to be asked again."""
+
+    job: Job
+    request: Request | None
+    error: str = ""
+
+
+PAINT_SECONDS: Final = 0.4
+_ROOM_FOR_GAUGES: Final = 36
+_NO_MORE: Final = ("none below, N looks above", "none above, n looks below")
+
+
+class LogScreen(OverlayScreen[str]):
+    """Shows a job's log, and nothing else: what is below would be painted anew with each line of it.
+
+    Ends with None, or the id of an action of the pane that is wanted.
+
+    Args:
+        job: whose log.
+        source: reads it.
+        pace: how fast jobs are.
+        copy: takes all lines that are in memory.
+        save: asks where to save the log of a job, and does.
+        details: whether lines for finding mistakes are shown.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "leave the search, then the log", show=False),
+        Binding("q", "dismiss(None)", "close", show=False),
+        Binding("slash", "search", "find a text", show=False),
+        Binding("n", "next(False)", "the next line that has it", show=False),
+        Binding("N", "next(True)", "the line before that has it", show=False),
+        Binding("w", "wrap", "wrap long lines, or cut them", show=False),
+        Binding("i", "details", "show details too, or not", show=False),
+        Binding("m", "gauges", "show speed and memory, or not", show=False),
+        Binding("y", "copy", "copy what was read of the log", show=False),
+        Binding("S", "save", "save the whole log", show=False),
+        Binding("full_stop", "dismiss('retry')", "do the job again", show=False),
+        Binding("b", "dismiss('job_block')", "go to the block that it wrote", show=False),
+        Binding("o", "dismiss('job_dataset')", "go to its dataset", show=False),
+        Binding("x", "dismiss('cancel')", "cancel the job", show=False),
+        Binding("V", "dismiss('branches')", "show both histories, of a pull or push that failed", show=False),
+        Binding("j,down", "move('down')", show=False),
+        Binding("k,up", "move('above')", show=False),
+        Binding("h,left", "move('left')", show=False),
+        Binding("l,right", "move('right')", show=False),
+        Binding("g,home", "first", show=False),
+        Binding("G,end", "last", "the end, and follow it", show=False),
+        Binding("pagedown,space,ctrl+d,ctrl+f", "move('page_down')", show=False),
+        Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
+    ]
+
+    def __init__(
+        self,
+        job: Job,
+        source: Gateway,
+        pace: JobRates,
+        *,
+        copy: Callable[[str], None],
+        save: Callable[[Job], None],
+        details: bool,
+        wrap: bool,
+    ) -> None:
+        super().__init__()
+        self.job = job
+        self.details = details
+        self.window = LogWindow()
+        self._source, self._pace, self._copy, self._save = source, pace, copy, save
+        self._reads = Reader(self, source)
+        self._lines = LogLines("lines")
+        self._lines.wrap = wrap
+        self._waiting: list[JournalEvent] = []  # what came before the first page was read
+        self._loaded = self._asked = False
+        self._shown: list[Entry] = []
+        self._due: Timer | None = None
+        self._gauged: bool | None = None  # what the person chose
+
+    @property
+    def wraps(self) -> bool:
+        """Whether long lines are wrapped."""
+        return self._lines.wrap
+
+    def compose(self) -> ComposeResult:
+        """Speed, log, a line to search in."""
+        with Vertical(classes="dialog log"):
+            gauges = Gauges("gauges")
+            gauges.display = False
+            yield gauges
+            yield self._lines
+            line = Input(placeholder="a text to look for", compact=True, id="needle")
+            line.cursor_blink = False
+            line.display = False
+            yield line
+
+    def on_mount(self) -> None:
+        """Reads the end of the log."""
+        self.query_one(".dialog").border_title = Content(printable(self._title()))
+        self._tell()
+        self._read("end")
+        self._show_gauges()
+
+    # --- What comes ---
+
+    def news(self, events: Sequence[JournalEvent], job: Job) -> None:
+        """The job logged something, or has another state."""
+        ended, self.job = job.state is not self.job.state, job
+        if ended:
+            box = self.query_one(".dialog")
+            box._border_title = Content(printable(self._title()))
+            box.refresh(Region(-1, -1, box.size.width + 2, 1))
+        if not self._loaded:
+            self._waiting += events
+            return
+        self.window.add(events)
+        if ended:
+            self._show()
+        elif events and self._due is None:  # a screen full of lines is some kB: not four times a second
+            self._due = self.set_timer(PAINT_SECONDS, self._show)
+
+    def sampled(self) -> None:
+        """There is a new sample."""
+        self._show_gauges()
+
+    @on(LogPageRead)
+    def _page_read(self, message: LogPageRead) -> None:
+        self._asked = False
+        page, window = message.page, self.window
+        if page is None:
+            if message.error:
+                self.say(message.error)
+            return
+        if message.place == "older":
+            window.prepend(page)
+            self._show()
+        elif message.place == "newer":
+            window.extend(page)
+            self._show()
+        else:
+            window.load(page)
+            self._loaded = True
+            window.add(self._waiting)
+            self._waiting = []
+            self._show()
+        if message.place == "start":
+            self._lines.move("first")
+        elif message.place == "found":
+            self._go_to(message.line)
+        self._tell()
+
+    def _read(self, place: str, line: int = 0) -> None:
+        if self._asked and place in ("older", "newer"):
+            return
+        self._asked = True
+        job, source, window = self.job.id, self._source, self.window
+        first, last = window.first_seq, window.last_seq
+
+        def read() -> object:
+            if place == "end":
+                return source.log_page(job)
+            if place == "older":
+                return source.log_page(job, before=first)
+            if place == "newer":
+                return source.log_page(job, after=last)
+            return source.log_page(job, after=max(line - 200, 0))
+
+        self._reads.start("page", read, lambda page, error: LogPageRead(job, place, page, line, error))  # type: ignore[arg-type]
+
+    # --- What is shown ---
+
+    def _title(self) -> str:
+        return f"{self.job.kind} {self.job.target} · job {self.job.id} · {self.job.state.value}"
+
+    def _show(self) -> None:
+        self._due = None
+        lines = self.window.lines
+        self._shown = [line for line in lines if self.details or getattr(line, "level", "") != "debug"]
+        end = end_of(self.job, len(lines) - len(self._shown)) if not self.window.newer else ()
+        self._lines.set(self._shown, end)
+
+    def _tell(self, said: str = "") -> None:
+        words = ["/ find"]
+        if self._lines.needle:
+            words = ["n N next"]
+        words += ["w wrap", "i details", "S save", "y copy", "esc"]
+        state = said or ("follows" if self._lines.follows and not self.window.newer else "G follows")
+        box = self.query_one(".dialog")
+        text = Content(printable(" · ".join([state, *words])))
+        if text != box._border_subtitle:
+            box._border_subtitle = text
+            box.refresh(Region(-1, box.size.height, box.size.width + 2, 1))
+
+    def say(self, text: str) -> None:
+        """Says something in the lower border, until a key is pressed."""
+        self._tell(text)
+
+    def _show_gauges(self) -> None:
+        gauges = self.query_one(Gauges)
+        wanted = self._gauged if self._gauged is not None else self.size.height >= _ROOM_FOR_GAUGES
+        found = throughput(self._pace, self.job) if wanted else None
+        if found is not None and not found.rates:
+            found = None
+        if gauges.display != (found is not None):
+            gauges.display = found is not None
+        gauges.set(found)
+
+    # --- Keys ---
+
+    def action_move(self, move: str) -> None:
+        """Scrolls; beyond what is in memory, more is read."""
+        self._lines.move(move)
+        self._look_further()
+        self._tell()
+
+    def _look_further(self) -> None:
+        view = self._lines
+        page = max(view.room.height, 1)
+        if view.scroll_offset.y < page and self.window.older:
+            self._read("older")
+        elif view.scroll_offset.y > view.max_scroll_y - page and self.window.newer:
+            self._read("newer")
+
+    def action_first(self) -> None:
+        """The beginning of the log."""
+        if self.window.older:
+            self._lines.move("above")  # it does not follow any more
+            self._read("start")
+        else:
+            self.action_move("first")
+
+    def action_last(self) -> None:
+        """The end of the log, and follows it."""
+        self._lines.follow()
+        if self.window.newer:
+            self._loaded = False
+            self._read("end")
+        self._tell()
+
+    def action_wrap(self) -> None:
+        """Wraps long lines, or cuts them."""
+        self._lines.turn_wrap()
+
+    def action_details(self) -> None:
+        """Shows what is logged for finding mistakes, or hides it."""
+        self.details = not self.details
+        self._show()
+
+    def action_gauges(self) -> None:
+        """Speed and memory."""
+        self._gauged = not self.query_one(Gauges).display
+        self._show_gauges()
+        if self._gauged and not self.query_one(Gauges).display:
+            self.say("nothing is known of its speed")
+
+    def action_copy(self) -> None:
+        """Copies what is in memory."""
+        self._copy("\n".join(format_log_line(line) for line in self._shown))
+
+    def action_save(self) -> None:
+        """Saves all of it."""
+        self._save(self.job)
+
+    def action_leave(self) -> None:
+        """Leaves the search, or the log."""
+        line = self.query_one("#needle", Input)
+        if line.display:
+            self._close_search()
+        elif self._lines.needle:
+            self._lines.needle, self._lines.found = "", 0
+            self._lines.refresh()
+            self._tell()
+        else:
+            self.dismiss(None)
+
+    # --- Searching ---
+
+    def action_search(self) -> None:
+        """Opens the line to search in."""
+        line = self.query_one("#needle", Input)
+        line.display = True
+        line.value = self._lines.needle
+        self.set_focus(line)  # at once: letters may have been typed already
+
+    def _close_search(self) -> None:
+        self.query_one("#needle", Input).display = False
+        self.set_focus(None)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Looks for it: upwards from the end, when that is followed, else downwards from what is in sight."""
+        event.stop()
+        self._close_search()
+        self._lines.needle, self._lines.found = event.value.strip(), 0
+        self._tell()
+        if self._lines.needle:
+            self.action_next(self._lines.follows)
+        else:
+            self._lines.refresh()
+
+    def action_next(self, back: bool) -> None:
+        """The next line that has it, or the one before."""
+        view = self._lines
+        needle = view.needle.lower()
+        if not needle:
+            self.say("/ looks for a text")
+            return
+        seqs = [line.seq for line in self._shown]
+        if view.found:
+            at = bisect_left(seqs, view.found)
+        else:
+            at = view.line_at(view.scroll_offset.y + (view.room.height if back else -1))
+            at = max(min(at, len(seqs)), -1)
+        steps = range(at - 1, -1, -1) if back else range(at + 1, len(seqs))
+        found = next((line for line in steps if needle in log_search_text(self._shown[line])), None)
+        if found is not None:
+            self._stand_at(found)
+        elif self.window.older if back else self.window.newer:
+            self._find_far(back)
+        else:
+            self.say(_NO_MORE[back])
+
+    def _stand_at(self, line: int) -> None:
+        self._lines.found = self._shown[line].seq
+        self._lines.go(line)
+        self._tell()
+
+    def _go_to(self, seq: int) -> None:
+        at = next((at for at, line in enumerate(self._shown) if line.seq == seq), None)
+        if at is not None:
+            self._stand_at(at)
+        else:
+            self.say("it is in the details: i shows them")
+
+    def _find_far(self, back: bool) -> None:
+        job, needle = self.job.id, self._lines.needle
+        start = self.window.first_seq if back else self.window.last_seq
+        source = self._source
+
+        def find() -> tuple[int, object] | None:
+            seq = source.find_in_log(job, needle, start, back=back)
+            return None if seq is None else (seq, source.log_page(job, after=max(seq - 200, 0)))
+
+        def tell(found: tuple[int, object] | None, error: str) -> LogPageRead:
+            if found is None:
+                return LogPageRead(job, "found", None, error=error or _NO_MORE[back])
+            return LogPageRead(job, "found", found[1], found[0], error)  # type: ignore[arg-type]
+
+        self.say("looking …")
+        self._reads.start("page", find, tell)

@@ -1,0 +1,1 @@
+"""What controllers are and share: base class, jobs, navigation."""

@@ -1,0 +1,1 @@
+"""Formatting shared by the command line and the workstation; no Textual."""

@@ -1,0 +1,174 @@
+"""Differences between two versions of a dataset in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from odf_engine.views.diff import DiffColumn, Difference
+from odf_tui.text.format import NULL, format_count, format_time, printable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Span = tuple[str, str]
+
+SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
+STYLES: Final = {"+": "good", "-": "bad", "~": "warn"}
+ARROW: Final = " → "
+
+
+def compared_versions_text(found: Difference, *, named: bool = True) -> str:
+    """What was compared: blocks with their times; of one dataset also without its name."""
+    old, new = found.old, found.new
+    times = time_pair_text(old.system_time, new.system_time)
+    places = [
+        f"block {format_count(at.sequence_number)} ({time})"
+        for at, time in zip((old, new), times, strict=True)
+    ]
+    if old.dataset == new.dataset:
+        return f"{f'{new.name}: ' if named else ''}{places[0]}{ARROW}{places[1]}"
+    return f"{old.name}, {places[0]}{ARROW}{new.name}, {places[1]}"
+
+
+def time_pair_text(old: str | None, new: str | None) -> tuple[str, str]:
+    """Two times to the minute; in full where they would be the same then."""
+    short = format_time(old) or "none", format_time(new) or "none"
+    return (old, new) if short[0] == short[1] and old and new and old != new else short
+
+
+def row_counts_text(found: Difference) -> list[Span]:
+    """How many rows differ, and what tells them apart."""
+    spans: list[Span] = []
+    for word, sign in SIGNS.items():
+        number: int = getattr(found, word)
+        if word == "changed" and not found.key:
+            continue
+        spans += [(f"{sign} {format_count(number)} {word}", STYLES[sign] if number else "muted"), ("  ", "")]
+    key = "by " + ", ".join(map(printable, found.key)) if found.key else "whole rows, there is no key"
+    return [*spans, (f"{format_count(found.unchanged)} the same", ""), (f" · {key}", "muted")]
+
+
+def short_settings(found: Difference) -> str:
+    """What else differs, in a line; empty for nothing."""
+    signs = [f"{_sign(each.old, each.new)} {printable(each.name)}" for each in found.schema]
+    parts = [f"columns {', '.join(signs)}"] if signs else []
+    return " · ".join([*parts, *(printable(each.title) for each in found.settings)])
+
+
+def settings_changes(found: Difference) -> Iterator[list[Span]]:
+    """Everything else that differs, a line each."""
+    if found.schema:
+        yield [("columns", "strong")]
+        width = min(max(len(each.name) for each in found.schema), 30)
+        for each in found.schema:
+            sign = _sign(each.old, each.new)
+            kind = ARROW.join(kind for kind in (each.old, each.new) if kind is not None)
+            yield [(f"  {sign} {printable(each.name):<{width}}  {printable(kind)}", STYLES[sign])]
+    for change in found.settings:
+        yield [(printable(change.title), "strong")]
+        yield from ([(f"  {printable(line)}", STYLES.get(line[:1], ""))] for line in change.lines)
+
+
+def interval_text(found: Difference) -> str:
+    """Blocks, rows of the changelog and watermarks between the two."""
+    old, new = found.records
+    steps = None if found.blocks is None else abs(found.blocks)
+    parts = [] if steps is None else [f"{format_count(steps)} block{'' if steps == 1 else 's'}"]
+    parts.append(f"changelog {format_count(old)}{ARROW}{format_count(new)} rows")
+    if found.watermarks[0] != found.watermarks[1]:
+        parts.append(f"watermark {ARROW.join(time_pair_text(*found.watermarks))}")
+    return " · ".join(parts)
+
+
+def _sign(old: object, new: object) -> str:
+    return "+" if old is None else "-" if new is None else "~"
+
+
+# --- Rows --------------------------------------------------------------------------------------------
+
+
+class DiffRowFormatter:
+    """Some rows of a file of differences as texts; Arrow is needed.
+
+    Args:
+        columns: those that are wanted.
+        keyed: whether some of them tell rows apart, or rows are compared as a whole.
+        table: the rows, with what the file has of these columns.
+        longest: how many characters of a text are wanted; None for all.
+
+    Attributes:
+        changes: for each row ``added``, ``removed`` or ``changed``.
+    """
+
+    def __init__(
+        self, columns: Sequence[DiffColumn], keyed: bool, table: pa.Table, longest: int | None = None
+    ) -> None:
+        from odf_engine.views.diff import CHANGE_COLUMN
+        from odf_engine.views.diff_columns import changed_cells
+        from odf_tui.text.values import column_texts
+
+        self._columns, self._keyed = columns, keyed
+        self.changes: list[str] = table.column(CHANGE_COLUMN).to_pylist()
+        self._other = {name: mask.to_pylist() for name, mask in changed_cells(table, columns).items()}
+        self._texts = {name: column_texts(_short(table.column(name), longest)) for name in table.column_names}
+
+    def cells(self, row: int, *, only_changed: bool) -> Iterator[tuple[str, str | None, str | None, bool]]:
+        """Columns of a row: name, old and new value (None: null, or not there), and whether they differ.
+
+        With ``only_changed``, a changed row has its key and what differs, and others what is not null.
+        """
+        change = self.changes[row]
+        for each in self._columns:
+            old, new = self._text(each.old, row), self._text(each.new, row)
+            differs = each.name in self._other and self._other[each.name][row]
+            if each.key:
+                if not only_changed or self._keyed or old is not None:
+                    yield each.name, old, new, False
+            elif not only_changed or differs or (change != "changed" and (old, new) != (None, None)):
+                yield each.name, old, new, differs
+
+    def cell(self, row: int, column: int) -> str | None:
+        """A value as it is shown in a table: of a changed one both."""
+        each = self._columns[column]
+        old, new = self._text(each.old, row), self._text(each.new, row)
+        if each.name in self._other and self._other[each.name][row]:
+            return f"{_cut(old, None)}{ARROW}{_cut(new, None)}"
+        return old if self.changes[row] == "removed" else new
+
+    def _text(self, name: str | None, row: int) -> str | None:
+        return None if name is None else self._texts[name][row]
+
+    def spans(self, row: int, shorten: int | None = None) -> list[Span]:
+        """A row as a line: its sign, then names and values, of a changed row only what differs."""
+        change = self.changes[row]
+        sign = SIGNS[change]
+        spans: list[Span] = [(sign, STYLES[sign])]
+        for name, old, new, differs in self.cells(row, only_changed=True):
+            values = [old, new] if differs else [old if change == "removed" else new]
+            words = ARROW.join(_cut(value, shorten) for value in values)
+            spans.append((f"  {printable(name)}={words}", STYLES["~"] if differs else ""))
+        return spans
+
+
+def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
+    """Long texts cut before they become Python's: one value may have megabytes."""
+    import pyarrow as pa
+
+    from odf_engine.data.arrow_compute import pc
+
+    if longest is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    return pc.utf8_slice_codeunits(column, 0, longest)
+
+
+def _cut(value: str | None, width: int | None) -> str:
+    from odf_tui.text.format import ellipsize_middle
+
+    text = NULL if value is None else printable(value)
+    return text if width is None else ellipsize_middle(text, width)
+
+
+def text_of(spans: Sequence[Span]) -> str:
+    """Spans without their styles."""
+    return "".join(text for text, _ in spans)

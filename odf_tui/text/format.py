@@ -1,0 +1,177 @@
+"""Numbers, sizes, times and untrusted text for terminals; styled spans and wrapping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from rich.cells import cell_len, set_cell_size
+
+from odf_engine.errors import OdfError
+
+# Control characters would drive the terminal, and direction overrides would make text lie: each
+# becomes a visible sign. C0 has pictures of its own; the rest becomes a replacement character.
+_VISIBLE: Final = {
+    **{code: 0x2400 + code for code in range(0x20)},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+    **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),
+}
+
+
+def printable(text: str) -> str:
+    """One line of text that is safe to show: no control characters."""
+    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+
+
+def format_count(number: int | None) -> str:
+    """A number with separators, such as ``12 480``."""
+    return "" if number is None else f"{number:,}".replace(",", " ")
+
+
+def format_count_short(number: int) -> str:
+    """A number in at most five cells, such as ``12.5k``."""
+    if number < 10_000:
+        return str(number)
+    value = float(number)
+    for unit in "kMG":
+        value /= 1000
+        if value < 999.5:
+            return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
+    return f"{value / 1000:.1f}T"
+
+
+def format_bytes(number: int | None) -> str:
+    """Bytes, such as ``1.2 MB``."""
+    if number is None:
+        return ""
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.95 or (unit == "B" and value < 1000):
+            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def format_duration(seconds: float) -> str:
+    """A length of time, such as ``3.2 s`` or ``1 m 04 s``."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def format_time(rfc3339: str | None) -> str:
+    """A time in UTC to the minute, such as ``2024-03-01 14:02``; a bare day for midnight."""
+    if not rfc3339:
+        return ""
+    day, _, time = rfc3339.partition("T")
+    return day if time.startswith("00:00:00") and time.strip("0:.Z") == "" else f"{day} {time[:5]}"
+
+
+def fit_width(text: str, width: int) -> str:
+    """``text`` in exactly ``width`` cells, cut with an ellipsis or filled with blanks."""
+    if width <= 0:
+        return ""
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…"
+    return set_cell_size(text, width)
+
+
+def ellipsize_middle(text: str, width: int) -> str:
+    """``text`` in at most ``width`` cells, cut in its middle: the ends of names tell most."""
+    if cell_len(text) <= width:
+        return text
+    if width < 5:
+        return fit_width(text, width)
+    tail = (width - 1) // 2
+    return set_cell_size(text, width - 1 - tail) + "…" + text[-tail:]
+
+
+def error_line(error: Exception) -> str:
+    """An error in one line; one that is not for people has its kind before it."""
+    if isinstance(error, OSError) and error.strerror:  # what the system says is
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
+
+
+def error_hint(error: Exception) -> str:
+    """What to do about an error, to be put behind it; empty when it does not say."""
+    return f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
+
+
+def error_with_hint(error: Exception) -> str:
+    """An error with what to do about it, in one line that is safe to show."""
+    return printable(error.format_line if isinstance(error, OdfError) else error_line(error))
+
+
+class Sql(str):
+    """The text of a query."""
+
+
+Fact = tuple[str, str]
+"""A name and what there is to say; that may have several lines, and be a query (:class:`Sql`)."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """Facts under a title."""
+
+    title: str
+    facts: tuple[Fact, ...]
+
+
+Span = tuple[str, str]
+"""Some text and the name of its style, see ``themes.palette``."""
+_MAX_PIECES: Final = 12
+
+
+def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
+    """A line in pieces of at most ``width`` cells, broken between words where that is possible.
+
+    The first of several spans stays whole. Further pieces begin under the first word after it, or under
+    that of the only span.
+    """
+    if sum(cell_len(text) for text, _ in line) <= width:
+        return [list(line)]
+    head, rest = (list(line[:1]), line[1:]) if len(line) > 1 else ([], line)
+    text = "".join(part for part, _ in rest)
+    blank = len(text) - len(text.lstrip())
+    indent = min(sum(cell_len(part) for part, _ in head) + blank, width // 2)
+    room = max(width - sum(cell_len(part) for part, _ in head), 1)
+    pieces: list[list[Span]] = []
+    start = 0
+    while start < len(text) and len(pieces) < _MAX_PIECES:
+        left = text[start:]
+        cut = len(left) if cell_len(left) <= room else left.rfind(" ", blank + 1, room + 1) + 1 or room
+        if len(left[cut:].partition(" ")[0]) > width - indent:
+            cut = room  # the next word has to be broken anyway
+        pieces.append([*head, *_between(rest, start, start + cut)])
+        start, head, room, blank = start + cut, [(" " * indent, "")], width - indent, 0
+    return pieces
+
+
+def _between(spans: Sequence[Span], start: int, end: int) -> list[Span]:
+    """Characters ``start`` to ``end`` of spans."""
+    found: list[Span] = []
+    at = 0
+    for text, style in spans:
+        if part := text[max(start - at, 0) : max(end - at, 0)]:
+            found.append((part, style))
+        at += len(text)
+    return found
+
+
+def right(text: str, width: int) -> str:
+    """``text`` at the right end of ``width`` cells."""
+    return " " * max(width - cell_len(text), 0) + text
+
+
+NULL: Final = "∅"
+"""What a null is shown as; being this very object tells it from a text."""

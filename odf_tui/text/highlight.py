@@ -1,0 +1,125 @@
+"""YAML, SQL and lists of facts as styled spans."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pygments.lexer import inherit
+from pygments.lexers.sql import MySqlLexer
+from pygments.token import Comment, Keyword, Name, Number, String
+
+from odf_tui.text.format import Section, Span, Sql, printable
+
+_YAML: Final = re.compile(r"^(\s*(?:- )*)([\w$./-]+:)( .*|)$")
+_BLOCK: Final = re.compile(r"^ [|>][-+\d]*$")
+_TAB: Final = 4
+
+# Weight and colour both: a terminal without colours shows keywords bold.
+_STYLES: Final = {Comment: "muted", Keyword: "key", Name.Function: "name", Number: "title", String: "good"}
+_NO_FUNCTIONS: Final = "in|and|or|not|exists|values|over|using|on|where|having|by|as|from|filter|when|then"
+
+
+class _SparkSql(MySqlLexer):
+    """Spark's SQL is closest to MySQL's: backticks quote names, and both kinds of quotes texts."""
+
+    tokens = {  # noqa: RUF012
+        "root": [
+            (r"--[^\n]*", Comment.Single),
+            (r"#", Name),
+            (r"(?<=\.)[a-z_]\w*(?!\w*\()", Name),  # a column may be called like a keyword
+            (rf"\b(?!(?:{_NO_FUNCTIONS})\()[a-z_]\w*(?=\()", Name.Function),
+            inherit,
+        ]
+    }
+
+
+_LEXER: Final = _SparkSql(stripnl=False, ensurenl=False, tabsize=_TAB)
+
+
+def sql_spans(text: str) -> list[list[Span]]:
+    """The lines of a query, with keywords, functions, values and comments told apart."""
+    lines: list[list[Span]] = [[]]
+    for token, part in _LEXER.get_tokens(text):
+        style = _style(token)
+        first, *more = part.split("\n")
+        for at, piece in enumerate((first, *more)):
+            if at:
+                lines.append([])
+            if not piece:
+                continue
+            if lines[-1] and lines[-1][-1][1] == style:
+                lines[-1][-1] = (lines[-1][-1][0] + printable(piece), style)
+            else:
+                lines[-1].append((printable(piece), style))
+    return lines
+
+
+def _style(token: Any) -> str:
+    return next((style for kind, style in _STYLES.items() if token in kind), "")
+
+
+def yaml_spans(text: str) -> list[list[Span]]:
+    """YAML with its keys told apart, and the queries in it as queries."""
+    lines: list[list[Span]] = []
+    given = text.splitlines()
+    at = 0
+    while at < len(given):
+        safe = printable(given[at])
+        at += 1
+        if safe.lstrip().startswith("#"):
+            lines.append([(safe, "muted")])
+        elif (match := _YAML.match(safe)) is None:
+            lines.append([(safe, "")])
+        elif match[2] == "query:" and _BLOCK.match(match[3]):
+            lines.append([(match[1], ""), (match[2], "name"), (match[3], "muted")])
+            end = _end_of_block(given, at, len(match[1]))
+            lines += _indented_sql(given[at:end])
+            at = end
+        elif match[2] == "query:" and match[3][1:2] not in ("'", '"'):
+            lines.append([(match[1], ""), (match[2], "name"), (" ", ""), *sql_spans(match[3][1:])[0]])
+        else:
+            lines.append([(match[1], ""), (match[2], "name"), (match[3], "")])
+    return lines
+
+
+def _end_of_block(lines: Sequence[str], start: int, indent: int) -> int:
+    """The first line after a block of lines that are deeper than ``indent``, or empty."""
+    return next(
+        (
+            at
+            for at in range(start, len(lines))
+            if lines[at].strip() and len(lines[at]) - len(lines[at].lstrip(" ")) <= indent
+        ),
+        len(lines),
+    )
+
+
+def _indented_sql(lines: Sequence[str]) -> list[list[Span]]:
+    indent = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
+    shown = sql_spans("\n".join(line[indent:] for line in lines))
+    return [[(" " * indent, ""), *spans] for spans in shown] if lines else []
+
+
+_NAMES = 12
+_WIDEST_NAME = 30
+Text = list[list[Span]]
+
+
+def fact_lines(section: Section) -> Text:
+    """A title, and the facts under it."""
+    width = min(max([_NAMES, *(len(printable(name)) for name, _ in section.facts)]), _WIDEST_NAME)
+    lines: Text = [[(f" {printable(section.title)}", "title")]]
+    for name, value in section.facts:
+        for at, spans in enumerate(value_lines(value)):
+            shown = printable(name)[:width] if not at else ""
+            lines.append([(f"   {shown:<{width}}  ", "muted"), *spans])
+    return lines
+
+
+def value_lines(value: str) -> Text:
+    """What there is to say of a fact, line by line."""
+    if isinstance(value, Sql):
+        return sql_spans(value)
+    return [[(printable(line), "")] for line in value.splitlines() or [""]]

@@ -1,0 +1,154 @@
+"""Remotes of a dataset and how far ahead or behind they are, as badges and words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from odf_tui.text.format import ellipsize_middle, format_count, format_count_short, format_time
+
+Relation = Literal["", "equal", "ahead", "behind", "diverged", "new"]
+
+FROM: Final = "⇣"
+TO: Final = "⇡"
+DIVERGED: Final = "÷"
+WRITABLE: Final = ("file", "s3", "s3+http", "s3+https", "odf+http", "odf+https")
+"""Schemes of addresses that can be pushed to."""
+
+_LABEL: Final = 40
+
+
+class Remote(msgspec.Struct, frozen=True, kw_only=True):
+    """A remote of a dataset, and how the two stood when that was looked at last.
+
+    What only we have is as of now: our own chain is at hand.
+
+    Attributes:
+        label: how it is called: ``repository/name``, else its URL.
+        pull, push: whether the dataset comes from there, and goes there.
+        relation: as ``odf_engine.sync.history.Relation`` says it; empty: it is not known.
+        ours, theirs: how many blocks only the one side has.
+        common, their_head: the newest block of both, and the head there, as text.
+        at: when it was looked at, RFC 3339; empty: never.
+    """
+
+    url: str
+    label: str
+    pull: bool = False
+    push: bool = False
+    relation: Relation = ""
+    ours: int = 0
+    theirs: int = 0
+    common: str = ""
+    their_head: str = ""
+    at: str = ""
+
+    @property
+    def writable(self) -> bool:
+        """Whether one can push there at all."""
+        return is_writable(self.url)
+
+
+def is_writable(url: str) -> bool:
+    """Whether one can push to an address at all."""
+    return urlsplit(url).scheme.lower() in WRITABLE
+
+
+def pull_remotes(remotes: Iterable[Remote]) -> list[Remote]:
+    """Those that the dataset comes from."""
+    return [each for each in remotes if each.pull]
+
+
+def push_remotes(remotes: Iterable[Remote]) -> list[Remote]:
+    """Those that it goes to."""
+    return [each for each in remotes if each.push]
+
+
+def diverged_remotes(remotes: Iterable[Remote]) -> list[Remote]:
+    """Those that have another history than the dataset here."""
+    return [each for each in remotes if each.relation == "diverged"]
+
+
+def blocks_to_pull(remotes: Iterable[Remote]) -> int:
+    """The most blocks that a remote has and we do not."""
+    return max((each.theirs for each in remotes if each.relation in ("behind", "diverged")), default=0)
+
+
+def blocks_to_push(remotes: Iterable[Remote]) -> int:
+    """The most blocks that a place where the dataset goes to does not have."""
+    known = ("ahead", "diverged", "new")
+    return max((each.ours for each in push_remotes(remotes) if each.relation in known), default=0)
+
+
+def remote_badge(remotes: Sequence[Remote]) -> str:
+    """A few cells for the graph: ``⇣3`` three blocks to pull, ``⇡2`` two to push, ``÷`` diverged."""
+    theirs, ours = blocks_to_pull(remotes), blocks_to_push(remotes)
+    text = DIVERGED if diverged_remotes(remotes) else ""
+    if theirs or pull_remotes(remotes):
+        text += FROM + (format_count_short(theirs) if theirs else "")
+    if push_remotes(remotes):
+        text += TO + (format_count_short(ours) if ours else "")
+    return text
+
+
+def remote_badge_style(remotes: Sequence[Remote]) -> str:
+    """The name of the mark's style."""
+    if diverged_remotes(remotes):
+        return "bad"
+    return "warn" if blocks_to_pull(remotes) or blocks_to_push(remotes) else "muted"
+
+
+def relation_text(remote: Remote) -> str:
+    """How the dataset stands to a remote, such as ``3 behind``."""
+    match remote.relation:
+        case "equal":
+            return "the same"
+        case "ahead":
+            return f"{format_count(remote.ours)} ahead"
+        case "behind":
+            return f"{format_count(remote.theirs)} behind"
+        case "diverged":
+            return f"diverged: {format_count(remote.ours)} here, {format_count(remote.theirs)} there"
+        case "new":
+            return "nothing is there yet"
+        case _:
+            return "changed here since" if remote.at else "not looked at yet"
+
+
+def remote_text(remote: Remote) -> str:
+    """All that the card says of a remote."""
+    seen = f"looked at {format_time(remote.at)}" if remote.at else "m looks"
+    return f"{ellipsize_middle(remote.label, _LABEL)} · {relation_text(remote)} · {seen}"
+
+
+def direction(remote: Remote) -> str:
+    """``from``, ``to`` or both."""
+    return {(True, False): "from", (False, True): "to"}.get((remote.pull, remote.push), "from, to")
+
+
+def remote_filter_terms(remotes: Sequence[Remote]) -> tuple[str, ...]:
+    """What a filter finds a dataset by: ``from`` ``to`` ``behind`` ``ahead`` ``diverged`` ``none``, names."""
+    if not remotes:
+        return ("none",)
+    found: list[str] = [
+        mark for mark, some in (("from", pull_remotes), ("to", push_remotes)) if some(remotes)
+    ]
+    if blocks_to_pull(remotes):
+        found.append("behind")
+    if blocks_to_push(remotes):
+        found.append("ahead")
+    if diverged_remotes(remotes):
+        found.append("diverged")
+    return (*found, *(each.label.lower() for each in remotes))
+
+
+def short_url(url: str) -> str:
+    """An address in a few cells: its host, or its folder, and the dataset's name."""
+    parts = urlsplit(url)
+    names = [unquote(each) for each in parts.path.split("/") if each]
+    if parts.hostname:
+        return "/".join([parts.netloc.rpartition("@")[2], *names[-1:]])
+    return "/".join(names[-2:]) or url

@@ -1,0 +1,137 @@
+"""Arrow values as exact, printable text; imported in threads because it loads Arrow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.types as pt
+from rich.cells import cell_len
+
+from odf_engine.data.arrow_compute import pc
+from odf_tui.text.format import NULL, printable
+
+OPERATION_SIGNS: Final = {"0": ("+A", "good"), "1": ("-R", "bad"), "2": ("-C", "warn"), "3": ("+C", "warn")}
+_MAX_CELL: Final = 400
+_MAX_DIGITS: Final = 9
+_MIDNIGHT: Final = " 00:00:00"
+_TYPE_WORDS: Final = (
+    ("timestamp[ms, tz=UTC]", "timestamp"), ("date32[day]", "date"), ("decimal128", "decimal"),
+    ("list<item: ", "list<"), ("list<element: ", "list<"),
+)  # fmt: skip
+
+
+def column_texts(column: pa.ChunkedArray) -> list[str | None]:
+    """The values of a column in full, as people write them; null is None."""
+    kind = column.type
+    if pt.is_timestamp(kind):
+        return _moments(column)
+    if is_bytes(kind):
+        return [None if value is None else "0x" + value.hex() for value in column.to_pylist()]
+    if pt.is_floating(kind):
+        return [None if value is None else repr(value) for value in column.to_pylist()]
+    if pt.is_nested(kind):
+        return [None if value is None else as_json(value) for value in column.to_pylist()]
+    try:
+        return column.cast(pa.string()).to_pylist()
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return [None if not value.is_valid else str(value.as_py()) for value in column]
+
+
+def as_json(value: Any) -> str:
+    """A nested value, with what JSON does not have as text."""
+    return json.dumps(value, ensure_ascii=False, default=_said)
+
+
+def _said(value: Any) -> str:
+    return "0x" + value.hex() if isinstance(value, bytes) else str(value)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Whether values are bytes."""
+    return pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind)
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values are numbers."""
+    return pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)
+
+
+def _moments(column: pa.ChunkedArray) -> list[str | None]:
+    # Through Arrow, because Python has no years beyond 9999 and no nanoseconds.
+    zone = "Z" if column.type.tz else ""
+    found: list[str | None] = []
+    for text in column.cast(pa.timestamp(column.type.unit)).cast(pa.string()).to_pylist():
+        if text is None:
+            found.append(None)
+            continue
+        head, dot, fraction = text.partition(".")
+        fraction = fraction.rstrip("0")
+        found.append(head + (dot + fraction if fraction else "") + zone)
+    return found
+
+
+def type_name(kind: pa.DataType) -> str:
+    """A type as people call it."""
+    text = str(kind)
+    for arrow, word in _TYPE_WORDS:
+        text = text.replace(arrow, word)
+    return text
+
+
+class CellColumn(NamedTuple):
+    """A column of some rows as cells.
+
+    Attributes:
+        cells: safe lines; null is :data:`~odf_tui.text.format.NULL` itself.
+        width: cells of the widest.
+        whole, points: for numbers with a fraction, the most characters before the point and after it.
+    """
+
+    cells: list[str]
+    width: int
+    whole: int = 0
+    points: int = 0
+
+
+def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = False) -> CellColumn:
+    """Makes the cells of a column.
+
+    Args:
+        op: it says which operation a row is.
+        system: the system wrote it.
+    """
+    full = column_texts(_shortened(column))
+    if op:
+        full = [OPERATION_SIGNS.get(text or "", (text, ""))[0] for text in full]
+    elif pt.is_timestamp(column.type):
+        full = _without_zeros(full, system)
+    cells = [NULL if text is None else printable(text[:_MAX_CELL]) for text in full]
+    width = max(map(cell_len, cells), default=0)
+    if not pt.is_floating(column.type):
+        return CellColumn(cells, width)
+    parts = [cell.partition(".") for cell in cells if "e" not in cell]
+    points = max((len(tail) for _, _, tail in parts), default=0)
+    whole = max((len(head) for head, _, _ in parts), default=0)
+    return CellColumn(cells, width, whole, points) if points <= _MAX_DIGITS else CellColumn(cells, width)
+
+
+def _shortened(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Long texts and bytes cut before they become Python's: one value may have megabytes."""
+    if pt.is_string(column.type) or pt.is_large_string(column.type):
+        return pc.utf8_slice_codeunits(column, 0, _MAX_CELL)
+    return pc.binary_slice(column, 0, _MAX_CELL // 2) if pt.is_binary(column.type) else column
+
+
+def _without_zeros(full: list[str | None], system: bool) -> list[str | None]:
+    """Times without what says nothing: days as days, and the system's times at the minute."""
+    bare = [text.removesuffix("Z") if text is not None else None for text in full]
+    if all(text is None or text.endswith(_MIDNIGHT) for text in bare):
+        return [text and text.removesuffix(_MIDNIGHT) for text in bare]
+    return [text and text[:16] for text in bare] if system else bare
+
+
+def release_memory() -> None:
+    """Gives back what was read and is not needed any more: whole row groups, for a few of their rows."""
+    pa.default_memory_pool().release_unused()

@@ -1,0 +1,139 @@
+"""Replaces characters that a terminal lacks by ASCII of the same width."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Final
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
+
+ENTER: Final = "⏎"
+
+ASCII: Final[dict[str, str]] = {
+    # What a line of boxes and graphs is made of.
+    **dict.fromkeys("─╌┄┈–—−", "-"), **dict.fromkeys("━═▬", "="),
+    **dict.fromkeys("│┃╎┆┊║", "|"),
+    **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋", "+"),
+    # Kinds and states: what means something else looks different.
+    "◇": "o", "◆": "#", "✓": "v", "✗": "x", "·": "-", "◦": ":", "▸": ">", "▾": "v", "÷": "%", "≠": "*",
+    "∅": "_", "↯": "z", "⊘": "@", "●": "*", "○": "o", "•": "*",
+    "⇣": "<", "⇡": "^",
+    # Heights, and scroll bars.
+    "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "#",
+    "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "#",
+    # Arrows and signs in texts.
+    "→": ">", "←": "<", "›": ">", "‹": "<", "↑": "^", "↓": "v", "↵": "<", ENTER: "<", "…": ".", "×": "x",
+    "±": "+", "≤": "<", "≥": ">", "≈": "~", "∞": "8", "µ": "u", "σ": "s", "Σ": "S", "°": "o", "√": "v",
+    "§": "&",
+    **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("“”„«»", '"'),
+    "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-",
+}  # fmt: skip
+"""What the program draws itself, in ASCII."""
+
+_CONSOLE_FONT: Final = frozenset("§─│┌┐└┘├┤┬┴┼═║╔╗╚╝╠╣╦╩╬█▄▀▌▐░▒▓■◆·÷±≥≤≈∞µ°√→←↑↓«»×")
+_CONSOLE: Final[dict[str, str]] = {
+    **{letter: letter for letter in _CONSOLE_FONT},
+    **{chr(code): chr(code) for code in range(0xC0, 0x100)},  # Latin letters
+    "╭": "┌", "╮": "┐", "╰": "└", "╯": "┘", "◇": "○", "✓": "√", "●": "•", "◦": "°", "▸": "►",
+    "⇣": "↓", "⇡": "↑",
+    "▃": "▄", "▅": "▄", "▆": "█", "▇": "█",
+    **dict(zip("━┃┏┓┗┛┣┫┳┻╋", "═║╔╗╚╝╠╣╦╩╬", strict=True)),
+}  # fmt: skip
+"""What the font of the Linux console has, and what comes close."""
+
+_FILLING: Final = re.compile(r"[ \-─]{6,}")
+_MORE: Final = len("enter") - 1
+
+
+class _Table(dict[int, str]):
+    """For ``str.translate``; what is not in it is worked out once."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        self[code] = found = letter if code < 0x80 else _closest(letter)
+        return found
+
+
+def _closest(letter: str) -> str:
+    """ASCII for a foreign character, in as many cells: its base letter, else question marks."""
+    cells = cell_len(letter)
+    base = unicodedata.normalize("NFKD", letter)[:1]
+    if cells == 1 and base.isascii() and base.isprintable():
+        return base
+    if 0x2500 <= ord(letter) < 0x25A0:  # boxes and blocks that are not named above
+        return "+" if ord(letter) < 0x2580 else "#"
+    return "?" * cells
+
+
+def _table(letters: Mapping[str, str]) -> _Table:
+    return _Table((ord(letter), shown) for letter, shown in letters.items())
+
+
+_TABLES: Final = {"ascii": _table(ASCII), "console": _table(ASCII | _CONSOLE)}
+
+
+def with_ascii(text: str, characters: str = "ascii") -> str:
+    """``text`` with what a terminal has of ``ascii`` or ``console``, in as many cells."""
+    return text if text.isascii() else text.translate(_TABLES[characters])
+
+
+class CharacterFallback(LineFilter):
+    """Maps characters to those that the terminal has."""
+
+    def __init__(self, characters: str) -> None:
+        super().__init__()
+        self._characters = characters
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Maps a line."""
+        if any(ENTER in text for text, _, _ in segments):
+            segments = _spelled(segments)
+        return [
+            Segment(with_ascii(text, self._characters), style, control) for text, style, control in segments
+        ]
+
+
+def _spelled(segments: list[Segment]) -> list[Segment]:
+    """The line with ``enter`` as a word, where something in the line can become shorter for that.
+
+    No single character would be understood as that key.
+    """
+    found = list(segments)
+    for at, (text, _, _) in enumerate(segments):
+        for _ in range(text.count(ENTER)):
+            if not _shorten(found, at):
+                return found
+            found[at] = _with(found[at], found[at].text.replace(ENTER, "enter", 1))
+    return found
+
+
+def _shorten(segments: list[Segment], at: int) -> bool:
+    """Takes the cells for the word from the end of the line, else from the longest filling after ``at``,
+    else from one before it; whether there were as many.
+    """
+    line = "".join(text for text, _, _ in segments)
+    if len(line) - len(line.rstrip(" ")) >= _MORE:
+        left = _MORE
+        for number in range(len(segments) - 1, -1, -1):
+            text = segments[number].text
+            cut = min(left, len(text))
+            segments[number] = _with(segments[number], text[: len(text) - cut])
+            left -= cut
+        return True
+    able = [number for number, (text, _, _) in enumerate(segments) if _FILLING.search(text)]
+    if not able:
+        return False
+    chosen = min(able, key=lambda number: (number < at, -len(segments[number].text)))
+    text = segments[chosen].text
+    end = max(_FILLING.finditer(text), key=lambda match: len(match[0])).end()
+    segments[chosen] = _with(segments[chosen], text[: end - _MORE] + text[end:])
+    return True
+
+
+def _with(segment: Segment, text: str) -> Segment:
+    return Segment(text, segment.style, segment.control)

@@ -1,0 +1,300 @@
+"""Colour themes from TOML files, the palette of styles, and reduction to 256 colours."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from rich.color import Color as RichColor
+from rich.color import ColorType
+from rich.palette import Palette as ColourTable
+from rich.segment import Segment
+from rich.style import Style
+from textual.app import App
+from textual.color import Color, ColorParseError
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+from odf_engine.errors import InvalidManifest, NotFound, OdfError, has_surrogates
+from odf_engine.settings import user_folder
+from odf_engine.storage.atomic_files import read_small_file
+
+COLOURS: Final = (
+    "background", "foreground", "muted", "rule", "primary", "accent", "success", "warning", "error",
+    "bar-background", "bar-foreground", "cursor-background", "cursor-foreground",
+    "idle-background", "idle-foreground",
+)  # fmt: skip
+STYLES: Final = ("cursor", "idle", "bar")
+DEFAULT: Final = "tide"
+FEW_COLOURS: Final = "sixteen"
+_OWN: Final = COLOURS[2:4] + COLOURS[9:]  # those that Textual does not know by these names
+_STYLE_WORDS: Final = frozenset({"none", "bold", "italic", "underline", "reverse"})
+
+
+def folder() -> Path:
+    """Where our theme files are: in the installed package, or beside it in a source checkout."""
+    package = Path(__file__).parents[1]
+    installed = package / "themes"
+    return installed if installed.is_dir() else package.parent / "themes"
+
+
+def own_folder() -> Path:
+    """Where a person's own theme files are, if there are any."""
+    return user_folder() / "themes"
+
+
+def names() -> list[str]:
+    """The themes there are, the default first; whether the files are right is not looked at."""
+    found = {path.stem for where in (folder(), own_folder()) for path in where.glob("*.toml")}
+    shown = [name for name in found if not has_surrogates(name)]
+    return sorted(shown, key=lambda name: (name != DEFAULT, name))
+
+
+def load(name: str, *, few: bool = False, own: bool = True) -> Theme:
+    """Reads a theme.
+
+    Args:
+        own: a person's own go before ours.
+        few: the terminal has 16 colours, or none. A theme that asks for others gets those of
+            ``sixteen``: what the terminal would make of its own could not be read.
+
+    Raises:
+        NotFound: there is none of this name.
+        InvalidManifest: the file cannot be read, a name is missing or unknown, or a colour is none;
+            ``where`` names file and line.
+    """
+    folders = [own_folder(), folder()] if own else [folder()]
+    path = next((path for where in folders if (path := where / f"{name}.toml").is_file()), None)
+    if path is None:
+        raise NotFound(f"there is no theme '{name}'", hint="themes: " + ", ".join(names()))
+    theme = _read(name, path)
+    return theme if theme.ansi or not few else _read(name, folder() / f"{FEW_COLOURS}.toml")
+
+
+def problems() -> dict[str, OdfError]:
+    """What is wrong with a person's own themes, by their names."""
+    found: dict[str, OdfError] = {}
+    for path in sorted(own_folder().glob("*.toml")):
+        try:
+            _read(path.stem, path)
+        except OdfError as error:
+            found[path.stem] = error
+    return found
+
+
+def _read(name: str, path: Path) -> Theme:
+    try:
+        text = read_small_file(path).decode("utf-8")
+    except OSError as error:
+        raise InvalidManifest(f"the theme cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError:
+        raise InvalidManifest("the theme is not UTF-8 text", where=str(path)) from None
+    try:
+        content = tomllib.loads(text)
+    except RecursionError:
+        raise InvalidManifest("not TOML: it is nested too deeply", where=str(path)) from None
+    except tomllib.TOMLDecodeError as error:
+        message, _, place = str(error).partition(" (at ")
+        line = place.removeprefix("line ").partition(",")[0]
+        if not line.isdigit():
+            line = str(len(text.splitlines()))  # at the end of the document
+        raise InvalidManifest(
+            f"not TOML: {message[:1].lower()}{message[1:]}", where=f"{path}:{line}"
+        ) from None
+    return _theme(name, content, _File(path, text))
+
+
+class _File:
+    """A theme's file, to say where in it something is."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._lines = path, text.splitlines()
+
+    def line_of(self, table: str, key: str = "") -> str:
+        """Where a key of a table stands; without it, where the table begins; else the whole file."""
+        inside = False
+        for number, line in enumerate(self._lines, start=1):
+            if re.match(r"\s*\[", line):
+                inside = re.match(rf"\s*\[\s*[\"']?{re.escape(table)}[\"']?\s*\]", line) is not None
+            if inside and (not key or re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line)):
+                return f"{self._path}:{number}"
+        return str(self._path)
+
+
+def _theme(name: str, content: Mapping[str, object], file: _File) -> Theme:
+    colours = _table(content, "colours", COLOURS, file)
+    styles = _table(content, "styles", STYLES, file)
+    for key, value in colours.items():
+        try:
+            # Shades that let something through would end in colours that nobody chose.
+            if Color.parse(value).a < 1 and not value.startswith("ansi_"):
+                raise ColorParseError(value)
+        except ColorParseError:
+            raise InvalidManifest(
+                f"'{value}' is not a colour",
+                where=file.line_of("colours", key),
+                hint=f'write {key} = "#rrggbb", or a name such as "ansi_bright_red"',
+            ) from None
+    for key, value in styles.items():
+        if not _STYLE_WORDS.issuperset(value.split()):
+            raise InvalidManifest(
+                f"'{value}' is not a style",
+                where=file.line_of("styles", key),
+                hint="styles: none, or some of bold italic underline reverse",
+            )
+    ansi = all(value.startswith("ansi_") for value in colours.values())
+    variables = {key: colours[key] for key in _OWN}
+    variables |= {f"{key}-style": value for key, value in styles.items()}
+    variables |= {
+        "block-cursor-background": colours["cursor-background"],
+        "block-cursor-foreground": colours["cursor-foreground"],
+        "ansi-background": colours["background"],
+        "ansi-foreground": colours["foreground"],
+        "input-cursor-background": colours["foreground"],
+        "input-cursor-foreground": colours["background"],
+        "input-selection-background": colours["cursor-background"],
+        "input-selection-foreground": colours["cursor-foreground"],
+        "border": colours["primary"],
+        "border-blurred": colours["rule"],
+        "scrollbar": colours["rule"],
+        "scrollbar-hover": colours["muted"],
+        "scrollbar-active": colours["primary"],
+        "scrollbar-background": colours["background"],
+        "scrollbar-background-hover": colours["background"],
+        "scrollbar-background-active": colours["background"],
+        "scrollbar-corner-color": colours["background"],
+    }
+    return Theme(
+        name=name,
+        dark=bool(content.get("dark", True)),
+        ansi=ansi,
+        primary=colours["primary"],
+        secondary=colours["muted"],
+        accent=colours["accent"],
+        success=colours["success"],
+        warning=colours["warning"],
+        error=colours["error"],
+        foreground=colours["foreground"],
+        background=colours["background"],
+        surface=colours["background"],
+        panel=colours["bar-background"],
+        variables=variables,
+    )
+
+
+def _table(content: Mapping[str, object], key: str, wanted: tuple[str, ...], file: _File) -> dict[str, str]:
+    table = content.get(key)
+    found = {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
+    unknown, missing = found.keys() - set(wanted), set(wanted) - found.keys()
+    for name in sorted(unknown):
+        raise InvalidManifest(
+            f"'{name}' is no name of the table '{key}'",
+            where=file.line_of(key, name),
+            hint="its names are: " + ", ".join(wanted),
+        )
+    if missing:
+        raise InvalidManifest(
+            f"the table '{key}' lacks " + ", ".join(name for name in wanted if name in missing),
+            where=file.line_of(key),
+        )
+    return found
+
+
+class Palette(dict[str, Style]):
+    """Styles by name, and what they are on top of each other."""
+
+    def __init__(self, styles: Mapping[str, Style]) -> None:
+        super().__init__(styles)
+        self._mixed: dict[tuple[str, str, str], Style] = {}
+
+    def mix(self, ground: str, whole: str, name: str) -> Style:
+        """The style ``name`` in a line of the style ``whole`` on a ground."""
+        key = (ground, whole, name)
+        if (style := self._mixed.get(key)) is None:
+            style = self._mixed[key] = self[ground] + self[whole] + self[name]
+        return style
+
+
+class _Painted(Protocol):
+    palette: Palette
+
+
+def palette_of(app: App[Any]) -> Palette:
+    """Return the styles of the current theme of the workstation."""
+    return cast("_Painted", app).palette
+
+
+def palette(theme: Theme) -> Palette:
+    """The styles that lines are drawn with; ``base`` has the background."""
+    variables = theme.to_color_system().generate() | theme.variables
+
+    def colour(name: str) -> RichColor:
+        return Color.parse(variables[name]).rich_color
+
+    def part(name: str, style: str = "none") -> Style:
+        return Style.parse(style) + Style.from_color(colour(name))
+
+    def block(name: str) -> Style:
+        return part(f"{name}-foreground", variables[f"{name}-style"]) + Style.from_color(
+            bgcolor=colour(f"{name}-background")
+        )
+
+    ground = Style.from_color(bgcolor=colour("background"))
+    styles = {
+        "base": part("foreground") + ground,
+        "": Style.null(),
+        "strong": Style(bold=True),
+        "muted": part("muted"),
+        "rule": part("rule"),
+        "lineage": part("accent", "bold"),
+        "key": part("primary", "bold"),
+        "name": part("primary"),
+        "title": part("accent"),
+        "good": part("success"),
+        "warn": part("warning"),
+        "busy": part("accent", "bold"),
+        "bad": part("error", "bold"),
+        "head": part("muted", "bold"),
+        "bar": block("bar"),
+        "cursor": block("cursor"),
+        "idle": block("idle"),
+    }
+    return Palette(styles)
+
+
+@lru_cache(1)
+def _fixed() -> ColourTable:
+    # The first 16 are whatever the person's terminal makes of them.
+    from rich._palettes import EIGHT_BIT_PALETTE
+
+    colours = (EIGHT_BIT_PALETTE[number] for number in range(16, 256))
+    return ColourTable([(each.red, each.green, each.blue) for each in colours])
+
+
+@lru_cache(4096)
+def nearest(color: RichColor) -> RichColor:
+    """The fixed 8-bit colour that looks most like a 24-bit one; others stay as they are."""
+    if color.type is not ColorType.TRUECOLOR or color.triplet is None:
+        return color
+    return RichColor.from_ansi(16 + _fixed().match(color.triplet))
+
+
+@lru_cache(4096)
+def _reduced(style: Style) -> Style:
+    colours = [None if each is None else nearest(each) for each in (style.color, style.bgcolor)]
+    return style + Style.from_color(*colours)
+
+
+class EightBitColours(LineFilter):
+    """Maps 24-bit colours to the nearest 8-bit ones."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Maps a line."""
+        return [
+            Segment(text, None if style is None else _reduced(style), control)
+            for text, style, control in segments
+        ]

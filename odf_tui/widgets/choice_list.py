@@ -1,0 +1,173 @@
+"""A list of choices with keys and headings; fuzzy matching."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from rich.cells import cell_len
+
+from odf_tui.text.format import Span, ellipsize_middle, fit_width, printable
+from odf_tui.widgets.line_view import LineView
+
+T = TypeVar("T")
+_SPREAD: Final = 4
+
+
+def fuzzy_score(query: str, text: str) -> int | None:
+    """How well ``query`` fits ``text``, more is better; None when it does not.
+
+    The whole query in one piece beats its words each by itself, and those beat letters that stand near each
+    other in order, from the beginning of a word on. Beginnings of words beat middles.
+    """
+    query, text = query.lower().strip(), text.lower()
+    if not query:
+        return 0
+    if (found := _piece(query, text)) is not None:
+        return 4000 + found
+    words = query.split()
+    if len(words) > 1:
+        pieces = [_piece(word, text) for word in words]
+        return None if None in pieces else 2000 + sum(filter(None, pieces)) // len(words)
+    return _letters(query, text)
+
+
+def _piece(query: str, text: str) -> int | None:
+    """How well a text has another in it: early, and at the beginning of a word."""
+    at = text.find(query)
+    if at < 0:
+        return None
+    for start in (at, text.find(f" {query}") + 1, text.find(f".{query}") + 1):
+        if start == 0 and text.startswith(query):
+            return 1000
+        if start > 0 and not text[start - 1].isalnum():
+            return 800 - min(start, 300)
+    return 400 - min(at, 300)
+
+
+def _letters(query: str, text: str) -> int | None:
+    """How well a text has some letters in order, near each other."""
+    widest = _SPREAD * len(query)
+    best: int | None = None
+    start = text.find(query[0])
+    while start >= 0:
+        if start == 0 or not text[start - 1].isalnum():
+            at = start
+            for letter in query[1:]:
+                at = text.find(letter, at + 1)
+                if at < 0:
+                    return best  # nor is it there further on
+            if (width := at - start) < widest and (best is None or 1000 - width > best):
+                best = 1000 - width
+        start = text.find(query[0], start + 1)
+    return best
+
+
+def fuzzy_rank(query: str, things: Iterable[tuple[str, T]]) -> list[T]:
+    """The things whose texts fit, best first, else as they came."""
+    found = [(fuzzy_score(query, text), thing) for text, thing in things]
+    fitting = [(points, thing) for points, thing in found if points is not None]
+    return [thing for _, thing in sorted(fitting, key=lambda each: -each[0])]
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Something to choose: its id, its keys (as Textual names them, and to show), its title, a remark.
+
+    Attributes:
+        heading: whether it only stands above others, and cannot be chosen.
+        off: whether it makes no sense now; the remark says why.
+    """
+
+    id: str
+    title: str
+    keys: tuple[str, ...] = ()
+    shown: str = ""
+    remark: str = ""
+    heading: bool = False
+    off: bool = False
+
+
+class Choices(LineView):
+    """A list of choices; the cursor passes over headings."""
+
+    def __init__(self, choices: Sequence[Choice], cursor: int = 0) -> None:
+        super().__init__(id="choices")
+        self.choices = list(choices)
+        self.active = True
+        self.cursor = cursor
+
+    def on_mount(self) -> None:
+        """Shows them."""
+        self.reset()
+
+    def reset(self) -> None:
+        """There are others to show."""
+        self._keys = max((len(choice.shown) for choice in self.choices), default=0)
+        self.cursor = self._nearest(self.cursor, 1)
+        super().reset()
+
+    def set(self, choices: Sequence[Choice]) -> None:
+        """Shows others."""
+        self.choices, self.cursor = list(choices), 0
+        self.reset()
+        self.scroll_to(y=0, animate=False)
+
+    @property
+    def choice(self) -> Choice | None:
+        """The one under the cursor."""
+        found = self.choices[self.cursor] if self.cursor < len(self.choices) else None
+        return None if found is None or found.heading else found
+
+    def _nearest(self, index: int, step: int) -> int:
+        """The line at ``index``, or the next one in a direction that can be chosen, or in the other one."""
+        last = len(self.choices) - 1
+        index = max(min(index, last), 0)
+        after, before = range(index, last + 1), range(min(index, last), -1, -1)
+        lines = [*after, *before] if step > 0 else [*before, *after]
+        return next((line for line in lines if not self.choices[line].heading), index)
+
+    def go(self, index: int) -> None:
+        """Puts the cursor on a line, or the next that can be chosen."""
+        super().go(self._nearest(index, 1 if index >= self.cursor else -1))
+        if all(each.heading for each in self.choices[: self.cursor]):
+            self.show(0)  # the heading above the first
+        elif all(each.heading for each in self.choices[self.cursor + 1 :]):
+            self.show(len(self.choices) - 1)  # what stands below the last
+
+    def clicked(self, x: int, y: int) -> bool:
+        """A click chooses."""
+        line = y + self.scroll_offset.y
+        if not 0 <= line < len(self.choices) or self.choices[line].heading:
+            return False
+        self.go(line)
+        self.post_message(self.Opened())
+        return False
+
+    def count(self) -> int:
+        """How many."""
+        return len(self.choices)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """Key, title, remark."""
+        choice = self.choices[index]
+        if choice.heading:
+            return [(f" {fit_width(printable(choice.title), max(self.room.width - 2, 0))}", "head")]
+        keys = f" {choice.shown:<{self._keys}}  " if self._keys else " "
+        room = max(self.room.width - len(keys), 0)
+        title = printable(choice.title)
+        remark = (
+            ellipsize_middle(printable(choice.remark), max(room - cell_len(title) - 3, room // 2))
+            if choice.remark
+            else ""
+        )
+        title = fit_width(title, max(room - cell_len(remark) - 2, 0))
+        return [
+            (keys, "muted" if choice.off else "key"),
+            (title + " ", "muted" if choice.off else ""),
+            (remark + " ", "muted"),
+        ]
+
+    def empty(self) -> Sequence[Sequence[Span]]:
+        """Nothing fits."""
+        return [[(" nothing fits", "muted")]]

@@ -1,0 +1,129 @@
+"""A numbered pane with title and subtitle; thin scroll bars."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.color import Color
+from rich.segment import Segment, Segments
+from rich.style import Style
+from textual.containers import Vertical
+from textual.content import Content
+from textual.geometry import Region
+from textual.message import Message
+from textual.scrollbar import ScrollBarRender
+
+from odf_tui.text.format import printable
+from odf_tui.widgets.line_view import LineView
+
+
+class Pane(Vertical):
+    """One of the four. Its id is the pane's name; moves go to its view."""
+
+    number: ClassVar[int]
+    label: ClassVar[str]
+
+    class Chosen(Message):
+        """Somebody clicked into the pane."""
+
+        def __init__(self, pane: str) -> None:
+            super().__init__()
+            self.pane = pane
+
+    def __init__(self, id: str, classes: str = "") -> None:
+        super().__init__(id=id, classes=f"pane {classes}")
+        self.filter = ""
+        self._about = ""
+
+    def on_mount(self) -> None:
+        """Shows the title."""
+        self.set_context()
+
+    @property
+    def view(self) -> LineView | None:
+        """Where the cursor is."""
+        return None
+
+    def move(self, move: str) -> None:
+        """Moves the cursor."""
+        if self.view is not None:
+            self.view.move(move)
+
+    def set_filter(self, text: str) -> None:
+        """Shows only what matches; empty: everything."""
+        self.filter = text
+        self.set_context()
+
+    def selection(self) -> tuple[str, str] | None:
+        """What is selected, as (what it is, text)."""
+        return None
+
+    def set_context(self, context: str | None = None) -> None:
+        """Title: number, name, what it is about, filter."""
+        if context is not None:
+            self._about = context
+        about = f" · {self._about}" if self._about else ""
+        filtered = f" /{self.filter}" if self.filter else ""
+        title = Content(printable(f"{self.number} {self.label}{about}{filtered}"))
+        if title != self._border_title:
+            self._border_title = title
+            self._refresh_border(-1)
+
+    def set_subtitle(self, text: str) -> None:
+        """Says something in the lower border."""
+        subtitle = Content(printable(text)) if text else None
+        if subtitle != self._border_subtitle:
+            self._border_subtitle = subtitle
+            self._refresh_border(self.size.height)
+
+    def _refresh_border(self, row: int) -> None:
+        # Setting ``border_title`` would paint the whole pane anew, at every move of a cursor.
+        self.refresh(Region(-1, row, self.size.width + 2, 1))
+
+    def apply_theme(self, active: bool) -> None:
+        """Shows whether the keys go here, in the colours of the theme."""
+        colours = self.app.theme_variables
+        self.styles.border = ("round", colours["primary" if active else "rule"])
+        self.styles.border_title_color = colours["primary" if active else "muted"]
+        self.styles.border_title_style = "bold" if active else "none"
+        if self.view is not None:
+            self.view.set_active(active)
+
+    def on_click(self) -> None:
+        """The mouse chooses the pane."""
+        self.post_message(self.Chosen(self.id or ""))
+
+
+_GLYPHS = {True: "▐", False: "▂"}
+
+
+class ThinScrollBar(ScrollBarRender):
+    """A thumb of thin glyphs on an empty track; pointing works as with the usual one."""
+
+    @classmethod
+    def render_bar(
+        cls,
+        size: int = 25,
+        virtual_size: float = 50,
+        window_size: float = 20,
+        position: float = 0,
+        thickness: int = 1,
+        vertical: bool = True,
+        back_color: Color | None = None,
+        bar_color: Color | None = None,
+    ) -> Segments:
+        """Draws the bar, ``size`` cells long."""
+        ground = Style(bgcolor=back_color)
+        cells = [Segment(" " * (thickness if vertical else 1), ground)] * size
+        if window_size and size and virtual_size > window_size:
+            length = max(1, round(size * window_size / virtual_size))
+            start = round((size - length) * position / (virtual_size - window_size))
+            start = max(0, min(start, size - length))
+            before = Segment(cells[0].text, ground + Style(meta={"@mouse.down": "scroll_up"}))
+            after = Segment(cells[0].text, ground + Style(meta={"@mouse.down": "scroll_down"}))
+            style = Style(color=bar_color, bgcolor=back_color, meta={"@mouse.down": "grab"})
+            thumb = Segment(_GLYPHS[vertical] * (thickness if vertical else 1), style)
+            cells = [before] * start + [thumb] * length + [after] * (size - start - length)
+        if vertical:
+            return Segments(cells, new_lines=True)
+        return Segments([*cells, Segment.line()] * thickness, new_lines=False)

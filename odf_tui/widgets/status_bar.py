@@ -1,0 +1,292 @@
+"""The status line, and the line of key hints and notices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.cells import cell_len
+from textual import events
+from textual.message import Message
+from textual.timer import Timer
+
+from odf_engine.coordinator.protocol import Job, JobState, WorkerStatus
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.actions.model import LAST, Hint
+from odf_tui.state.model import DatasetRow, Health
+from odf_tui.text.format import (
+    Span,
+    ellipsize_middle,
+    format_bytes,
+    format_count,
+    format_duration,
+    format_time,
+    printable,
+)
+from odf_tui.text.job_text import job_amounts, job_seconds
+from odf_tui.widgets.line_view import LineScroll
+
+
+@dataclass
+class Notice(Message):
+    """Something to tell the person: in the line of hints, until the next one or for some seconds."""
+
+    text: str
+    style: str = "good"
+
+
+NOTICE_SECONDS: Final = 8.0
+OTHER_VERSION: Final = "other version"
+"""The state of a worker that works here, and does not understand us."""
+_ALWAYS: Final = len(LAST)
+_SHORTEST_NAME: Final = 8
+_WIDE_NAME: Final = 24
+_SPARK_WIDTH: Final = 100
+_WORKER_WIDTH: Final = 130
+_MASTER: Final = re.compile(r" on (\S+?),")  # as odf_engine.spark tells it
+
+
+class StatusLine(LineScroll):
+    """Workspace and selected dataset at the left, jobs and worker at the right.
+
+    Only weight tells parts apart: the bar's ground is not made for coloured text.
+    """
+
+    ground = "bar"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(id="status")
+        self._folder = folder
+        self._row: DatasetRow | None = None
+        self._health: Health | None = None
+        self._datasets = 0
+        self._jobs: Sequence[Job] = ()
+        self._worker: tuple[str, str, str] = ("◦ starting the worker…", "", "")
+
+    def show(self, row: DatasetRow | None, health: Health | None, datasets: int, jobs: Sequence[Job]) -> None:
+        """What is selected, how many datasets there are, and the jobs that run or wait."""
+        self._row, self._health, self._datasets, self._jobs = row, health, datasets, jobs
+        self.refresh()
+
+    def show_worker(self, state: str, status: WorkerStatus | None) -> None:
+        """How the worker is."""
+        self._worker = (*worker_words(state, status), worker_number(state, status))
+        self.refresh()
+
+    def count(self) -> int:
+        """One."""
+        return 1
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """The line."""
+        width = self.size.width
+        words, matters, number = self._worker
+        if not matters and width < _SPARK_WIDTH:
+            words = words.partition(" on ")[0]
+        tail: list[Span] = []
+        if self._jobs:
+            selected = self._row.id if self._row is not None else ""
+            tail.append((f"{running_words(self._jobs, width // 2, selected)}   ", "strong"))
+        tail.append((words, "strong" if matters else ""))
+        if number and width >= _WORKER_WIDTH:
+            tail.append((f" · {number}", ""))
+        tail.append((" ", ""))
+        room = width - sum(cell_len(text) for text, _ in tail) - 1
+        head: list[Span] = [
+            (f" {ellipsize_middle(printable(self._folder.name or str(self._folder)), 24)} ", "strong")
+        ]
+        room -= cell_len(head[0][0])
+        for text in self._facts(room - 3):
+            if cell_len(text) + 3 > room:
+                continue
+            head.append((("· " if len(head) == 1 else " · ") + text, ""))
+            room -= cell_len(head[-1][0])
+        return [*head, (" " * max(room + 1, 1), ""), *tail]
+
+    def _facts(self, room: int) -> list[str]:
+        """What there is to say, the most important first; that fits the room, the rest as it is."""
+        facts: list[str] = []
+        row = self._row
+        if row is not None and self._health is not None:
+            how = f" {self._health.glyph} {self._health.word}"
+            name = printable(row.name)
+            facts.append(ellipsize_middle(name, max(min(28, room - cell_len(how)), _SHORTEST_NAME)) + how)
+            facts.append(f"{format_count(row.records)} records")
+            facts.append(format_bytes(row.size))
+            if row.watermark:
+                facts.append(f"watermark {format_time(row.watermark)}")
+        facts.append(f"{format_count(self._datasets)} dataset" + ("" if self._datasets == 1 else "s"))
+        return [*facts, printable(_short_path(self._folder))]
+
+
+def _short_path(folder: Path) -> str:
+    try:
+        return str(Path("~") / folder.relative_to(Path.home()))
+    except (ValueError, RuntimeError):  # elsewhere, or there is no home
+        return str(folder)
+
+
+def running_words(jobs: Sequence[Job], width: int, selected: str = "") -> str:
+    """What runs, in at most ``width`` cells: one job with what it does; of several the slowest.
+
+    Args:
+        selected: the id of a dataset whose name can be read beside this.
+    """
+    running = [job for job in jobs if job.state is JobState.running]
+    waiting = len(jobs) - len(running)
+    waits = f", {format_count(waiting)} wait{'s' if waiting == 1 else ''}" if waiting else ""
+    if not running:
+        return ellipsize_middle(
+            f"◦ {format_count(waiting)} job{' waits' if waiting == 1 else 's wait'}", width
+        )
+    now = Timestamp.now()
+    slowest = max(running, key=lambda job: job_seconds(job, now) or 0.0)
+    if len(running) == 1:
+        return _one(slowest, now, waits, width, named=slowest.dataset != selected)
+    known = f"▸ {format_count(len(running))} jobs run{waits}"
+    took = _took(slowest, now)
+    room = width - cell_len(known) - cell_len(took) - 12
+    if room < 8:
+        return ellipsize_middle(known, width)
+    return f"{known}, slowest {ellipsize_middle(printable(slowest.target), room)}{took}"
+
+
+def _one(job: Job, now: Timestamp, waits: str, width: int, *, named: bool) -> str:
+    amount = job_amounts(job).split(" · ") if job_amounts(job) else ["running"]
+    done, took = _done(job), _took(job, now)
+    fixed = cell_len(f"▸ {job.kind} {done}{took}{waits}")
+    name = ""
+    if named:
+        room = width - fixed
+        room = room - cell_len(amount[0]) - 3 if room > _WIDE_NAME else room
+        name = " " + ellipsize_middle(printable(job.target), max(min(room, 28), 5))
+    room = width - fixed - cell_len(name) + 1
+    parts = ""
+    for part in amount:
+        if cell_len(parts) + cell_len(part) + 3 <= room:
+            parts += f" · {part}"
+    return f"▸ {job.kind}{name}{done}{parts}{took}{waits}"
+
+
+def _took(job: Job, now: Timestamp) -> str:
+    seconds = job_seconds(job, now)
+    return f" · {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
+
+
+def _done(job: Job) -> str:
+    """How far a job is, if it knows that."""
+    progress = job.progress
+    for done, total in (
+        (progress.rows, progress.total_rows),
+        (progress.bytes, progress.total_bytes),
+        (progress.files, progress.total_files),
+    ):
+        if done is not None and total:
+            return f" {min(100 * done // total, 100)} %"
+    return ""
+
+
+def worker_words(state: str, status: WorkerStatus | None) -> tuple[str, str]:
+    """Worker and Spark in a few words, and whether they matter (then not empty)."""
+    if state == "gone":
+        return "✗ worker gone, R restarts it", "bad"
+    if state == "starting":
+        return "◦ starting the worker…", ""
+    if state == OTHER_VERSION:
+        return "! worker of another version, R stops it", "warn"
+    if status is None:
+        return "◦ starting the worker…", ""
+    if status.spark == "starting":
+        return "◦ starting Spark…", ""
+    if status.spark == "ready":
+        master = _MASTER.search(status.spark_detail)
+        return "● ready" + (f" on {ellipsize_middle(printable(master[1]), 30)}" if master else ""), ""
+    if status.spark == "failed":
+        return f"✗ Spark failed: {ellipsize_middle(printable(status.spark_detail), 30)}", "bad"
+    return "● worker ready", ""
+
+
+def worker_number(state: str, status: WorkerStatus | None) -> str:
+    """Which worker this is; empty when there is none."""
+    return (
+        f"worker {status.pid}, {printable(status.version)}" if status is not None and state != "gone" else ""
+    )
+
+
+class KeyHints(LineScroll):
+    """Keys for the focused pane; a notice takes the place for some seconds. A click does what a hint says."""
+
+    class Chosen(Message):
+        """A hint was clicked."""
+
+        def __init__(self, action: str) -> None:
+            super().__init__()
+            self.action = action
+
+    def __init__(self) -> None:
+        super().__init__(id="hints")
+        self._hints: Sequence[Hint] = ()
+        self._notice: Span | None = None
+        self._timer: Timer | None = None
+
+    def show(self, hints: Sequence[Hint]) -> None:
+        """Keys and words, the most important first; the last two are always shown."""
+        if hints != self._hints:
+            self._hints = hints
+            self.refresh()
+
+    def tell(self, text: str, style: str) -> None:
+        """A notice."""
+        self._notice = (printable(text), style)
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(NOTICE_SECONDS, self.clear)
+        self.refresh()
+
+    def clear(self) -> None:
+        """The notice was seen."""
+        if self._notice is not None:
+            self._notice = None
+            self.refresh()
+
+    def count(self) -> int:
+        """One."""
+        return 1
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """The line."""
+        if self._notice is not None:
+            return [(" ", ""), self._notice]
+        spans: list[Span] = [(" ", "")]
+        for hint in self._fitting():
+            spans += [(hint.key, "key"), (f" {hint.word}  ", "muted")]
+        return spans
+
+    def _fitting(self) -> list[Hint]:
+        """The hints that there is room for."""
+        hints, last = self._hints[:-_ALWAYS], self._hints[-_ALWAYS:]
+        room = self.size.width - 1 - sum(map(_cells, last))
+        found: list[Hint] = []
+        for hint in hints:
+            if _cells(hint) <= room:
+                found.append(hint)
+                room -= _cells(hint)
+        return [*found, *last]
+
+    def on_click(self, event: events.Click) -> None:
+        """Does what the hint under the mouse says; a notice goes away."""
+        if self._notice is not None:
+            self.clear()
+            return
+        x = event.x - 1
+        for hint in self._fitting():
+            if 0 <= x < _cells(hint) - 2:
+                self.post_message(self.Chosen(hint.action))
+            x -= _cells(hint)
+
+
+def _cells(hint: Hint) -> int:
+    return cell_len(hint.key) + cell_len(hint.word) + 3
