@@ -28,7 +28,8 @@ settings.load_profile("untimed")
 
 _MOST_PROCESSES = 4
 _LASTING = ("runtime", "demo")
-"""What takes long to make and lasts until its process ends; tests of a folder that use it stay together."""
+"""Expensive fixtures that last until their process ends, all with Spark. Tests of a folder that use one of
+them run in the same process."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -41,10 +42,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts tests into groups, each of which runs in one process: first those that use what is lasting.
+    """Mark tests that use Spark, and group tests by process: first those with expensive fixtures.
 
     The groups of single files, at the end, are small, so that no process waits long for the others.
-    This comes before the plugin that distributes tests: it reads the marks.
+    This runs before the plugins that select and distribute tests, since they read the marks.
     """
     ranks: dict[pytest.Item, int] = {}
     for item in items:
@@ -52,6 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         used = [name for name in _LASTING if name in getattr(item, "fixturenames", ())]
         group = f"{file.rpartition('/')[0]} {used[0]}" if used else file
         item.add_marker(pytest.mark.xdist_group(group))
+        if used:
+            item.add_marker(pytest.mark.spark)
         ranks[item] = _LASTING.index(used[0]) if used else len(_LASTING)
     items.sort(key=ranks.__getitem__)
 

@@ -1,1 +1,1 @@
-"""What a user can do, and the keys that do it."""
+"""Actions of the workstation, and their keys."""

@@ -1,1 +1,1 @@
-"""What screens ask of the engine; every call may block, so it is made in a thread."""
+"""Reads and changes of a workspace for screens and verbs. Every call may block: call it in a thread."""

@@ -1,0 +1,1 @@
+"""The workbench: the screen with the four panes, in parts by topic."""

@@ -1,1 +1,1 @@
-"""What controllers are and share: base class, jobs, navigation."""
+"""Services that the parts of the workbench share: reads in threads, the connection to the worker."""

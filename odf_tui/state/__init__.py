@@ -1,1 +1,1 @@
-"""What the workstation knows; no Textual, so that the command line can use it."""
+"""State of the workstation: datasets, blocks, jobs, layout. The command line uses most of it as well."""

@@ -338,6 +338,7 @@ def asking(folder: Path, accepts: str) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
+@pytest.mark.net
 def test_a_login_is_used_and_never_told(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
     said: list[Ran] = []
 
@@ -482,6 +483,7 @@ def test_one_dataset_twice_at_once_is_made_once(
     assert len(names) == 1
 
 
+@pytest.mark.net
 def test_a_pull_from_a_silent_server_is_cancelled_and_tried_again(
     fresh: Odf, there: Odf, shop: Path, tmp_path: Path
 ) -> None:

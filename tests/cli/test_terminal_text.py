@@ -232,6 +232,7 @@ def commands(folder: Path, server: str) -> list[list[str]]:
     ]  # fmt: skip
 
 
+@pytest.mark.net
 def test_no_verb_writes_control_characters(folder: Path, server: str, odf: Odf) -> None:
     seen = ""
     for command in commands(folder, server):

@@ -123,6 +123,7 @@ def java_processes(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "moment",
     [

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.faults.jail import run_jailed
 
 
+@pytest.mark.app
 def test_damaged_caches_and_settings(tmp_path: Path) -> None:
     script = Path(__file__).with_name("opening.py")
     done = run_jailed([sys.executable, script, tmp_path], tmp_path, timeout=600)

@@ -122,6 +122,7 @@ merge: {kind: Snapshot, primaryKey: [zcta]}
     assert pulled.pull().blocks == 1
 
 
+@pytest.mark.net
 def test_http_errors(pulled: Pulled, web: WebServer) -> None:
     pulled.add(CSV.replace("cases.csv", web.url + "/cases.csv"))
     web.answer = lambda request: reply(request, 404, b"<html>")
@@ -137,6 +138,7 @@ def test_http_errors(pulled: Pulled, web: WebServer) -> None:
     assert web.requests[-1].headers["If-None-Match"] == '"one"'
 
 
+@pytest.mark.net
 def test_sources_that_cannot_say_whether_they_changed(pulled: Pulled, web: WebServer) -> None:
     pulled.add(CSV.replace("cases.csv", web.url + "/cases.csv"))
     web.answer = lambda request: reply(request, 200, GOOD.encode())
@@ -147,6 +149,7 @@ def test_sources_that_cannot_say_whether_they_changed(pulled: Pulled, web: WebSe
     assert pulled.pull(fetch_uncacheable=True).records == 2
 
 
+@pytest.mark.net
 def test_cached_forever(pulled: Pulled, web: WebServer) -> None:
     pulled.add(CSV.replace("url: cases.csv", f"url: '{web.url}', cache: {{kind: Forever}}"))
     web.answer = lambda request: reply(request, 200, GOOD.encode(), ETag=f'"{len(web.requests)}"')

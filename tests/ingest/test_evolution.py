@@ -155,17 +155,17 @@ def test_a_source_is_fetched_again_where_it_is_another_place(pulled: Pulled) -> 
 
 def test_an_update_during_a_pull_stops_the_pull(pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the old definition made of the rows is not committed after the new one."""
-    from odf_engine.data import slices
+    from odf_engine.ingest import payload
 
     pulled.write("a.csv", "1,a\n")
     pulled.add(ROWS % "a.csv")
-    real = slices.write_slice
+    real = payload.write_slice
 
     def late(*args: Any, **kwargs: Any) -> Any:
         update(pulled, ROWS % "a.csv", "- kind: SetInfo\n  description: new")
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(slices, "write_slice", late)
+    monkeypatch.setattr(payload, "write_slice", late)
     with pytest.raises(Conflict):
         pulled.pull()
     assert pulled.kinds() == ["Seed", "SetPollingSource", "SetInfo"]

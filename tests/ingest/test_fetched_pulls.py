@@ -18,6 +18,8 @@ from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
 from tests.ingest.test_http_resume import ranged
 
+pytestmark = pytest.mark.net
+
 SOURCE = """
 fetch: {{kind: Url, url: "{url}"}}
 read: {{kind: Csv, header: true, schema: ["id BIGINT", "city STRING"]}}

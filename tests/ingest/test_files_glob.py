@@ -31,6 +31,8 @@ from odf_engine.settings import FetchConfig
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
 
+pytestmark = pytest.mark.net
+
 STEP = FilesGlob("in/*.csv")
 
 

@@ -19,6 +19,8 @@ from tests.ingest.fetching import get
 from tests.ingest.ftp_server import Server, ftp_server, make_certificate
 from tests.ingest.recorder import Recorder
 
+pytestmark = pytest.mark.net
+
 BODY = os.urandom(1 << 21)
 MODIFIED = Timestamp.parse("2024-03-01T12:00:00Z")
 

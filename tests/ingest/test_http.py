@@ -21,6 +21,8 @@ from tests.ingest.fetching import HTTP_DATE, MODIFIED, get
 from tests.ingest.ftp_server import make_certificate
 from tests.ingest.recorder import Recorder
 
+pytestmark = pytest.mark.net
+
 
 def test_etag_and_last_modified(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     web.answer = lambda request: reply(request, 200, b"a,b\n", ETag='"one"', Last_Modified=HTTP_DATE)

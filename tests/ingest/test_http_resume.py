@@ -14,6 +14,8 @@ from tests.ingest.conftest import WebServer, reply
 from tests.ingest.fetching import HTTP_DATE, MODIFIED, get
 from tests.ingest.recorder import Recorder
 
+pytestmark = pytest.mark.net
+
 BODY = bytes(range(256)) * 4_000
 OLD = {"Last_Modified": HTTP_DATE}
 

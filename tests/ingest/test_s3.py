@@ -17,6 +17,8 @@ from tests.ingest.fetching import get
 from tests.ingest.recorder import Recorder
 from tests.s3_server import S3Server, refuse, s3_server
 
+pytestmark = pytest.mark.net
+
 BODY = bytes(range(256)) * 80_000  # three ranges
 
 

@@ -20,6 +20,8 @@ from odf_engine.ingest.read.dbf import Column, Table
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from tests.ingest.recorder import Recorder
 
+pytestmark = pytest.mark.net
+
 Files = dict[str, bytes]
 
 

@@ -26,6 +26,8 @@ from tests.ingest.ftp_server import make_certificate
 from tests.ingest.recorder import Recorder
 from tests.sync.hostile_server import Exchange, HostileServer, hostile
 
+pytestmark = pytest.mark.net
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[HostileServer]:

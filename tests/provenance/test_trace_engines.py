@@ -30,6 +30,8 @@ from odf_engine.transform.run import make_request
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 
+pytestmark = pytest.mark.net
+
 CF, CT = 2, 3
 
 

@@ -104,6 +104,7 @@ def bare_environment(tmp_path: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.spark
 def test_a_whole_life_without_java_on_the_machine(tmp_path: Path) -> None:
     folder = tmp_path / "odf"
     folder.mkdir()
@@ -148,6 +149,7 @@ def breaks_with_archive(tmp_path: Path) -> Path:
     return home
 
 
+@pytest.mark.spark
 def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from odf_engine.spark.runtime import class_data_archive
 

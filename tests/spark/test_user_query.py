@@ -223,6 +223,7 @@ EXTERNAL = [
 ]
 
 
+@pytest.mark.net
 def test_xml_in_a_value_requests_nothing(query: Query, server: tuple[str, list[str]]) -> None:
     address, requests = server
     for document in EXTERNAL:

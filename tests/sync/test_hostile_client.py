@@ -20,6 +20,8 @@ from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_files, copy_into, make_root, objects
 from tests.sync.serving_here import Running, served
 
+pytestmark = pytest.mark.net
+
 CONTENT = b"rows of somebody" * 10_000
 NAME = Multihash.sha3_256(CONTENT)
 

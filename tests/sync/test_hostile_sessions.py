@@ -21,6 +21,8 @@ from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import copy_into, describe, make_root, objects
 from tests.sync.serving_here import Running, served
 
+pytestmark = pytest.mark.net
+
 ASK = json.dumps({"begin_after": None, "stop_at": None, "force_update_if_diverged": False}).encode()
 TEXT, BINARY, CLOSE, PING = 0x81, 0x82, 0x88, 0x89
 

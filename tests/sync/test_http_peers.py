@@ -100,6 +100,7 @@ def check(here: Workspace, source: DatasetEntry, url: str, access: RemoteAccess,
         [*repository.datasets()]
 
 
+@pytest.mark.net
 @needs_nginx
 def test_nginx(
     here: Workspace,

@@ -25,6 +25,8 @@ from odf_engine.sync.remotes.http_remote import HttpRemote
 from tests.ingest.ftp_server import make_certificate
 from tests.sync.hostile_server import Exchange, HostileServer, hostile
 
+pytestmark = pytest.mark.net
+
 BLOCK = b"a block, or what looks like one from here"
 DATA = bytes(range(256)) * 4000
 HEAD = Multihash.sha3_256(BLOCK)

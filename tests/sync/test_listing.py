@@ -20,6 +20,8 @@ from tests.sync import builders
 from tests.sync.hostile_server import Behaviour, Exchange, HostileServer, hostile
 from tests.sync.serving_here import served
 
+pytestmark = pytest.mark.net
+
 ID = "did:odf:fed01df230b49615d175307d580c33d6fda61fc7b9aec91df0f5c1a5ebe3b8cbfee02"
 HEAD = "f1620" + "ab" * 32
 JSON = "Content-Type: application/json; charset=utf-8"

@@ -23,6 +23,8 @@ from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 from tests.sync.file_server import Asked, FileServer
 
+pytestmark = pytest.mark.net
+
 ALIAS = DatasetAlias(None, "pulled")
 IMPATIENT = Config(fetch=FetchConfig(retries=0, connect_timeout_seconds=5, read_timeout_seconds=5))
 

@@ -35,6 +35,8 @@ from tests.s3_server import S3Server, refuse, s3_server
 from tests.sync.builders import add_files, add_slices, copy_into, describe, in_base58, make_root
 from tests.sync.pushing import Watching, chain, read_whole, send
 
+pytestmark = pytest.mark.net
+
 LARGE = 12 << 20  # two parts
 
 

@@ -28,6 +28,8 @@ from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, as_old_repository, describe, make_derivative, make_root
 from tests.sync.serving_here import Running, served
 
+pytestmark = pytest.mark.net
+
 
 class Answer(NamedTuple):
     """What a server said."""

@@ -26,7 +26,7 @@ from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, make_root, objects
 from tests.sync.serving_here import served
 
-pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not here")
+pytestmark = [pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not here"), pytest.mark.net]
 
 CONFIG = """
 worker_processes 1; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;

@@ -28,6 +28,8 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.sync.builders import add_slices, copy_into, describe, make_derivative, make_root, objects
 from tests.sync.kamu_like import NEW, OLD, KamuServer
 
+pytestmark = pytest.mark.net
+
 newer_only = pytest.mark.parametrize("node", [NEW], indirect=True)
 
 

@@ -117,6 +117,7 @@ def opened(node: KamuServer, access: RemoteAccess, patience: float) -> Iterator[
     smart.close()
 
 
+@pytest.mark.net
 @batches
 def test_a_server_that_sends_wrong_blocks(here, there, node, remote, access, wrong):
     entry = make_root(there, slices=1)
@@ -129,6 +130,7 @@ def test_a_server_that_sends_wrong_blocks(here, there, node, remote, access, wro
     assert here.datasets() == []
 
 
+@pytest.mark.net
 @pytest.mark.parametrize("step", ["plan", "blocks", "objects"])
 @pytest.mark.parametrize("says", ["<html>", "[]", "7", '{"Ok":[]}', b"{}", "{" * 100_000, '{"Ok":{"x":1}}'])
 def test_a_server_that_talks_nonsense(here, there, node, remote, access, step, says):
@@ -139,6 +141,7 @@ def test_a_server_that_talks_nonsense(here, there, node, remote, access, step, s
     assert here.datasets() == []
 
 
+@pytest.mark.net
 @pytest.mark.parametrize("step", ["plan", "blocks", "objects"])
 def test_a_server_that_says_nothing(here, there, node, hasty, access, step):
     node.store.load(make_root(there, slices=1).dataset.folder)
@@ -148,6 +151,7 @@ def test_a_server_that_says_nothing(here, there, node, hasty, access, step):
     assert here.datasets() == []
 
 
+@pytest.mark.net
 def test_a_server_that_announces_more_than_there_is(here, there, node, remote, access):
     entry = make_root(there, slices=1)
     node.store.load(entry.dataset.folder)
@@ -156,6 +160,7 @@ def test_a_server_that_announces_more_than_there_is(here, there, node, remote, a
     assert objects(pulled(here, remote, access).dataset.folder) == objects(entry.dataset.folder)
 
 
+@pytest.mark.net
 def test_a_server_that_leads_to_another_origin_gets_no_login_there(here, there, node, remote, access):
     entry = make_root(there, slices=1)
     node.store.load(entry.dataset.folder)
@@ -168,6 +173,7 @@ def test_a_server_that_leads_to_another_origin_gets_no_login_there(here, there, 
     assert objects(found.dataset.folder) == objects(entry.dataset.folder)
 
 
+@pytest.mark.net
 @pytest.mark.parametrize("what", ["pull", "push"])
 def test_a_public_server_does_not_lead_into_the_network_around_us(
     here, there, node, remote, access, what, monkeypatch
@@ -182,6 +188,7 @@ def test_a_public_server_does_not_lead_into_the_network_around_us(
     assert not any("/data/" in line for line in node.requests)
 
 
+@pytest.mark.net
 @pytest.mark.parametrize("what", ["pull", "push"])
 def test_a_session_is_not_redirected_to_another_origin(here, there, node, remote, access, what):
     entry = make_root(there, slices=1)
@@ -196,6 +203,7 @@ def test_a_session_is_not_redirected_to_another_origin(here, there, node, remote
         assert other.requests == []
 
 
+@pytest.mark.net
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
@@ -249,6 +257,7 @@ def test_https_stays_https():
     )
 
 
+@pytest.mark.net
 @pytest.mark.parametrize(
     ("url", "kind"), [("file:///etc/passwd", BadData), ("http://127.0.0.1:1/x", SourceUnavailable)]
 )
@@ -260,6 +269,7 @@ def test_a_server_that_leads_nowhere(here, there, node, remote, access, url, kin
     assert here.datasets() == []
 
 
+@pytest.mark.net
 def test_a_server_that_never_comes_to_an_end(here, there, node, remote, access, monkeypatch):
     monkeypatch.setattr(smart_remote, "_MAX_CONFIRMATIONS", 5)
     node.lazy = True
@@ -274,6 +284,7 @@ def test_a_server_that_never_comes_to_an_end(here, there, node, remote, access, 
         pushed(make_root(here), remote, access)
 
 
+@pytest.mark.net
 @pytest.mark.parametrize("says", [None, "<html>", b"", '{"Ok":7}', {"Err": {"Internal": {}}}])
 @pytest.mark.parametrize("step", ["accepted", "metadata", "objects"])
 def test_a_server_that_takes_a_push_wrongly(here, node, hasty, access, step, says):

@@ -35,6 +35,8 @@ from tests.sync.builders import (
 from tests.sync.kamu_like import HEADER, NEW, OLD, Store, Talk, batch, plan, talk, unarchive
 from tests.sync.serving_here import Running, served
 
+pytestmark = pytest.mark.net
+
 NAME = "numbers"
 eras = pytest.mark.parametrize("era", [OLD, NEW])
 

@@ -25,6 +25,8 @@ from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DATA, DERIVATIVE, Deriving
 
+pytestmark = pytest.mark.net
+
 # Much work for each row, so that they take a while.
 SLOW = "sha2(repeat(city, 6000), 512) <> ''"
 ROWS = f"SELECT event_time, x FROM input WHERE {SLOW}"

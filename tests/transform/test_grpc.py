@@ -53,6 +53,7 @@ def served(runtime: SparkRuntime) -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.net
 def test_transactions_over_grpc(deriving: Deriving, served: str) -> None:
     root = deriving.root()
     query = "SELECT event_time, city, x + 1 AS y FROM input WHERE x > 0"
@@ -81,6 +82,7 @@ def test_transactions_over_grpc(deriving: Deriving, served: str) -> None:
         deriving.run(wrong)
 
 
+@pytest.mark.net
 def test_raw_query(served: str, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "in.parquet")
 

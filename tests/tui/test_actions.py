@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS
@@ -50,6 +52,7 @@ def test_validity_follows_the_situation() -> None:
     assert "open_block" not in selected
 
 
+@pytest.mark.app
 async def test_hints_and_help_list_what_is_valid_and_help_runs_it(source: FakeSource) -> None:
     async with driven(source) as drive:
         assert "p pull" in drive.hint()
@@ -75,6 +78,7 @@ async def test_hints_and_help_list_what_is_valid_and_help_runs_it(source: FakeSo
         assert source.link.submitted
 
 
+@pytest.mark.app
 async def test_every_listed_key_does_something_from_every_pane(source: FakeSource) -> None:
     """No key raises, whatever has the focus; each of them either acts or says why not."""
     panes = {action.id for action in ACTIONS if action.scope != ANYWHERE or not action.listed}
@@ -95,6 +99,7 @@ async def test_every_listed_key_does_something_from_every_pane(source: FakeSourc
         await drive.settle()
 
 
+@pytest.mark.app
 async def test_the_palette_finds_actions_datasets_and_themes(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("colon", "=tides")

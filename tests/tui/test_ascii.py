@@ -143,6 +143,7 @@ def test_what_python_makes_of_the_locale_does_not_mislead(locale: dict[str, str]
     assert done.stdout.strip() == characters
 
 
+@pytest.mark.app
 async def test_nothing_else_reaches_the_terminal(source: FakeSource) -> None:
     source.ui = UiConfig(ascii="always")
     async with driven(source, (100, 30)) as drive:

@@ -34,6 +34,8 @@ from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from tests.tui.conftest import Driven
 from tests.tui.test_engine import LonelySource, add_rows
 
+pytestmark = pytest.mark.app
+
 Damage = Callable[[DatasetEntry], None]
 
 

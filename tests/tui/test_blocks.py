@@ -29,6 +29,8 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.fake_blocks import fake_line, hash_of
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 AIR = "did:odf:port-haven.air-readings"
 SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")

@@ -14,6 +14,8 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 from tests.tui.fake_columns import graph
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 

@@ -34,6 +34,8 @@ from odf_tui.widgets.row_table import ColumnArrangement, MarkedRows, RowTable, l
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import SYSTEM, FakeSource, Rows
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 AIR = "did:odf:port-haven.air-readings"
 HOUR = 3_600_000

@@ -22,6 +22,8 @@ from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_pictures import compare
 
+pytestmark = pytest.mark.app
+
 TIDES = "did:odf:harbour.tides"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from odf_tui.features.definitions.manifest_dialogs import AddDialog, manifest_files
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
@@ -11,6 +13,7 @@ from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 
 
+@pytest.mark.app
 async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
     folder = source.folder / "manifests"
     (folder / "bad.yaml").write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")

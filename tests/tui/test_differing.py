@@ -20,6 +20,8 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 from tests.tui.test_looking import SIZES, ends, job_of
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 AIR = "did:odf:port-haven.air-readings"
 NAME = "port-haven.air-readings"

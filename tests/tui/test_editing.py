@@ -107,6 +107,7 @@ def hinted(drive: Driven, text: str) -> Callable[[], bool]:
     return lambda: text in drive.hint()
 
 
+@pytest.mark.app
 async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace, typist: Typist) -> None:
     async with opened(workspace) as drive:
         # A mistake, whose line the second opening is told; then corrected.
@@ -167,6 +168,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "gauges")
 
 
+@pytest.mark.app
 async def test_editors_that_do_not_do_their_work(
     workspace: Workspace, typist: Typist, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +309,7 @@ def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
         controller.create(tmp_path / "nowhere", "push", "x")
 
 
+@pytest.mark.app
 async def test_a_definition_is_edited_and_only_what_differs_is_appended(
     workspace: Workspace, typist: Typist
 ) -> None:

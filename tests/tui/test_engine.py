@@ -100,6 +100,7 @@ class LonelySource(WorkspaceGateway):
         return FakeLink(FakeSource(self.folder))
 
 
+@pytest.mark.app
 async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> None:
     app = Workstation(LonelySource(workspace))
     async with app.run_test(size=(120, 36)) as pilot:
@@ -123,7 +124,10 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
         await drive.press("2", "enter")
         assert "kind: AddData" in drive.text()
         assert "start: 2000" in drive.text()
-        await drive.press("escape", "slash", "=schema", "enter", "enter")
+        await drive.press("escape", "slash", "=schema", "enter")
+        view = drive.bench.blocks_pane.view
+        await drive.until(lambda: view.block is not None and view.block.event == "SetDataSchema")
+        await drive.press("enter")
         assert "kind: SetDataSchema" in drive.text()
         await drive.press("escape", "escape", "1", "enter")
         assert "file:sources/boats.csv" in drive.text()

@@ -20,6 +20,7 @@ from tests.tui.test_editing import manifests, opened, workspace  # noqa: F401 (a
 from tests.tui.test_graph import SIZES, compare
 
 
+@pytest.mark.app
 async def test_an_empty_workspace_offers_the_demo(source: FakeSource) -> None:
     source.rows_, source.known, source.journal = [], [], []
     for size in SIZES:

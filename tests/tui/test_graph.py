@@ -68,6 +68,7 @@ def busy(source: FakeSource) -> None:
     source.changed(source.job(JobState.queued, "visits-by-day"))
 
 
+@pytest.mark.app
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "160x50"])
 async def test_every_state_in_the_graph_and_in_the_list(source: FakeSource, size: tuple[int, int]) -> None:
     busy(source)
@@ -95,6 +96,7 @@ async def test_every_state_in_the_graph_and_in_the_list(source: FakeSource, size
         compare(drive, "list")
 
 
+@pytest.mark.app
 async def test_the_graph_with_what_runs(source: FakeSource) -> None:
     for size in SIZES:
         async with driven(source, size) as drive:
@@ -107,6 +109,7 @@ async def test_the_graph_with_what_runs(source: FakeSource) -> None:
             compare(drive, "filtered")
 
 
+@pytest.mark.app
 async def test_progress_is_told_where_there_is_room_and_nothing_moves(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         before = drive.text().splitlines()
@@ -125,6 +128,7 @@ async def test_progress_is_told_where_there_is_room_and_nothing_moves(source: Fa
         await drive.until(lambda: "harbour.tides ▸ 1.2M rows" in drive.text())
 
 
+@pytest.mark.app
 async def test_lineage_stands_out_without_colours(source: FakeSource) -> None:
     async with driven(source, (120, 36)) as drive:
         await drive.press("l")  # air-by-day
@@ -167,6 +171,7 @@ def _no_jobs():
     return JobBook()
 
 
+@pytest.mark.app
 async def test_the_list_has_the_same_selection_and_sorts(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
         pane = drive.bench.datasets_pane
@@ -239,6 +244,7 @@ def test_kinds_and_states_come_into_the_filter_and_go_out_of_it() -> None:
     assert matches(parse_filter("kind:push"), push, Health.new)
 
 
+@pytest.mark.app
 async def test_a_filter_by_state_follows_the_states(source: FakeSource) -> None:
     async with driven(source, (120, 36)) as drive:
         await drive.press("slash", "=state:running", "enter")
@@ -251,6 +257,7 @@ async def test_a_filter_by_state_follows_the_states(source: FakeSource) -> None:
         assert "air-by-day" in drive.text()
 
 
+@pytest.mark.app
 async def test_the_card_tells_of_progress_and_of_the_last_verification(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
         assert "verified   2024-03-11 09:00, not all that it has now" in drive.text()

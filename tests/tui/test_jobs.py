@@ -41,6 +41,8 @@ from odf_tui.text.job_text import (
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 READINGS = "port-haven.air-readings"
 

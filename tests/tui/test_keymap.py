@@ -92,6 +92,7 @@ def test_keys_are_settings(tmp_path: Path) -> None:
     assert load(path).ui.keys == {"zoom": ["Z", "f1"]}
 
 
+@pytest.mark.app
 async def test_changed_keys_work_and_are_shown(source: FakeSource) -> None:
     source.ui = UiConfig(keys={"pull": "ctrl+l", "zoom": "Z", "xyzzy": "x", "pane_2": "alt+2"})
     async with driven(source) as drive:

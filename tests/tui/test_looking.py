@@ -32,6 +32,8 @@ from odf_tui.widgets.row_table import load_window
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 AIR = "did:odf:port-haven.air-readings"
 SIZES = [(80, 24), (160, 50)]

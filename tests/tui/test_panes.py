@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobProgress, JobState, Pull, Verify
@@ -10,6 +11,8 @@ from odf_tui.panes.blocks.view import PAGE
 from odf_tui.state.model import Health, in_dependency_order
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset, progress
+
+pytestmark = pytest.mark.app
 
 
 async def test_the_selection_in_the_graph_moves_the_other_panes(source: FakeSource) -> None:

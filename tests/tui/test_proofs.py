@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from odf_engine.errors import NotFound
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.timestamp import Timestamp
@@ -22,6 +24,7 @@ from tests.tui.test_blocks import AIR, verified
 from tests.tui.test_engine import MANIFEST
 
 
+@pytest.mark.app
 async def test_a_block_is_signed_after_a_question(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("2", "S")
@@ -49,6 +52,7 @@ async def test_a_block_is_signed_after_a_question(source: FakeSource) -> None:
         assert drive.text().index("≠ slice-offsets") < drive.text().index(f"{PROVEN} signed by its owner")
 
 
+@pytest.mark.app
 async def test_nobody_signs_without_the_key(source: FakeSource) -> None:
     source.owned = False
     async with driven(source) as drive:

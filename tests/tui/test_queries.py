@@ -18,6 +18,8 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 from tests.tui.test_editing import Typist, hinted, named, typist
 
+pytestmark = pytest.mark.app
+
 __all__ = ["typist"]
 
 DAYS = "did:odf:air-by-day"

@@ -19,6 +19,8 @@ from odf_tui.actions import table
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
+pytestmark = pytest.mark.app
+
 PRESSES = 500
 LEAVING = {"q", "ctrl+q", "ctrl+c"}
 TYPED = [*string.ascii_letters, *string.digits, "space", "backspace", "minus", "full_stop", "less_than_sign"]

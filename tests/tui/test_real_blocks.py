@@ -157,6 +157,7 @@ def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
         source.block_bytes(name, line.hash)
 
 
+@pytest.mark.app
 async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
     boats = workspace.resolve("boats").dataset
     hashes = [str(row.hash) for row in boats.list_blocks(20)]

@@ -15,6 +15,8 @@ from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
+pytestmark = pytest.mark.app
+
 
 def test_shares_stay_within_limits() -> None:
     shares = PaneShares()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobState, Pull, Search
@@ -29,6 +30,8 @@ from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_sharing import compare, until_asked
+
+pytestmark = pytest.mark.app
 
 AT = "2024-03-11T09:00:02Z"
 BASE = "https://hospital.example/data/"

@@ -46,6 +46,8 @@ from odf_tui.widgets.dialogs import (
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SIZES = [(80, 24), (160, 50)]
 HOSPITAL = "https://hospital.example/data/visits/"

@@ -31,6 +31,8 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_pictures import GOLDEN
 
+pytestmark = pytest.mark.app
+
 
 @pytest.fixture(autouse=True)
 def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

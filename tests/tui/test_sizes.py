@@ -13,6 +13,8 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import HAVEN, FakeSource, dataset
 from tests.tui.test_pictures import GOLDEN
 
+pytestmark = pytest.mark.app
+
 SMALLEST, LARGEST = (20, 5), (300, 100)
 OPENS = {
     "nothing": (),

@@ -15,6 +15,8 @@ from odf_tui.features.sql.sql_editor import SqlPanel, aliases, complete
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
 

@@ -226,6 +226,7 @@ def test_there_are_dark_light_loud_and_plain_ones() -> None:
     assert themes.load("sixteen").ansi
 
 
+@pytest.mark.app
 @pytest.mark.usefixtures("many_colours")
 async def test_ones_own_theme_is_shown(source: FakeSource, own: Path) -> None:
     (own / "night.toml").write_text(TIDE.replace("#10161d", "#000011"))
@@ -236,6 +237,7 @@ async def test_ones_own_theme_is_shown(source: FakeSource, own: Path) -> None:
         assert "night" in drive.app.theme_names
 
 
+@pytest.mark.app
 @pytest.mark.usefixtures("many_colours")
 async def test_panes_wear_the_colours_of_the_theme_at_once(source: FakeSource) -> None:
     async with driven(source) as drive:
@@ -266,6 +268,7 @@ def hard_to_read(drive: Driven, colours: int) -> list[str]:
     return found
 
 
+@pytest.mark.app
 @pytest.mark.parametrize(("name", "colours"), [("ember", 2**24), ("paper", 256), ("tide", 16)])
 async def test_everything_on_the_screen_is_readable(
     source: FakeSource, name: str, colours: int, monkeypatch: pytest.MonkeyPatch
@@ -289,6 +292,7 @@ async def test_everything_on_the_screen_is_readable(
             assert hard_to_read(drive, colours) == [], keys
 
 
+@pytest.mark.app
 @pytest.mark.parametrize("name", ["mine", "tide"])
 async def test_a_theme_that_cannot_be_read_falls_back_and_says_so(
     source: FakeSource, own: Path, name: str
@@ -303,6 +307,7 @@ async def test_a_theme_that_cannot_be_read_falls_back_and_says_so(
         assert name not in drive.app.theme_names
 
 
+@pytest.mark.app
 async def test_other_broken_themes_are_one_notice(source: FakeSource, own: Path) -> None:
     (own / "one.toml").write_text("dark")
     (own / "two.toml").write_text("dark")
@@ -315,6 +320,7 @@ async def test_other_broken_themes_are_one_notice(source: FakeSource, own: Path)
         assert drive.app.theme == "tide"
 
 
+@pytest.mark.app
 async def test_a_theme_that_is_not_there_is_said(source: FakeSource) -> None:
     source.theme = "mauve"  # type: ignore[misc]
     async with driven(source, (200, 36)) as drive:
@@ -322,6 +328,7 @@ async def test_a_theme_that_is_not_there_is_said(source: FakeSource) -> None:
         assert "paper" in drive.hint()
 
 
+@pytest.mark.app
 async def test_the_themes_of_textual_do_not_crash_us(source: FakeSource) -> None:
     app = Workstation(source)
     async with app.run_test(size=(80, 24)) as pilot:

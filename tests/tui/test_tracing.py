@@ -18,6 +18,8 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 from tests.tui.fake_tracing import AIR, DAYS, STATIONS
 
+pytestmark = pytest.mark.app
+
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 SIZES = [(80, 24), (160, 50)]
 

@@ -81,6 +81,7 @@ def test_a_transaction_says_what_it_could_not_show() -> None:
     assert texts[-1].endswith("SELECT 1")
 
 
+@pytest.mark.app
 async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource) -> None:
     parts = (
         TransactionInput(AIR, "port-haven.air-readings", "air", (1200, 2399), 6, 4),
@@ -124,6 +125,7 @@ async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource
         assert drive.app.screen is bench
 
 
+@pytest.mark.app
 async def test_a_diverged_dataset_is_made_anew_after_its_name_was_typed(source: FakeSource) -> None:
     rows = [
         replace(row, diverged=("port-haven.stations",)) if row.id == DAYS else row for row in source.rows_
@@ -259,6 +261,7 @@ def transact(long: DatasetEntry, boats: DatasetEntry) -> None:
     long.dataset.commit([event], system_time=Timestamp.now(), expected_head=state.head, checkpoint=staged)
 
 
+@pytest.mark.app
 async def test_transactions_of_a_workspace(workspace: Workspace) -> None:
     app = Workstation(LonelySource(workspace))
     async with app.run_test(size=(100, 40)) as pilot:

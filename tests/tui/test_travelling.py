@@ -28,6 +28,8 @@ from tests.tui.fake_blocks import hash_of
 from tests.tui.fake_looks import FakeTimeline
 from tests.tui.test_data import dataset, harbour, stored
 
+pytestmark = pytest.mark.app
+
 __all__ = ["dataset", "harbour"]
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

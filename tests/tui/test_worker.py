@@ -21,6 +21,8 @@ from odf_tui.state.model import DatasetRow
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource, dataset
 
+pytestmark = pytest.mark.app
+
 PROGRAMS = Path(__file__).resolve().parents[1] / "coordinator" / "programs.py"
 
 # What a dataset is called says what its job does, see the programs.

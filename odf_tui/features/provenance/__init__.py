@@ -1,1 +1,1 @@
-"""Where a row or value comes from."""
+"""Provenance of rows and values."""

@@ -1,0 +1,1 @@
+"""The four panes: a view and a controller each, and their layout."""
