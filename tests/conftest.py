@@ -26,18 +26,18 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-_MOST_PROCESSES = 4
+_MAX_PROCESSES = 4
 _LASTING = ("runtime", "demo")
 """Expensive fixtures that last until their process ends, all with Spark. Tests of a folder that use one of
 them run in the same process."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process for each core; none beside this one for a few files, or where there is one core."""
+    """Use one process more than there are cores, since tests wait at times; one for single files or one core."""
     if any(".py" in argument for argument in config.args):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, _MOST_PROCESSES) if cores > 1 else 0
+    return min(cores + 1, _MAX_PROCESSES) if cores > 1 else 0
 
 
 @pytest.hookimpl(tryfirst=True)
