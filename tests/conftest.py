@@ -33,7 +33,7 @@ them run in the same process."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Use one process more than there are cores, since tests wait at times; one for single files or one core."""
+    """Use one process more than there are cores, since tests wait at times; only one for single files."""
     if any(".py" in argument for argument in config.args):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
