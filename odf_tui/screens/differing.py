@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import Diff, Export
 from odf_engine.errors import OdfError
 from odf_engine.views.diff import Difference
-from odf_tui.features.export import export_summary
 from odf_tui.screens.places import Navigator
 from odf_tui.screens.waiting import JobsClient, LeftRunning
 from odf_tui.state.model import BlockFilter, DatasetRow
@@ -144,4 +143,6 @@ class DifferingPart(JobsClient, Navigator):
         except LeftRunning:
             self.notify_line(f"{order.path.name} is being written: pane 4 says when it is there")
             return
+        from odf_tui.features.export import export_summary  # deferred: after the first paint
+
         self.notify_line(export_summary(result))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual import on
+from textual.message import Message
 
-from odf_engine.coordinator.protocol import Job
+from odf_engine.coordinator.protocol import Job, Request
 from odf_engine.errors import OdfError
-from odf_tui.panes.jobs.log_screen import LogSaved, RequestRead, WrittenRead
 from odf_tui.screens.pane_datasets import DatasetsPart
 from odf_tui.state.job_book import WrittenBlock, file_name
 from odf_tui.state.model import Target
@@ -19,6 +20,34 @@ from odf_tui.widgets.status_bar import Notice
 
 if TYPE_CHECKING:
     from odf_tui.panes.jobs.log_screen import LogScreen
+
+
+@dataclass
+class LogSaved(Message):
+    """A log was written to a file: path and lines; ``there`` if the file exists already."""
+
+    path: str
+    lines: int
+    there: bool = False
+    error: str = ""
+
+
+@dataclass
+class WrittenRead(Message):
+    """The blocks that a job wrote were read."""
+
+    job: Job
+    blocks: list[WrittenBlock]
+    error: str = ""
+
+
+@dataclass
+class RequestRead(Message):
+    """The request of a job was read, to submit it again."""
+
+    job: Job
+    request: Request | None
+    error: str = ""
 
 
 class JobVerbs(DatasetsPart):

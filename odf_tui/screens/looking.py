@@ -13,7 +13,6 @@ import msgspec
 from odf_engine.coordinator.protocol import BuildProjection, ComputeStatistics, Export
 from odf_engine.coordinator.results import ProjectionResult
 from odf_engine.errors import OdfError
-from odf_tui.features.export import export_summary
 from odf_tui.panes.data.view import QUERY, STATE
 from odf_tui.screens.places import Navigator
 from odf_tui.screens.waiting import JobsClient, LeftRunning
@@ -227,6 +226,8 @@ class LookingPart(JobsClient, Navigator):
             await asyncio.to_thread(self.source.unspool, spooled)
             raise
         await asyncio.to_thread(self.source.unspool, spooled)
+        from odf_tui.features.export import export_summary  # deferred: after the first paint
+
         self.notify_line(export_summary(result))
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from odf_engine.coordinator.protocol import Trace
 from odf_engine.errors import OdfError
 from odf_engine.provenance.model import TraceStep
-from odf_tui.features.provenance.trace_tree import TraceSession
 from odf_tui.panes.data.view import QUERY
 from odf_tui.screens.reading_blocks import BlockReading
 from odf_tui.screens.waiting import JobsClient
@@ -20,6 +19,7 @@ from odf_tui.text.format import error_with_hint, format_bytes
 
 if TYPE_CHECKING:
     from odf_tui.features.provenance.trace_screen import TraceBase
+    from odf_tui.features.provenance.trace_tree import TraceSession
     from odf_tui.gateway.row_window import RowWindow
 
 _FORMS: Final = (
@@ -61,6 +61,8 @@ class TracingPart(JobsClient, BlockReading):
 
         offset, value = await asyncio.to_thread(read)
         ours = value not in window.system_columns[:3]
+        from odf_tui.features.provenance.trace_tree import TraceSession  # deferred: after the first paint
+
         self._show_trace(TraceSession(dataset, name, offset, value, self.source.rows, ours=ours))
 
     def _show_trace(self, inquiry: TraceSession) -> None:

@@ -17,11 +17,11 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Job, JournalEvent, Request
+from odf_engine.coordinator.protocol import Job, JournalEvent
 from odf_tui.gateway.protocol import Gateway
 from odf_tui.panes.jobs.view import Gauges, LogLines, end_of
 from odf_tui.services.controller import Reader
-from odf_tui.state.job_book import Entry, LogPage, LogWindow, WrittenBlock, format_log_line, log_search_text
+from odf_tui.state.job_book import Entry, LogPage, LogWindow, format_log_line, log_search_text
 from odf_tui.text.format import printable
 from odf_tui.text.job_text import JobRates, throughput
 from odf_tui.widgets.dialogs import OverlayScreen
@@ -38,34 +38,6 @@ class LogPageRead(Message):
     place: str
     page: LogPage | None
     line: int = 0
-    error: str = ""
-
-
-@dataclass
-class LogSaved(Message):
-    """A log was written to a file, with so many lines; ``there``: the file is there already."""
-
-    path: str
-    lines: int
-    there: bool = False
-    error: str = ""
-
-
-@dataclass
-class WrittenRead(Message):
-    """The blocks that a job wrote were read."""
-
-    job: Job
-    blocks: list[WrittenBlock]
-    error: str = ""
-
-
-@dataclass
-class RequestRead(Message):
-    """What a job was asked to do was read, to be asked again."""
-
-    job: Job
-    request: Request | None
     error: str = ""
 
 
