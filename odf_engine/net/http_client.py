@@ -550,7 +550,7 @@ def is_temporary(status: int) -> bool:
 
 
 def _encode_url(url: str) -> str:
-    """Return a URL as it is sent: ASCII only, without login and fragment.
+    """Return the URL of a request: ASCII only, without login and fragment.
 
     Raises:
         ValueError: the host has no ASCII form, or the port is invalid.

@@ -77,7 +77,7 @@ def normalize_url(text: str) -> str:
 
 
 def _netloc(scheme: str, parts: SplitResult, port: int | None) -> str:
-    """Return host and port. A content identifier is case-sensitive, and stays as it is."""
+    """Return host and port. A content identifier is case-sensitive, and is not changed."""
     if not scheme.endswith(("http", "https")):
         return parts.netloc
     return _host(parts) + ("" if port in (None, _PORTS[scheme.rpartition("+")[2]]) else f":{port}")

@@ -42,7 +42,7 @@ class PushResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class RemoteWithPush(Protocol):
-    """A remote with a push protocol of its own."""
+    """A remote with its own push protocol."""
 
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int

@@ -184,7 +184,7 @@ class _Connection(web.RequestHandler):
 
 
 _GRACE_SECONDS: Final = 8.0
-"""Maximum time in seconds for running transfers after the server was told to stop."""
+"""Maximum time in seconds for running transfers after the stop of the server was requested."""
 _BACKLOG: Final = 512
 _THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
 
