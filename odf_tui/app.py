@@ -18,19 +18,18 @@ from textual.theme import Theme
 
 from odf_engine.errors import OdfError
 from odf_tui.gateway.protocol import Gateway
-from odf_tui.screens.workbench import Workbench
 from odf_tui.state.app_state import EarlyReads
 from odf_tui.theming import terminal, themes
 from odf_tui.theming.themes import EightBitColours
 from odf_tui.widgets.pane_frame import ThinScrollBar
 from odf_tui.widgets.status_bar import Notice
+from odf_tui.workbench import Workbench
 
 
 class Workstation(App[None], inherit_bindings=False):
     """The workstation.
 
     Attributes:
-        painted: called after the first paint.
         farewell: what to print on the terminal after it is closed.
         palette: the styles of the current theme, see ``themes.palette``.
     """
@@ -50,11 +49,10 @@ class Workstation(App[None], inherit_bindings=False):
         super().__init__()
         ScrollBar.renderer = ThinScrollBar
         self.source = source
-        self.painted = painted
         self.farewell = ""
         self.theme_names = themes.names()
         self.palette = themes.Palette({})
-        self._early = early
+        self._early, self._painted = early, painted
         self._few_colours = self.no_color or self.console.color_system in (None, "standard")
         self._nearest = EightBitColours(enabled=self.console.color_system == "256" and not self.no_color)
         self._filters.append(self._nearest)
@@ -79,7 +77,7 @@ class Workstation(App[None], inherit_bindings=False):
 
     def get_default_screen(self) -> Workbench:
         """The workbench, made for the size of the terminal: the first layout is the last."""
-        bench = Workbench(self.source, self._early)
+        bench = Workbench(self.source, self._early, self._painted)
         for breakpoints, cells in (
             (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
             (bench.VERTICAL_BREAKPOINTS, self.size.height),
@@ -114,6 +112,11 @@ class Workstation(App[None], inherit_bindings=False):
         self.stylesheet.read(Path(__file__).with_name("dialogs.tcss"))
 
     @property
+    def current_theme_name(self) -> str:
+        """The theme in use."""
+        return self.theme
+
+    @property
     def bench(self) -> Workbench:
         """The workbench, whatever is above it."""
         return next(screen for screen in self.screen_stack if isinstance(screen, Workbench))
@@ -137,7 +140,7 @@ class Workstation(App[None], inherit_bindings=False):
         except OdfError as error:
             self._complaint = _complaint(error)
             if self.is_running:
-                self.bench.notify_line(self._complaint, "warn")
+                self.bench.notice(self._complaint, "warn")
             return False
         self._take(theme)
         return True
@@ -154,9 +157,10 @@ class Workstation(App[None], inherit_bindings=False):
 
     def copy(self, text: str) -> str:
         """Copies a text, and says by which way."""
-        return terminal.copy(text, self._write, self.source.folder / ".odf" / "cache")
+        return terminal.copy(text, self.write, self.source.folder / ".odf" / "cache")
 
-    def _write(self, sequence: str) -> None:
+    def write(self, sequence: str) -> None:
+        """Write a control sequence to the terminal."""
         if self._driver is not None:
             self._driver.write(sequence)
 
@@ -179,7 +183,7 @@ class Workstation(App[None], inherit_bindings=False):
 
     def action_leave(self) -> None:
         """Leaves from wherever."""
-        self.bench.do_quit()
+        self.bench.perform("quit")
 
     def leave(self, jobs: Sequence[str]) -> None:
         """Leaves, and says which jobs go on."""

@@ -21,6 +21,8 @@ from odf_engine.workspace.column_lineage import (
     is_source,
     source_id,
 )
+from odf_tui.panes.data.view import DataPane
+from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint, fit_width, printable
 from odf_tui.text.lineage_text import HOW_WORDS, SHORT, column_name, dataset_title, source_name
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog
@@ -526,3 +528,31 @@ class ColumnScreen(Dialog[str]):
         lines = ["".join(text for text, _ in line).strip() for line in self._about.given]
         if lines:
             self._copy("columns", "\n".join(lines))
+
+
+class ColumnLineageController(Controller):
+    """Shows the column lineage of the selected dataset."""
+
+    def show_column_lineage(self) -> None:
+        """Show the columns of the selected dataset, from the column under the cursor of the data pane."""
+        row = self.state.row
+        if row is None:
+            return
+
+        async def read(dataset: str) -> ColumnGraph:
+            return await asyncio.to_thread(self.gateway.column_graph, dataset)
+
+        def closed(dataset: str | None) -> None:
+            if dataset is not None and dataset != row.id:
+                self.navigator.select_dataset(dataset)
+
+        screen = ColumnScreen(row.id, row.name, self._column_of(row.id), read, self.host.copy_text)
+        self.host.open(screen, closed)
+
+    def _column_of(self, dataset: str) -> str | None:
+        """Return the column under the cursor, if the data pane has the focus and shows all rows."""
+        pane = self.host.widget(DataPane)
+        if self.state.pane != "data" or pane.window is None or not pane.shows(dataset):
+            return None
+        names = pane.window.columns.names
+        return names[pane.view.column] if pane.view.column < len(names) else None

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec.structs import replace
 from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
@@ -13,12 +14,26 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
+from odf_engine.coordinator.protocol import Diff, Export
+from odf_engine.errors import OdfError
 from odf_engine.views.diff import CHANGE_COLUMN, Difference
 from odf_tui.gateway.row_window import RowWindow, UnreadableRange, read_part
+from odf_tui.services.controller import Controller
+from odf_tui.services.jobs_client import LeftRunning
+from odf_tui.state.model import BlockFilter, DatasetRow
 from odf_tui.text import diff_text
 from odf_tui.text.diff_text import ARROW, SIGNS, STYLES, DiffRowFormatter
-from odf_tui.text.format import NULL, Span, error_with_hint, fit_width, printable
-from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, TextDialog
+from odf_tui.text.format import (
+    NULL,
+    Span,
+    error_with_hint,
+    fit_width,
+    format_count,
+    format_time,
+    printable,
+)
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog, PickerDialog, TextDialog, TimeDialog
 from odf_tui.widgets.line_view import StaticLines
 from odf_tui.widgets.row_table import LoadedWindow, RowTable, load_window
 
@@ -281,3 +296,125 @@ def _no_rows(found: Difference) -> list[list[Span]]:
 
 def _said(text: str | None) -> str:
     return NULL if text is None else printable(text)
+
+
+_MAX_BLOCKS: Final = 1000
+_SUBJECTS: Final = (
+    Choice("before", "what it was before its newest data came", ("p",), "p"),
+    Choice("block", "what it was at a block …", ("b",), "b"),
+    Choice("time", "what it was at a time …", ("t",), "t"),
+    Choice("other", "another dataset …", ("o",), "o"),
+)
+
+
+class DatasetDiffController(Controller):
+    """Compares the selected dataset with an earlier version of it, or with another dataset."""
+
+    def show_differences(self) -> None:
+        """Compare the selected dataset with what the user chooses, and show the differences."""
+        row = self.state.row
+        if row is not None:
+            self.host.start(self._show_differences(row))
+
+    async def _show_differences(self, row: DatasetRow) -> None:
+        request = await self._choose_comparison(row)
+        while request is not None:
+            try:
+                found = await self.jobs.outcome(request, row.name, f"Comparing {row.name}", leaves=True)
+            except LeftRunning:
+                self.host.notice(f"{row.name} is being compared: d shows it once that is done")
+                return
+            answer = await self._show(row, found)
+            if answer == "key":
+                key = await self._choose_key(found)
+                request = replace(request, key=key) if key else request
+            elif answer == "again":
+                request = await self._choose_comparison(row)
+            else:
+                if answer == "export":
+                    await self._export(row, found)
+                return
+
+    async def _show(self, row: DatasetRow, found: Difference) -> str | None:
+        """Show a difference. Returns the next step; None if the screen was closed."""
+
+        def load() -> DifferenceScreen:
+            window = DiffWindow(found, self.gateway.file_rows(row.id, found.file))
+            names = dict.fromkeys((found.old.name, found.new.name))
+            title = f"Differences: {' and '.join(names)}"
+            return DifferenceScreen(title, window, open_difference(window), self.host.copy_text)
+
+        return await self.host.ask(await asyncio.to_thread(load))
+
+    # --- What to compare ---
+
+    async def _choose_comparison(self, row: DatasetRow) -> Diff | None:
+        subject = await self.host.ask(PickerDialog(f"Compare {row.name} with", _SUBJECTS, typing=False))
+        if subject == "before":
+            return Diff(row.id)
+        if subject == "other":
+            other = await self._choose_dataset(row)
+            return None if other is None else Diff(row.id, other)
+        if subject is None:
+            return None
+        at = await (self._choose_block(row) if subject == "block" else self._choose_time(row))
+        return None if at is None else Diff(row.id, as_at=at)
+
+    async def _choose_dataset(self, row: DatasetRow) -> str | None:
+        others = [each for each in self.state.datasets if each.id != row.id and not each.missing]
+        if not others:
+            raise OdfError("there is no other dataset in this workspace")
+        choices = [Choice(each.id, each.name, remark=f"{format_count(each.records)} rows") for each in others]
+        return await self.host.ask(PickerDialog(f"Compare {row.name} with", choices, typing=True))
+
+    async def _choose_block(self, row: DatasetRow) -> str | None:
+        page = await asyncio.to_thread(self.gateway.blocks, row.id, None, _MAX_BLOCKS, BlockFilter())
+        lines = [line for line in reversed(page.lines) if not line.broken]
+        choices = [
+            Choice(
+                line.hash,
+                f"{format_count(line.sequence_number)}  {format_time(line.time)}  {line.event}",
+                remark=printable(line.summary),
+            )
+            for line in lines[1:]  # the newest block is what it is compared with
+        ]
+        if not choices:
+            raise OdfError(f"{row.name} has no earlier block")
+        return await self.host.ask(PickerDialog(f"{row.name}: since which block?", choices, typing=True))
+
+    async def _choose_time(self, row: DatasetRow) -> str | None:
+        return await self.host.ask(
+            TimeDialog(f"{row.name}: since when?", "what was known of it at that time")
+        )
+
+    async def _choose_key(self, found: Difference) -> list[str] | None:
+        from odf_tui.panes.data.row_dialogs import KeyColumnsDialog  # deferred: loads faster
+
+        columns = [
+            (each.name, each.new_type)
+            for each in found.columns
+            if each.old_type and each.new_type is not None
+        ]
+        if not columns:
+            raise OdfError("there are no columns that both have")
+        return await self.host.ask(KeyColumnsDialog("Compare by which key?", columns, found.key))
+
+    # --- Files ---
+
+    async def _export(self, row: DatasetRow, found: Difference) -> None:
+        from odf_tui.features.export import ExportDialog, export_summary
+
+        words = f"all {format_count(found.rows)} rows that differ"
+        short = f"{row.name.rpartition('/')[2].rpartition('.')[2]}-diff"
+        options = await self.host.ask(ExportDialog("Export what differs", [words], short, system=False))
+        if options is None:
+            return
+        request = Export(
+            "", str(options.path), format=options.format, file=found.file, replace=options.replace
+        )
+        try:
+            result = await self.jobs.outcome(request, row.name, "Exporting what differs", leaves=True)
+        except LeftRunning:
+            self.host.notice(f"{options.path.name} is being written: pane 4 says when it is there")
+            return
+        self.host.notice(export_summary(result))

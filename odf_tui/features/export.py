@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 from textual import events
@@ -14,7 +15,14 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widgets import Input
 
+from odf_engine.coordinator.protocol import Export
 from odf_engine.coordinator.results import ExportResult
+from odf_engine.errors import OdfError
+from odf_tui.gateway.row_window import RowPrefix, RowWindow
+from odf_tui.panes.data.view import QUERY, STATE, TIME, DataPane, TableView
+from odf_tui.services.controller import Controller
+from odf_tui.services.jobs_client import LeftRunning
+from odf_tui.state.model import DatasetRow
 from odf_tui.text.format import Span, ellipsize_middle, format_bytes, format_count, printable
 from odf_tui.widgets.dialogs import ConfirmDialog, Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines
@@ -199,3 +207,118 @@ class ExportDialog(Dialog[ExportOptions]):
     def _end(self, path: Path, *, replace: bool) -> None:
         rows, form, columns = self._options.chosen
         self.dismiss(ExportOptions(rows, FORMATS[form][0], columns == 0, path, replace))
+
+
+# --- Controller ------------------------------------------------------------------------------------
+
+
+_WORDS: Final = {STATE: "current state", QUERY: "result of the query"}
+
+
+class ExportableRows(msgspec.Struct, frozen=True):
+    """Rows that can be exported.
+
+    Attributes:
+        words: describes them.
+        window: the table that has them; None: the dataset.
+        ranges: their numbers: from a row to the one after the last; empty: all rows of the table.
+    """
+
+    words: str
+    window: Any = None
+    ranges: list[tuple[int, int]] = []
+
+
+class ExportController(Controller):
+    """Writes rows to files."""
+
+    def export_rows(self) -> None:
+        """Export rows of the selected dataset, or of what the data pane shows."""
+        row = self.state.row
+        if row is None:
+            return
+        pane = self.host.widget(DataPane)
+        choices = exportable_rows(row, pane)
+        dataset, name = subject_of(row, pane.front_view)
+        short = name.rpartition("/")[2].rpartition(".")[2] if dataset else "result"
+        words = [each.words for each in choices]
+        dialog = ExportDialog(f"Export {name}", words, short, system=_has_system_columns(pane.window))
+
+        def closed(options: ExportOptions | None) -> None:
+            if options is not None:
+                self.host.start(self._export(dataset, name, choices[options.rows], options))
+
+        self.host.open(dialog, closed)
+
+    async def _export(self, dataset: str, name: str, rows: ExportableRows, options: ExportOptions) -> None:
+        file = file_of(rows.window)
+        spooled = ""
+        if rows.window is not None and file is None:
+            file = spooled = await asyncio.to_thread(self.gateway.spool, rows.window)
+        request = Export(
+            dataset,
+            str(options.path),
+            format=options.format,
+            file=file,
+            ranges=sorted(rows.ranges),
+            system=options.system,
+            replace=options.replace,
+        )
+        try:
+            result = await self.jobs.outcome(request, name, f"Exporting {name}", leaves=True)
+        except LeftRunning:  # the job still reads the spooled file
+            self.host.notice(f"{options.path.name} is being written: pane 4 says when it is there")
+            return
+        except OdfError:
+            await asyncio.to_thread(self.gateway.unspool, spooled)
+            raise
+        await asyncio.to_thread(self.gateway.unspool, spooled)
+        self.host.notice(export_summary(result))
+
+
+def exportable_rows(row: DatasetRow, pane: DataPane) -> list[ExportableRows]:
+    """Return the rows that can be exported, the most likely choice first."""
+    view, window, marked = pane.front_view, pane.window, pane.marked()
+    if view is not None and view.kind == TIME and window is not None:
+        return _exportable_at_time(row, view, window, marked)
+    found: list[ExportableRows] = []
+    if marked:
+        found.append(_marked_rows(marked, window if view is not None else None))
+    if view is not None and window is not None:
+        words = _WORDS.get(view.kind, "what is shown")
+        found.append(ExportableRows(f"{words}: {format_count(window.row_count)}", window))
+    if view is None or view.kind != QUERY:
+        found.append(ExportableRows(f"all {format_count(row.records)} rows", None))
+    return found
+
+
+def _exportable_at_time(
+    row: DatasetRow, view: TableView, window: RowWindow, marked: list[tuple[int, int]]
+) -> list[ExportableRows]:
+    """Return the rows of a view of another time. A prefix of the dataset is exported from the dataset."""
+    prefix = isinstance(window, RowPrefix)
+    table = None if prefix else window
+    found = [_marked_rows(marked, table)] if marked else []
+    if window.row_count:
+        words = f"{'as of then' if view.as_of else 'as at then'}: {format_count(window.row_count)}"
+        found.append(ExportableRows(words, table, [(0, window.row_count)] if prefix else []))
+    return [*found, ExportableRows(f"all {format_count(row.records)} rows of now", None)]
+
+
+def _marked_rows(marked: list[tuple[int, int]], window: RowWindow | None) -> ExportableRows:
+    rows = sum(stop - start for start, stop in marked)
+    return ExportableRows(f"{format_count(rows)} marked", window, marked)
+
+
+def subject_of(row: DatasetRow, view: TableView | None) -> tuple[str, str]:
+    """Return id and name of the dataset whose rows a view shows; the id is empty for those of a query."""
+    return ("", "a query") if view is not None and view.kind == QUERY else (row.id, row.name)
+
+
+def file_of(window: RowWindow | None) -> str | None:
+    """Return the Parquet file with exactly the rows of a window, if there is one."""
+    return getattr(window, "file", None)
+
+
+def _has_system_columns(window: RowWindow | None) -> bool:
+    return window is None or not set(window.system_columns[:3]).isdisjoint(window.columns.names)

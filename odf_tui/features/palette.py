@@ -15,7 +15,12 @@ from textual.widgets import Input
 
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, Action, KeyMap, Situation
-from odf_tui.state.model import DatasetRow
+from odf_tui.panes.data.view import DataPane
+from odf_tui.panes.jobs.view import JobsPane
+from odf_tui.services.controller import Controller
+from odf_tui.state.model import DatasetRow, Target
+from odf_tui.state.saved_session import MAX_RECENT
+from odf_tui.text.job_text import job_outcome
 from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank, fuzzy_score
 from odf_tui.widgets.dialogs import LIST_MOVES, Dialog, PickerDialog
 from odf_tui.widgets.line_view import LineView
@@ -263,3 +268,129 @@ class ThemePicker(PickerDialog):
 def _theme(choice: Choice | None) -> str | None:
     kind, _, name = (choice.id if choice is not None else "").partition(" ")
     return name if kind == "theme" else None
+
+
+class PaletteController(Controller):
+    """The command palette, the list of keys, and the colour themes."""
+
+    _theme_before: str | None = None
+
+    def show_keys(self) -> None:
+        """List the keys that are valid now, and run one."""
+        host = self.host
+        self.host.open(
+            KeysDialog(host.keys, host.situation(), host.front.label, host.key_problems), self._open_choice
+        )
+
+    def find(self) -> None:
+        """Find an action, a dataset, a block, a column, a job or a theme."""
+        recent = self.state.layout.recent
+        choices = [*self._choices(), *self._recent_blocks(recent)]
+        self.host.open(Palette(choices, recent, self._named_blocks, self._preview), self._found)
+
+    def _found(self, choice: str | None) -> None:
+        """Open a choice, and save it as the most recent one."""
+        self._preview(None)
+        if choice is not None:
+            layout = self.state.layout
+            layout.recent = [choice, *(each for each in layout.recent if each != choice)][:MAX_RECENT]
+        self._open_choice(choice)
+
+    def _open_choice(self, choice: str | None) -> None:
+        """Run an action, or go to a dataset, block, column, job or theme."""
+        kind, _, rest = (choice or "").partition(" ")
+        if kind == "dataset":
+            self.navigator.select_dataset(rest)
+        elif kind == "theme":
+            self._use_theme(rest)
+        elif kind == "block":
+            dataset, _, number = rest.rpartition(" ")
+            self.navigator.follow(Target(dataset, "blocks", int(number)))
+        elif kind == "column":
+            self.state.focus_pane("data")
+            view = self.host.widget(DataPane).view
+            view.go_to(view.cursor, int(rest))
+        elif kind == "job":
+            self.state.focus_pane("jobs")
+            self.host.widget(JobsPane).view.select(rest)
+        elif kind:
+            self.host.perform(kind)
+        self.host.save_soon()
+
+    # --- What can be found ---
+
+    def _choices(self) -> Iterator[Choice]:
+        keys = self.host.keys
+        for action in keys.valid(self.host.situation()):
+            if action.id != "palette":
+                shown = keys.key_in(action, self.state.pane)
+                yield Choice(action.id, action.title, action.keys, shown)
+        for row in self.state.datasets:
+            yield Choice(f"dataset {row.id}", row.name, remark="dataset")
+        opened = self.host.widget(DataPane).view.opened
+        for at, name in enumerate(opened.columns.names if opened is not None else ()):
+            yield Choice(f"column {at}", name, remark="column")
+        for job in self.state.jobs.newest_first():
+            outcome, _ = job_outcome(job)
+            yield Choice(f"job {job.id}", f"{job.kind} {job.target}: {outcome}", remark=f"job {job.id}")
+        for name in self.host.station.theme_names:
+            yield Choice(f"theme {name}", name, remark="theme")
+
+    def _recent_blocks(self, recent: Sequence[str]) -> Iterator[Choice]:
+        """Return the recent choices that are blocks, if they still exist."""
+        for each in recent:
+            kind, _, rest = each.partition(" ")
+            dataset, _, number = rest.rpartition(" ")
+            row = self.state.row_of(dataset) if kind == "block" and number.isdecimal() else None
+            if row is not None and int(number) < row.blocks:
+                yield block_choice(row, int(number))
+
+    def _named_blocks(self, text: str) -> list[Choice]:
+        """Return blocks by number; a block named by its hash is read, and added when it is found."""
+        named = named_block(text, self.state.datasets, self.state.row)
+        if named is None:
+            return []
+        if named.hash:
+            row, prefix = named.rows[0], named.hash
+
+            def then(number: int | None, error: str) -> None:
+                palette = self.host.top
+                if isinstance(palette, Palette) and number is not None:
+                    palette.add(text, block_choice(row, number))
+
+            self.reader.read("find block", lambda: self.gateway.find_block(row.id, prefix), then)
+        return [
+            block_choice(row, named.number)
+            for row in named.rows
+            if named.number is not None and named.number < row.blocks
+        ]
+
+    # --- Themes ---
+
+    def choose_theme(self) -> None:
+        """Show the themes, each as soon as the cursor is on it."""
+        station = self.host.station
+        picker = ThemePicker(station.theme_names, station.current_theme_name, self._preview)
+        self.host.open(picker, self._theme_chosen)
+
+    def _theme_chosen(self, choice: str | None) -> None:
+        self._preview(None)
+        self._open_choice(choice)
+
+    def _preview(self, name: str | None) -> None:
+        """Show a theme for a while; None returns to the one in use before."""
+        station = self.host.station
+        if self._theme_before is None:
+            self._theme_before = station.current_theme_name
+        name = name or self._theme_before
+        if name != station.current_theme_name:
+            station.use_theme(name)
+        if name == self._theme_before:
+            self._theme_before = None
+
+    def _use_theme(self, name: str) -> None:
+        """Use a theme, and save it."""
+        if self.host.station.use_theme(name):
+            self.host.notice(f"theme {name}")
+            layout = self.state.layout
+            layout.theme, layout.theme_setting = name, self.gateway.ui.theme

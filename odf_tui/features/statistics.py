@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final
 
@@ -16,8 +17,13 @@ from odf_engine.coordinator.protocol import ComputeStatistics, JobState
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.views.statistics import ColumnStatistics
+from odf_tui.features.export import file_of, subject_of
 from odf_tui.gateway.protocol import TableDescription
+from odf_tui.gateway.row_window import RowPrefix
+from odf_tui.panes.data.view import TIME, DataPane
+from odf_tui.services.controller import Controller
 from odf_tui.state.job_book import JobBook
+from odf_tui.state.model import DatasetRow
 from odf_tui.text.format import (
     Span,
     error_with_hint,
@@ -451,3 +457,58 @@ class StatisticsScreen(Dialog[None]):
                 self._tell("rows came meanwhile: close this and press i again", "warn")
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
             self._tell(error_with_hint(error), "bad")
+
+
+# --- Controller ------------------------------------------------------------------------------------
+
+
+_MAX_SPOOLED: Final = 1_000_000
+
+
+class StatisticsController(Controller):
+    """Shows schema and statistics of what the data pane shows, or of the selected dataset."""
+
+    def show_statistics(self) -> None:
+        """Show the statistics of the front view if a file has its rows, else those of the dataset."""
+        row, pane = self.state.row, self.host.widget(DataPane)
+        view, window = pane.front_view, pane.window
+        if row is None:
+            return
+        if view is not None and view.kind == TIME and isinstance(window, RowPrefix):
+            self._show_prefix(row, window, view.when)
+            return
+        file = file_of(window)
+        dataset, name = subject_of(row, view)
+        title, rows = f"Statistics of {name}", "the whole changelog, retractions too"
+        if file is not None and view is not None:
+            when = f" {view.when}," if view.when else ""
+            title, rows = f"{title}{when}: {view.title}", "what pane 3 shows"
+        self._open(dataset, name, file, title, rows)
+
+    def _show_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
+        """Show the statistics of the first rows of a dataset. They are written to a file before."""
+        if not window.row_count:
+            self.host.notice("there are no rows to count", "warn")
+        elif window.row_count > _MAX_SPOOLED:
+            most = format_count(_MAX_SPOOLED)
+            self.host.notice(f"statistics of more than {most} rows of another time: E writes them", "warn")
+        else:
+            self.host.start(self._spool_prefix(row, window, when))
+
+    async def _spool_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
+        self.host.notice("the rows are written for counting …")
+        file = await asyncio.to_thread(self.gateway.spool, window)
+        self._open(row.id, row.name, file, f"Statistics of {row.name} {when}", "what pane 3 shows")
+
+    def _open(self, dataset: str, name: str, file: str | None, title: str, rows: str) -> None:
+        screen = StatisticsScreen(
+            title,
+            rows,
+            ComputeStatistics(dataset, file=file),
+            lambda: asyncio.to_thread(self.gateway.described, dataset, file),
+            lambda request: self.jobs.submit_one(request, name),
+            self.jobs.cancel,
+            self.state.jobs,
+            self.host.copy_text,
+        )
+        self.host.open(screen)

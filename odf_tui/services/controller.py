@@ -2,131 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from odf_engine.coordinator.protocol import Job, JournalEvent
+from odf_tui.actions.model import Hint
 from odf_tui.gateway.protocol import Gateway
-from odf_tui.state.model import DatasetDetail, DatasetRow
+from odf_tui.services.host import Host
+from odf_tui.services.jobs_client import JobsClient
+from odf_tui.services.navigation import Navigator
+from odf_tui.state.app_state import AppState
+from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint
-from odf_tui.widgets.row_table import open_rows
-
-if TYPE_CHECKING:
-    from odf_tui.widgets.row_table import LoadedWindow
-
-
-@dataclass
-class DatasetsRead(Message):
-    """The workspace was read; ``error`` says why it could not be."""
-
-    rows: list[DatasetRow]
-    error: str = ""
-
-
-@dataclass
-class DetailRead(Message):
-    """What is known of a dataset was read; ``wanted``: to be opened, not for the card alone."""
-
-    dataset: str
-    detail: DatasetDetail | None
-    error: str = ""
-    wanted: bool = False
-
-
-@dataclass
-class RowsOpened(Message):
-    """The rows of a dataset can be shown."""
-
-    dataset: str
-    opened: LoadedWindow | None
-    error: str = ""
-
-
-@dataclass
-class LogRead(Message):
-    """The journal of a job was read."""
-
-    job: str
-    events: Sequence[JournalEvent]
-    error: str = ""
-
-
-@dataclass
-class JobsRead(Message):
-    """The jobs were read, as they stand at a journal number."""
-
-    jobs: list[Job]
-    last_seq: int
-    error: str = ""
-
 
 T = TypeVar("T")
 
 
 class Reader:
-    """Starts reads for a screen."""
+    """Runs reads in threads, and passes each result to a method on the event loop."""
 
-    def __init__(self, screen: Screen[Any], source: Gateway) -> None:
+    def __init__(self, screen: Screen[Any]) -> None:
         self._screen = screen
-        self._source = source
 
-    def start(
+    def read(
         self,
         group: str,
-        read: Callable[[], T],
-        tell: Callable[[T | None, str], Message],
+        function: Callable[[], T],
+        then: Callable[[T | None, str], object],
         *,
         replaces: bool = True,
     ) -> None:
-        """Reads in a thread, and tells the screen by a message: of what was read, or of the error.
+        """Run a function in a thread, then call ``then`` with its result and an error message.
 
-        With ``replaces`` an older read of the group is forgotten.
+        Args:
+            group: what is read. With ``replaces``, the result of an older read of the group is dropped.
+            function: the read. It may block.
+            then: gets the result and an empty text, or None and why the read failed.
+            replaces: whether the read replaces older ones of its group.
         """
 
         def work() -> None:
             worker = get_current_worker()
             try:
-                message = tell(read(), "")
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                message = tell(None, error_with_hint(error))
+                found, problem = function(), ""
+            except Exception as error:  # whatever it is, it is shown, and the screen stays open
+                found, problem = None, error_with_hint(error)
             if not worker.is_cancelled:
-                self._screen.post_message(message)
+                self._screen.call_later(then, found, problem)
 
         self._screen.run_worker(work, thread=True, exclusive=replaces, group=group, name=group)
 
-    def datasets(self) -> None:
-        """Every dataset."""
-        self.start("datasets", self._source.datasets, lambda rows, error: DatasetsRead(rows or [], error))
 
-    def jobs(self) -> None:
-        """Recent jobs."""
-        self.start("jobs", self._source.jobs, lambda found, error: JobsRead(*(found or ([], 0)), error))
+@dataclass
+class Context:
+    """What every controller gets."""
 
-    def detail(self, dataset: str, *, wanted: bool = False) -> None:
-        """What is known of a dataset; ``wanted``: to be opened."""
-        self.start(
-            "wanted detail" if wanted else "detail",
-            lambda: self._source.detail(dataset),
-            lambda detail, error: DetailRead(dataset, detail, error, wanted),
-        )
+    gateway: Gateway
+    state: AppState
+    reader: Reader
+    jobs: JobsClient
+    navigator: Navigator
+    host: Host
 
-    def rows(self, dataset: str) -> None:
-        """The rows of a dataset, with the first of them."""
-        self.start(
-            "rows",
-            lambda: open_rows(self._source, dataset),
-            lambda opened, error: RowsOpened(dataset, opened, error),
-        )
 
-    def log(self, job: str) -> None:
-        """The journal of a job."""
-        self.start(
-            "log",
-            lambda: list(self._source.log(job)),
-            lambda events, error: LogRead(job, events or [], error),
-        )
+class Controller:
+    """One topic of the workbench: runs its actions, and follows the signals that it needs.
+
+    A controller is no widget. It calls widgets, reads through the Reader and changes the AppState.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.gateway, self.state, self.reader = context.gateway, context.state, context.reader
+        self.jobs, self.navigator, self.host = context.jobs, context.navigator, context.host
+
+    def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
+        """Return the handlers of messages of its widgets, by their exact class."""
+        return {}
+
+    def leave(self) -> bool:
+        """Leave the innermost thing of the focused pane. Returns whether there was something to leave."""
+        return False
+
+    def hints(self) -> Sequence[Hint] | None:
+        """Return the hints while its own widget has the focus; else None."""
+        return None
+
+    def restore(self, layout: SavedLayout) -> None:
+        """Show what was saved. Called before the first paint."""
+
+    def save(self, layout: SavedLayout) -> SavedLayout:
+        """Return the layout with what this controller saves."""
+        return layout

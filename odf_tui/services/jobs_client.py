@@ -3,61 +3,183 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar, cast
 
-from textual.message import Message
-
-from odf_engine.coordinator.protocol import Event
-from odf_engine.errors import OdfError
+from odf_engine.coordinator.protocol import Event, Job, JobRequest, JobState, Request, decode_result
+from odf_engine.errors import Cancelled, OdfError
 from odf_tui.gateway.protocol import Gateway, WorkerLink
-from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState, WorkerEvents
-from odf_tui.text.format import error_line
+from odf_tui.services.host import Host
+from odf_tui.state.app_state import WORKER_ENDED, AppState, JobNews, WorkerConnectionState
+from odf_tui.text.format import error_line, format_count
 
 BATCH_SECONDS: Final = 0.25
+_STOPPING_SECONDS: Final = 2.0
+R = TypeVar("R")
+
+
+class LeftRunning(Exception):
+    """The user does not wait any longer; the job continues."""
+
+
+class JobsClient:
+    """Submits and cancels jobs, and awaits their outcome.
+
+    Attributes:
+        connection: the connection to the worker.
+        quiet: ids of jobs whose end is shown elsewhere than in a notice.
+    """
+
+    def __init__(self, gateway: Gateway, state: AppState, host: Host) -> None:
+        self._state, self._host = state, host
+        self.connection = WorkerConnection(gateway, state, lambda call, value: host.call_later(call, value))
+        self.quiet: set[str] = set()
+        self._waiting: dict[str, asyncio.Future[Job]] = {}
+        state.jobs_changed.connect(self._wake)
+
+    def submit(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> None:
+        """Submit requests, each with the name of its dataset. A notice says so, or why it failed.
+
+        The worker is started if it does not run.
+        """
+
+        async def submit() -> None:
+            link = await self.connection.link()
+            for request, target in requests:
+                await link.submit(request, target)
+
+        kind = type(requests[0][0]).__name__.lower() if requests else "pull"
+        what = requests[0][1] if len(requests) == 1 else f"{format_count(len(requests))} datasets"
+        self._host.notice(f"{kind} {what}: handed to the worker{remark}")
+        self._host.start(submit(), group="commands")
+
+    async def submit_one(self, request: Request, target: str, *, quiet: bool = False) -> str:
+        """Submit a request. Returns the id of its job.
+
+        Args:
+            request: the request.
+            target: name of the dataset.
+            quiet: whether no notice says when the job ends.
+
+        Raises:
+            OdfError: there is no worker, or it refuses the request.
+        """
+        job = await (await self.connection.link()).submit(request, target)
+        if quiet:
+            self.quiet.add(job)
+        return job
+
+    async def cancel(self, job: str) -> None:
+        """Cancel a job. Does nothing if it ended meanwhile."""
+        with suppress(OdfError):
+            await (await self.connection.link()).cancel(job)
+
+    async def ended(self, job_id: str) -> Job:
+        """Wait until a job ends."""
+        job = self._state.jobs.jobs.get(job_id)
+        if job is not None and job.state.final:
+            return job
+        future = self._waiting.get(job_id)
+        if future is None:
+            future = self._waiting[job_id] = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(future)
+
+    async def outcome(self, request: JobRequest[R], target: str, title: str, *, leaves: bool = False) -> R:
+        """Submit a request, show the progress of its job in a dialog until it ends, and return the result.
+
+        Args:
+            request: the request.
+            target: name of the dataset.
+            title: title of the dialog.
+            leaves: whether the user may leave the dialog without cancelling the job.
+
+        Raises:
+            LeftRunning: the user left the dialog.
+            Cancelled: the job was cancelled.
+            OdfError: the job failed, or there is no worker.
+        """
+        from odf_tui.widgets.dialogs import JobProgressDialog
+
+        job_id = await self.submit_one(cast("Request", request), target)
+        dialog = JobProgressDialog(title, self._state.jobs, job_id, leaves=leaves)
+        how = await self._host.ask(dialog)
+        if how == "leave":
+            raise LeftRunning
+        if how == "stop":
+            await self.cancel(job_id)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.ended(job_id), _STOPPING_SECONDS)
+        return self.result_of(job_id, type(request), title)
+
+    def result_of(self, job_id: str, request: type[JobRequest[R]], title: str) -> R:
+        """Return the result of a job that ended.
+
+        Raises:
+            Cancelled: the job was cancelled.
+            OdfError: the job failed.
+        """
+        job = self._state.jobs.jobs.get(job_id)
+        if job is None or not job.state.final or job.state is JobState.cancelled:
+            raise Cancelled(f"{title}: stopped")
+        if job.state is JobState.done:
+            return decode_result(job.result or "{}", request)
+        if job.error is None:
+            raise OdfError(f"{title}: {job.state.value}", hint="its log in pane 4 says more")
+        raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
+
+    def _wake(self, news: JobNews) -> None:
+        for job_id in [each for each in self._waiting if self._is_final(each)]:
+            future = self._waiting.pop(job_id)
+            if not future.done():
+                future.set_result(self._state.jobs.jobs[job_id])
+
+    def _is_final(self, job_id: str) -> bool:
+        job = self._state.jobs.jobs.get(job_id)
+        return job is not None and job.state.final
 
 
 class WorkerConnection:
-    """Keeps a connection to the worker, and tells what comes through it.
+    """Connects to the worker, and passes its events to the state.
 
     Args:
-        source: connects.
-        tell: gets :class:`WorkerConnectionState` and :class:`WorkerEvents`.
-        since: the journal number up to which everything is known.
+        gateway: connects.
+        state: gets the state of the connection, and the events.
+        call: calls a function with a value on the event loop, in order.
     """
 
-    def __init__(self, source: Gateway, tell: Callable[[Message], object], since: Callable[[], int]) -> None:
-        self._source = source
-        self._tell = tell
-        self._since = since
+    def __init__(
+        self, gateway: Gateway, state: AppState, call: Callable[[Callable[..., object], object], object]
+    ) -> None:
+        self._gateway, self._state, self._call = gateway, state, call
         self._link: WorkerLink | None = None
         self._again = asyncio.Event()
         self._ready = asyncio.Event()
         self._failure: str = ""
 
     async def run(self) -> None:
-        """Connects, follows, and after the worker is gone waits until :meth:`restart` is called."""
+        """Connect, follow, and after the worker is gone wait until :meth:`restart` is called."""
         while True:
             self._again.clear()
             self._ready.clear()
-            self._tell(WorkerConnectionState("starting"))
+            self._note(WorkerConnectionState("starting"))
             try:
-                self._link = await self._source.connect()
+                self._link = await self._gateway.connect()
             except (OdfError, OSError) as error:
                 self._failure = error_line(error)
                 hint = getattr(error, "hint", None) or ""
-                self._tell(WorkerConnectionState("gone", error_line(error), hint, getattr(error, "jobs", 0)))
+                self._note(WorkerConnectionState("gone", error_line(error), hint, getattr(error, "jobs", 0)))
             else:
                 await self._follow(self._link)
             self._ready.set()  # whoever waits for a link learns that there is none
             await self._again.wait()
 
     def restart(self) -> None:
-        """Connects again, if the connection is lost."""
+        """Connect again, if the connection is lost."""
         self._again.set()
 
     async def link(self) -> WorkerLink:
-        """The connection; a lost one is made anew.
+        """Return the connection; a lost one is opened again.
 
         Raises:
             OdfError: there is no worker, and none starts.
@@ -71,18 +193,18 @@ class WorkerConnection:
         return self._link
 
     async def close(self) -> None:
-        """Leaves the worker to itself."""
+        """Close the connection. The worker continues."""
         if self._link is not None:
             await self._link.close()
 
     async def _follow(self, link: WorkerLink) -> None:
         self._again.clear()
-        self._tell(WorkerConnectionState("connected"))
-        self._tell(WorkerEvents([link.status]))
+        self._note(WorkerConnectionState("connected"))
+        self._apply([link.status])
         self._ready.set()
-        batches = EventBatcher(lambda events: self._tell(WorkerEvents(events)))
+        batches = EventBatcher(self._apply)
         try:
-            async for event in link.events(self._since()):
+            async for event in link.events(self._state.jobs.last_seq):
                 batches.add(event)
         except OSError as error:
             self._failure = error_line(error)
@@ -91,7 +213,13 @@ class WorkerConnection:
             batches.flush()
             self._ready.clear()
         self._failure = WORKER_ENDED
-        self._tell(WorkerConnectionState("gone", self._failure))
+        self._note(WorkerConnectionState("gone", self._failure))
+
+    def _note(self, state: WorkerConnectionState) -> None:
+        self._call(self._state.set_worker, state)
+
+    def _apply(self, events: list[Event]) -> object:
+        return self._call(self._state.apply_events, events)
 
 
 class EventBatcher:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from textual.message import Message
-
-from odf_engine.coordinator.protocol import Event, Job
-from odf_tui.state.model import DatasetRow
+from odf_engine.coordinator.protocol import DatasetsChanged, Event, Job, WorkerStatus
+from odf_tui.state.job_book import JobBook, JobChanges, dataset_healths
+from odf_tui.state.model import DatasetRow, Health
+from odf_tui.state.saved_session import SavedLayout
+from odf_tui.text.job_text import JobRates
 
 EarlyReads = Future[tuple[list[DatasetRow], tuple[list[Job], int]]]
 """Datasets, jobs and the number of the last journal entry, read while Textual is being imported."""
 WORKER_ENDED: Final = "the worker has ended"
+T = TypeVar("T")
 
 
 @dataclass
-class WorkerEvents(Message):
-    """A batch of events from the worker, at most four a second."""
-
-    events: list[Event]
-
-
-@dataclass
-class WorkerConnectionState(Message):
+class WorkerConnectionState:
     """The connection to the worker: ``starting``, ``connected`` or ``gone``, why, and what to do.
 
     ``busy`` says that a worker of another version has so many jobs.
@@ -34,3 +30,166 @@ class WorkerConnectionState(Message):
     detail: str = ""
     hint: str = ""
     busy: int = 0
+
+
+class JobNews(NamedTuple):
+    """What changed in the jobs.
+
+    Attributes:
+        changes: the changes.
+        events: the events of the worker that made them.
+        reloaded: whether all jobs were read again; there are no events then.
+    """
+
+    changes: JobChanges
+    events: Sequence[Event] = ()
+    reloaded: bool = False
+
+    @property
+    def changed_jobs(self) -> bool:
+        """Whether the state of a job may have changed."""
+        return self.reloaded or bool(self.changes.jobs)
+
+    @property
+    def changed_datasets(self) -> bool:
+        """Whether a dataset may have changed."""
+        return bool(self.changes.datasets) or any(isinstance(each, DatasetsChanged) for each in self.events)
+
+
+class Signal(Generic[T]):
+    """Calls its listeners with each value, in the order in which they were connected."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[T], object]] = []
+
+    def connect(self, listener: Callable[[T], object]) -> None:
+        """Add a listener."""
+        self._listeners.append(listener)
+
+    def send(self, value: T) -> None:
+        """Call all listeners. They run after the state has changed."""
+        for listener in tuple(self._listeners):
+            listener(value)
+
+
+class AppState:
+    """The state that controllers share. It is changed on the event loop only, by the methods here.
+
+    Attributes:
+        datasets: all datasets, by name.
+        healths: the health of each dataset, by its id.
+        jobs: the jobs.
+        rates: how fast running jobs are.
+        selected: the id of the dataset under the cursor; empty if there is none.
+        shown: id and head of the dataset that the panes show.
+        pane: the name of the focused pane.
+        worker: the state of the connection: ``starting``, ``connected`` or ``gone``.
+        restarting: whether ``starting`` followed ``gone``.
+        connection: the newest state of the connection other than ``starting``.
+        worker_status: the newest status of the worker; None without a worker.
+        layout: the saved layout, as it was read; features change their own fields in it.
+
+    Signals:
+        datasets_changed: ``datasets`` were read.
+        datasets_outdated, jobs_outdated: they must be read again.
+        selection_changed: another dataset is selected; its id.
+        shown_changed: the panes must show a dataset, or a new head of it; None: no dataset.
+        jobs_changed: jobs, logs or their datasets changed.
+        worker_changed: ``worker``, ``connection`` or ``worker_status`` changed.
+        pane_changed: a pane was focused; its name.
+        second: sent once a second while jobs run.
+    """
+
+    def __init__(self, layout: SavedLayout | None = None) -> None:
+        self.datasets: list[DatasetRow] = []
+        self.healths: dict[str, Health] = {}
+        self.jobs, self.rates = JobBook(), JobRates()
+        self.selected = ""
+        self.shown = ("", "")
+        self.pane = "datasets"
+        self.worker, self.restarting = "starting", False
+        self.connection: WorkerConnectionState | None = None
+        self.worker_status: WorkerStatus | None = None
+        self.layout = SavedLayout() if layout is None else layout
+        self.datasets_changed = Signal[None]()
+        self.datasets_outdated = Signal[None]()
+        self.jobs_outdated = Signal[None]()
+        self.selection_changed = Signal[str]()
+        self.shown_changed = Signal["DatasetRow | None"]()
+        self.jobs_changed = Signal[JobNews]()
+        self.worker_changed = Signal[None]()
+        self.pane_changed = Signal[str]()
+        self.second = Signal[None]()
+
+    # --- Datasets ---
+
+    @property
+    def row(self) -> DatasetRow | None:
+        """The selected dataset."""
+        return self.row_of(self.selected)
+
+    def row_of(self, dataset: str) -> DatasetRow | None:
+        """Return a dataset by its id."""
+        return next((row for row in self.datasets if row.id == dataset), None)
+
+    def name_of(self, dataset: str) -> str:
+        """Return the name of a dataset; its id if it is not in the workspace."""
+        row = self.row_of(dataset)
+        return dataset if row is None else row.name
+
+    def downstream_names(self, row: DatasetRow) -> list[str]:
+        """Return the names of the datasets with data that read a dataset directly."""
+        return [each.name for each in self.datasets if row.id in each.inputs and each.last_pulled]
+
+    def set_datasets(self, rows: Sequence[DatasetRow]) -> None:
+        """Replace all datasets."""
+        self.datasets = list(rows)
+        self.healths = dataset_healths(self.datasets, self.jobs)
+        self.datasets_changed.send(None)
+
+    def select(self, dataset: str) -> None:
+        """Note which dataset is under the cursor."""
+        if dataset != self.selected:
+            self.selected = dataset
+            self.selection_changed.send(dataset)
+
+    def show(self, row: DatasetRow | None) -> None:
+        """Show a dataset in all panes."""
+        self.shown = ("", "") if row is None else (row.id, row.head)
+        self.shown_changed.send(row)
+
+    def focus_pane(self, name: str) -> None:
+        """Focus a pane."""
+        self.pane = name
+        self.pane_changed.send(name)
+
+    # --- Jobs ---
+
+    def load_jobs(self, jobs: Sequence[Job], last_seq: int) -> None:
+        """Replace all jobs by those known at a journal number."""
+        open_before = {job.id for job in self.jobs.active_jobs()}
+        self.jobs.load(jobs, last_seq)
+        ended = [job for job in jobs if job.id in open_before and job.state.final]
+        self.healths = dataset_healths(self.datasets, self.jobs)
+        self.jobs_changed.send(JobNews(JobChanges(ended=ended), reloaded=True))
+
+    def apply_events(self, events: Sequence[Event]) -> None:
+        """Apply events of the worker."""
+        changes = self.jobs.apply(events)
+        if changes.worker is not None:
+            self.worker_status = changes.worker
+        if changes.jobs:
+            self.healths = dataset_healths(self.datasets, self.jobs)
+        self.jobs_changed.send(JobNews(changes, events))
+
+    def set_worker(self, connection: WorkerConnectionState) -> None:
+        """Note the state of the connection to the worker."""
+        self.worker, self.restarting = (
+            connection.state,
+            connection.state == "starting" and self.worker == "gone",
+        )
+        if connection.state == "gone":
+            self.worker_status = None
+        if connection.state != "starting":
+            self.connection = connection
+        self.worker_changed.send(None)

@@ -209,9 +209,13 @@ def _compared_none(result: str) -> bool:
 
 
 class JobChanges(msgspec.Struct):
-    """What a batch of events changed: states of jobs, their amounts, logs, datasets, the worker."""
+    """What a batch of events changed: states of jobs, their amounts, logs, datasets, the worker.
+
+    ``added``: whether there are jobs that were unknown before.
+    """
 
     jobs: set[str] = set()
+    added: bool = False
     progress: set[str] = set()
     logs: set[str] = set()
     datasets: set[str] = set()
@@ -263,6 +267,7 @@ class JobBook(msgspec.Struct):
             return  # an old entry, told again
         self.jobs[event.job.id] = event.job
         changes.jobs.add(event.job.id)
+        changes.added = changes.added or before is None
         if event.job.state.final:
             changes.datasets.add(event.job.dataset)
         if event.job.state.final and (before is None or not before.state.final):

@@ -46,11 +46,16 @@ class OverlayScreen(Screen[Result]):
     """A screen above the workbench. ``?`` lists and runs its keys: those bindings that have a description."""
 
     CSS_PATH = Path(__file__).parents[1] / "dialogs.tcss"
+    covers_workbench: ClassVar[bool] = False
+    """Whether the workbench below must not be painted."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "show_keys", show=False)]
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Closes it, once: of two keys in a row the second must not close what lies below."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
+
+    def show_notice(self, text: str) -> None:
+        """Show a notice here too. Most screens leave it to the workbench."""
 
     def key_list(self) -> list[Choice]:
         """What its keys do, each with the action that it runs."""

@@ -22,6 +22,7 @@ class Pane(Vertical):
 
     number: ClassVar[int]
     label: ClassVar[str]
+    filter_placeholder: ClassVar[str] = "only what holds these letters"
 
     class Chosen(Message):
         """Somebody clicked into the pane."""

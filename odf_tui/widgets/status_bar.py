@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 from textual.timer import Timer
+from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import Job, JobState, WorkerStatus
 from odf_engine.metadata.timestamp import Timestamp
@@ -214,6 +215,15 @@ def worker_number(state: str, status: WorkerStatus | None) -> str:
     return (
         f"worker {status.pid}, {printable(status.version)}" if status is not None and state != "gone" else ""
     )
+
+
+class FilterLine(Input):
+    """The line below the panes in which a filter is typed. It takes the place of the hints."""
+
+    def __init__(self) -> None:
+        super().__init__(id="filter", compact=True)
+        self.cursor_blink = False
+        self.display = False
 
 
 class KeyHints(LineScroll):

@@ -14,8 +14,22 @@ import textual._wait
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from odf_engine.coordinator.protocol import WorkerStatus
+from odf_tui.actions.model import Situation
 from odf_tui.app import Workstation
-from odf_tui.screens.workbench import Workbench
+from odf_tui.features.sql.sql_editor import SqlPanel
+from odf_tui.features.time_travel.timeline import TimePanel
+from odf_tui.panes.blocks.view import BlocksPane
+from odf_tui.panes.data.view import DataPane
+from odf_tui.panes.datasets.controller import DatasetsController
+from odf_tui.panes.datasets.view import DatasetsPane, GraphView
+from odf_tui.panes.jobs.view import JobsPane
+from odf_tui.panes.pane_layout import PaneLayout
+from odf_tui.state.job_book import JobBook
+from odf_tui.state.model import DatasetRow, Health
+from odf_tui.state.saved_session import PaneShares
+from odf_tui.widgets.pane_frame import Pane
+from odf_tui.workbench import Workbench
 from tests.tui.fake import FakeSource
 
 
@@ -29,6 +43,85 @@ class Driven:
     def bench(self) -> Workbench:
         """The workbench."""
         return self.app.bench
+
+    @property
+    def book(self) -> JobBook:
+        """The jobs."""
+        return self.bench.state.jobs
+
+    @property
+    def rows(self) -> list[DatasetRow]:
+        """The datasets."""
+        return self.bench.state.datasets
+
+    @property
+    def healths(self) -> dict[str, Health]:
+        """The health of each dataset."""
+        return self.bench.state.healths
+
+    @property
+    def pane(self) -> str:
+        """The name of the focused pane."""
+        return self.bench.state.pane
+
+    @property
+    def front(self) -> Pane:
+        """The focused pane."""
+        return self.bench.front
+
+    @property
+    def worker_state(self) -> str:
+        """The connection to the worker."""
+        return self.bench.state.worker
+
+    @property
+    def worker_status(self) -> WorkerStatus | None:
+        """The newest status of the worker."""
+        return self.bench.state.worker_status
+
+    @property
+    def graph(self) -> GraphView:
+        """The graph of datasets."""
+        return self.bench.query_one(GraphView)
+
+    @property
+    def datasets_pane(self) -> DatasetsPane:
+        """Pane 1."""
+        return self.bench.query_one(DatasetsPane)
+
+    @property
+    def blocks_pane(self) -> BlocksPane:
+        """Pane 2."""
+        return self.bench.query_one(BlocksPane)
+
+    @property
+    def data_pane(self) -> DataPane:
+        """Pane 3."""
+        return self.bench.query_one(DataPane)
+
+    @property
+    def jobs_pane(self) -> JobsPane:
+        """Pane 4."""
+        return self.bench.query_one(JobsPane)
+
+    @property
+    def sql_panel(self) -> SqlPanel | None:
+        """The SQL editor, while it is open."""
+        return self.bench.find(SqlPanel)
+
+    @property
+    def time_panel(self) -> TimePanel | None:
+        """The time slider, while it is open."""
+        return self.bench.find(TimePanel)
+
+    @property
+    def shares(self) -> PaneShares:
+        """How the panes share the screen."""
+        return self.bench.controller(PaneLayout).shares
+
+    def situation(self) -> Situation:
+        """What the guards of actions depend on."""
+        return self.bench.situation()
 
     async def press(self, *keys: str) -> None:
         """Presses keys and waits until everything that follows is done; ``=text`` is typed in one go."""
@@ -60,9 +153,9 @@ class Driven:
 
     def _busy(self) -> bool:
         # The worker's news never end, and what is being written waits for the person.
-        lasting = ("worker", "story")
+        lasting = ("worker", "stories")
         reading = any(each.name not in lasting and not each.is_finished for each in self.app.workers)
-        return reading or self.bench._look is not None or self.bench._reading is not None
+        return reading or self.bench.controller(DatasetsController).waiting
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Waits until something is so."""

@@ -9,23 +9,22 @@ from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS
 from odf_tui.actions.user_keys import PORTABLE_KEYS
 from odf_tui.features.palette import KeysDialog
-from odf_tui.screens.workbench import Workbench
+from odf_tui.registry import FEATURES
 from odf_tui.widgets.choice_list import Choices
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
 
 
-def test_every_action_has_its_method_and_a_scope() -> None:
+def test_every_action_has_a_scope_a_key_and_a_title() -> None:
     for action in ACTIONS:
-        assert callable(getattr(Workbench, f"do_{action.id}", None)), action.id
         assert action.scope in (*PANES, ANYWHERE)
         assert action.keys
         assert action.title
 
 
-def test_every_method_has_its_action() -> None:
-    methods = {name.removeprefix("do_") for name in dir(Workbench) if name.startswith("do_")}
-    assert methods == set(table.BY_ID)
+def test_every_action_is_bound_once() -> None:
+    bound = [action for feature in FEATURES for action in feature.actions]
+    assert sorted(bound) == sorted(table.BY_ID)
 
 
 def test_no_key_means_two_things_in_one_scope() -> None:
@@ -65,7 +64,7 @@ async def test_hints_and_help_list_what_is_valid_and_help_runs_it(source: FakeSo
         assert isinstance(drive.app.screen, KeysDialog)
         choices = drive.app.screen.query_one(Choices)
         listed = {choice.id for choice in choices.choices if not choice.heading}
-        valid = {action.id for action in table.valid(drive.bench.situation())}
+        valid = {action.id for action in table.valid(drive.situation())}
         assert listed == valid - {"help"}
         assert "open_block" in listed
         assert "open_row" not in listed
@@ -89,8 +88,8 @@ async def test_every_listed_key_does_something_from_every_pane(source: FakeSourc
             for action in wanted:
                 if action.scope not in (pane, ANYWHERE) or action.id == "quit":
                     continue
-                drive.bench.go_to(pane)
-                drive.bench.press(action.keys[0])
+                drive.bench.state.focus_pane(pane)
+                drive.bench.action_press(action.keys[0])
                 await drive.pilot.pause(0)
                 while drive.app.screen is not drive.bench:
                     await drive.pilot.press("escape")
@@ -104,18 +103,18 @@ async def test_the_palette_finds_actions_datasets_and_themes(source: FakeSource)
     async with driven(source) as drive:
         await drive.press("colon", "=tides")
         await drive.press("enter")
-        assert drive.bench.graph.row is not None
-        assert drive.bench.graph.row.name == "harbour.tides"
+        assert drive.graph.row is not None
+        assert drive.graph.row.name == "harbour.tides"
         await drive.press("3", "colon", "=pull the dataset", "enter")
         assert [request.dataset for request in source.link.submitted] == ["did:odf:harbour.tides"]
         await drive.press("colon", "=paper", "enter")
         assert drive.app.theme == "paper"
-        assert drive.bench.remembered.theme == "paper"
+        assert drive.bench.state.layout.theme == "paper"
         await drive.press("colon", "=zzzzzz")
         assert "nothing fits" in drive.text()
         await drive.press("enter", "escape")
         assert drive.app.screen is drive.bench
         # A dataset that the filter hid is shown again.
         await drive.press("1", "slash", "=clin", "enter", "colon", "=tides", "enter")
-        assert drive.bench.graph.row.name == "harbour.tides"
-        assert drive.bench.datasets_pane.filter == ""
+        assert drive.graph.row.name == "harbour.tides"
+        assert drive.datasets_pane.filter == ""

@@ -185,8 +185,8 @@ async def test_a_broken_chain_is_said_and_the_rest_goes_on(workspace: Workspace,
     async with opened(workspace) as drive:
         assert "900" in drive.text()  # boats are as they were
         await drive.press("j")
-        assert drive.bench.graph.row is not None
-        assert drive.bench.graph.row.name == "wrecks"
+        assert drive.graph.row is not None
+        assert drive.graph.row.name == "wrecks"
         shown = words(drive)
         assert "! damaged" in shown
         assert why in shown
@@ -242,7 +242,7 @@ async def test_a_slice_that_cannot_be_read(workspace: Workspace, damage: Damage,
         await drive.press("j", "3")
         assert "boat 3" in drive.text()  # the slices around it are shown
         for _ in range(40):
-            if drive.bench.data_pane.view.cursor < 320:
+            if drive.data_pane.view.cursor < 320:
                 await drive.press("pagedown")
         assert why in words(drive)
         assert "block 3" in words(drive)
@@ -298,7 +298,7 @@ async def test_a_dataset_whose_name_is_lost(workspace: Workspace) -> None:
     entry = workspace.resolve("wrecks")
     (entry.dataset.folder / "info" / "alias").write_bytes(b"\xff\xfe")
     async with opened(workspace) as drive:
-        names = [row.name for row in drive.bench.rows]
+        names = [row.name for row in drive.rows]
         assert names == ["boats", entry.dataset.folder.name]
 
 

@@ -40,7 +40,7 @@ def compare(drive: Driven, size: tuple[int, int], name: str) -> None:
     """Compares the dialog, or the pane, with its golden: what is around it belongs to others."""
     path = GOLDEN / f"blocks-{size[0]}x{size[1]}-{name}.txt"
     screen = drive.app.screen
-    shown = drive.bench.blocks_pane if screen is drive.bench else screen.query_one(".dialog")
+    shown = drive.blocks_pane if screen is drive.bench else screen.query_one(".dialog")
     x, y, width, height = shown.region
     lines = [line[x : x + width].rstrip() for line in drive.text().splitlines()[y : y + height]]
     text = "\n".join(lines) + "\n"
@@ -93,7 +93,7 @@ async def test_findings_stand_on_their_blocks(source: FakeSource, size: tuple[in
     verified(source, (9, "slice-offsets", "offsets overlap"), (5, "slice-physical-hash", SLICE), head=None)
     async with driven(source, size) as drive:
         await drive.press("2", "n")
-        view = drive.bench.blocks_pane.view
+        view = drive.blocks_pane.view
         assert view.block is not None
         assert view.block.sequence_number == 5
         compare(drive, size, "findings")
@@ -108,7 +108,7 @@ async def test_findings_stand_on_their_blocks(source: FakeSource, size: tuple[in
 async def test_a_chain_that_was_verified_up_to_its_head_says_so(source: FakeSource) -> None:
     verified(source, head=source.rows_[0].head)
     async with driven(source) as drive:
-        pane = drive.bench.blocks_pane
+        pane = drive.blocks_pane
         assert "✓ verified" in str(pane.border_subtitle)
         await drive.press("2", "n")
         assert "nothing was found on these blocks" in drive.hint()
@@ -129,7 +129,7 @@ async def test_a_chain_that_was_verified_up_to_its_head_says_so(source: FakeSour
 
 async def test_kinds_of_events_are_chosen_and_left(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
-        pane = drive.bench.blocks_pane
+        pane = drive.blocks_pane
         await drive.press("2", "f")
         assert isinstance(drive.app.screen, EventKindsDialog)
         assert "AddData" in drive.text()
@@ -150,12 +150,12 @@ async def test_kinds_of_events_are_chosen_and_left(source: FakeSource) -> None:
         await drive.press("f", "a")
         assert pane.view.count() == 12
         await drive.press("escape")
-        assert drive.bench.pane == "datasets"
+        assert drive.pane == "datasets"
 
 
 async def test_jumping_says_what_there_is(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
-        view = drive.bench.blocks_pane.view
+        view = drive.blocks_pane.view
         await drive.press("2", "J")
         assert isinstance(drive.app.screen, GoToBlockDialog)
         await drive.press("=99", "enter")
@@ -168,14 +168,14 @@ async def test_jumping_says_what_there_is(source: FakeSource) -> None:
         # What hides the block is taken away.
         await drive.press("f", "enter", "J", "=1", "enter")
         await drive.until(lambda: view.block == fake_line(1))
-        assert drive.bench.blocks_pane.kinds == ()
+        assert drive.blocks_pane.kinds == ()
 
 
 async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSource) -> None:
     source.rows_[0] = dataset("port-haven.air-readings", records=9_996_000)
     source.lines[AIR] = [fake_line(number) for number in range(10_000)]
     async with driven(source) as drive:
-        view = drive.bench.blocks_pane.view
+        view = drive.blocks_pane.view
         await drive.press("2")
         for _ in range(2 * KEPT):
             view.go(view.cursor + PAGE)
@@ -209,7 +209,7 @@ async def test_links_are_walked_and_come_back(
     )
     source.texts[AIR, 11] = BlockDocument(yaml, None, "ExecuteTransform", 11, hash_of(11), links)
     async with driven(source, size) as drive:
-        bench = drive.bench
+        bench = drive
         await drive.press("2", "enter")
         copied: list[str] = []
         monkeypatch.setattr(drive.app, "copy", lambda text: copied.append(text) or "copied")
@@ -231,11 +231,11 @@ async def test_links_are_walked_and_come_back(
         assert "is not here: the next pull makes the state again" in drive.text()
         await drive.press("backspace", "tab", "tab", "tab", "enter")  # its rows
         await drive.until(lambda: bench.data_pane.view.cursor == 1200)
-        assert (drive.app.screen, bench.pane) == (bench, "data")
+        assert (drive.app.screen, bench.pane) == (drive.bench, "data")
         await drive.press("ctrl+o")
         assert "port-haven.air-readings · block 11" in drive.text()
         await drive.press("j", "enter")  # links in sight are walked line by line as well
-        assert (drive.app.screen, bench.pane, bench.graph.selected) == (bench, "datasets", tides)
+        assert (drive.app.screen, bench.pane, bench.graph.selected) == (drive.bench, "datasets", tides)
         await drive.press("backspace", "escape", "ctrl+o")
         assert "no link was followed yet" in drive.hint()
 

@@ -29,7 +29,7 @@ def compare(drive: Driven, name: str) -> None:
 
 async def opened(drive: Driven, name: str) -> None:
     """Opens the columns of a dataset."""
-    drive.bench.select_dataset(f"did:odf:{name}")
+    drive.bench.context.navigator.select_dataset(f"did:odf:{name}")
     await drive.press("number_sign")
 
 
@@ -75,7 +75,7 @@ async def test_through_the_graph_and_back(source: FakeSource) -> None:
         assert "Columns of smoke-and-breath" in drive.text()
         assert "comes from air-by-day: pm25" in squeezed(drive)
         await drive.press("h", "o")  # to the dataset in the workbench
-        assert drive.bench.graph.selected == "did:odf:air-by-day"
+        assert drive.graph.selected == "did:odf:air-by-day"
 
 
 async def test_what_cannot_be_gone_to_says_why(source: FakeSource) -> None:
@@ -92,7 +92,7 @@ async def test_what_cannot_be_gone_to_says_why(source: FakeSource) -> None:
 
 async def test_it_begins_at_the_column_under_the_cursor(source: FakeSource) -> None:
     async with driven(source, (120, 36)) as drive:
-        drive.bench.select_dataset("did:odf:air-by-day")
+        drive.bench.context.navigator.select_dataset("did:odf:air-by-day")
         await drive.settle()
         await drive.press("3", "l", "l", "l", "l", "l", "number_sign")
         assert "comes from port-haven.air-readings: pm25 – from many rows" in squeezed(drive)

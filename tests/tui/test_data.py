@@ -124,7 +124,7 @@ def stored(dataset: Dataset) -> StoredWindow:
 
 def border(drive: Driven) -> str:
     """Both borders of the pane."""
-    pane = drive.bench.data_pane
+    pane = drive.data_pane
     return f"{pane._border_title}\n{pane._border_subtitle}"
 
 
@@ -135,7 +135,7 @@ async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
     source.windows[AIR] = rows = Rows(10_000_000)
     async with driven(source) as drive:
         await drive.press("3")
-        view = drive.bench.data_pane.view
+        view = drive.data_pane.view
         await drive.press("G")
         await drive.until(lambda: "9999999" in drive.text())
         assert view.cursor == 9_999_999
@@ -167,7 +167,7 @@ async def test_a_step_paints_two_lines(source: FakeSource, monkeypatch: pytest.M
 async def test_the_mouse_points_at_a_cell(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
         await drive.press("3", "z")
-        view = drive.bench.data_pane.view
+        view = drive.data_pane.view
         await drive.pilot.click("#rows", offset=(drive.text().splitlines()[1].index("pm25"), 7))
         assert (view.cursor, view.column) == (6, 5)
 
@@ -176,7 +176,7 @@ async def test_slices_are_marked_and_reached(source: FakeSource, dataset: Datase
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with driven(source, (160, 50)) as drive:
         await drive.press("3", "z")
-        view = drive.bench.data_pane.view
+        view = drive.data_pane.view
         lines = drive.text().splitlines()
         assert lines[2].startswith("│┌     0 ") and lines[27].startswith("│┌    25 ")
         assert lines[3].startswith("│      1 ")
@@ -204,9 +204,9 @@ async def test_a_slice_that_is_not_here_leaves_the_others_readable(
         await drive.press("enter")
         assert "the slice is not here" in drive.hint()
         await drive.press("right_square_bracket")
-        assert drive.bench.data_pane.view.value(50, 4) == "Lighthouse Hill"
+        assert drive.data_pane.view.value(50, 4) == "Lighthouse Hill"
         await drive.press("less_than_sign")
-        assert "275 of 300" not in border(drive) and drive.bench.data_pane.view.count() == 275
+        assert "275 of 300" not in border(drive) and drive.data_pane.view.count() == 275
 
 
 async def test_rows_that_cannot_be_read_are_told_of(source: FakeSource) -> None:
@@ -223,7 +223,7 @@ async def test_new_rows_come_while_one_looks(source: FakeSource, dataset: Datase
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with driven(source) as drive:
         await drive.press("3", "G", "k", "l", "l")
-        pane = drive.bench.data_pane
+        pane = drive.data_pane
         append(dataset, typed(300, 25))
         pane.show(AIR, load_window(stored(dataset)))
         await drive.settle()
@@ -300,7 +300,7 @@ def test_cells_of_every_type() -> None:
 async def test_points_stand_below_each_other_and_nulls_at_the_right(source: FakeSource) -> None:
     table = pa.table({"n": [1.5, 10.25, None, 3.0, 1e-7]})
     async with driven(source, (80, 24)) as drive:
-        pane = drive.bench.data_pane
+        pane = drive.data_pane
         pane.show_view(AIR, load_window(TableWindow(table, SYSTEM)), "numbers", "all of them", "test")
         await drive.press("3", "z")
         rows = [line[2:8] for line in drive.text().splitlines()[2:7]]
@@ -325,7 +325,7 @@ async def test_a_row_in_full(source: FakeSource, dataset: Dataset, monkeypatch: 
             "sensor",
             '{"maker": "Harbour", "port": 2}',
         )
-        view = drive.bench.data_pane.view
+        view = drive.data_pane.view
         assert (view.cursor, view.opened.columns.names[view.column]) == (2, "sensor")  # type: ignore[union-attr]
         await drive.press("enter")
         await drive.press(*"JJJJK")
@@ -386,7 +386,7 @@ def test_what_nobody_can_jump_to(text: str) -> None:
 async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with driven(source) as drive:
-        view = drive.bench.data_pane.view
+        view = drive.data_pane.view
         await drive.press("3", "J")
         assert "0 … 299" in drive.text() and "2024-03-13 11:00:00Z" in drive.text()
         await drive.press("=170", "enter")
@@ -410,7 +410,7 @@ async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
 
 async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
     async with driven(source) as drive:
-        pane = drive.bench.data_pane
+        pane = drive.data_pane
         await drive.press("3", "j", "j", "j")
         assert "/ look for" in drive.hint()
         await drive.press("slash")
@@ -428,7 +428,7 @@ async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
         assert "none of 7 200 rows holds nowhere" in drive.hint()
         assert pane.view.cursor == 7198
         await drive.press("escape")
-        assert pane.filter == "" and drive.bench.pane == "data"
+        assert pane.filter == "" and drive.pane == "data"
         source.windows[AIR] = rows = Rows(7200)
         pane.show(AIR, load_window(rows))
         rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
@@ -439,7 +439,7 @@ async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
 async def test_a_long_search_tells_how_far_it_is_and_esc_stops_it(source: FakeSource) -> None:
     source.windows[AIR] = Rows(10_000_000)
     async with driven(source) as drive:
-        pane = drive.bench.data_pane
+        pane = drive.data_pane
         await drive.pilot.press("3", "slash")
         drive.bench.query_one("#filter", Input).value = "zzz"
         await drive.until(lambda: " of 10 000 000 rows · esc stops" in border(drive))
@@ -487,7 +487,7 @@ def test_finding_in_every_type(text: str, rows: list[int]) -> None:
 
 async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
-        pane = drive.bench.data_pane
+        pane = drive.data_pane
         await drive.press("3", "z", "l", "l", "H", "H")
         header = drive.text().splitlines()[1]
         assert "system_time" not in header and "event_time" not in header and "station" in header
@@ -532,7 +532,7 @@ def test_an_arrangement_fits_columns_that_came_and_went() -> None:
 async def test_sorting_says_what_it_sorts_and_esc_goes_back(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with driven(source, (160, 50)) as drive:
-        pane, view = drive.bench.data_pane, drive.bench.data_pane.view
+        pane, view = drive.data_pane, drive.data_pane.view
         await drive.press("3", *"llllljjj", "greater_than_sign")
         assert "sorted: rows 1–300 of 300" in border(drive) and "by reading, greatest first" in border(drive)
         assert [view.value(row, 5) for row in (0, 1)] == ["373.75", "372.5"]
@@ -552,7 +552,7 @@ async def test_only_some_of_many_rows_are_sorted(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("3", "l", "l", "l", "l", "less_than_sign")
         await drive.until(lambda: "sorted: rows 1–100 000 of 10 000 000" in border(drive))
-        assert drive.bench.data_pane.view.count() == 100_000
+        assert drive.data_pane.view.count() == 100_000
     assert loaded(10_000_000, 9_999_999) == (9_900_000, 10_000_000)
     assert loaded(10_000_000, 5_000_000) == (4_950_000, 5_050_000)
     assert loaded(70, 3) == (0, 70)
@@ -561,7 +561,7 @@ async def test_only_some_of_many_rows_are_sorted(source: FakeSource) -> None:
 async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with driven(source, (160, 50)) as drive:
-        pane, view = drive.bench.data_pane, drive.bench.data_pane.view
+        pane, view = drive.data_pane, drive.data_pane.view
         await drive.press("3", *"llllj", "f", "f")
         assert "kept: 75 of rows 1–300 of 300" in border(drive)
         assert view.value(1, 0) == "5"
@@ -603,7 +603,7 @@ async def test_marked_rows_are_copied(
 ) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with driven(source, (160, 50)) as drive:
-        pane = drive.bench.data_pane
+        pane = drive.data_pane
         copied: list[tuple[str, str]] = []
         monkeypatch.setattr(drive.bench, "copy_text", lambda what, text: copied.append((what, text)))
         await drive.press("3", "j", "space", "j", "j", "space", "j", "j", "space", "space")
@@ -617,7 +617,7 @@ async def test_marked_rows_are_copied(
         first = json.loads(copied[1][1].splitlines()[0])
         assert first["station"] == "Old Town" and first["open"] is False and first["tags"] == ["north"]
         await drive.press("escape", "y")
-        assert pane.marked() == [] and drive.bench.pane == "data"
+        assert pane.marked() == [] and drive.pane == "data"
         assert copied[2] == ("cell", "Old Town")
 
 

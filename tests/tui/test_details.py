@@ -30,7 +30,7 @@ TIDES = "did:odf:harbour.tides"
 async def test_a_failed_dataset_says_why_and_what_to_do(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("G", "k")
-        row = drive.bench.graph.row
+        row = drive.graph.row
         assert row is not None
         assert row.name == "port-haven.clinics"
         # There is no room for the card: the lower border says it.
@@ -108,13 +108,13 @@ async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -
         assert "there is nothing to pull" in drive.hint()
         job = source.job(JobState.running, "events", "ingest")
         source.link.tell(source.changed(job))
-        await drive.until(lambda: drive.bench.healths["did:odf:events"] is Health.running)
+        await drive.until(lambda: drive.healths["did:odf:events"] is Health.running)
         assert "▸ ingest events" in drive.text()
         result = '{"status": "updated", "records": 7, "blocks": 1}'
         done = replace(job, state=JobState.done, ended="2024-03-11T09:00:03Z", result=result)
         assert job_outcome(done) == ("+7 rows", "good")
         source.link.tell(source.changed(done))
-        await drive.until(lambda: drive.bench.healths["did:odf:events"] is Health.current)
+        await drive.until(lambda: drive.healths["did:odf:events"] is Health.current)
         await drive.settle()
         await drive.press("enter")
         assert isinstance(drive.app.screen, DatasetDialog)

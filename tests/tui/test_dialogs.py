@@ -43,11 +43,11 @@ async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
         assert "manifests/boats.yaml" in drive.text()
         await drive.press("enter")
         assert not isinstance(drive.app.screen, AddDialog)
-        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
         assert "added boats: p pulls" in drive.hint()
         source.rows_.pop()
         await drive.press("a", "m", *"boat", "enter")
-        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
 
 
 def test_manifest_files_leave_out_what_is_hidden_and_deep(tmp_path: Path) -> None:

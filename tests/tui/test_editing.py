@@ -22,12 +22,12 @@ import pytest
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
-from odf_tui.features.definitions import controller
+from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position, excerpt
-from odf_tui.screens.workbench import Workbench
 from odf_tui.theming import terminal
 from odf_tui.theming.terminal import ExternalEditor
 from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
+from odf_tui.workbench import Workbench
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource
 from tests.tui.test_engine import MANIFEST, LonelySource
@@ -135,7 +135,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         at = next(at for at, line in enumerate(lines) if " kywords:" in line)
         assert lines[at + 1].index("^") == lines[at].index("kywords")
         await drive.pilot.press("e")
-        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
         assert drive.app.screen is drive.bench
         assert "added boats (boats.yaml): p pulls it" in drive.hint()
         draft = workspace.folder / "new-root.yaml"
@@ -165,7 +165,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
             (workspace.folder / "new-push.yaml").read_text().replace("boats", "gauges")
         )
         await drive.press("a", "m", "=new-push.yaml", "enter")
-        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "gauges")
+        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "gauges")
 
 
 @pytest.mark.app
@@ -292,21 +292,21 @@ def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
 
 
 def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
-    first = controller.create(tmp_path, "root", controller.unused_dataset_name(["My.Dataset"]))
+    first = manifest_draft.create(tmp_path, "root", manifest_draft.unused_dataset_name(["My.Dataset"]))
     assert "name: my.dataset-2" in first.text
     assert not first.changed()
-    second = controller.create(tmp_path, "root", "x")
+    second = manifest_draft.create(tmp_path, "root", "x")
     assert (first.path.name, second.path.name) == ("new-root.yaml", "new-root-2.yaml")
     second.path.write_text("mine")
     assert second.changed()
     (tmp_path / "boats.yaml").write_text("older")
-    assert controller.rename_after_dataset(second.path, "boats").name == "boats-2.yaml"
-    assert controller.rename_after_dataset(first.path, "org/../x").name == "org-..-x.yaml"
+    assert manifest_draft.rename_after_dataset(second.path, "boats").name == "boats-2.yaml"
+    assert manifest_draft.rename_after_dataset(first.path, "org/../x").name == "org-..-x.yaml"
     assert {path.name for path in tmp_path.iterdir()} == {"boats.yaml", "boats-2.yaml", "org-..-x.yaml"}
     (tmp_path / "manifests").mkdir()
-    assert controller.create(tmp_path, "push", "x").path.parent.name == "manifests"
+    assert manifest_draft.create(tmp_path, "push", "x").path.parent.name == "manifests"
     with pytest.raises(OdfError, match="no manifest can be written"):
-        controller.create(tmp_path / "nowhere", "push", "x")
+        manifest_draft.create(tmp_path / "nowhere", "push", "x")
 
 
 @pytest.mark.app

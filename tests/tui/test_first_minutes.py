@@ -41,7 +41,7 @@ async def test_an_empty_workspace_offers_the_demo(source: FakeSource) -> None:
         await drive.until(lambda: len(source.link.submitted) == 2 * len(HAVEN))
         await drive.until(lambda: "air-by-day" in drive.text())
         assert {type(each) for each in source.link.submitted} == {Pull, Verify}
-        assert drive.bench.pane == "jobs"  # where it can be watched
+        assert drive.pane == "jobs"  # where it can be watched
         await drive.press("d")
         assert "the demo is for an empty workspace" in drive.hint()
 
@@ -84,7 +84,7 @@ async def test_a_dataset_from_a_file_without_the_manual(workspace: Workspace) ->
         await drive.pilot.press("e")  # the editor changes nothing, so it is asked again
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.pilot.press("enter")
-        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
         assert "added boats (boats.yaml): p pulls it" in drive.hint()
         assert manifests(workspace) == ["boats.yaml"]
 

@@ -105,7 +105,7 @@ async def test_the_graph_with_what_runs(source: FakeSource) -> None:
             await drive.press("f")
             assert "state failed" in drive.text()
             await drive.press("G", "enter")
-            assert drive.bench.datasets_pane.filter == "state:failed"
+            assert drive.datasets_pane.filter == "state:failed"
             compare(drive, "filtered")
 
 
@@ -137,7 +137,7 @@ async def test_lineage_stands_out_without_colours(source: FakeSource) -> None:
         assert "┻━◆ air-by-day" in rows[2]
         assert "clinic-visits ✓ ───◆ visits-by-day" in rows[3]  # of another line, so light
         palette = drive.app.palette
-        spans = dict(drive.bench.graph.spans(0))
+        spans = dict(drive.graph.spans(0))
         assert spans["port-haven.air-readings"] == "lineage"
         assert palette["lineage"].bold
         await drive.press("j")
@@ -174,7 +174,7 @@ def _no_jobs():
 @pytest.mark.app
 async def test_the_list_has_the_same_selection_and_sorts(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
-        pane = drive.bench.datasets_pane
+        pane = drive.datasets_pane
         await drive.press("l", "L")
         assert pane.mode == "list"
         assert "by name" in drive.text()
@@ -265,8 +265,8 @@ async def test_the_card_tells_of_progress_and_of_the_last_verification(source: F
         source.link.tell(source.changed(job))
         await drive.until(lambda: "now  verify" in drive.text())
         source.link.tell(JobProgress(job.id, Progress("verify", files=3, total_files=12)))
-        await drive.until(lambda: "3 of 12 blocks" in drive.bench.datasets_pane.card._doing)
-        row = drive.bench.graph.row
+        await drive.until(lambda: "3 of 12 blocks" in drive.datasets_pane.card._doing)
+        row = drive.graph.row
         assert row is not None
         result = json.dumps({"valid": True, "head": row.head})
         ended = source.job(JobState.done, row.name, "verify", id=job.id, result=result)

@@ -26,8 +26,8 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.panes.jobs.controller import LOGS
 from odf_tui.panes.jobs.log_screen import LogScreen
-from odf_tui.screens.pane_jobs import LOGS
 from odf_tui.state.job_book import LogPage, LogWindow, WrittenBlock, file_name, merge_log_entries
 from odf_tui.text.job_text import (
     JobRates,
@@ -96,8 +96,8 @@ async def started(drive: Driven, first: Job) -> None:
     drive.source.link.tell(
         JobProgress(first.id, Progress("write", rows=1_200_000, total_rows=6_000_000)), samples(first)
     )
-    await drive.until(lambda: drive.bench.jobs_pane.pace.samples)
-    drive.bench.second()
+    await drive.until(lambda: drive.jobs_pane.pace.samples)
+    drive.bench.state.second.send(None)
     await drive.press("4", "z", "j", "j", "j", "j")
     await drive.settle()
 
@@ -259,12 +259,12 @@ async def test_a_job_leads_to_the_block_that_it_wrote(source: FakeSource) -> Non
         await drive.press("4", "b")
         assert "wrote no block" in drive.hint()
         await drive.press("j", "j", "b")
-        assert drive.bench.pane == "blocks"
-        assert drive.bench.blocks_pane.view.block is not None
-        assert drive.bench.blocks_pane.view.block.sequence_number == 5
+        assert drive.pane == "blocks"
+        assert drive.blocks_pane.view.block is not None
+        assert drive.blocks_pane.view.block.sequence_number == 5
         source.blocks_of[done.id].append(WrittenBlock(done.dataset, 3, "f1620bb", "AddData", 0))
         await drive.press("4", "b", "down", "enter")
-        assert drive.bench.blocks_pane.view.block.sequence_number == 3
+        assert drive.blocks_pane.view.block.sequence_number == 3
 
 
 async def test_a_job_is_done_again(source: FakeSource) -> None:
@@ -277,7 +277,7 @@ async def test_a_job_is_done_again(source: FakeSource) -> None:
         assert source.link.submitted == []
         await drive.press("j", "full_stop")
         assert source.link.submitted == [Pull(dataset=failed.dataset, force=True)]
-        await drive.until(lambda: drive.bench.book.active_jobs())
+        await drive.until(lambda: drive.book.active_jobs())
         await drive.press("g", "full_stop")
         assert "it has not ended: x cancels it" in drive.hint()
 
@@ -343,7 +343,7 @@ async def test_a_busy_worker_of_another_version_is_never_ended_without_asking(so
     async with driven(source) as drive:
         source.connecting = [error]
         source.link.die()
-        await drive.until(lambda: drive.bench.worker_state == "gone")
+        await drive.until(lambda: drive.worker_state == "gone")
         await drive.press("R")
         await drive.until(lambda: "R stops it, with its 2 jobs" in drive.text())
         await drive.press("R")
@@ -352,7 +352,7 @@ async def test_a_busy_worker_of_another_version_is_never_ended_without_asking(so
         assert source.stopped == 0
         await drive.press("R", "y")
         assert source.stopped == 1
-        await drive.until(lambda: drive.bench.worker_state == "connected")
+        await drive.until(lambda: drive.worker_state == "connected")
 
 
 async def test_spark_that_does_not_start(source: FakeSource) -> None:
@@ -388,6 +388,6 @@ async def test_logs_of_many_jobs_do_not_stay_in_memory(source: FakeSource) -> No
         for _ in range(19):
             await drive.press("j")
         assert "of number 0" in drive.text()
-        assert len(drive.bench.book.logs) <= LOGS
+        assert len(drive.book.logs) <= LOGS
         await drive.press("g")
         assert "of number 19" in drive.text()

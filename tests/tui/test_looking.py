@@ -83,8 +83,8 @@ def test_drawings_in_less_room() -> None:
 async def job_of(drive: Driven) -> Job:
     """The newest job, once the screen knows of it."""
     await drive.until(lambda: drive.source.link.submitted)
-    await drive.until(lambda: drive.bench.book.active_jobs())
-    return drive.bench.book.active_jobs()[-1]
+    await drive.until(lambda: drive.book.active_jobs())
+    return drive.book.active_jobs()[-1]
 
 
 async def ends(drive: Driven, job: Job, **how: object) -> None:
@@ -100,7 +100,7 @@ async def ends(drive: Driven, job: Job, **how: object) -> None:
         **how,
     )
     drive.source.link.tell(drive.source.changed(ended))
-    await drive.until(lambda: drive.bench.book.jobs[job.id].state.final)
+    await drive.until(lambda: drive.book.jobs[job.id].state.final)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -127,7 +127,7 @@ async def test_statistics_from_what_files_tell_to_what_was_counted(source: FakeS
         amounts = Progress("count", rows=1200, total_rows=7200)
         drive.source.link.tell(drive.source.changed(replace(running, progress=amounts)))
         await drive.until(lambda: "1 200 of 7 200 rows" in drive.text())
-        assert drive.bench.healths[AIR] is Health.current  # nothing is being done to the dataset
+        assert drive.healths[AIR] is Health.current  # nothing is being done to the dataset
         source.counted.add(AIR)
         await ends(drive, running, result={"name": "x", "rows": 7200})
         await drive.until(lambda: "the whole changelog" in drive.text())
@@ -155,7 +155,7 @@ async def test_a_count_that_fails_says_why(source: FakeSource) -> None:
         )
         await ends(drive, job, state=JobState.failed, error=error)
         await drive.until(lambda: "not there – odf verify shows it (slice abc)" in drive.text())
-        assert drive.bench.healths[AIR] is Health.current
+        assert drive.healths[AIR] is Health.current
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -168,9 +168,9 @@ async def test_the_current_state_and_back(source: FakeSource, size: tuple[int, i
         assert drive.source.link.submitted == [BuildProjection(AIR, ["station"])]
         result = {"name": "x", "key": ["station"], "rows": 31, "of": 7200, "file": "/cache/state.parquet"}
         await ends(drive, job, result=result)
-        await drive.until(lambda: drive.bench.data_pane.front_view is not None)
+        await drive.until(lambda: drive.data_pane.front_view is not None)
         await drive.settle()
-        assert drive.bench.data_pane.window.row_count == 31
+        assert drive.data_pane.window.row_count == 31
         compare(drive, "state", "#data")
 
 
@@ -181,14 +181,14 @@ async def test_k_again_shows_all_rows_where_they_were(source: FakeSource) -> Non
         await drive.pilot.press("K")
         job = await job_of(drive)
         await ends(drive, job, result={"key": ["station"], "rows": 31, "of": 7200, "file": "/s.parquet"})
-        await drive.until(lambda: drive.bench.data_pane.front_view is not None)
+        await drive.until(lambda: drive.data_pane.front_view is not None)
         await drive.press("i")  # of what is shown
         await drive.until(lambda: len(drive.source.link.submitted) == 2)
         assert drive.source.link.submitted[1] == ComputeStatistics(AIR, file="/s.parquet")
         assert "current state by station" in drive.text()
         await drive.press("escape", "K")
-        assert drive.bench.data_pane.front_view is None
-        assert drive.bench.data_pane.view.cursor == 2
+        assert drive.data_pane.front_view is None
+        assert drive.data_pane.view.cursor == 2
 
 
 async def test_another_key_than_that_of_the_source(source: FakeSource) -> None:
@@ -255,8 +255,8 @@ async def test_an_export_of_all_rows_to_another_place(source: FakeSource, tmp_pa
 async def test_rows_that_no_file_has_are_written_for_the_worker_first(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("3", "greater_than_sign")
-        await drive.until(lambda: drive.bench.data_pane.front_view is not None)
-        window = drive.bench.data_pane.window
+        await drive.until(lambda: drive.data_pane.front_view is not None)
+        window = drive.data_pane.window
         await drive.press("E", "enter")
         job = await job_of(drive)
         (request,) = drive.source.link.submitted
@@ -270,7 +270,7 @@ async def test_rows_that_no_file_has_are_written_for_the_worker_first(source: Fa
 async def test_the_result_of_a_query(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("3")
-        pane, rows = drive.bench.data_pane, source.file_rows(AIR, "/cache/result.parquet")
+        pane, rows = drive.data_pane, source.file_rows(AIR, "/cache/result.parquet")
         pane.show_view(AIR, load_window(rows), "SQL", "by a query", "sql")
         await drive.press("E")
         assert "[result of the query: 31]" in drive.text()

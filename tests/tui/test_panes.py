@@ -17,7 +17,7 @@ pytestmark = pytest.mark.app
 
 async def test_the_selection_in_the_graph_moves_the_other_panes(source: FakeSource) -> None:
     async with driven(source) as drive:
-        bench = drive.bench
+        bench = drive
         assert bench.graph.row is not None
         assert bench.graph.row.name == "port-haven.air-readings"
         await drive.press("j")
@@ -43,22 +43,22 @@ async def test_numbers_and_tab_go_to_panes(source: FakeSource) -> None:
     async with driven(source) as drive:
         for key, name in zip("2341", ["blocks", "data", "jobs", "datasets"], strict=True):
             await drive.press(key)
-            assert drive.bench.pane == name
-            assert drive.bench.front.view is not None
-            assert drive.bench.front.view.active
+            assert drive.pane == name
+            assert drive.front.view is not None
+            assert drive.front.view.active
         await drive.press("tab", "tab")
-        assert drive.bench.pane == "data"
+        assert drive.pane == "data"
         await drive.press("shift+tab")
-        assert drive.bench.pane == "blocks"
+        assert drive.pane == "blocks"
         await drive.press("escape")
-        assert drive.bench.pane == "datasets"
+        assert drive.pane == "datasets"
 
 
 async def test_blocks_are_read_by_the_page_as_they_come_into_view(source: FakeSource) -> None:
     source.rows_ = [dataset("big", records=1_000_000)]
     async with driven(source) as drive:
         total = source.rows_[0].blocks
-        view = drive.bench.blocks_pane.view
+        view = drive.blocks_pane.view
         assert view.count() == total == 1004
         asked = len(source.asked)
         assert asked <= 2
@@ -75,7 +75,7 @@ async def test_new_blocks_leave_the_cursor_on_its_block(source: FakeSource) -> N
     source.rows_ = [dataset("growing", records=9000)]
     async with driven(source) as drive:
         await drive.press("2", "j", "j")
-        view = drive.bench.blocks_pane.view
+        view = drive.blocks_pane.view
         assert view.block is not None
         before = view.block.sequence_number
         source.rows_ = [dataset("growing", records=11000)]
@@ -95,12 +95,12 @@ async def test_a_block_opens_as_yaml_and_steps_to_its_neighbours(source: FakeSou
         assert "sequenceNumber: 11" in drive.text()
         await drive.press("escape")
         assert drive.app.screen is drive.bench
-        assert drive.bench.blocks_pane.view.cursor == 0
+        assert drive.blocks_pane.view.cursor == 0
 
 
 async def test_filters_of_all_panes(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
-        bench = drive.bench
+        bench = drive
         await drive.press("slash", "=clin", "enter")
         assert [row.name for row in bench.datasets_pane.shown] == [
             "port-haven.clinic-visits",
@@ -126,14 +126,14 @@ async def test_a_filtered_graph_keeps_who_feeds_whom(source: FakeSource) -> None
     async with driven(source) as drive:
         await drive.press("slash", "=a", "enter")
         await drive.press("escape", "slash", "=th", "enter")
-        assert [row.name for row in drive.bench.datasets_pane.shown] == ["smoke-and-breath"]
+        assert [row.name for row in drive.datasets_pane.shown] == ["smoke-and-breath"]
         await drive.press("escape")
-        assert drive.bench.graph.row is not None
+        assert drive.graph.row is not None
 
 
 async def test_zoom_and_escape_go_one_level_up(source: FakeSource) -> None:
     async with driven(source) as drive:
-        bench = drive.bench
+        bench = drive
         await drive.press("3", "z")
         assert bench.data_pane.size.width > 100
         assert not bench.datasets_pane.size
@@ -142,9 +142,9 @@ async def test_zoom_and_escape_go_one_level_up(source: FakeSource) -> None:
         await drive.press("slash", "=add", "enter")
         await drive.press("escape")
         assert not bench.blocks_pane.filter
-        assert bench.has_class("-zoomed")
+        assert drive.bench.has_class("-zoomed")
         await drive.press("escape")
-        assert not bench.has_class("-zoomed")
+        assert not drive.bench.has_class("-zoomed")
         assert bench.pane == "blocks"
         await drive.press("escape")
         assert bench.pane == "datasets"
@@ -156,8 +156,8 @@ async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
         await drive.press("p")
         assert source.link.submitted == [Pull(dataset="did:odf:port-haven.air-readings")]
-        await drive.until(lambda: len(drive.bench.book.jobs) == 4)
-        assert drive.bench.healths["did:odf:port-haven.air-readings"] is Health.queued
+        await drive.until(lambda: len(drive.book.jobs) == 4)
+        assert drive.healths["did:odf:port-haven.air-readings"] is Health.queued
         job = replace(source.known[-1], state=JobState.running, started="2024-03-11T09:00:01Z")
         source.link.tell(
             source.changed(job),
@@ -166,7 +166,7 @@ async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
         )
         await drive.until(lambda: "read · 4 200 rows" in drive.status())
         assert "fetch file:sources/air-readings.csv" in drive.text()
-        assert drive.bench.healths[job.dataset] is Health.running
+        assert drive.healths[job.dataset] is Health.running
         await drive.press("p")
         assert "is being pulled already" in drive.hint()
         assert len(source.link.submitted) == 1
@@ -179,8 +179,8 @@ async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
         source.rows_[0] = dataset("port-haven.air-readings", records=8200)
         source.link.tell(source.committed(job.id, job.dataset, 1000), source.changed(done))
         await drive.until(lambda: "pull port-haven.air-readings: +1 000 rows" in drive.hint())
-        await drive.until(lambda: drive.bench.data_pane.view.count() == 8200)
-        assert drive.bench.blocks_pane.view.total == source.rows_[0].blocks
+        await drive.until(lambda: drive.data_pane.view.count() == 8200)
+        assert drive.blocks_pane.view.total == source.rows_[0].blocks
         await drive.press("v")
         assert source.link.submitted[-1] == Verify(dataset="did:odf:port-haven.air-readings")
 
@@ -188,7 +188,7 @@ async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
 async def test_pulling_all_takes_inputs_first_and_leaves_out_what_is_busy(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("p")
-        await drive.until(lambda: drive.bench.book.active_jobs())
+        await drive.until(lambda: drive.book.active_jobs())
         await drive.press("P")
         await drive.until(lambda: len(source.link.submitted) == len(source.rows_))
         pulls = {request.dataset: request for request in source.link.submitted}
@@ -214,8 +214,8 @@ async def test_a_failed_job_says_what_where_and_what_to_do(source: FakeSource) -
         await drive.press("enter")
         assert "correct the file, or declare the column STRING" in drive.text()
         await drive.press("escape", "o")
-        assert drive.bench.graph.row is not None
-        assert drive.bench.graph.row.name == "port-haven.clinics"
+        assert drive.graph.row is not None
+        assert drive.graph.row.name == "port-haven.clinics"
         assert "the last pull did not succeed" in drive.text()
 
 
@@ -224,7 +224,7 @@ async def test_cancelling_asks_first(source: FakeSource) -> None:
         await drive.press("x")
         assert "no job runs for this dataset" in drive.hint()
         await drive.press("p")
-        await drive.until(lambda: drive.bench.book.active_jobs())
+        await drive.until(lambda: drive.book.active_jobs())
         await drive.press("x")
         assert "Cancel pull port-haven.air-readings?" in drive.text()
         await drive.press("n")
@@ -236,16 +236,16 @@ async def test_cancelling_asks_first(source: FakeSource) -> None:
 async def test_a_worker_that_dies_shows_as_interrupted_jobs_and_comes_back(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
         await drive.press("p")
-        await drive.until(lambda: drive.bench.book.active_jobs())
+        await drive.until(lambda: drive.book.active_jobs())
         job = source.known[-1]
         gone = Failure("the worker ended before this job did", hint="run it again")
         source.changed(replace(job, state=JobState.interrupted, error=gone))
         source.link.die()
         await drive.until(lambda: "worker gone, R restarts it" in drive.status())
-        await drive.until(lambda: drive.bench.book.jobs[job.id].state is JobState.interrupted)
+        await drive.until(lambda: drive.book.jobs[job.id].state is JobState.interrupted)
         assert "R starts it again" in drive.hint()
         assert "the worker ended before this job did" in drive.text()
-        assert drive.bench.healths[job.dataset] is Health.failed
+        assert drive.healths[job.dataset] is Health.failed
         await drive.press("j", "k")  # nothing is frozen
         await drive.press("R")
         await drive.until(lambda: len(source.links) == 2)
@@ -255,7 +255,7 @@ async def test_a_worker_that_dies_shows_as_interrupted_jobs_and_comes_back(sourc
 async def test_a_command_brings_a_lost_worker_back_by_itself(source: FakeSource) -> None:
     async with driven(source) as drive:
         source.link.die()
-        await drive.until(lambda: drive.bench.worker_state == "gone")
+        await drive.until(lambda: drive.worker_state == "gone")
         await drive.press("v")
         await drive.until(lambda: len(source.links) == 2)
         assert source.link.submitted == [Verify(dataset="did:odf:port-haven.air-readings")]
@@ -269,7 +269,7 @@ async def test_a_worker_that_does_not_start_is_told_of(source: FakeSource) -> No
     app = Workstation(source)
     async with app.run_test(size=(120, 36)) as pilot:
         drive = Driven(app, pilot, source)
-        await drive.until(lambda: app.bench.worker_state == "gone")
+        await drive.until(lambda: app.bench.state.worker == "gone")
         await drive.settle()
         assert "the worker ended right after its start" in drive.hint()
         await drive.press("p")
@@ -299,19 +299,19 @@ async def test_a_damaged_and_a_missing_dataset(source: FakeSource) -> None:
         dataset("made", "far-away"),
     ]
     async with driven(source) as drive:
-        assert drive.bench.graph.row is not None
+        assert drive.graph.row is not None
         assert "not in the workspace" in drive.text()
         await drive.press("v")
         assert "is not in this workspace" in drive.hint()
         await drive.press("G")
         assert "the field event is missing" in drive.text()
-        assert drive.bench.healths["did:odf:broken"] is Health.damaged
+        assert drive.healths["did:odf:broken"] is Health.damaged
 
 
 async def test_quitting_says_that_the_job_goes_on(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("p")
-        await drive.until(lambda: drive.bench.book.active_jobs())
+        await drive.until(lambda: drive.book.active_jobs())
         await drive.pilot.press("q")
         await drive.pilot.pause()
     assert "pull port-haven.air-readings goes on" in drive.app.farewell

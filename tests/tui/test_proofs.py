@@ -42,7 +42,7 @@ async def test_a_block_is_signed_after_a_question(source: FakeSource) -> None:
         assert "block 11 of port-haven.air-readings is signed by its owner" in drive.hint()
         (line,) = [line for line in drive.text().splitlines() if f"{PROVEN}   11 " in line]
         assert newest[-8:] in line
-        assert f"{PROVEN} signed by the dataset's owner" in str(drive.bench.blocks_pane.border_subtitle)
+        assert f"{PROVEN} signed by the dataset's owner" in str(drive.blocks_pane.border_subtitle)
         # What was found wrong matters more.
         verified(source, (11, "slice-offsets", "offsets overlap"))
         source.texts[AIR, 11] = BlockDocument(

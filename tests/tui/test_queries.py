@@ -101,7 +101,7 @@ async def test_a_wrong_query_is_shown_in_the_manifest_and_mended(source: FakeSou
         await drive.until(hinted(drive, "its query is right"))
         assert typist.calls[1] == f"+8 {path}"
         assert job_outcome(source.known[-1]) == ("the query is right", "good")
-        assert drive.bench.graph.selected == "did:odf:new-derivative"
+        assert drive.graph.selected == "did:odf:new-derivative"
 
 
 async def test_a_query_that_nobody_can_look_at_can_be_added(source: FakeSource, typist: Typist) -> None:

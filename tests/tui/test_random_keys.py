@@ -83,5 +83,5 @@ async def lives(drive: Driven, last: list[Step]) -> None:
     assert drive.app.screen is drive.bench, f"escape does not lead back, after {last}"
     for key, pane in (("2", "blocks"), ("1", "datasets")):
         await drive.press(key)
-        assert drive.bench.pane == pane, f"{key} is not heard any more, after {last}"
+        assert drive.pane == pane, f"{key} is not heard any more, after {last}"
     assert "1 Datasets" in drive.text(), f"the screen shows something else, after {last}"

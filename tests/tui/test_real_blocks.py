@@ -179,4 +179,4 @@ async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
         await drive.press("b")
         assert "these are not the bytes that its hash was made of" in drive.text()
         await drive.press("escape", "escape", "slash", "=licence", "enter")
-        assert drive.bench.blocks_pane.view.count() == 2  # and where it breaks
+        assert drive.blocks_pane.view.count() == 2  # and where it breaks

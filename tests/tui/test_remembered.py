@@ -9,7 +9,7 @@ import pytest
 
 from odf_engine.settings import UiConfig
 from odf_tui.main import DeferredGateway
-from odf_tui.screens.sizing import grown
+from odf_tui.panes.pane_layout import resize_pane
 from odf_tui.state import saved_session
 from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
 from tests.tui.conftest import Driven, driven
@@ -21,37 +21,37 @@ pytestmark = pytest.mark.app
 def test_shares_stay_within_limits() -> None:
     shares = PaneShares()
     for _ in range(20):
-        shares = grown(shares, "datasets", 5, single=False)
+        shares = resize_pane(shares, "datasets", 5, single=False)
     assert shares == PaneShares(left=100 - MIN_SHARE, upper=100 - MIN_SHARE)
-    assert grown(shares, "jobs", 5, single=False) == PaneShares(left=75, upper=75)
-    assert grown(PaneShares(), "blocks", 5, single=True) == PaneShares(single=35)
+    assert resize_pane(shares, "jobs", 5, single=False) == PaneShares(left=75, upper=75)
+    assert resize_pane(PaneShares(), "blocks", 5, single=True) == PaneShares(single=35)
 
 
 async def test_panes_grow_and_shrink(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
-        before = drive.bench.front.size
+        before = drive.front.size
         await drive.press("plus")
-        grown_to = drive.bench.front.size
+        grown_to = drive.front.size
         assert grown_to.width > before.width
         assert grown_to.height > before.height
         await drive.press("4", "minus", "minus")
-        assert drive.bench.front.size.width < 60
+        assert drive.front.size.width < 60
         await drive.pilot.resize_terminal(80, 24)  # two panes: they have shares of their own
-        await drive.until(lambda: drive.bench.front.size.width == 78)
-        height = drive.bench.front.size.height
+        await drive.until(lambda: drive.front.size.width == 78)
+        height = drive.front.size.height
         await drive.press("plus")
-        assert drive.bench.front.size.height > height
+        assert drive.front.size.height > height
         await drive.press("z", "plus")
         assert "one pane is shown alone" in drive.hint()
         await drive.press("z", "equals_sign", "1")
         await drive.pilot.resize_terminal(160, 50)
-        await drive.until(lambda: drive.bench.front.size == before)
+        await drive.until(lambda: drive.front.size == before)
 
 
 async def leave(drive: Driven) -> None:
     """Leaves as with q."""
     await drive.settle()
-    drive.bench.do_quit()
+    drive.bench.perform("quit")
 
 
 async def test_the_screen_is_as_it_was_left(source: FakeSource) -> None:
@@ -61,9 +61,9 @@ async def test_the_screen_is_as_it_was_left(source: FakeSource) -> None:
         await drive.press("4", "slash", "=pull", "enter", "z", "w")
         await leave(drive)
     async with driven(source) as drive:
-        bench = drive.bench
+        bench = drive
         assert bench.pane == "jobs"
-        assert bench.has_class("-zoomed")
+        assert drive.bench.has_class("-zoomed")
         assert "/pull" in str(bench.jobs_pane.border_title)
         assert not bench.jobs_pane.log_view.wrap
         assert bench.datasets_pane.mode == "list"
@@ -82,22 +82,22 @@ async def test_the_screen_is_as_it_was_left(source: FakeSource) -> None:
 async def test_a_filter_of_blocks_is_there_again_and_goes(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("2", "slash", "=Seed", "enter")
-        assert drive.bench.blocks_pane.view.count() == 1
+        assert drive.blocks_pane.view.count() == 1
         await leave(drive)
     async with driven(source) as drive:
         assert "/Seed" in drive.text()
-        assert drive.bench.blocks_pane.view.count() == 1
+        assert drive.blocks_pane.view.count() == 1
         assert "" not in [asked[0] for asked in source.asked]
         await drive.press("escape")
-        assert drive.bench.blocks_pane.view.count() > 1
+        assert drive.blocks_pane.view.count() > 1
 
 
 async def test_changes_are_written_after_a_while_and_only_then(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from odf_tui.screens import remembering
+    from odf_tui.panes import pane_layout
 
-    monkeypatch.setattr(remembering, "SAVE_SECONDS", 0.02)
+    monkeypatch.setattr(pane_layout, "SAVE_SECONDS", 0.02)
     path = saved_session.path_in(source.folder)
     async with driven(source) as drive:
         assert not path.exists()
@@ -131,15 +131,15 @@ async def test_a_disk_that_cannot_be_written_to_is_no_trouble(source: FakeSource
         await drive.press("2")
         await leave(drive)
     async with driven(source) as drive:
-        assert drive.bench.pane == "datasets"
+        assert drive.pane == "datasets"
 
 
 async def test_what_is_no_more_is_not_restored(source: FakeSource) -> None:
     gone = SavedLayout(pane="kitchen", dataset="did:odf:gone", graph={"mode": "pie", "sort": 1}, theme="gone")
     saved_session.save_layout(source.folder, saved_session.encode(gone))
     async with driven(source) as drive:
-        assert drive.bench.pane == "datasets"
-        assert drive.bench.graph.row is not None
+        assert drive.pane == "datasets"
+        assert drive.graph.row is not None
 
 
 def test_a_theme_of_the_settings_wins_when_it_was_set_later() -> None:

@@ -113,7 +113,7 @@ async def until_asked(drive: Driven, *keys: str, by: type[Screen[Any]]) -> None:
 
 
 async def on_visits(drive: Driven) -> None:
-    drive.bench.select_dataset("did:odf:visits")
+    drive.bench.context.navigator.select_dataset("did:odf:visits")
     await drive.settle()
 
 
@@ -241,8 +241,8 @@ async def test_bytes_and_rate_of_a_push_in_the_graph_the_card_and_pane_4(source:
         samples = [Sample(float(at), {running.id: rate}) for at in range(1, 10)]
         moved = Progress("send", bytes=42_000_000, total_bytes=100_000_000, files=4, total_files=9)
         source.link.tell(source.changed(running), Samples(samples), JobProgress(running.id, moved))
-        await drive.until(lambda: drive.bench.book.active_jobs())
-        drive.bench.second()
+        await drive.until(lambda: drive.book.active_jobs())
+        drive.bench.state.second.send(None)
         await drive.settle()
         text = drive.text()
         assert "MB of 100.0 MB · 12.0 MB/s" in text  # the card
@@ -256,7 +256,7 @@ async def test_bytes_and_rate_of_a_push_in_the_graph_the_card_and_pane_4(source:
         done = {"status": "updated", "url": BACKUP, "blocks": 2, "bytes": 100_000_000}
         ended = replace(running, state=JobState.done, ended=AT, result=json.dumps(done))
         source.link.tell(source.changed(ended))
-        await drive.until(lambda: not drive.bench.book.active_jobs())
+        await drive.until(lambda: not drive.book.active_jobs())
         assert "pushed 2 blocks, 100.0 MB to backup/visits" in drive.hint()
         assert "MB/s" not in drive.text().split("4 Jobs")[0]
 
@@ -356,7 +356,7 @@ async def test_looking_and_detaching(source: FakeSource) -> None:
         assert "From then on p makes it here" in drive.text()
         await drive.press("y")
         assert source.detached == [(row.id, HOSPITAL)]
-        drive.bench.select_dataset("did:odf:tides")
+        drive.bench.context.navigator.select_dataset("did:odf:tides")
         await drive.press("m")
         assert "has no remote yet: u pushes it" in drive.hint()
 

@@ -63,7 +63,7 @@ async def test_help_says_why_something_makes_no_sense_now(source: FakeSource) ->
 
 async def test_the_palette_finds_blocks_columns_and_jobs(source: FakeSource) -> None:
     async with driven(source) as drive:
-        bench = drive.bench
+        bench = drive
         await drive.press("colon", "=3", "enter")
         assert bench.pane == "blocks"
         assert bench.blocks_pane.view.block is not None
@@ -90,8 +90,8 @@ async def test_the_palette_finds_a_block_by_its_hash(
     monkeypatch.setattr(source, "find_block", lambda dataset, text: {"f1620ab": 5}[text], raising=False)
     async with driven(source) as drive:
         await drive.press("colon", "=f1620ab", "enter")
-        assert drive.bench.blocks_pane.view.block is not None
-        assert drive.bench.blocks_pane.view.block.sequence_number == 5
+        assert drive.blocks_pane.view.block is not None
+        assert drive.blocks_pane.view.block.sequence_number == 5
         await drive.press("colon", "=f1620cd")
         assert "nothing fits" in drive.text()
 
@@ -150,13 +150,13 @@ async def test_themes_are_shown_while_the_cursor_is_on_them(
         names = drive.app.theme_names
         await drive.press("T", "j", "j")
         assert drive.app.theme == names[2]
-        assert drive.bench.remembered.theme == ""
-        primary, border = Color.parse(drive.app.current_theme.primary), drive.bench.front.styles.border.top[1]
+        assert drive.bench.state.layout.theme == ""
+        primary, border = Color.parse(drive.app.current_theme.primary), drive.front.styles.border.top[1]
         assert all(abs(one - other) <= 1 for one, other in zip(primary.rgb, border.rgb, strict=True))
         await drive.press("escape")
         assert drive.app.theme == "tide"
         await drive.press("T", "j", "enter")
-        assert drive.app.theme == drive.bench.remembered.theme == names[1]
+        assert drive.app.theme == drive.bench.state.layout.theme == names[1]
         await drive.press("T")
         assert drive.app.screen.query_one(Choices).cursor == 1
         await drive.press("escape", "colon", "=theme", "down")
@@ -216,11 +216,11 @@ async def test_the_mouse_runs_hints_and_takes_choices(source: FakeSource) -> Non
 
 async def test_the_wheel_scrolls_and_leaves_the_keys_where_they_are(source: FakeSource) -> None:
     async with driven(source) as drive:
-        view = drive.bench.data_pane.view
+        view = drive.data_pane.view
         await drive.pilot._post_mouse_events([events.MouseScrollDown], view)
         await drive.settle()
         assert view.scroll_offset.y > 0
-        assert drive.bench.pane == "datasets"
+        assert drive.pane == "datasets"
 
 
 # --- The status line ---
@@ -276,9 +276,11 @@ def test_the_worker_and_spark_in_words() -> None:
 
 async def test_a_worker_of_another_version_is_not_the_same_as_none(source: FakeSource) -> None:
     async with driven(source) as drive:
-        drive.bench.post_message(WorkerConnectionState("gone", "a worker of version 9 works here", busy=2))
+        drive.bench.state.set_worker(
+            WorkerConnectionState("gone", "a worker of version 9 works here", busy=2)
+        )
         await drive.until(lambda: "worker of another version, R stops it" in drive.status())
-        drive.bench.post_message(WorkerConnectionState("gone", "the worker has ended"))
+        drive.bench.state.set_worker(WorkerConnectionState("gone", "the worker has ended"))
         await drive.until(lambda: "worker gone, R restarts it" in drive.status())
 
 
@@ -327,7 +329,7 @@ async def test_long_jobs_that_end_are_announced(source: FakeSource, monkeypatch:
     monkeypatch.setenv("TERM", "xterm")
     async with driven(source) as drive:
         written: list[str] = []
-        drive.app._write = written.append  # type: ignore[method-assign]
+        drive.app.write = written.append  # type: ignore[method-assign]
         for seconds, ui, words in (
             (12, UiConfig(), "\a\x1b]9;odf: pull harbour.tides: failed, after 12 s\a"),
             (4, UiConfig(), ""),
@@ -339,10 +341,10 @@ async def test_long_jobs_that_end_are_announced(source: FakeSource, monkeypatch:
             written.clear()
             running = source.job(JobState.running, "harbour.tides", ended=None)
             source.link.tell(source.changed(running))
-            await drive.until(lambda: drive.bench.book.active_jobs())
+            await drive.until(lambda: drive.book.active_jobs())
             ended = replace(running, state=JobState.failed, ended=f"2024-03-11T09:00:{seconds + 1:02d}Z")
             source.link.tell(source.changed(ended), source.changed(ended))  # told again, it is not news
-            await drive.until(lambda: not drive.bench.book.active_jobs())
+            await drive.until(lambda: not drive.book.active_jobs())
             await drive.settle()
             assert written == ([words] if words else [])
 
@@ -353,10 +355,10 @@ async def test_what_a_dead_worker_left_is_announced_too(
     monkeypatch.delenv("TMUX", raising=False)
     async with driven(source) as drive:
         written: list[str] = []
-        drive.app._write = written.append  # type: ignore[method-assign]
+        drive.app.write = written.append  # type: ignore[method-assign]
         running = source.job(JobState.running, "harbour.tides", ended=None)
         source.link.tell(source.changed(running))
-        await drive.until(lambda: drive.bench.book.active_jobs())
+        await drive.until(lambda: drive.book.active_jobs())
         source.changed(replace(running, state=JobState.interrupted, ended="2024-03-11T10:00:01Z"))
         source.link.die()
         await drive.until(lambda: written)
@@ -388,7 +390,7 @@ async def test_pictures(source: FakeSource, size: tuple[int, int]) -> None:
         source.link.tell(
             source.changed(running), JobProgress(running.id, Progress("read", rows=4200, total_rows=9000))
         )
-        await drive.until(lambda: drive.bench.book.active_jobs() and "46 %" in drive.status())
+        await drive.until(lambda: drive.book.active_jobs() and "46 %" in drive.status())
         await drive.press("escape", "T", "j")
         compare(drive, f"{name}-themes")
         await drive.press("escape", "4", "question_mark", "tab")

@@ -107,6 +107,6 @@ async def test_a_damaged_dataset(tmp_path: Path, size: tuple[int, int]) -> None:
     source.rows_ = [*HAVEN, dataset("wrecks", problem=problem, blocks=0)]
     async with driven(source, size) as drive:
         await drive.press("G")
-        assert drive.bench.graph.row is not None
-        assert drive.bench.graph.row.name == "wrecks"
+        assert drive.graph.row is not None
+        assert drive.graph.row.name == "wrecks"
         compare(drive, f"{size[0]}x{size[1]}-damaged")

@@ -23,7 +23,7 @@ SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: 
 
 def compare(drive: Driven, name: str) -> None:
     """Compares pane 3 with its golden text."""
-    pane = drive.bench.data_pane.region
+    pane = drive.data_pane.region
     lines = drive.text().split("\n")[pane.y : pane.bottom]
     path, text = GOLDEN / f"sql-{name}.txt", "".join(f"{line[pane.x : pane.right]}\n" for line in lines)
     if os.environ.get("ODF_UPDATE_GOLDEN"):
@@ -33,7 +33,7 @@ def compare(drive: Driven, name: str) -> None:
 
 def panel(drive: Driven) -> SqlPanel:
     """The editor."""
-    found = drive.bench.sql_panel
+    found = drive.sql_panel
     assert found is not None
     return found
 
@@ -156,7 +156,7 @@ async def test_words_are_offered_and_taken(source: FakeSource, size: tuple[int, 
         await drive.press("tab", "escape")  # one level at a time
         assert not panel(drive).words.display
         await drive.press("escape")
-        assert drive.bench.sql_panel is None
+        assert drive.sql_panel is None
         assert not drive.bench.has_class("-asking")
         await drive.press("s")
         assert panel(drive).editor.text.endswith("`wind speed` = s")  # what was written stays
@@ -182,9 +182,9 @@ async def test_a_result_shows_below_its_query(source: FakeSource, size: tuple[in
         assert "120 rows · 2.3 s" in drive.text()
         compare(drive, f"{size[0]}x{size[1]}-result")
         await drive.press("shift+tab", "j")
-        assert drive.bench.data_pane.view.cursor == 1
+        assert drive.data_pane.view.cursor == 1
         await drive.press("escape")  # the editor, then the result
-        assert drive.bench.sql_panel is None
+        assert drive.sql_panel is None
         assert "SQL · 120 rows" in drive.text()
         await drive.press("escape")
         assert "7 200 rows" in drive.text()

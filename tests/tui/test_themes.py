@@ -16,9 +16,10 @@ from textual.theme import Theme
 
 from odf_engine.errors import InvalidManifest, NotFound
 from odf_tui.app import Workstation
-from odf_tui.screens.workbench import Workbench
+from odf_tui.panes.pane_layout import PaneLayout
 from odf_tui.theming import themes
 from odf_tui.theming.themes import EightBitColours, nearest
+from odf_tui.workbench import Workbench
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -243,13 +244,13 @@ async def test_panes_wear_the_colours_of_the_theme_at_once(source: FakeSource) -
     async with driven(source) as drive:
         for name in ("ember", "paper", "contrast"):
             assert drive.app.use_theme(name)
-            drive.bench.dress_panes()
+            drive.bench.controller(PaneLayout).apply_theme()
             theme = themes.load(name)
             primary = Color.parse(theme.to_color_system().generate()["primary"])
-            front = drive.bench.front.styles
+            front = drive.front.styles
             assert front.border_top[1] == primary
             assert front.border_title_color == primary
-            assert drive.bench.jobs_pane.styles.border_top[1] == Color.parse(theme.variables["rule"])
+            assert drive.jobs_pane.styles.border_top[1] == Color.parse(theme.variables["rule"])
 
 
 DRAWN = frozenset("▁▂▃▄▅▆▇█▐▌◇◆·┌└├│─╭╮╰╯━┃›‹") | frozenset(map(chr, range(0x2500, 0x2580)))

@@ -35,15 +35,15 @@ def compare(drive: Driven, name: str) -> None:
 
 async def begin(drive: Driven, *keys: str) -> None:
     """Goes to the sixth row of the days, and asks where it comes from."""
-    drive.bench.graph.select(DAYS)
+    drive.graph.select(DAYS)
     await drive.settle()
     await drive.press("3", "j", "j", "j", "j", "j", *keys, "w")
 
 
 async def running(drive: Driven) -> Job:
     """The newest job, once the screen knows of it."""
-    await drive.until(drive.bench.book.active_jobs)
-    return drive.bench.book.active_jobs()[-1]
+    await drive.until(drive.book.active_jobs)
+    return drive.book.active_jobs()[-1]
 
 
 async def ends(drive: Driven, step: TraceStep | None = None, **how: object) -> Trace:
@@ -148,15 +148,15 @@ async def test_to_the_block_and_the_row_and_back(source: FakeSource) -> None:
         await ends(drive)
         await drive.press("j", "b")
         assert drive.app.screen is drive.bench
-        assert drive.bench.pane == "blocks"
-        assert drive.bench.blocks_pane.view.block is not None
-        assert drive.bench.blocks_pane.view.block.sequence_number == 4  # the newest there is
+        assert drive.pane == "blocks"
+        assert drive.blocks_pane.view.block is not None
+        assert drive.blocks_pane.view.block.sequence_number == 4  # the newest there is
         await drive.press("enter", "backspace")  # from the block as it is read
         assert "made by block 5" in drive.text()
         await drive.press("j", "j", "j", "j", "o")
-        assert drive.bench.pane == "data"
-        assert drive.bench.data_pane.view.cursor == 2
-        row = drive.bench.graph.row
+        assert drive.pane == "data"
+        assert drive.data_pane.view.cursor == 2
+        row = drive.graph.row
         assert row is not None
         assert row.id == STATIONS
         await drive.press("ctrl+o")

@@ -91,7 +91,7 @@ async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource
     made = Transaction(parts, (120, 239), 4440, "2024-03-10T00:00:00Z", None, False, query)
     source.transactions[DAYS, 4] = made
     async with driven(source, (80, 24)) as drive:
-        bench = drive.bench
+        bench = drive
         await drive.press("slash", "=air-by-day", "enter")
         await drive.press("2")
         await drive.press("enter")
@@ -122,7 +122,7 @@ async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource
         await drive.press("left_square_bracket")
         assert "sequenceNumber: 3" in drive.text()
         await drive.press("escape")
-        assert drive.app.screen is bench
+        assert drive.app.screen is drive.bench
 
 
 @pytest.mark.app
@@ -279,8 +279,8 @@ async def test_transactions_of_a_workspace(workspace: Workspace) -> None:
         assert "watermark     2024-03-10" in text
         assert "1.8 kB in a checkpoint" in text
         await drive.press("j", "enter")
-        assert drive.bench.data_pane.dataset.endswith(str(workspace.resolve("boats").id)[-12:])
-        assert drive.bench.data_pane.view.cursor == 0
+        assert drive.data_pane.dataset.endswith(str(workspace.resolve("boats").id)[-12:])
+        assert drive.data_pane.view.cursor == 0
         # The input begins anew: what was made from it says so.
         boats = workspace.resolve("boats").dataset
         boats.restart_chain(

@@ -20,6 +20,7 @@ from odf_engine.coordinator.protocol import (
     Progress,
 )
 from odf_engine.workspace.workspace import Workspace
+from odf_tui.features.time_travel.controller import TimeTravelController
 from odf_tui.gateway.row_window import RowPrefix
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from tests.tui.conftest import Driven, driven
@@ -48,12 +49,12 @@ def compare(drive: Driven, name: str) -> None:
 
 def title(drive: Driven) -> str:
     """The upper border of pane 3."""
-    return str(drive.bench.data_pane._border_title)
+    return str(drive.data_pane._border_title)
 
 
 def track(drive: Driven) -> str:
     """The slider as text."""
-    panel = drive.bench.time_panel
+    panel = drive.time_panel
     assert panel is not None
     region = panel.track.region
     lines = drive.text().splitlines()[region.y : region.bottom]
@@ -64,8 +65,8 @@ async def job_of(drive: Driven, number: int = 1) -> Job:
     """The newest job, once the screen knows of it."""
     await drive.until(lambda: drive.source.links and len(drive.source.link.submitted) >= number)
     made = str(len(drive.source.known))
-    await drive.until(lambda: made in drive.bench.book.jobs)
-    return drive.bench.book.jobs[made]
+    await drive.until(lambda: made in drive.book.jobs)
+    return drive.book.jobs[made]
 
 
 async def ends(drive: Driven, job: Job, **how: object) -> None:
@@ -73,7 +74,7 @@ async def ends(drive: Driven, job: Job, **how: object) -> None:
     known = {"state": JobState.done, "started": "2024-03-11T09:00:00Z", "ended": "2024-03-11T09:00:02Z"}
     ended = replace(job, **{**known, **how})
     drive.source.link.tell(drive.source.changed(ended))
-    await drive.until(lambda: drive.bench.book.jobs[job.id].state.final)
+    await drive.until(lambda: drive.book.jobs[job.id].state.final)
 
 
 def state_of(rows: int, *key: str) -> str:
@@ -89,7 +90,7 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
     real = WorkspaceGateway(Workspace(dataset.folder.parents[2]))
     source.timelines[AIR] = real.timeline(str(real.workspace.resolve("rows").id))  # type: ignore[assignment]
     async with driven(source, (80, 24)) as drive:
-        pane = drive.bench.data_pane
+        pane = drive.data_pane
         await drive.press("3", "at")
         assert title(drive) == "3 Data · 300 rows" and "○" in track(drive)
         assert "12 blocks that brought rows" in track(drive)
@@ -107,8 +108,8 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
         await drive.press("t", "=block", "enter")
         assert "'block' is no number, hash, date or offset" in drive.hint()
         await drive.press("escape")
-        assert (title(drive), drive.bench.time_panel) == ("3 Data · 300 rows", None)
-        assert drive.bench.pane == "data" and pane.view.cursor == 0
+        assert (title(drive), drive.time_panel) == ("3 Data · 300 rows", None)
+        assert drive.pane == "data" and pane.view.cursor == 0
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
@@ -146,7 +147,7 @@ async def test_event_time_is_looked_at_once_the_person_rests(source: FakeSource)
         assert "⏎ looks, or a moment's rest" in track(drive)
         job = await job_of(drive)
         (request,) = drive.source.link.submitted
-        moment = drive.bench.places[AIR].as_of
+        moment = drive.bench.controller(TimeTravelController).places[AIR].as_of
         assert request == BuildProjection(AIR, [], as_of=moment) and moment is not None and moment > "2024-12"
         await drive.pilot.press("left")  # what was asked for is not wanted any more
         await drive.until(lambda: drive.source.link.cancelled == [job.id])
@@ -200,7 +201,7 @@ async def test_a_state_of_a_time(source: FakeSource) -> None:
         await drive.until(lambda: "by which key?" in drive.text())
         await drive.press("j", "space", "j", "j", "space", "enter")
         job = await job_of(drive, 4)
-        place = drive.bench.places[AIR]
+        place = drive.bench.controller(TimeTravelController).places[AIR]
         assert place.key is not None and drive.source.link.submitted[3] == BuildProjection(
             AIR, list(place.key), as_of=place.as_of
         )
@@ -266,7 +267,7 @@ async def test_what_has_no_other_times(source: FakeSource) -> None:
         assert "1 block that brought rows" in track(drive)
         await drive.press("escape", "1", "G", "3")
         row = next(row for row in source.rows_ if not row.records)
-        drive.bench.select_dataset(row.id)
+        drive.bench.context.navigator.select_dataset(row.id)
         await drive.settle()
         await drive.press("3", "at")
         assert "has no rows yet: there is no earlier time to go to" in drive.hint()
@@ -279,30 +280,30 @@ async def test_what_was_chosen_is_kept_for_each_dataset(source: FakeSource) -> N
     async with driven(source) as drive:
         await drive.press("3", "at")
         await drive.press("left", "left", "enter")
-        assert drive.bench.time_panel.track.size.height == 1  # type: ignore[union-attr]
+        assert drive.time_panel.track.size.height == 1  # type: ignore[union-attr]
         assert "the rows stay at this time" in drive.hint()
-        drive.bench.data_pane.view.go(7)
-        drive.bench.select_dataset(STATIONS)
+        drive.data_pane.view.go(7)
+        drive.bench.context.navigator.select_dataset(STATIONS)
         await drive.settle()
-        assert title(drive) == "3 Data · 31 rows" and drive.bench.time_panel is None
-        drive.bench.select_dataset(AIR)
+        assert title(drive) == "3 Data · 31 rows" and drive.time_panel is None
+        drive.bench.context.navigator.select_dataset(AIR)
         await drive.settle()
         assert title(drive).endswith("block 8 of 10 · 6 000 rows")
         source.windows[AIR] = Rows(9000)  # new blocks came
-        drive.bench.reads.rows(AIR)
+        drive.bench.state.show(drive.bench.state.row_of(AIR))
         await drive.settle()
         assert title(drive).endswith("block 8 of 10 · 6 000 rows")
         await drive.press("3", "at")
         await drive.press("right")
         assert title(drive).endswith("block 9 of 10 · 7 000 rows")
         await drive.press("enter", "escape")
-        assert title(drive) == "3 Data · 9 000 rows" and drive.bench.time_panel is None
+        assert title(drive) == "3 Data · 9 000 rows" and drive.time_panel is None
         await drive.press("at")
         await drive.press("left", "enter")
         source.timelines[AIR] = FakeTimeline(9000, 900)
-        drive.bench.select_dataset(STATIONS)
+        drive.bench.context.navigator.select_dataset(STATIONS)
         await drive.settle()
-        drive.bench.select_dataset(AIR)
+        drive.bench.context.navigator.select_dataset(AIR)
         await drive.settle()
         assert "its history is another one now" in drive.hint() and title(drive) == "3 Data · 9 000 rows"
 
@@ -314,7 +315,7 @@ async def test_everything_works_on_the_rows_of_then(
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     source.timelines[AIR] = FakeTimeline(300, 25)
     async with driven(source, (160, 50)) as drive:
-        pane = drive.bench.data_pane
+        pane = drive.data_pane
         await drive.press("3", "at")
         await drive.press("home", "right", "enter")
         when = "as at 2024-03-01 10:32 · block 4 of 14"

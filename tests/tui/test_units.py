@@ -14,8 +14,8 @@ from rich.cells import cell_len
 
 from odf_engine.coordinator.protocol import Event, JobProgress, JobRequest, JobState, Request
 from odf_tui.features.sql.sql_editor import state_spans
+from odf_tui.panes.blocks.controller import findings_in
 from odf_tui.panes.datasets.dataset_filter import visible_graph
-from odf_tui.screens.pane_blocks import findings_in
 from odf_tui.services.jobs_client import EventBatcher
 from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
 from odf_tui.state.model import Health

@@ -58,7 +58,7 @@ async def opened(source: PretendedSource) -> AsyncIterator[Driven]:
     app = Workstation(source)
     async with app.run_test(size=(140, 40)) as pilot:
         drive = Driven(app, pilot, source)
-        await drive.until(lambda: app.bench.worker_state == "connected")
+        await drive.until(lambda: app.bench.state.worker == "connected")
         await drive.settle()
         yield drive
 
@@ -76,23 +76,23 @@ async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
 async def test_a_job_from_its_key_to_its_end(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", "=slow", "enter", "p")
-        await drive.until(lambda: "1" in drive.bench.book.jobs and drive.bench.book.jobs["1"].progress.rows)
-        await drive.until(lambda: drive.bench.jobs_pane.view.job.state is JobState.done)  # type: ignore[union-attr]
+        await drive.until(lambda: "1" in drive.book.jobs and drive.book.jobs["1"].progress.rows)
+        await drive.until(lambda: drive.jobs_pane.view.job.state is JobState.done)  # type: ignore[union-attr]
         await drive.until(lambda: "row 300" in drive.text())
-        assert len(drive.bench.book.logs["1"]) == 300
+        assert len(drive.book.logs["1"]) == 300
 
 
 async def test_cancelling_and_failing(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id))
-        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
+        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
+        await drive.until(lambda: drive.book.active_job_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
         # This job stays, so its live progress in the status line can be waited for on any machine.
         await drive.until(lambda: "wait · 1 row" in drive.status())
         await drive.press("x", "y")
-        await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.cancelled)
+        await drive.until(lambda: drive.book.jobs["1"].state is JobState.cancelled)
         await drive.press("colon", "=broken", "enter", "p")
-        await drive.until(lambda: "2" in drive.bench.book.jobs and drive.bench.book.jobs["2"].state.final)
+        await drive.until(lambda: "2" in drive.book.jobs and drive.book.jobs["2"].state.final)
         await drive.settle()
         assert "'x' is not a number" in drive.text()
         assert "file.csv:3" in drive.text()
@@ -102,32 +102,32 @@ async def test_cancelling_and_failing(source: PretendedSource) -> None:
 async def test_leaving_and_coming_back(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id))
+        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
         await drive.pilot.press("q")
         await drive.pilot.pause()
     assert "pull wait:0/forever goes on" in drive.app.farewell
     async with opened(source) as drive:
-        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id))
+        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
         assert "▸ pull" in drive.text()
         await drive.press("4", "x", "y")
-        await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.cancelled)
+        await drive.until(lambda: drive.book.jobs["1"].state is JobState.cancelled)
 
 
 async def test_a_crash_of_the_worker(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.bench.book.active_job_of(FOREVER.id))
-        await drive.until(lambda: drive.bench.worker_status is not None)
-        os.kill(drive.bench.worker_status.pid, signal.SIGKILL)  # type: ignore[union-attr]
+        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
+        await drive.until(lambda: drive.worker_status is not None)
+        os.kill(drive.worker_status.pid, signal.SIGKILL)  # type: ignore[union-attr]
         await drive.until(lambda: "worker gone" in drive.status())
-        await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.interrupted)
+        await drive.until(lambda: drive.book.jobs["1"].state is JobState.interrupted)
         await drive.settle()
         assert "the worker ended before this job did" in drive.text()
         await drive.press("R")
-        await drive.until(lambda: drive.bench.worker_state == "connected")
+        await drive.until(lambda: drive.worker_state == "connected")
         assert len(source.links) == 2
         await drive.press("colon", "=slow", "enter", "p")
-        await drive.until(lambda: "2" in drive.bench.book.jobs)
+        await drive.until(lambda: "2" in drive.book.jobs)
 
 
 async def test_two_terminals_follow_and_one_that_is_lost_finds_everything_again(
@@ -138,11 +138,11 @@ async def test_two_terminals_follow_and_one_that_is_lost_finds_everything_again(
         async with opened(other) as second:
             await second.press("colon", "=slow", "enter", "p")
             for each in (drive, second):
-                await each.until(lambda each=each: "1" in each.bench.book.jobs)
-                await each.until(lambda each=each: len(each.bench.book.logs.get("1", ())) >= 20)
+                await each.until(lambda each=each: "1" in each.book.jobs)
+                await each.until(lambda each=each: len(each.book.logs.get("1", ())) >= 20)
         # One terminal is gone; what comes meanwhile is in the journal.
-        await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.done)
-        assert len(drive.bench.book.logs["1"]) == 300
+        await drive.until(lambda: drive.book.jobs["1"].state is JobState.done)
+        assert len(drive.book.logs["1"]) == 300
     async with opened(other) as again:
         await again.press("4", "enter")
         await again.until(lambda: "row 300" in again.text())
@@ -153,8 +153,8 @@ async def test_two_terminals_follow_and_one_that_is_lost_finds_everything_again(
 async def test_a_failed_job_is_done_again_with_what_was_asked_at_first(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", "=broken", "enter", "p")
-        await drive.until(lambda: "1" in drive.bench.book.jobs and drive.bench.book.jobs["1"].state.final)
+        await drive.until(lambda: "1" in drive.book.jobs and drive.book.jobs["1"].state.final)
         await drive.press("4", "full_stop")
-        await drive.until(lambda: "2" in drive.bench.book.jobs and drive.bench.book.jobs["2"].state.final)
+        await drive.until(lambda: "2" in drive.book.jobs and drive.book.jobs["2"].state.final)
         journal = read_journal(source.folder)
         assert journal.request("2") == journal.request("1")

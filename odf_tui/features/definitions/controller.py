@@ -1,127 +1,389 @@
-"""New datasets from files, templates and manifests; edits of definitions; the demo."""
+"""DefinitionsController: new datasets from files, templates and manifests; edits of definitions; the demo."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator
-from itertools import count
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
+from odf_engine.coordinator.protocol import Update, Validate
+from odf_engine.coordinator.results import ValidateResult
 from odf_engine.errors import OdfError
-from odf_tui.gateway.samples import DERIVATIVE, PUSH, ROOT
+from odf_tui.features.definitions import manifest_draft
+from odf_tui.features.definitions.manifest_draft import ManifestDraft
+from odf_tui.panes.datasets.view import GraphView
+from odf_tui.panes.jobs.view import JobsPane
+from odf_tui.services.controller import Context, Controller
+from odf_tui.services.jobs_client import LeftRunning
+from odf_tui.state.app_state import JobNews
+from odf_tui.state.model import DatasetRow, PendingEvent
+from odf_tui.text.format import Span, format_count
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PickerDialog, PromptDialog, name_check
 
-TEMPLATES: Final = {"root": ROOT, "push": PUSH, "derivative": DERIVATIVE}
+if TYPE_CHECKING:
+    from odf_tui.features.definitions.manifest_dialogs import TextPosition
 
-_NAME: Final = "my.dataset"
-_UNSAFE: Final = re.compile(r"[^\w.-]+")
+_KINDS: Final = (
+    ("data", "f", "from a data file: CSV, JSON, Parquet, here or at a URL"),
+    ("root", "r", "a root dataset: polls files, URLs or a container"),
+    ("push", "p", "a root dataset that data is pushed into"),
+    ("derivative", "d", "a derivative dataset: a query over others"),
+    ("manifest", "m", "from a manifest file that is there already"),
+)
+_NEXT: Final = {"root": ": p pulls it", "push": ": p says how to push into it"}
+
+_APPLIED: Final = ("append", "flush", "rebuild")
+"""Answers that change the dataset."""
+
+Answer = tuple[str, tuple[str, ...], str]
+"""An answer of a DecisionDialog, its keys, and its label."""
+_EDIT: Final[Answer] = ("edit", ("e", "enter"), "edits again")
+_DISCARD: Final[Answer] = ("discard", ("d",), "discards")
+_LATER: Final[Answer] = ("leave", ("escape", "q"), "leaves it for later")
+_APPEND: Final[Answer] = ("append", ("enter",), "appends")
+_ADD: Final[Answer] = ("add", ("enter",), "adds it")
+_TO_EDITOR: Final[Answer] = ("edit", ("e",), "opens it in your editor")
+_DROP: Final[Answer] = ("discard", ("escape", "q"), "discards")
+_CHANGE: Final[Answer] = ("edit", ("e",), "edits again")
+_UNCHECKED: Final[Answer] = ("unchecked", ("a",), "adds it unchecked")
+_FLUSH: Final[Answer] = ("flush", ("f",), "flushes")
+_REBUILD: Final[Answer] = ("rebuild", ("r",), "rebuilds")
+_TAKE: Final[Answer] = ("append", ("enter",), "takes them in")
+_KEEP: Final[Answer] = ("leave", ("escape", "q"), "leaves it as it is")
+_FORGET: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
-class ManifestDraft(msgspec.Struct, frozen=True):
-    """A new file, and what was written into it."""
+class DefinitionsController(Controller):
+    """Adds datasets, and edits their definitions in the user's editor.
 
-    path: Path
-    text: str
-
-    def changed(self) -> bool:
-        """Whether somebody has written something else since; a file that is gone counts as unchanged."""
-        try:
-            return self.path.read_bytes() != self.text.encode()
-        except FileNotFoundError:
-            return False
-
-    def line_of(self, field: str) -> int | None:
-        """The line, from 1, on which a field stands first."""
-        lines = self.text.splitlines()
-        return next((at + 1 for at, line in enumerate(lines) if line.strip().startswith(f"{field}:")), None)
-
-
-def unused_dataset_name(taken: Collection[str]) -> str:
-    """A name that no dataset has."""
-    names = {name.lower() for name in taken}
-    return next(name for name in _numbered(_NAME) if name not in names)
-
-
-def create(folder: Path, template: str, name: str) -> ManifestDraft:
-    """A new manifest from a template, a name of :data:`TEMPLATES`, in a folder; see :func:`write`.
-
-    Raises:
-        OdfError: the folder cannot be written to.
+    A manifest is checked when the editor ends; the worker validates queries of derivative datasets. A file
+    that the user changed is removed only after a confirmation.
     """
-    return write(folder, f"new-{template}", TEMPLATES[template].replace("NAME", name))
 
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._demo_jobs: set[str] = set()  # until the state has them
+        self.state.jobs_changed.connect(self._select_first_demo_job)
 
-def write(folder: Path, stem: str, text: str) -> ManifestDraft:
-    """A new manifest in a folder, or in its ``manifests`` if it has that; ``stem`` is its file's name.
+    # --- New datasets ---
 
-    Raises:
-        OdfError: the folder cannot be written to.
-    """
-    home = folder / "manifests" if (folder / "manifests").is_dir() else folder
-    try:
-        return ManifestDraft(_write(home, _stem(stem), text), text)
-    except OSError as error:
-        raise OdfError(f"no manifest can be written: {error.strerror}", where=str(home)) from None
+    def add_dataset(self) -> None:
+        """Add a dataset; the user chooses from what."""
+        choices = [Choice(name, title, (key,), key) for name, key, title in _KINDS]
+        self.host.open(PickerDialog("Add a dataset", choices, typing=False), self._add_kind)
 
+    def _add_kind(self, kind: str | None) -> None:
+        if kind == "manifest":
+            self.add_from_manifest()
+        elif kind == "data":
+            self.host.start(self._add_from_data_file())
+        elif kind:
+            self.host.start(self._add_from_template(kind))
 
-def copy(folder: Path, dataset: str, text: str) -> ManifestDraft:
-    """A text to edit that is no file of the person's own; it goes when it is discarded.
+    def add_from_manifest(self) -> None:
+        """Add the datasets of a manifest file."""
+        from odf_tui.features.definitions.manifest_dialogs import AddDialog  # deferred: loads faster
 
-    Raises:
-        OdfError: the workspace's cache cannot be written to.
-    """
-    home = folder / ".odf" / "cache" / "edit"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        return ManifestDraft(_write(home, _stem(dataset), text), text)
-    except OSError as error:
-        raise OdfError(f"nothing can be edited: {error.strerror}", where=str(home)) from None
+        self.host.open(AddDialog(self.gateway), self._added)
 
+    def _added(self, names: Mapping[str, str] | None, remark: str = ": p pulls") -> None:
+        if not names:
+            return
+        self.host.widget(GraphView).selected = next(iter(names))  # selected as soon as the graph has it
+        what = next(iter(names.values())) if len(names) == 1 else f"{format_count(len(names))} datasets"
+        self.host.notice(f"added {what}{remark}")
+        self.state.datasets_outdated.send(None)
 
-def rename_after_dataset(path: Path, dataset: str) -> Path:
-    """Calls a manifest like its dataset, if it can be; where it is now."""
-    if path.stem == _stem(dataset):
-        return path
-    for stem in _numbered(_stem(dataset)):
-        target = path.with_name(f"{stem}.yaml")
+    async def _add_from_template(self, template: str) -> None:
+        name = await self._ask_name(manifest_draft.unused_dataset_name(self._names()))
+        if name:
+            draft = await asyncio.to_thread(manifest_draft.create, self.gateway.folder, template, name)
+            await self._add_draft(draft, template)
+
+    async def _add_from_data_file(self) -> None:
+        """Add a dataset with a manifest inferred from the first rows of a data file."""
+        from odf_tui.features.definitions.file_manifest import data_files, manifest_for, suggest_name
+        from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, manifest_lines
+
+        folder = self.gateway.folder
+        files = await asyncio.to_thread(data_files, folder)
+        source = await self.host.ask(DataFilePicker(folder, files))
+        name = await self._ask_name(suggest_name(source, self._names())) if source else None
+        if not source or not name:
+            return
+        text = await asyncio.to_thread(manifest_for, source, folder, name)
+        draft = await asyncio.to_thread(manifest_draft.write, folder, name, text)
+
+        async def review() -> str:
+            return await self._decide(f"{name}, of {source}", manifest_lines(text), (_ADD, _TO_EDITOR, _DROP))
+
+        await self._add_draft(draft, "root", await review(), review)
+
+    def _names(self) -> list[str]:
+        return [row.name for row in self.state.datasets]
+
+    async def _ask_name(self, proposed: str) -> str | None:
+        remark = "letters, digits, - and . make a name"
+        check = name_check(self._names())
+        return await self.host.ask(PromptDialog("The name of the dataset", proposed, remark, check))
+
+    async def _add_draft(
+        self,
+        draft: ManifestDraft,
+        template: str,
+        answer: str = "edit",
+        review: Callable[[], Coroutine[Any, Any, str]] | None = None,
+    ) -> None:
+        """Edit a new manifest until it is added or given up.
+
+        Args:
+            draft: the manifest.
+            template: the template that it was made from.
+            answer: the first step: ``edit``, ``add``, ``unchecked``, ``discard`` or ``leave``.
+            review: asks for the next step if the manifest is valid without edits. Without it, an unedited
+                manifest is discarded.
+        """
+        line: int | None = draft.line_of("name")
+        edited = False
+        while answer in ("edit", "unchecked", "add"):
+            if answer == "edit":
+                await self._edit(draft, line)
+                edited = edited or await asyncio.to_thread(draft.changed)
+                if not edited:
+                    if review is not None:
+                        answer = await review()
+                        continue
+                    await asyncio.to_thread(manifest_draft.discard, draft.path)
+                    self.host.notice("the manifest was left as it was: nothing is added", "warn")
+                    return
+            validating, plan = False, None
+            try:
+                derivative = await asyncio.to_thread(self.gateway.query_in, draft.path)
+                if derivative and answer != "unchecked":
+                    validating = True
+                    plan = await self._validate_query(await _read(draft.path), derivative)
+                    validating = False
+                names = await asyncio.to_thread(self.gateway.add, draft.path)
+            except OdfError as error:
+                skip = (_UNCHECKED,) if validating else ()
+                answers = (_EDIT, *skip, _DISCARD, _LATER)
+                answer, position = await self._show_problem(error, draft.path, answers)
+                line = None if position is None else position.line
+            else:
+                path = await asyncio.to_thread(
+                    manifest_draft.rename_after_dataset, draft.path, next(iter(names.values()))
+                )
+                self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_remark(plan)}")
+                return
+        await self._give_up(draft.path, discard=answer == "discard")
+
+    async def _give_up(self, path: Path, *, discard: bool) -> None:
+        if discard:
+            await asyncio.to_thread(manifest_draft.discard, path)
+            self.host.notice(f"discarded {path.name}")
+        else:
+            self.host.notice(f"nothing was added; the manifest is kept: {self._relative(path)}", "warn")
+
+    # --- Changes of datasets ---
+
+    def edit_definition(self) -> None:
+        """Edit the definition of the selected dataset."""
+        row = self.state.row
+        if row is not None:
+            self.host.start(self._edit_definition(row))
+
+    async def _edit_definition(self, row: DatasetRow) -> None:
+        text = await asyncio.to_thread(self.gateway.definition, row.id)
+        draft = await asyncio.to_thread(manifest_draft.copy, self.gateway.folder, row.name, text)
+        line: int | None = None
+        answer = "edit"
+        changes: list[PendingEvent] = []
+        while answer == "edit":
+            await self._edit(draft, line)
+            if not await asyncio.to_thread(draft.changed):
+                answer = "nothing"
+                break
+            try:
+                changes = await asyncio.to_thread(self.gateway.update, row.id, draft.path, dry_run=True)
+                new_query = row.derivative and any(each.title == "SetTransform" for each in changes)
+                text = await _read(draft.path)
+                plan = await self._validate_query(text, row.name, row.id) if new_query else None
+                answer, line = await self._decide_on_changes(row, changes, plan), None
+                if answer in _APPLIED and plan is not None and row.last_pulled:
+                    await self._migrate(row, text, answer, plan)
+                elif answer in _APPLIED:
+                    changes = await asyncio.to_thread(self.gateway.update, row.id, draft.path, dry_run=False)
+            except LeftRunning:
+                path = self._relative(draft.path)
+                self.host.notice(f"{row.name} is being changed; what was written stays in {path} until then")
+                return
+            except OdfError as error:
+                answer, position = await self._show_problem(error, draft.path, (_EDIT, _FORGET))
+                line = None if position is None else position.line
+        await asyncio.to_thread(manifest_draft.discard, draft.path)
+        self._changed(row, changes, answer)
+
+    async def _decide_on_changes(
+        self, row: DatasetRow, changes: Sequence[PendingEvent], plan: ValidateResult | None
+    ) -> str:
+        """Show changes, and the plan for a new query among them. Returns the answer of the user."""
+        from odf_tui.features.definitions.manifest_dialogs import change_lines, migration_plan_lines
+
+        if not changes:
+            return "nothing"
+        lines = change_lines(changes)
+        answers = (_APPEND, _CHANGE, _FORGET)
+        if plan is not None and row.last_pulled:
+            lines += migration_plan_lines(plan)
+            if plan.state == "lost":
+                answers = (_FLUSH, _REBUILD, _CHANGE, _FORGET)
+        return await self._decide(f"{row.name}: {_blocks(changes)} to append", lines, answers)
+
+    async def _migrate(self, row: DatasetRow, text: str, answer: str, plan: ValidateResult) -> None:
+        """Replace the query of a dataset that has data.
+
+        Raises:
+            LeftRunning: the user left the dialog.
+            OdfError: the query was not replaced.
+        """
+        request = Update(
+            dataset=row.id,
+            manifest=text,
+            state="flush" if answer == "flush" else "rebuild" if answer == "rebuild" else "",
+            accept_columns=bool(plan.new),
+        )
+        await self.jobs.outcome(request, row.name, f"Changing {row.name}", leaves=True)
+
+    def _changed(self, row: DatasetRow, changes: Sequence[PendingEvent], answer: str) -> None:
+        if answer in _APPLIED:
+            self.host.notice(f"appended {_blocks(changes)} to {row.name}")
+            self.state.datasets_outdated.send(None)
+        elif answer == "nothing":
+            self.host.notice(f"the definition of {row.name} stays as it is: nothing differs", "warn")
+        else:
+            self.host.notice(f"the changes of {row.name} are discarded", "warn")
+
+    # --- New columns of queries ---
+
+    def take_new_columns(self) -> None:
+        """Add columns that the query of the selected dataset newly returns to its schema."""
+        row = self.state.row
+        if row is not None:
+            self.host.start(self._take_new_columns(row))
+
+    async def _take_new_columns(self, row: DatasetRow) -> None:
+        from odf_tui.features.definitions.manifest_dialogs import migration_plan_lines
+
+        text = await asyncio.to_thread(self.gateway.definition, row.id)
+        plan = await self._validate_query(text, row.name, row.id)
+        if not plan.new:
+            self.host.notice(f"the query of {row.name} gives no other columns than it has", "warn")
+            return
+        answers = (_FLUSH, _REBUILD) if plan.state == "lost" else (_TAKE,)
+        title = f"{row.name}: its query gives new columns"
+        answer = await self._decide(title, migration_plan_lines(plan), (*answers, _KEEP))
+        if answer not in _APPLIED:
+            self.host.notice(f"{row.name} stays as it is", "warn")
+            return
         try:
-            target.hardlink_to(path)  # unlike a rename, this never overwrites
-        except FileExistsError:
-            continue
-        except OSError:
-            return path
-        path.unlink()
-        return target
-    return path
+            await self._migrate(row, text, answer, plan)
+        except LeftRunning:
+            self.host.notice(f"{row.name} is being changed")
+        else:
+            self.host.notice(f"{row.name} has new columns: {', '.join(plan.new)}")
+            self.state.datasets_outdated.send(None)
 
+    # --- Editor, validation, dialogs ---
 
-def discard(path: Path) -> None:
-    """Removes a manifest; one that cannot be removed stays."""
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        return
+    async def _validate_query(self, text: str, name: str, dataset: str = "") -> ValidateResult:
+        """Validate the query of a derivative dataset in the worker.
 
+        Raises:
+            OdfError: the query is invalid, or was not validated.
+        """
+        title = f"Looking at the query of {name}"
+        return await self.jobs.outcome(Validate(manifest=text, dataset=dataset), name, title)
 
-def _stem(dataset: str) -> str:
-    return _UNSAFE.sub("-", dataset).strip("-.") or "dataset"
+    async def _edit(self, draft: ManifestDraft, line: int | None) -> None:
+        """Open a manifest in the editor, and wait until it ends.
 
-
-def _write(folder: Path, stem: str, text: str) -> Path:
-    for name in _numbered(stem):
-        path = folder / f"{name}.yaml"
+        Raises:
+            OdfError: the editor failed. A changed file is kept, and the hint has its path.
+        """
         try:
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError("numbers have no end")
+            await self.host.station.edit(draft.path, line)
+        except OdfError as error:
+            if await asyncio.to_thread(draft.changed):
+                error.hint = f"what was written is in {self._relative(draft.path)}"
+            else:
+                await asyncio.to_thread(manifest_draft.discard, draft.path)
+            raise
+
+    async def _show_problem(
+        self, error: OdfError, path: Path, answers: Sequence[Answer]
+    ) -> tuple[str, TextPosition | None]:
+        """Show why a manifest is invalid. Returns the answer of the user, and the position of the error."""
+        from odf_tui.features.definitions.manifest_dialogs import error_position, problem_lines, text_of
+
+        text = await asyncio.to_thread(text_of, path)
+        answer = await self._decide(f"{path.name} is not right yet", problem_lines(error, text), answers)
+        return answer, error_position(error, text)
+
+    async def _decide(self, title: str, lines: Sequence[Sequence[Span]], answers: Sequence[Answer]) -> str:
+        """Show a DecisionDialog. Returns the name of the answer; escape is the last one."""
+        return await self.host.ask(DecisionDialog(title, lines, answers)) or answers[-1][0]
+
+    def _relative(self, path: Path) -> str:
+        folder = self.gateway.folder
+        return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+    # --- The demo ---
+
+    def make_demo(self) -> None:
+        """Create the demo in this workspace, after a confirmation."""
+        self.host.start(self._make_demo())
+
+    async def _make_demo(self) -> None:
+        from odf_tui.gateway.samples import MANIFESTS, demo_files
+
+        files = len(await asyncio.to_thread(demo_files)) - len(MANIFESTS)
+        remarks = (
+            f"It writes {format_count(files)} files to sources/, "
+            f"{format_count(len(MANIFESTS))} to manifests/,",
+            "and adds the datasets of a small harbour town.",
+            "They are pulled and verified: pane 4 shows how.",
+            "No network is needed. Spark takes a moment to start.",
+        )
+        if not await self.host.ask(ConfirmDialog("Make the demo in this workspace?", *remarks)):
+            self.host.notice("nothing was written", "warn")
+            return
+        requests = await asyncio.to_thread(self.gateway.make_demo)
+        self.host.notice("the demo is here; pane 4 shows how its datasets are pulled and verified")
+        self.state.datasets_outdated.send(None)
+        if self.host.has_class("-narrow"):
+            self.state.focus_pane("jobs")  # it takes the room of the data pane, below the graph
+        self._demo_jobs = {await self.jobs.submit_one(request, name) for request, name in requests}
+        self._select_first_demo_job()
+
+    def _select_first_demo_job(self, news: JobNews | None = None) -> None:
+        """Select the first job of the demo, as soon as all of them are listed."""
+        if self._demo_jobs and self._demo_jobs <= self.state.jobs.jobs.keys():
+            self._demo_jobs = set()
+            self.host.widget(JobsPane).view.move("last")  # jobs are listed newest first
 
 
-def _numbered(stem: str) -> Iterator[str]:
-    yield stem
-    for number in count(2):
-        yield f"{stem}-{number}"
+async def _read(path: Path) -> str:
+    return await asyncio.to_thread(path.read_text, encoding="utf-8")
+
+
+def _remark(plan: ValidateResult | None) -> str:
+    """Describe the result of the validation of a new query."""
+    if plan is None:
+        return ""
+    return f"; {plan.message}" if plan.message else "; its query is right"
+
+
+def _blocks(changes: Sequence[PendingEvent]) -> str:
+    return f"{format_count(len(changes))} block{'' if len(changes) == 1 else 's'}"

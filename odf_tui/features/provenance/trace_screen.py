@@ -45,7 +45,7 @@ _ASKING: Final = "asking"
 _STOPPED: Final = "stopped: r looks again"
 
 
-class TraceBase(OverlayScreen[Target]):
+class TraceScreen(OverlayScreen[Target]):
     """Shows a trace; ends with a place to go to, or with none.
 
     Args:
@@ -67,6 +67,28 @@ class TraceBase(OverlayScreen[Target]):
     TraceScreen.-reading #trace-detail { display: block; border-left: none; }
     """
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "enter", "open it; or read all about it, if it is open", show=False),
+        Binding("l,right", "open", "open it, or go into it", show=False),
+        Binding("h,left", "close", "close it, or go to what it is under", show=False),
+        Binding("space,i", "read", "read all about it, and back", show=False),
+        Binding("w", "turn", "the value under the cursor instead of the whole row, and back", show=False),
+        Binding("c", "column", "the value of another column", show=False),
+        Binding("a", "all", "trace all rows of this input at once", show=False),
+        Binding("q", "query", "show the query in full", show=False),
+        Binding("b", "block", "go to the block in pane 2", show=False),
+        Binding("o", "row", "go to the row in pane 3", show=False),
+        Binding("x", "stop", "stop looking", show=False),
+        Binding("r", "again", "look again", show=False),
+        Binding("v", "check", "check the step: run it again with these rows alone, and without", show=False),
+        Binding("y", "copy", "copy the tree as it is shown", show=False),
+        Binding("e,E", "save", "write the trace to a file, as JSON or for Graphviz", show=False),
+        Binding("J", "scroll('down')", "scroll what is at the right", show=False),
+        Binding("K", "scroll('above')", "scroll it back", show=False),
+        Binding("escape", "leave", "back", show=False),
+        *MOVE_KEYS,
+    ]
+
     def __init__(
         self,
         inquiry: TraceSession,
@@ -76,7 +98,7 @@ class TraceBase(OverlayScreen[Target]):
         ask: Callable[[Trace, str], Awaitable[str]],
         stop: Callable[[str], Awaitable[None]],
         copy: Callable[[str], str],
-        save: Callable[[TraceBase], None],
+        save: Callable[[TraceScreen], None],
     ) -> None:
         super().__init__()
         self.inquiry = inquiry
@@ -273,56 +295,6 @@ class TraceBase(OverlayScreen[Target]):
     def say(self, text: str) -> None:
         """Says something until the cursor moves."""
         self.tell_keys(printable(text))
-
-
-def traced_rows_at(line: Line) -> TracedRows | None:
-    """The rows that a line is about, or that it is under, as far as somebody asked for them."""
-    node: Node | None = line.node
-    if line.row >= 0 and isinstance(node, Group):
-        node = node.touched.get(line.row)
-    while node is not None and not isinstance(node, TracedRows):
-        node = node.above
-    return node
-
-
-def _doing(job: Job | None) -> str:
-    if job is None or job.started is None:
-        return "waits for its turn"
-    return job_activity(job, Timestamp.now())
-
-
-class QueryReader(TextDialog):
-    """Reads a query; long lines go on in the next one."""
-
-    def body(self) -> WrappedLines:
-        """The lines."""
-        return WrappedLines()
-
-
-class TraceScreen(TraceBase):
-    """What the keys do."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "enter", "open it; or read all about it, if it is open", show=False),
-        Binding("l,right", "open", "open it, or go into it", show=False),
-        Binding("h,left", "close", "close it, or go to what it is under", show=False),
-        Binding("space,i", "read", "read all about it, and back", show=False),
-        Binding("w", "turn", "the value under the cursor instead of the whole row, and back", show=False),
-        Binding("c", "column", "the value of another column", show=False),
-        Binding("a", "all", "trace all rows of this input at once", show=False),
-        Binding("q", "query", "show the query in full", show=False),
-        Binding("b", "block", "go to the block in pane 2", show=False),
-        Binding("o", "row", "go to the row in pane 3", show=False),
-        Binding("x", "stop", "stop looking", show=False),
-        Binding("r", "again", "look again", show=False),
-        Binding("v", "check", "check the step: run it again with these rows alone, and without", show=False),
-        Binding("y", "copy", "copy the tree as it is shown", show=False),
-        Binding("e,E", "save", "write the trace to a file, as JSON or for Graphviz", show=False),
-        Binding("J", "scroll('down')", "scroll what is at the right", show=False),
-        Binding("K", "scroll('above')", "scroll it back", show=False),
-        Binding("escape", "leave", "back", show=False),
-        *MOVE_KEYS,
-    ]
 
     def key_list(self) -> list[Choice]:
         """What the keys do, without those that every screen has."""
@@ -521,3 +493,27 @@ class TraceScreen(TraceBase):
     def action_save(self) -> None:
         """Writes the trace to a file."""
         self.saves(self)
+
+
+def traced_rows_at(line: Line) -> TracedRows | None:
+    """The rows that a line is about, or that it is under, as far as somebody asked for them."""
+    node: Node | None = line.node
+    if line.row >= 0 and isinstance(node, Group):
+        node = node.touched.get(line.row)
+    while node is not None and not isinstance(node, TracedRows):
+        node = node.above
+    return node
+
+
+def _doing(job: Job | None) -> str:
+    if job is None or job.started is None:
+        return "waits for its turn"
+    return job_activity(job, Timestamp.now())
+
+
+class QueryReader(TextDialog):
+    """Reads a query; long lines go on in the next one."""
+
+    def body(self) -> WrappedLines:
+        """The lines."""
+        return WrappedLines()

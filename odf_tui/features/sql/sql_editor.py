@@ -373,6 +373,12 @@ def pin_words(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
     return printable(f"from {', '.join(names[:most])}{more}") if names else ""
 
 
+def error_position(error: Failure | None) -> tuple[int, int] | None:
+    """Return the line and column of an error in a query, from 1; None if the error has none."""
+    found = _PLACE.search((error.where or "") if error is not None else "")
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def state_spans(job: Job) -> list[tuple[str, str]]:
     """A job of a query in a few words, for the line below it."""
     took = job_seconds(job, Timestamp.now())
@@ -390,8 +396,8 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
             pins = pin_words(result.pins)
             return [(words, "good"), (f" · {pins}", "muted")] if pins else [(words, "good")]
         case JobState.failed:
-            place = _PLACE.search((job.error.where or "") if job.error else "")
-            return [("not answered" + (f": line {place[1]}, column {place[2]}" if place else ""), "bad")]
+            place = error_position(job.error)
+            return [("not answered" + (f": line {place[0]}, column {place[1]}" if place else ""), "bad")]
     return [(f"{job.state.value} after {time}" if time else job.state.value, "warn")]
 
 
@@ -426,12 +432,16 @@ class SqlEditor(TextArea):
         self.cursor_blink = False
 
     def on_mount(self) -> None:
-        """Takes the colours of the workstation."""
-        self.dress()
+        """Use the theme of the workstation, and follow its changes."""
+        self._apply_theme()
+        self.app.theme_changed_signal.subscribe(self, self._apply_theme)
         self.move_cursor(self.document.end)
 
-    def dress(self) -> None:
-        """Takes the colours of the theme."""
+    def on_unmount(self) -> None:
+        """Follow the theme no longer."""
+        self.app.theme_changed_signal.unsubscribe(self)
+
+    def _apply_theme(self, _: object = None) -> None:
         palette = palette_of(self.app)
         self.register_theme(
             TextAreaTheme(

@@ -1,53 +1,626 @@
-"""Shows other times and current states in the data pane."""
+"""Shows rows as at a block or as of an event time, and current states by key, in the data pane.
+
+The rows as at a block are the first rows of the dataset: they are read at once. States by key, and rows as of
+an event time, are files that a job writes: the job starts when the slider rests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from textual.message import Message
+from msgspec.structs import replace
 
-from odf_tui.features.time_travel.timeline import PointInTime
+from odf_engine.coordinator.protocol import BuildProjection, Job
+from odf_engine.coordinator.results import ProjectionResult
+from odf_engine.errors import Cancelled, OdfError
+from odf_engine.metadata.timestamp import Timestamp, looks_like_time, parse_user_time
+from odf_tui.actions.model import Hint
+from odf_tui.features.time_travel.timeline import (
+    MAX_PROBED,
+    BlockAxis,
+    EventTimeAxis,
+    PointInTime,
+    TimePanel,
+    TimeSlider,
+)
 from odf_tui.gateway.protocol import FileTimeRange, Timeline
+from odf_tui.gateway.row_window import RowPrefix, slices_of
+from odf_tui.panes.data.view import STATE, TIME, DataPane, TableStack, TableView
+from odf_tui.services.controller import Context, Controller
+from odf_tui.services.jobs_client import LeftRunning
+from odf_tui.state.model import BlockFilter, DatasetRow, Target
+from odf_tui.text.format import error_with_hint, format_count, printable
+from odf_tui.text.job_text import job_amounts
+from odf_tui.widgets.row_table import LoadedWindow, load_window
+from odf_tui.widgets.status_bar import KeyHints
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.row_table import LoadedWindow
+    from textual.await_remove import AwaitRemove
+    from textual.message import Message
+    from textual.timer import Timer
+    from textual.worker import Worker
+
+REST_SECONDS: Final = 0.5
+"""How long the slider rests before a job starts."""
+_FIRST_PROBES: Final = 32
+_PROBES: Final = 128
+_OTHER_HISTORY: Final = "its history is another one now: these are the newest rows"
 
 
-@dataclass
-class TimelineRead(Message):
-    """The history of a dataset; ``wanted``: the person wants the slider, else a place is shown again."""
-
-    dataset: str
-    line: Timeline | None
-    wanted: bool
-    error: str = ""
-
-
-@dataclass
-class Probed(Message):
-    """Some files have said what they know of themselves."""
-
-    line: Timeline
-    found: Sequence[FileTimeRange]
-
-
-@dataclass
-class TimeOpened(Message):
-    """The rows of another time can be shown; ``stay``: where the cursor is."""
+class _PrefixRead(NamedTuple):
+    """A read of the rows as at a block. With ``stay`` the cursor does not move."""
 
     dataset: str
     place: PointInTime
     stay: bool
-    opened: LoadedWindow | None
-    error: str = ""
 
 
-@dataclass
-class BlockLocated(Message):
-    """The number of the block that was typed."""
+class TimeTravelController(Controller):
+    """Opens the slider, shows the rows of the chosen time, and shows current states by key.
 
-    dataset: str
-    number: int | None
-    error: str = ""
+    Attributes:
+        places: the chosen time of each dataset that is not shown as it is now.
+        time_panel: the slider; None while it is closed.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.places: dict[str, PointInTime] = {}
+        self.time_panel: TimePanel | None = None
+        self._removal: AwaitRemove | None = None
+        self._opening: Worker[None] | None = None
+        self._state_keys: dict[str, tuple[str, ...] | None] = {}  # of the states that are shown, by dataset
+        self._chosen_keys: dict[str, list[str]] = {}  # chosen in the dialog, by dataset
+        self._reading: _PrefixRead | None = None
+        self._next_read: _PrefixRead | None = None
+        self._rest_timer: Timer | None = None
+        self._projection: Worker[None] | None = None
+        self._projection_job = ""
+        self.state.jobs_changed.connect(self._show_progress)
+        self.state.second.connect(self._show_progress)
+        self.navigator.going.connect(self._link_followed)
+
+    def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
+        """Return the handlers of messages of the slider, and of the data pane."""
+        return {
+            TableStack.Other: self._dataset_changed,
+            TableStack.Reloaded: self._rows_reloaded,
+            TimeSlider.Moved: self._slider_moved,
+            TimeSlider.Pressed: self._run_command,
+            TimePanel.Typed: self._go_to_typed,
+        }
+
+    @property
+    def _pane(self) -> DataPane:
+        return self.host.widget(DataPane)
+
+    # --- Opening and closing the slider ---
+
+    def open_slider(self) -> None:
+        """Open the slider, or focus it. If it has the focus, switch to its other axis."""
+        row, panel = self.state.row, self.time_panel
+        if row is None:
+            return
+        if panel is not None and panel.dataset == row.id:
+            if panel.track.has_keys:
+                self._switch_axis(panel)
+            else:
+                self._focus_slider(panel)
+        elif not row.records:
+            self.host.notice(f"{row.name} has no rows yet: there is no earlier time to go to", "warn")
+        else:
+            self._read_timeline(row.id, focus=True)
+
+    def leave(self) -> bool:
+        """Leave the innermost view. Leaving the rows of another time shows those of now."""
+        pane = self._pane
+        if self.state.pane != "data" or pane.time_view is None:
+            return False
+        left = pane.leave_innermost()
+        if pane.time_view is None:
+            self._back_to_now()
+        self.host.show_hints()
+        return left
+
+    def hints(self) -> list[Hint] | None:
+        """Return the keys of the slider, or of its line, while that has the focus."""
+        panel = self.time_panel
+        if panel is None:
+            return None
+        if self.host.focused_widget is panel.line:
+            return [Hint("⏎", "go there", ""), Hint("esc", "back to the slider", "")]
+        if not panel.track.has_keys:
+            return None
+        other = "blocks" if isinstance(panel.track.axis, EventTimeAxis) else "event time"
+        return [
+            Hint("←→", "move", ""),
+            Hint("[ ]", "further", ""),
+            Hint("@", other, "travel"),
+            Hint("t", "type", ""),
+            Hint("K", "state", "current_state"),
+            Hint("⏎", "keep", ""),
+            Hint("esc", "now", "up"),
+            Hint("?", "keys", "help"),
+        ]
+
+    def _read_timeline(self, dataset: str, *, focus: bool) -> None:
+        self.reader.read(
+            "timeline",
+            partial(self.gateway.timeline, dataset),
+            partial(self._timeline_read, dataset, focus),
+        )
+
+    def _timeline_read(self, dataset: str, focus: bool, line: Timeline | None, problem: str) -> None:
+        """Open the slider, if it is to get the focus or the chosen time of the dataset is to be shown."""
+        if self._pane.dataset != dataset:
+            return
+        if line is None:
+            self.host.notice(problem, "bad")
+            return
+        place = self.places.get(dataset)
+        if place is not None and not BlockAxis(line).holds(place):
+            self._forget_time(dataset)
+            self.host.notice(_OTHER_HISTORY, "warn")
+            place = None
+        if not (focus or place is not None):
+            return
+        if self._opening is not None:
+            self._opening.cancel()
+        self._opening = self.host.start(self._open_panel(dataset, line, place, focus=focus), group="slider")
+
+    async def _open_panel(
+        self, dataset: str, line: Timeline, place: PointInTime | None, *, focus: bool
+    ) -> None:
+        self._close_slider()
+        if self._removal is not None:
+            await self._removal
+        panel = self.time_panel = TimePanel(dataset, BlockAxis(line), place)
+        await self._pane.mount(panel)
+        if self.time_panel is not panel:
+            return  # it was closed meanwhile
+        front = self._pane.front_view
+        if place is None and (front is None or front.kind != STATE):
+            self._state_keys.pop(dataset, None)
+        if focus:
+            self._focus_slider(panel)
+        elif place is not None:
+            self._go_to(dataset, place, rested=True, stay=True)
+        self._probe(panel, _FIRST_PROBES)
+
+    def _focus_slider(self, panel: TimePanel) -> None:
+        self.state.focus_pane("data")
+        self.host.set_focus(panel.track)
+        self.host.show_hints()
+
+    def _close_slider(self) -> None:
+        panel, self.time_panel = self.time_panel, None
+        if panel is not None:
+            focused = self.host.focused_widget
+            self._removal = panel.remove()
+            if focused is not None and panel in focused.ancestors:
+                self.state.focus_pane("data")
+
+    def _probe(self, panel: TimePanel, files: int) -> None:
+        """Read the event times of some more files, for the marks of the slider."""
+        line, stops = panel.track.blocks.line, list(islice(panel.order, files))
+        panel.probed += len(stops)
+        if stops and panel.probed <= MAX_PROBED:
+            self.reader.read("probe", partial(line.probe, stops), partial(self._probed, line))
+
+    def _probed(self, line: Timeline, found: Sequence[FileTimeRange] | None, problem: str) -> None:
+        panel = self.time_panel
+        if panel is not None and panel.track.blocks.line is line:
+            panel.track.learn(found or [])
+            self._probe(panel, _PROBES)
+
+    # --- Other datasets, other rows, links ---
+
+    def _dataset_changed(self, _: TableStack.Other) -> None:
+        """Close the slider of another dataset. If a time is chosen for this one, open its own slider."""
+        pane, panel = self._pane, self.time_panel
+        if panel is not None and panel.dataset != pane.dataset:
+            self._stop_request()
+            self._close_slider()
+        if pane.dataset in self.places and pane.time_view is None and pane.rows_of(pane.dataset) is not None:
+            self._read_timeline(pane.dataset, focus=False)
+
+    def _rows_reloaded(self, message: TableStack.Reloaded) -> None:
+        """Keep what is shown if blocks were appended; show the newest rows if the history was replaced."""
+        pane = self._pane
+        view = pane.time_view
+        if view is None or pane.rows_of(pane.dataset) is not message.opened.window:
+            return
+        known = slices_of(view.opened.window)
+        if known and list(slices_of(message.opened.window)[: len(known)]) != list(known):
+            self._back_to_now()
+            self.host.notice(_OTHER_HISTORY, "warn")
+
+    def _link_followed(self, target: Target) -> None:
+        """A link to a row leads to the rows of now."""
+        if target.pane == "data":
+            self._forget_time(target.dataset)
+            if target.dataset == self._pane.dataset:
+                self._close_slider()
+
+    def _forget_time(self, dataset: str) -> None:
+        self._stop_request()
+        self.places.pop(dataset, None)
+        self._state_keys.pop(dataset, None)
+
+    def _back_to_now(self) -> None:
+        """Show the newest rows, and close the slider."""
+        pane = self._pane
+        if pane.dataset in self.places:
+            self.host.notice("these are the newest rows again")
+        self._forget_time(pane.dataset)
+        if pane.time_view is not None:
+            pane.leave_all()
+        self._close_slider()
+        self.host.show_hints()
+
+    # --- Messages of the slider ---
+
+    def _slider_moved(self, _: TimeSlider.Moved) -> None:
+        if (panel := self.time_panel) is not None:
+            self._follow_slider(panel)
+
+    def _follow_slider(self, panel: TimePanel, *, rested: bool = False) -> None:
+        """Show the rows of the time that the slider is at."""
+        place = panel.track.axis.place(self._state_keys.get(panel.dataset))
+        self._go_to(panel.dataset, place, rested=rested)
+
+    def _run_command(self, message: TimeSlider.Pressed) -> None:
+        panel = self.time_panel
+        if panel is None:
+            return
+        match message.what:
+            case "type":
+                panel.ask()
+                self.host.widget(KeyHints).clear()
+                self.host.show_hints()
+            case "keep":
+                if not self._request_now():
+                    self._keep_time(panel)
+            case "refocus":
+                self._focus_slider(panel)
+            case _:
+                if self._stop_request():
+                    self._show_status("stopped: the rows are those of the title · esc again: now", "warn")
+                else:
+                    self._back_to_now()
+
+    def _switch_axis(self, panel: TimePanel) -> None:
+        track = panel.track
+        if isinstance(track.axis, EventTimeAxis):
+            track.choose(track.blocks)
+        elif not track.blocks.line.timed:
+            self.host.notice("these rows have no event time: there are only blocks to move along", "warn")
+            return
+        elif not track.events.known:
+            self.host.notice("the files of these rows do not say their event times", "warn")
+            return
+        else:
+            track.choose(track.events)
+        self.host.show_hints()
+        if track.chosen:
+            self._follow_slider(panel)
+
+    def _keep_time(self, panel: TimePanel) -> None:
+        """Give the focus back to the rows, and keep the time."""
+        if panel.dataset not in self.places:
+            self._back_to_now()
+            return
+        self.state.focus_pane("data")
+        self.host.notice("the rows stay at this time · @ moves on · esc back to now")
+
+    def _go_to_typed(self, message: TimePanel.Typed) -> None:
+        """Go to the time or the block that was typed."""
+        panel, text = self.time_panel, message.text
+        if panel is None:
+            return
+        panel.close_line()
+        self.host.show_hints()
+        if not text:
+            return
+        track = panel.track
+        try:
+            if isinstance(track.axis, EventTimeAxis):
+                self._go_to_position(panel, parse_user_time(text).ms)
+            elif looks_like_time(text):
+                self._go_to_position(panel, track.blocks.stop_at(parse_user_time(text).ms))
+            else:
+                find = partial(self.gateway.find_block, panel.dataset, text)
+                self.reader.read("locate", find, partial(self._block_found, panel.dataset))
+        except OdfError as error:
+            self._show_failure(error.format_line)
+
+    def _block_found(self, dataset: str, number: int | None, problem: str) -> None:
+        panel = self.time_panel
+        if panel is None or panel.dataset != dataset:
+            return
+        if number is None:
+            self._show_failure(problem)
+        else:
+            self._go_to_position(panel, panel.track.blocks.stop_of_block(number))
+
+    def _go_to_position(self, panel: TimePanel, position: int) -> None:
+        """Go to a position on the axis that was typed."""
+        track = panel.track
+        if isinstance(track.axis, BlockAxis) and position < 0:
+            line = track.blocks.line
+            first = f"block {format_count(line.blocks[0])}, {track.blocks.ends()[0]}"
+            self._show_failure(f"nothing was known then: the first rows came with {first}")
+            return
+        if isinstance(track.axis, EventTimeAxis) and position < track.axis.least:
+            self._show_failure(f"nothing had happened by then: the first is of {track.axis.ends()[0]}")
+            return
+        track.go(position)
+        self._follow_slider(panel, rested=True)
+
+    def _show_status(self, text: str = "", style: str = "busy") -> None:
+        """Show a text above the track of the slider; empty: the legend of the track."""
+        if (panel := self.time_panel) is not None:
+            panel.track.tell(text, style)
+
+    def _show_failure(self, problem: str) -> None:
+        """Show on the slider, and in a notice because the slider is narrow, why a time cannot be shown."""
+        self._show_status(problem, "bad")
+        self.host.notice(problem, "bad")
+
+    # --- Requests for the rows of a time ---
+
+    def _go_to(self, dataset: str, place: PointInTime, *, rested: bool = False, stay: bool = False) -> None:
+        """Show the rows of a time: at once if they are the first rows of the dataset, else by a job.
+
+        Args:
+            dataset: id of the dataset.
+            place: the time.
+            rested: whether a job starts at once; else it starts when the slider rests.
+            stay: whether the cursor does not move.
+        """
+        self.places[dataset] = place
+        self._stop_request()
+        if place.direct:
+            self._next_read = _PrefixRead(dataset, place, stay)
+            self._show_status()
+            if self._reading is None:
+                self._read_prefix()
+        elif rested:
+            self._start_projection(dataset, place)
+        else:
+            self._show_status("⏎ looks, or a moment's rest", "key")
+            self._rest_timer = self.host.set_timer(
+                REST_SECONDS, partial(self._start_projection, dataset, place)
+            )
+
+    def _stop_request(self) -> bool:
+        """Stop what was requested for the slider. Returns whether a job runs or was about to start."""
+        job = self._projection
+        stopped = self._rest_timer is not None or (job is not None and not job.is_finished)
+        self._next_read = None
+        if self._rest_timer is not None:
+            self._rest_timer.stop()
+            self._rest_timer = None
+        if job is not None:
+            job.cancel()
+            self._projection, self._projection_job = None, ""
+        return stopped
+
+    def _request_now(self) -> bool:
+        """Start the job that waits for the slider to rest. Returns whether there was one."""
+        if self._rest_timer is None:
+            return False
+        dataset = self._pane.dataset
+        self._stop_request()
+        self._start_projection(dataset, self.places[dataset])
+        return True
+
+    # --- Rows as at a block ---
+
+    def _read_prefix(self) -> None:
+        """Read the rows for the newest position of the slider; one read at a time."""
+        self._reading, self._next_read = self._next_read, None
+        if self._reading is None:
+            return
+        dataset, place, _ = self._reading
+        base = self._pane.rows_of(dataset)
+
+        def read() -> LoadedWindow:
+            enough = base is not None and base.row_count >= place.rows
+            rows = base if enough else self.gateway.rows(dataset)
+            if rows is None:
+                raise OdfError("there are no rows any more")
+            return load_window(RowPrefix(rows, place.rows))
+
+        self.reader.read("time", read, partial(self._prefix_read, self._reading))
+
+    def _prefix_read(self, request: _PrefixRead, opened: LoadedWindow | None, problem: str) -> None:
+        self._reading = None
+        if request.dataset in self.places and self._pane.dataset == request.dataset:
+            if opened is None:
+                self._show_failure(problem)
+            else:
+                rows = opened.window.row_count
+                title = f"{format_count(rows)} {'row' if rows == 1 else 'rows'}"
+                self._show_time(request.dataset, request.place, opened, title)
+                if not request.stay:
+                    self._go_to_newest(opened)
+        self._read_prefix()
+
+    def _go_to_newest(self, opened: LoadedWindow) -> None:
+        """Put the cursor on the first row of the newest block."""
+        slices = slices_of(opened.window)
+        row = slices[-1].start if slices else opened.window.row_count - 1
+        self._pane.view.go_centred(max(row, 0))
+
+    def _show_time(self, dataset: str, place: PointInTime, opened: LoadedWindow, title: str) -> None:
+        """Show the rows of a time in place of what the pane shows."""
+        pane = self._pane
+        if pane.dataset == dataset:
+            as_of = place.axis == "of"
+            note = "esc back to now"
+            pane.show_time(TableView(opened, title, note, TIME, (0, 0), when=place.words, as_of=as_of))
+            self.host.show_hints()
+
+    # --- States, and rows as of an event time ---
+
+    def _start_projection(self, dataset: str, place: PointInTime) -> None:
+        self._rest_timer = None
+        self._projection = self.host.start(self._show_projection(dataset, place))
+
+    async def _show_projection(self, dataset: str, place: PointInTime) -> None:
+        """Run the job that writes the rows of a time, and show them; errors are shown on the slider."""
+        row = self.state.row_of(dataset)
+        try:
+            result = await self._project(dataset, "" if row is None else row.name, place)
+            opened = await asyncio.to_thread(self._load_file, dataset, result.file)
+        except Cancelled:
+            self._show_status("stopped: the rows are those of the title", "warn")
+        except Exception as error:  # whatever it is, it is shown, and the screen stays open
+            self._show_failure(error_with_hint(error))
+        else:
+            self._show_status()
+            if self.places.get(dataset) == place:
+                self._show_time(dataset, place, opened, _projection_title(result))
+
+    async def _project(self, dataset: str, name: str, place: PointInTime) -> ProjectionResult:
+        """Run the job; it is cancelled if this coroutine is cancelled."""
+        at = await asyncio.to_thread(self._block_hash, dataset, place) if place.axis == "at" else None
+        self._show_status("asks the worker")
+        request = BuildProjection(dataset, list(place.key or ()), as_at=at, as_of=place.as_of)
+        job = await self.jobs.submit_one(request, name, quiet=True)
+        self._projection_job = job
+        self._show_progress()
+        try:
+            await self.jobs.ended(job)
+        except asyncio.CancelledError:
+            self.host.start(self.jobs.cancel(job))
+            raise
+        self._projection_job = ""
+        return self.jobs.result_of(job, BuildProjection, place.words)
+
+    def _show_progress(self, _: object = None) -> None:
+        """Show on the slider what the job does, until it ends."""
+        if self._projection_job:
+            job = self.state.jobs.jobs.get(self._projection_job)
+            if job is None or not job.state.final:
+                self._show_status(_progress_text(job))
+
+    def _block_hash(self, dataset: str, place: PointInTime) -> str:
+        lines = self.gateway.blocks(dataset, place.block, 1, BlockFilter()).lines
+        if not lines or lines[0].sequence_number != place.block:
+            raise OdfError(f"there is no block {place.block} any more")
+        return lines[0].hash
+
+    def _load_file(self, dataset: str, file: str) -> LoadedWindow:
+        return load_window(self.gateway.file_rows(dataset, file))
+
+    # --- The current state by key ---
+
+    def toggle_current_state(self) -> None:
+        """Show the state by key instead of all rows, or all rows again. Keeps the chosen time."""
+        row, view = self.state.row, self._pane.front_view
+        place = self.places.get(row.id) if row is not None else None
+        if row is not None and place is not None:
+            if place.key is not None:
+                self._set_key(row.id, place, None)
+            else:
+                self.host.start(self._show_state_at(row, place, choose=False))
+        elif view is not None and view.kind == STATE:
+            self._pane.pop_view()
+            self.host.show_hints()
+        elif row is not None:
+            self.host.start(self._show_current_state(row, choose=False))
+
+    def choose_state_key(self) -> None:
+        """Let the user choose the columns of the key, and show the state by them. Keeps the chosen time."""
+        row = self.state.row
+        if row is None:
+            return
+        place = self.places.get(row.id)
+        if place is not None:
+            self.host.start(self._show_state_at(row, place, choose=True))
+        else:
+            self.host.start(self._show_current_state(row, choose=True))
+
+    async def _show_state_at(self, row: DatasetRow, place: PointInTime, *, choose: bool) -> None:
+        key = await self._key_of(row, choose=choose)
+        if not key:
+            return
+        if place.axis == "of" and not choose:
+            name = ", ".join(key)
+            self.host.notice(f"these are the newest of each {name} by then: B takes other columns", "warn")
+            return
+        self._set_key(row.id, place, tuple(key))
+
+    def _set_key(self, dataset: str, place: PointInTime, key: tuple[str, ...] | None) -> None:
+        self._state_keys[dataset] = key
+        self._go_to(dataset, replace(place, key=key), rested=True)
+
+    async def _show_current_state(self, row: DatasetRow, *, choose: bool) -> None:
+        key = await self._key_of(row, choose=choose)
+        if not key:
+            return
+        title = f"Current state of {row.name}"
+        try:
+            result = await self.jobs.outcome(BuildProjection(row.id, key), row.name, title, leaves=True)
+        except LeftRunning:
+            self.host.notice(f"the current state of {row.name} is being made: K shows it once it is there")
+            return
+        opened = await asyncio.to_thread(self._load_file, row.id, result.file)
+        self._show_state(row, result, opened)
+        self._state_keys[row.id] = tuple(result.key)  # the slider starts with this state
+
+    def _show_state(self, row: DatasetRow, result: ProjectionResult, opened: LoadedWindow) -> None:
+        pane = self._pane
+        if self.state.selected != row.id or pane.dataset != row.id:
+            self.host.notice(f"the current state of {row.name} is there: K shows it")
+            return
+        if pane.front_view is not None and pane.front_view.kind == STATE:
+            pane.pop_view()
+        key = ", ".join(result.key)
+        rows = f"{format_count(result.rows)} of {format_count(result.of)} rows"
+        below = (pane.view.cursor, pane.view.column)
+        title = f"current state by {key} · {rows}"
+        pane.push_view(TableView(opened, title, "K back to all rows", STATE, below))
+        self.host.show_hints()
+
+    async def _key_of(self, row: DatasetRow, *, choose: bool) -> list[str] | None:
+        """Return the key of a dataset; the user chooses it if there is none, or with ``choose``."""
+        primary = await asyncio.to_thread(self.gateway.primary_key, row.id)
+        return primary if primary and not choose else await self._choose_key(row, primary)
+
+    async def _choose_key(self, row: DatasetRow, primary: Sequence[str]) -> list[str] | None:
+        from odf_tui.panes.data.row_dialogs import KeyColumnsDialog  # deferred: loads faster
+
+        columns = await asyncio.to_thread(self.gateway.columns, row.id)
+        window = self._pane.window
+        system = () if window is None else window.system_columns[:3]
+        columns = [each for each in columns if each[0] not in system]
+        if not columns:
+            raise OdfError(f"{row.name} has no rows yet", hint="p brings some in")
+        before = [name for name in self._chosen_keys.get(row.id, primary) if name in dict(columns)]
+        title = f"Current state of {row.name}: by which key?"
+        key = await self.host.ask(KeyColumnsDialog(title, columns, before))
+        if key:
+            self._chosen_keys[row.id] = key
+        return key
+
+
+def _progress_text(job: Job | None) -> str:
+    """Describe what a job does, and how to stop it."""
+    if job is None or job.started is None:
+        return "waits for its turn · esc stops"
+    seconds = (Timestamp.now().ns - Timestamp.parse(job.started).ns) / 1e9
+    words = printable(job_amounts(job)) or "looks"
+    return f"{words} · {max(seconds, 0):.0f} s · esc stops"
+
+
+def _projection_title(result: ProjectionResult) -> str:
+    key = ", ".join(result.key)
+    rows = f"{format_count(result.rows)} {'row' if result.rows == 1 else 'rows'}"
+    return f"by {key} · {rows}" if key else rows

@@ -559,7 +559,15 @@ class TimeSlider(LineScroll, can_focus=True):
 
 
 class TimePanel(Vertical):
-    """The slider, and the line to type a time into."""
+    """The slider, and a line to type a time into.
+
+    Attributes:
+        dataset: id of the dataset.
+        track: the slider.
+        line: the line; hidden until a time is typed.
+        order: the stops whose files are read next, for the marks of the slider.
+        probed: how many files were read.
+    """
 
     @dataclass
     class Typed(Message):
@@ -573,20 +581,14 @@ class TimePanel(Vertical):
         self.track = TimeSlider(blocks, place)
         self.order = probe_order(blocks.stops)
         self.probed = 0
-        self.closed = False  # it is about to be gone
+        self.line = Input(id="time-text", compact=True)
+        self.line.cursor_blink = False
+        self.line.display = False
 
     def compose(self) -> ComposeResult:
-        """Both."""
+        """Yield slider and line."""
         yield self.track
-        line = Input(id="time-text", compact=True)
-        line.cursor_blink = False
-        line.display = False
-        yield line
-
-    @property
-    def line(self) -> Input:
-        """Where a time is typed."""
-        return self.query_one("#time-text", Input)
+        yield self.line
 
     def ask(self) -> None:
         """Opens the line."""

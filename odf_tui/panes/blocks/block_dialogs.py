@@ -59,13 +59,13 @@ class BlockNavigation(Protocol):
     def follow_link(self, reader: BlockDialog, link: BlockLink) -> None:
         """Go to the target of a link."""
 
-    def do_back(self) -> None:
+    def back(self) -> None:
         """Go back to where the last link was followed."""
 
-    def do_diff_block(self) -> None:
+    def open_revision(self) -> None:
         """Show what the block changed."""
 
-    def do_block_bytes(self) -> None:
+    def open_bytes(self) -> None:
         """Show the bytes of the block."""
 
 
@@ -210,7 +210,7 @@ class BlockDialog(TextDialog):
     def action_back(self) -> None:
         """From a checkpoint to its block; else to where a link was followed from."""
         if self._aside is None:
-            self._navigation.do_back()
+            self._navigation.back()
             return
         self._aside = None
         self._choose_first()
@@ -227,11 +227,11 @@ class BlockDialog(TextDialog):
 
     def action_diff(self) -> None:
         """What it changed."""
-        self._navigation.do_diff_block()
+        self._navigation.open_revision()
 
     def action_bytes(self) -> None:
         """Its bytes."""
-        self._navigation.do_block_bytes()
+        self._navigation.open_bytes()
 
 
 def _below(text: str, style: str, page: _Page) -> _Page:

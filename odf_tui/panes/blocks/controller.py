@@ -2,17 +2,398 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
 
 from textual.message import Message
 
+from odf_engine.coordinator.protocol import Job, JobChanged, JobState, Verify
+from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksView, BlocksWanted
+from odf_tui.services.controller import Context, Controller
+from odf_tui.services.navigation import TrailEntry
+from odf_tui.state.app_state import JobNews
+from odf_tui.state.model import (
+    BlockBytes,
+    BlockDocument,
+    BlockLink,
+    BlockPage,
+    BlockRef,
+    BlockSummary,
+    CheckpointFacts,
+    DatasetRow,
+    Finding,
+    Revision,
+    Target,
+    Verdict,
+)
+from odf_tui.text.format import format_count
+from odf_tui.text.job_text import known_result, verified_head
 
-@dataclass
-class BlockAnswer(Message):
-    """Something about a block was read, or could not be; ``then`` takes both."""
+if TYPE_CHECKING:
+    from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
-    then: Callable[[Any, str], None]
-    found: Any
-    error: str
+JUMPS: Final[Sequence[tuple[str, str]]] = (
+    ("1204", "its number"),
+    ("4c1fa2b0", "its hash: the beginning, or the last 8 characters"),
+    ("2021-03-12 08:00", "the first block at or after a day or time, in UTC"),
+    ("#1204", "the block that brought the row with this offset"),
+)
+
+
+class BlocksController(Controller):
+    """Pane 2: the blocks of the selected dataset, and the dialogs that show one block."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.pane = self.host.widget(BlocksPane)
+        self.view = self.pane.view
+        self.state.shown_changed.connect(self._open_chain)
+        self.state.jobs_changed.connect(self._jobs_changed)
+        self.navigator.add_locator(self._locate)
+        self.navigator.arriving.connect(self._arriving)
+        self.navigator.returned.connect(self._returned)
+
+    def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
+        """Read the blocks that the view needs."""
+        return {BlocksWanted: self._read_blocks, BlocksView.Moved: lambda _: self.host.show_hints()}
+
+    def leave(self) -> bool:
+        """Show all kinds of events again."""
+        if self.state.pane != "blocks" or not self.pane.kinds:
+            return False
+        self.pane.set_kinds(())
+        return True
+
+    # --- The list ---
+
+    def _open_chain(self, row: DatasetRow | None) -> None:
+        if row is None:
+            self.view.open("", 0)
+        else:
+            self.pane.set_context(row.name)
+            self.view.open(row.id, row.blocks)
+            self._arrive()
+
+    def _read_blocks(self, wanted: BlocksWanted) -> None:
+        self.reader.read(
+            "search blocks" if wanted.first is None else "blocks",
+            lambda: self.gateway.blocks(wanted.dataset, wanted.first, PAGE, wanted.want),
+            partial(self._blocks_read, wanted),
+            replaces=wanted.first is None,
+        )
+
+    def _blocks_read(self, wanted: BlocksWanted, page: BlockPage | None, error: str) -> None:
+        self.view.take(wanted, page, error)
+        if wanted.dataset == self.view.dataset:
+            self._show_findings()
+            self._arrive()
+
+    def choose_kinds(self) -> None:
+        """Choose which kinds of events are shown."""
+        dataset = self.view.dataset
+        self.reader.read("kinds", lambda: self.gateway.block_kinds(dataset), self._kinds_read)
+
+    def _kinds_read(self, kinds: dict[str, int] | None, error: str) -> None:
+        if not kinds:
+            self.host.notice(error or "this chain has no blocks", "warn")
+        elif self.host.is_front:
+            from odf_tui.panes.blocks.block_dialogs import EventKindsDialog  # deferred: after the first paint
+
+            self.host.open(EventKindsDialog(kinds, self.pane.kinds), self._kinds_chosen)
+
+    def _kinds_chosen(self, kinds: tuple[str, ...] | None) -> None:
+        if kinds is not None:
+            self.pane.set_kinds(kinds)
+            self.host.show_hints()
+
+    # --- Jumps ---
+
+    def jump(self) -> None:
+        """Ask for a number, hash, time or offset, and go to its block."""
+        from odf_tui.widgets.dialogs import GoToBlockDialog
+
+        dataset, total = self.view.dataset, self.view.total
+        last = f"0 to {total - 1}" if total else "none"
+
+        def look(text: str, tell: Callable[[str], None]) -> None:
+            def found(number: int | None, error: str) -> None:
+                tell(error)
+                if number is not None:
+                    self.go_to_block(number)
+
+            self.reader.read("jump", lambda: self.gateway.find_block(dataset, text), found)
+
+        self.host.open(GoToBlockDialog("Go to a block", JUMPS, f"blocks {last}", look))
+
+    def go_to_block(self, number: int) -> None:
+        """Put the cursor on a block of the shown dataset. A filter that hides it is cleared."""
+        index = self.view.index_of(number)
+        if index is None:
+            self.pane.kinds = ()
+            self.pane.set_filter("")
+            index = self.view.index_of(number)
+        if index is not None:
+            self.view.go(index)
+
+    # --- Links ---
+
+    def _locate(self) -> TrailEntry | None:
+        """Return the block in the open dialog, else that under the cursor of the focused pane."""
+        dialog = self._dialog
+        if dialog is not None and dialog.number is not None:
+            return TrailEntry(dialog.dataset, "blocks", dialog.number, reading=True)
+        row, block = self.state.row, self.view.block
+        if self.state.pane != "blocks" or row is None or block is None:
+            return None
+        return TrailEntry(row.id, "blocks", block.sequence_number)
+
+    def _arriving(self, target: Target) -> None:
+        if target.pane == "blocks":
+            self.pane.kinds = ()
+            self.pane.set_filter("")
+            self._arrive()
+        if (dialog := self._dialog) is None:
+            return
+        if target.pane == "blocks":
+            self.read_block(target.dataset, target.at)
+        else:
+            dialog.dismiss(None)
+
+    def _arrive(self) -> None:
+        """Put the cursor on the target, if its page is loaded."""
+        target = self.navigator.target_in("blocks", self.view.dataset)
+        index = None if target is None else self.view.index_of(target.at)
+        if index is not None:
+            self.view.go(index)
+            self.navigator.arrived()
+
+    def _returned(self, entry: TrailEntry) -> None:
+        if entry.reading:
+            self.read_block(entry.dataset, entry.at)
+        elif (dialog := self._dialog) is not None:
+            dialog.dismiss(None)
+
+    def back(self) -> None:
+        """Go back to where the last link was followed."""
+        self.navigator.back()
+
+    def follow_link(self, reader: BlockDialog, link: BlockLink) -> None:
+        """Go to the target of a link; a block or a checkpoint is shown in the same dialog."""
+        if link.target is not None:
+            self.navigator.follow(link.target)
+            return
+        at = reader.number if reader.number is not None else 0
+
+        def then(facts: CheckpointFacts | None, error: str) -> None:
+            if facts is None:
+                self.host.notice(error, "bad")
+            elif self.host.top is reader:
+                reader.show_checkpoint(facts)
+
+        self.reader.read("text", lambda: self.gateway.checkpoint(reader.dataset, link.text, at), then)
+
+    # --- One block ---
+
+    @property
+    def _dialog(self) -> BlockDialog | None:
+        """The dialog in front, if it shows a block."""
+        if self.host.is_front:
+            return None
+        from odf_tui.panes.blocks.block_dialogs import BlockDialog  # deferred: after the first paint
+
+        dialog = self.host.top
+        return dialog if isinstance(dialog, BlockDialog) else None
+
+    @property
+    def _subject(self) -> tuple[str, BlockRef] | None:
+        """Dataset and block: of the dialog in front, else under the cursor."""
+        if (dialog := self._dialog) is not None:
+            return dialog.dataset, dialog.which
+        block = self.view.block
+        if block is None:
+            return None
+        return self.view.dataset, block.hash if block.broken else block.sequence_number
+
+    def open_block(self) -> None:
+        """Show the block under the cursor."""
+        if (block := self.view.block) is not None:
+            self.read_block(self.view.dataset, block.hash if block.broken else block.sequence_number)
+
+    def read_block(self, dataset: str, which: BlockRef) -> None:
+        """Read a block and show it, in the open dialog if there is one."""
+        self.reader.read(
+            "text", lambda: self.gateway.block(dataset, which), partial(self._show_block, dataset)
+        )
+
+    def _show_block(self, dataset: str, block: BlockDocument | None, error: str) -> None:
+        from odf_tui.panes.blocks.block_dialogs import BlockDialog
+
+        if block is None:
+            self.host.notice(error, "bad")
+            return
+        finding = self.view.findings.get(block.hash)
+        wrong = "" if finding is None else f"{finding.kind}: {finding.message}"
+        title = self._title(dataset, block.number, block.hash)
+        if (dialog := self._dialog) is not None:
+            dialog.open(title, dataset, block, wrong)
+        elif self.host.is_front:
+            copy = partial(self.host.copy_text, "text")
+            self.host.open(BlockDialog(title, dataset, block, wrong, copy, self))
+
+    def _title(self, dataset: str, number: int | None, block: str = "") -> str:
+        line = self.view.block
+        if number is None and line is not None and line.hash == block and line.sequence_number >= 0:
+            number = line.sequence_number
+        return f"{self.state.name_of(dataset)} · block {'?' if number is None else number}"
+
+    def step_block(self, by: int) -> None:
+        """Show the next newer (1) or older (-1) block."""
+        view = self.view
+        view.go(view.cursor - by)
+        if view.block is None and not view.want and not view.broken:
+            self.read_block(view.dataset, view.total - 1 - view.cursor)  # its page is not loaded yet
+        else:
+            self.open_block()
+
+    def open_revision(self) -> None:
+        """Show what a block changed of a query, source, schema or description."""
+        if (found := self._subject) is not None:
+            self._read_revision(*found)
+
+    def _read_revision(self, dataset: str, which: BlockRef) -> None:
+        show = partial(self._show_revision, dataset)
+        self.reader.read("text", lambda: self.gateway.revision(dataset, which), show)
+
+    def _show_revision(self, dataset: str, revision: Revision | None, error: str) -> None:
+        from odf_tui.panes.blocks.block_dialogs import RevisionDialog
+
+        if revision is None:
+            self.host.notice(error, "warn")
+            return
+        title = f"{self._title(dataset, revision.number)} · {revision.title}"
+        dialog = self.host.top
+        if isinstance(dialog, RevisionDialog):
+            dialog.open(title, revision)
+            return
+        copy, go = partial(self.host.copy_text, "text"), partial(self._read_revision, dataset)
+        self.host.open(RevisionDialog(title, revision, copy, go))
+
+    def open_bytes(self) -> None:
+        """Show the bytes of a block."""
+        if (found := self._subject) is not None:
+            self._read_bytes(*found)
+
+    def _read_bytes(self, dataset: str, which: BlockRef) -> None:
+        show = partial(self._show_bytes, dataset)
+        self.reader.read("text", lambda: self.gateway.block_bytes(dataset, which), show)
+
+    def _show_bytes(self, dataset: str, found: BlockBytes | None, error: str) -> None:
+        from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog
+
+        if found is None:
+            self.host.notice(error, "bad")
+            return
+        title = f"{self._title(dataset, found.number, found.hash)} · {format_count(len(found.data))} bytes"
+        dialog = self.host.top
+        if isinstance(dialog, BlockBytesDialog):
+            dialog.open(title, found)
+            return
+        row = self.state.row_of(dataset)
+        last = (0 if row is None else row.blocks) - 1
+
+        def go(number: int) -> None:
+            if 0 <= number <= last:
+                self._read_bytes(dataset, number)
+
+        self.host.open(BlockBytesDialog(title, found, partial(self.host.copy_text, "bytes"), go))
+
+    # --- Findings ---
+
+    def _jobs_changed(self, news: JobNews) -> None:
+        jobs = (event.job for event in news.events if isinstance(event, JobChanged))
+        dataset = self.view.dataset
+        if news.reloaded or any(job.kind == "verify" and job.dataset == dataset for job in jobs):
+            self._show_findings()
+
+    def _show_findings(self) -> None:
+        """Show what the newest verification of the dataset found."""
+        job, row = self._verification(), self.state.row_of(self.view.dataset)
+        findings = () if job is None else findings_in(job.result or "")
+        verdict: Verdict = "findings" if findings else ""
+        if job is not None and row is not None and row.head and verified_head(job) == row.head:
+            verdict = "verified"
+        self.pane.show_findings(findings, verdict)
+        self.host.show_hints()
+
+    def _verification(self) -> Job | None:
+        found = (
+            job
+            for job in reversed(self.state.jobs.jobs.values())
+            if job.dataset == self.view.dataset and job.kind == "verify" and job.state is JobState.done
+        )
+        return next(found, None)
+
+    def next_finding(self) -> None:
+        """Go to the next older block with a finding."""
+        self._go_to_finding(older=True)
+
+    def previous_finding(self) -> None:
+        """Go to the next newer block with a finding."""
+        self._go_to_finding(older=False)
+
+    def _go_to_finding(self, *, older: bool) -> None:
+        view = self.view
+        dataset, hashes = view.dataset, tuple(view.findings)
+        here = view.block.sequence_number if view.block is not None else view.total
+
+        def then(found: dict[str, int] | None, error: str) -> None:
+            numbers = sorted((found or {}).values(), reverse=older)
+            beyond = [number for number in numbers if (number < here if older else number > here)]
+            if numbers:
+                self.go_to_block((beyond or numbers)[0])
+            else:
+                first = next(iter(view.findings.values()), None)
+                self.host.notice(error or (first.message if first else ""), "bad")
+
+        self.reader.read("findings", lambda: self.gateway.block_numbers(dataset, hashes), then)
+
+    # --- Signatures ---
+
+    def sign_block(self) -> None:
+        """Sign the block under the cursor with the dataset's key, if it is here; ask before."""
+        if self.view.block is not None:
+            self.host.start(self._sign(self.view.dataset, self.view.block))
+
+    async def _sign(self, dataset: str, block: BlockSummary) -> None:
+        from odf_tui.widgets.dialogs import ConfirmDialog
+
+        name = self.state.name_of(dataset)
+        if not await asyncio.to_thread(self.gateway.holds_key, dataset):
+            self.host.notice(f"the key of {name} is not here: only who has it can sign as its owner", "warn")
+            return
+        number = format_count(block.sequence_number)
+        dialog = ConfirmDialog(
+            f"Sign block {number} as the owner?",
+            f"of {name}",
+            "You stand behind it and all blocks before it.",
+            "The proof goes where the dataset goes."
+            if block.sequence_number == self.view.total - 1
+            else "Only the newest block's proof goes where the dataset goes.",
+        )
+        if not await self.host.ask(dialog):
+            return
+        await asyncio.to_thread(self.gateway.prove, dataset, block.hash)
+        self.host.notice(f"block {number} of {name} is signed by its owner")
+        if self.view.dataset == dataset:
+            self.view.open(dataset, self.view.total)
+        self.state.datasets_outdated.send(None)
+
+
+@lru_cache(maxsize=64)
+def findings_in(report: str) -> tuple[Finding, ...]:
+    """Return the findings in a verification's result. Cached: reports can be long, and are read often."""
+    result = known_result(report, Verify)
+    found = () if result is None else result.findings
+    return tuple(Finding(each.block, each.kind, each.message) for each in found)

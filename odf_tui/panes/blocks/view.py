@@ -28,15 +28,6 @@ class BlocksWanted(Message):
     want: BlockFilter
 
 
-@dataclass
-class BlocksRead(Message):
-    """Some blocks were read, or could not be."""
-
-    asked: BlocksWanted
-    page: BlockPage | None
-    error: str = ""
-
-
 PAGE: Final = 100
 KEPT: Final = 10
 """How many pages are kept: however long a chain is and wherever one scrolls, no more."""
@@ -66,6 +57,9 @@ class BlocksView(LineView):
     """
 
     headed = True
+
+    class Moved(LineView.Moved):
+        """The cursor is on another block, or other blocks are shown."""
 
     def __init__(self) -> None:
         super().__init__(id="chain")
@@ -120,12 +114,11 @@ class BlocksView(LineView):
         self._old.clear()
         self.scroll_to(y=0, animate=False)
 
-    def take(self, message: BlocksRead) -> None:
-        """Takes in blocks that were read, or why they could not be."""
-        asked, page = message.asked, message.page
+    def take(self, asked: BlocksWanted, page: BlockPage | None, error: str) -> None:
+        """Take in blocks that were read, or why they could not be."""
         if asked.dataset != self.dataset or asked.want != self.want:
             return
-        self.error = message.error
+        self.error = error
         if page is not None:
             before = self._shown
             if page.broken != self.broken:

@@ -47,6 +47,7 @@ class TableView(msgspec.Struct, frozen=True):
         of: of which rows it was made, in words.
         source: what it was made of.
         when: the time at which the rows are seen, for the upper border; empty: as they are now.
+        as_of: whether that is an event time, and not a block.
     """
 
     opened: LoadedWindow
@@ -57,6 +58,7 @@ class TableView(msgspec.Struct, frozen=True):
     of: str = ""
     source: LoadedWindow | None = None
     when: str = ""
+    as_of: bool = False
 
 
 TIME: Final = "time"
@@ -73,9 +75,17 @@ class TableStack(Pane):
 
     number = 3
     label = "Data"
+    filter_placeholder = "a text to look for in all rows"
 
     class Other(Message):
         """The pane shows another dataset, or words in place of rows."""
+
+    class Reloaded(Message):
+        """The rows of the dataset were read again: ``opened`` replaces those from before."""
+
+        def __init__(self, opened: LoadedWindow) -> None:
+            super().__init__()
+            self.opened = opened
 
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
@@ -107,6 +117,12 @@ class TableStack(Pane):
         """Stops what is being looked for in what is shown; whether there was something."""
         return False
 
+    def leave_innermost(self) -> bool:
+        """Stop a search, else unmark rows, else leave the front view. Returns whether it did."""
+        left = self.halt() or self.view.unmark() or self.pop_view()
+        self.tell_place()
+        return left
+
     # --- What is shown ---
 
     def show_message(self, dataset: str, *lines: Sequence[Span]) -> None:
@@ -127,8 +143,7 @@ class TableStack(Pane):
             self._views = []
         if not self._views:
             self._show_all(stay=stay)
-        if not stay:
-            self.post_message(self.Other())
+        self.post_message(self.Reloaded(opened) if stay else self.Other())
 
     def shows(self, dataset: str) -> bool:
         """Whether all rows of this dataset are in the table."""

@@ -9,14 +9,13 @@ import msgspec
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Size
-from textual.message import Message
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_tui.panes.datasets.dataset_filter import depends_on_health, visible_graph
 from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetGraph, DatasetTable, GraphModel
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
-from odf_tui.text.format import Span, format_time, printable
+from odf_tui.text.format import Span, ellipsize_middle, format_time, printable
 from odf_tui.text.job_text import found_invalid, job_amounts, verified_head
 from odf_tui.text.remotes import blocks_to_pull, direction, diverged_remotes, remote_text
 from odf_tui.widgets.line_view import LineView, WrappedLines
@@ -161,6 +160,11 @@ _STEP: Final = 8
 _BESIDE: Final = 6
 
 
+CARD_SIZE: Final = Size(38, 9)
+_CARD_HEIGHT: Final = 13
+_MIN_CARD: Final = 8
+
+
 class GraphView(LineView):
     """The datasets: a graph, where h and l walk along the lineage, or a list; the selection is the same.
 
@@ -169,6 +173,9 @@ class GraphView(LineView):
         selected: the id of the selected one.
         filter: what is shown of them, see :mod:`odf_tui.panes.datasets.dataset_filter`.
     """
+
+    class Moved(LineView.Moved):
+        """Another dataset is selected."""
 
     def __init__(self) -> None:
         super().__init__(id="graph")
@@ -400,8 +407,7 @@ class DatasetsPane(Pane):
     number = 1
     label = "Datasets"
 
-    class Resized(Message):
-        """There is more or less room than before."""
+    filter_placeholder = "letters · kind:root · state:failed,stale · remote:behind · !letters without"
 
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
@@ -414,8 +420,23 @@ class DatasetsPane(Pane):
             yield DatasetCard()
 
     def on_resize(self) -> None:
-        """The card may fit now, or not any more."""
-        self.post_message(self.Resized())
+        """Find room for the card, once the graph has its new size."""
+        self.call_later(self.place_card)
+
+    def place_card(self) -> None:
+        """Show the card beside the graph, below it, or not at all: where the graph leaves it room."""
+        graph, card, need = self.view, self.card, self.view.size_needed
+        width, height = self.size
+        beside = width - need.width >= CARD_SIZE.width or width >= 3 * CARD_SIZE.width
+        below = height - max(need.height, 2) >= CARD_SIZE.height and not beside
+        if self.mode == "list" and not below:  # in the list the columns go before the card
+            beside = width - need.width >= CARD_SIZE.width
+        card.display = graph.row is not None and (beside or below)
+        self.query_one("#home").set_class(below, "-below")
+        shows_why = bool(graph.rows) and not (beside or below)
+        self.set_subtitle(ellipsize_middle(card.why, max(width - 4, 0)) if shows_why else "")
+        room = max(min(_CARD_HEIGHT, height - need.height - 1), _MIN_CARD)
+        card.styles.height = room if below and card.display else None
 
     @property
     def view(self) -> GraphView:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Region
-from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
 
@@ -26,23 +24,9 @@ from odf_tui.text.format import printable
 from odf_tui.text.job_text import JobRates, throughput
 from odf_tui.widgets.dialogs import OverlayScreen
 
-
-@dataclass
-class LogPageRead(Message):
-    """A page of a job's log was read: ``place`` is ``end``, ``start``, ``older``, ``newer`` or ``found``.
-
-    ``line`` is the journal number of the line that was looked for.
-    """
-
-    job: str
-    place: str
-    page: LogPage | None
-    line: int = 0
-    error: str = ""
-
-
 PAINT_SECONDS: Final = 0.4
 _ROOM_FOR_GAUGES: Final = 36
+_BEFORE_MATCH: Final = 200
 _NO_MORE: Final = ("none below, N looks above", "none above, n looks below")
 
 
@@ -60,6 +44,7 @@ class LogScreen(OverlayScreen[str]):
         details: whether lines for finding mistakes are shown.
     """
 
+    covers_workbench = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "leave the search, then the log", show=False),
         Binding("q", "dismiss(None)", "close", show=False),
@@ -102,7 +87,7 @@ class LogScreen(OverlayScreen[str]):
         self.details = details
         self.window = LogWindow()
         self._source, self._pace, self._copy, self._save = source, pace, copy, save
-        self._reads = Reader(self, source)
+        self._reader = Reader(self)
         self._lines = LogLines("lines")
         self._lines.wrap = wrap
         self._waiting: list[JournalEvent] = []  # what came before the first page was read
@@ -157,18 +142,17 @@ class LogScreen(OverlayScreen[str]):
         """There is a new sample."""
         self._show_gauges()
 
-    @on(LogPageRead)
-    def _page_read(self, message: LogPageRead) -> None:
+    def _page_read(self, place: str, line: int, page: LogPage | None, error: str) -> None:
+        """Show a page: the ``end``, the ``start``, ``older`` or ``newer`` lines, or those around a match."""
         self._asked = False
-        page, window = message.page, self.window
+        window = self.window
         if page is None:
-            if message.error:
-                self.say(message.error)
+            self.say(error)
             return
-        if message.place == "older":
+        if place == "older":
             window.prepend(page)
             self._show()
-        elif message.place == "newer":
+        elif place == "newer":
             window.extend(page)
             self._show()
         else:
@@ -177,29 +161,27 @@ class LogScreen(OverlayScreen[str]):
             window.add(self._waiting)
             self._waiting = []
             self._show()
-        if message.place == "start":
+        if place == "start":
             self._lines.move("first")
-        elif message.place == "found":
-            self._go_to(message.line)
+        elif place == "found":
+            self._go_to(line)
         self._tell()
 
-    def _read(self, place: str, line: int = 0) -> None:
+    def _read(self, place: str) -> None:
         if self._asked and place in ("older", "newer"):
             return
         self._asked = True
         job, source, window = self.job.id, self._source, self.window
         first, last = window.first_seq, window.last_seq
 
-        def read() -> object:
+        def read() -> LogPage:
             if place == "end":
                 return source.log_page(job)
             if place == "older":
                 return source.log_page(job, before=first)
-            if place == "newer":
-                return source.log_page(job, after=last)
-            return source.log_page(job, after=max(line - 200, 0))
+            return source.log_page(job, after=last if place == "newer" else 0)
 
-        self._reads.start("page", read, lambda page, error: LogPageRead(job, place, page, line, error))  # type: ignore[arg-type]
+        self._reader.read("page", read, partial(self._page_read, place, 0))
 
     # --- What is shown ---
 
@@ -224,6 +206,10 @@ class LogScreen(OverlayScreen[str]):
         if text != box._border_subtitle:
             box._border_subtitle = text
             box.refresh(Region(-1, box.size.height, box.size.width + 2, 1))
+
+    def show_notice(self, text: str) -> None:
+        """Show a notice of the workbench, which cannot be seen."""
+        self.say(text)
 
     def say(self, text: str) -> None:
         """Says something in the lower border, until a key is pressed."""
@@ -370,14 +356,13 @@ class LogScreen(OverlayScreen[str]):
         start = self.window.first_seq if back else self.window.last_seq
         source = self._source
 
-        def find() -> tuple[int, object] | None:
+        def find() -> tuple[int, LogPage] | None:
             seq = source.find_in_log(job, needle, start, back=back)
-            return None if seq is None else (seq, source.log_page(job, after=max(seq - 200, 0)))
+            return None if seq is None else (seq, source.log_page(job, after=max(seq - _BEFORE_MATCH, 0)))
 
-        def tell(found: tuple[int, object] | None, error: str) -> LogPageRead:
-            if found is None:
-                return LogPageRead(job, "found", None, error=error or _NO_MORE[back])
-            return LogPageRead(job, "found", found[1], found[0], error)  # type: ignore[arg-type]
+        def then(found: tuple[int, LogPage] | None, error: str) -> None:
+            line, page = found or (0, None)
+            self._page_read("found", line, page, error or _NO_MORE[back])
 
         self.say("looking …")
-        self._reads.start("page", find, tell)
+        self._reader.read("page", find, then)

@@ -383,6 +383,9 @@ class JobsView(LineView):
         inputs: what a dataset is made from, by id: jobs of these are waited for.
     """
 
+    class Moved(LineView.Moved):
+        """Another job is under the cursor."""
+
     def __init__(self, book: JobBook, pace: JobRates) -> None:
         super().__init__(id="job-list")
         self.book = book
@@ -486,10 +489,10 @@ class JobsPane(Pane):
     number = 4
     label = "Jobs"
 
-    def __init__(self, id: str, book: JobBook) -> None:
+    def __init__(self, id: str, book: JobBook, rates: JobRates) -> None:
         super().__init__(id)
         self._book = book
-        self.pace = JobRates()
+        self.pace = rates
         self.details = False
 
     def compose(self) -> ComposeResult:

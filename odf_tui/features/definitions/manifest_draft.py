@@ -1,0 +1,132 @@
+"""Manifest files that are written for the user to edit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from odf_engine.errors import OdfError
+from odf_tui.gateway.samples import DERIVATIVE, PUSH, ROOT
+
+TEMPLATES: Final = {"root": ROOT, "push": PUSH, "derivative": DERIVATIVE}
+
+_NAME: Final = "my.dataset"
+_UNSAFE: Final = re.compile(r"[^\w.-]+")
+
+
+class ManifestDraft(msgspec.Struct, frozen=True):
+    """A new manifest file, and the text that was written into it."""
+
+    path: Path
+    text: str
+
+    def changed(self) -> bool:
+        """Return whether the file was edited since; a removed file counts as unchanged."""
+        try:
+            return self.path.read_bytes() != self.text.encode()
+        except FileNotFoundError:
+            return False
+
+    def line_of(self, field: str) -> int | None:
+        """Return the first line with a field, from 1."""
+        lines = self.text.splitlines()
+        return next((at + 1 for at, line in enumerate(lines) if line.strip().startswith(f"{field}:")), None)
+
+
+def unused_dataset_name(taken: Collection[str]) -> str:
+    """Return a name that no dataset has."""
+    names = {name.lower() for name in taken}
+    return next(name for name in _numbered(_NAME) if name not in names)
+
+
+def create(folder: Path, template: str, name: str) -> ManifestDraft:
+    """Write a manifest from a template, a key of :data:`TEMPLATES`, into a folder; see :func:`write`.
+
+    Raises:
+        OdfError: the folder is not writable.
+    """
+    return write(folder, f"new-{template}", TEMPLATES[template].replace("NAME", name))
+
+
+def write(folder: Path, stem: str, text: str) -> ManifestDraft:
+    """Write a manifest into the subfolder ``manifests``, or into the folder if it has none.
+
+    Args:
+        folder: the workspace.
+        stem: name of the file without its suffix. A number is appended if the file exists.
+        text: the manifest.
+
+    Raises:
+        OdfError: the folder is not writable.
+    """
+    home = folder / "manifests" if (folder / "manifests").is_dir() else folder
+    try:
+        return ManifestDraft(_write(home, _stem(stem), text), text)
+    except OSError as error:
+        raise OdfError(f"no manifest can be written: {error.strerror}", where=str(home)) from None
+
+
+def copy(folder: Path, dataset: str, text: str) -> ManifestDraft:
+    """Write the definition of a dataset into a temporary file in the cache of the workspace.
+
+    Raises:
+        OdfError: the cache is not writable.
+    """
+    home = folder / ".odf" / "cache" / "edit"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return ManifestDraft(_write(home, _stem(dataset), text), text)
+    except OSError as error:
+        raise OdfError(f"nothing can be edited: {error.strerror}", where=str(home)) from None
+
+
+def rename_after_dataset(path: Path, dataset: str) -> Path:
+    """Rename a manifest after its dataset, if possible. Returns its path."""
+    if path.stem == _stem(dataset):
+        return path
+    for stem in _numbered(_stem(dataset)):
+        target = path.with_name(f"{stem}.yaml")
+        try:
+            target.hardlink_to(path)  # unlike a rename, this never overwrites
+        except FileExistsError:
+            continue
+        except OSError:
+            return path
+        path.unlink()
+        return target
+    return path
+
+
+def discard(path: Path) -> None:
+    """Remove a manifest. Errors are ignored."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def _stem(dataset: str) -> str:
+    return _UNSAFE.sub("-", dataset).strip("-.") or "dataset"
+
+
+def _write(folder: Path, stem: str, text: str) -> Path:
+    for name in _numbered(stem):
+        path = folder / f"{name}.yaml"
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("numbers have no end")
+
+
+def _numbered(stem: str) -> Iterator[str]:
+    yield stem
+    for number in count(2):
+        yield f"{stem}-{number}"

@@ -1,0 +1,116 @@
+"""ProvenanceController: shows the provenance of a row or value."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from odf_engine.errors import OdfError
+from odf_engine.provenance.model import TraceStep
+from odf_tui.features.provenance.trace_screen import TraceScreen
+from odf_tui.features.provenance.trace_text import complete_trace, dot_of, json_of
+from odf_tui.features.provenance.trace_tree import TraceSession
+from odf_tui.panes.data.view import QUERY, DataPane
+from odf_tui.services.controller import Controller
+from odf_tui.state.model import Target
+from odf_tui.text.format import error_with_hint, format_bytes
+from odf_tui.widgets.choice_list import Choice
+from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, SaveDialog
+
+if TYPE_CHECKING:
+    from odf_tui.gateway.row_window import RowWindow
+
+_FORMS: Final = (
+    ("json", "JSON, as odf provenance --json has it", "j"),
+    ("dot", "a graph for Graphviz, as odf provenance --dot has it", "g"),
+)
+
+
+class ProvenanceController(Controller):
+    """Traces the row under the cursor, and writes traces to files."""
+
+    def trace_row(self) -> None:
+        """Trace the row under the cursor."""
+        row, pane = self.state.row, self.host.widget(DataPane)
+        window, view = pane.window, pane.view
+        if row is None or window is None or not view.count():
+            return
+        if pane.front_view is not None and pane.front_view.kind == QUERY:
+            self.host.notice("rows of a query have no origin of their own: go to a dataset's rows", "warn")
+            return
+        self.host.start(self._trace(row.id, row.name, window, view.cursor, view.column))
+
+    async def _trace(self, dataset: str, name: str, window: RowWindow, row: int, column: int) -> None:
+        def read() -> tuple[int, str]:
+            from odf_tui.gateway.row_text import read_scalar  # deferred: loads Arrow
+
+            names = window.columns.names
+            at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
+            found = read_scalar(window, row, at) if at >= 0 else None
+            if found is None or not found.is_valid:
+                raise OdfError("this row has no offset, or cannot be read")
+            return found.as_py(), names[column]
+
+        offset, value = await asyncio.to_thread(read)
+        ours = value not in window.system_columns[:3]
+        self._show_trace(TraceSession(dataset, name, offset, value, self.gateway.rows, ours=ours))
+
+    def _show_trace(self, session: TraceSession) -> None:
+        if not self.host.is_front:  # the key was pressed twice, or another one since
+            return
+        screen = TraceScreen(
+            session,
+            self.gateway,
+            self.state.jobs,
+            ask=self.jobs.submit_one,
+            stop=self.jobs.cancel,
+            copy=self.host.station.copy,
+            save=self._save,
+        )
+
+        def closed(target: Target | None) -> None:
+            if target is None:
+                for job in screen.waiting():
+                    self.host.start(self.jobs.cancel(job))
+                return
+            self.navigator.follow(target, reopen=lambda: self.host.call_later(self._show_trace, session))
+            self.host.notice("ctrl+o or backspace goes back to the trace")
+
+        self.host.open(screen, closed)
+
+    # --- Files ---
+
+    def _save(self, screen: TraceScreen) -> None:
+        if screen.trace.top.row(0).step is None:
+            screen.say("nothing is known yet")
+            return
+        choices = [Choice(form, title, (key,), key) for form, title, key in _FORMS]
+
+        def chosen(form: str | None) -> None:
+            if form is not None:
+                self.host.start(self._write(screen, form))
+
+        self.host.open(PickerDialog("Write the trace as", choices, typing=False), chosen)
+
+    async def _write(self, screen: TraceScreen, form: str) -> None:
+        session, step = screen.inquiry, await asyncio.to_thread(complete_trace, screen.trace)
+        short = session.name.rpartition("/")[2].rpartition(".")[2]
+        title = f"Write the trace of row {session.offset} to"
+        path = await self.host.ask(SaveDialog(title, f"{short}-{session.offset}.{form}"))
+        if path is None or step is None:
+            return
+        question = f"{path.name} is there already. Write it anew?"
+        if path.is_file() and not await self.host.ask(ConfirmDialog(question, "What it has now is lost.")):
+            return
+        try:
+            written = await asyncio.to_thread(_write, path, json_of if form == "json" else dot_of, step)
+        except OSError as error:
+            screen.say(error_with_hint(error))
+        else:
+            screen.say(f"{path.name}: {format_bytes(written)} written")
+
+
+def _write(path: Path, form: Callable[[TraceStep], str], step: TraceStep) -> int:
+    return path.write_bytes(form(step).encode())

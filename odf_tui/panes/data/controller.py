@@ -1,0 +1,387 @@
+"""Actions on rows: open, go to, search, sort, filter, mark, copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+from textual.message import Message
+
+from odf_tui.gateway.row_window import RowWindow
+from odf_tui.panes.data.view import TESTS, DataPane, condition
+from odf_tui.services.controller import Context, Controller
+from odf_tui.services.navigation import TrailEntry
+from odf_tui.state import saved_session
+from odf_tui.state.app_state import JobNews
+from odf_tui.state.model import DatasetRow, Health, Target
+from odf_tui.state.saved_session import SavedLayout
+from odf_tui.text.format import NULL, Span, format_count, printable
+from odf_tui.widgets.row_table import LoadedWindow, RowTable, open_rows
+
+if TYPE_CHECKING:
+    from odf_tui.gateway.row_text import Record
+
+COPIED_ROWS: Final = 20_000
+
+
+class DataController(Controller):
+    """Pane 3: the rows of the selected dataset."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.pane = self.host.widget(DataPane)
+        self.view = self.pane.view
+        self._health: object = None
+        self.state.shown_changed.connect(self._show_dataset)
+        self.state.jobs_changed.connect(self._jobs_changed)
+        self.navigator.going.connect(self._going)
+        self.navigator.arriving.connect(self._arriving)
+        self.navigator.add_locator(self._locate)
+
+    def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
+        """Show why rows cannot be read."""
+        return {RowTable.Failed: lambda message: self.host.notice(message.error, "bad")}
+
+    def leave(self) -> bool:
+        """Leave a search, marks or the front view."""
+        return self.state.pane == "data" and self.pane.leave_innermost()
+
+    # --- The rows of the dataset ---
+
+    def _show_dataset(self, row: DatasetRow | None) -> None:
+        if row is None:
+            self.pane.show_message("", [(" Rows show here.", "muted")])
+        elif row.missing or row.problem:
+            why = printable(row.problem or "This input is not in the workspace.")
+            self.pane.show_message(row.id, [(f" {why}", "warn")])
+        else:
+            self._arrive()
+            self._read_rows(row.id)
+
+    def _read_rows(self, dataset: str) -> None:
+        self._health = self.state.healths.get(dataset)
+        self.reader.read("rows", lambda: open_rows(self.gateway, dataset), partial(self._rows_read, dataset))
+
+    def _rows_read(self, dataset: str, opened: LoadedWindow | None, error: str) -> None:
+        row = self.state.row
+        if row is None or row.id != dataset:
+            return
+        if opened is not None:
+            self.pane.show(dataset, opened)
+            self._arrive()
+        elif error:
+            self.pane.show_message(dataset, [(f" {error}", "bad")])
+        else:
+            self.pane.show_message(dataset, *self._no_rows(row))
+        self.host.show_hints()
+
+    def _jobs_changed(self, news: JobNews) -> None:
+        """Read a dataset without rows again when its health changes: the reason may be another one."""
+        row = self.state.row_of(self.state.shown[0])
+        if row is None or row.records or row.missing or row.problem or not news.changed_jobs:
+            return
+        if self.state.healths.get(row.id) is not self._health:
+            self._read_rows(row.id)
+
+    def _no_rows(self, row: DatasetRow) -> list[list[Span]]:
+        """Say why a dataset has no rows."""
+        health = self.state.healths.get(row.id)
+        if health in (Health.queued, Health.running):
+            return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
+        if health is Health.failed:
+            job = self.state.jobs.latest_ingest(row.id)
+            return [
+                [(f" No rows: the last {job.kind if job else 'pull'} did not succeed.", "bad")],
+                [
+                    (" ⏎", "key"),
+                    (" in pane ", "muted"),
+                    ("1", "key"),
+                    (" says why, and what to do.", "muted"),
+                ],
+            ]
+        if row.last_pulled or health is Health.current:
+            return [[(" No rows: there were none to take in.", "muted")]]
+        if row.derivative:
+            return [[(" No rows yet. ", "muted"), ("p", "key"), (" makes them of other datasets.", "muted")]]
+        if row.polls:
+            return [
+                [(" No rows yet. Press ", "muted"), ("p", "key"), (" to pull them from the source.", "muted")]
+            ]
+        if row.push_sources:
+            return [[(" No rows yet. They are pushed: ", "muted"), (f"odf ingest {row.name} FILE", "strong")]]
+        return [
+            [(" No rows: there is no source. ", "muted"), ("e", "key"), (" edits the definition.", "muted")]
+        ]
+
+    # --- Links ---
+
+    def _locate(self) -> TrailEntry | None:
+        row = self.state.row
+        if self.state.pane != "data" or row is None:
+            return None
+        return TrailEntry(row.id, "data", self.view.cursor)
+
+    def _going(self, target: Target) -> None:
+        if target.pane == "data":  # a link leads to a row of the dataset, not of a view of it
+            self.pane.leave_all()
+
+    def _arriving(self, target: Target) -> None:
+        if target.pane == "data":
+            if self.pane.filter:
+                self.pane.set_filter("")
+            self._arrive()
+
+    def _arrive(self) -> None:
+        """Put the cursor on the target, if its rows are loaded."""
+        target = self.navigator.target_in("data", self.pane.dataset)
+        if target is not None and self.pane.shows(target.dataset):
+            self.view.go(target.at)
+            self.navigator.arrived()
+
+    # --- Search ---
+
+    def find_rows(self) -> None:
+        """Open the filter line for a text; it is looked for from the cursor on."""
+        self.host.perform("filter")
+        self.pane.begin_finding()
+
+    def next_match(self) -> None:
+        """Go to the next row that contains the text."""
+        self._match(back=False)
+
+    def previous_match(self) -> None:
+        """Go to the previous row that contains the text."""
+        self._match(back=True)
+
+    def _match(self, *, back: bool) -> None:
+        if self.pane.filter:
+            self.pane.find_again(back=back)
+        else:
+            self.find_rows()
+
+    # --- One row ---
+
+    def open_row(self) -> None:
+        """Show the row under the cursor, with every value in full."""
+        self._read_record(self.view.cursor)
+
+    def _read_record(self, row: int) -> None:
+        window, columns = self.pane.window, self.view.arrangement.order
+        if window is None or not 0 <= row < window.row_count:
+            return
+
+        def read() -> Record:
+            from odf_tui.gateway.row_text import read_record  # deferred: it loads Arrow
+
+            return read_record(window, row, columns)
+
+        self.reader.read("record", read, partial(self._show_record, window))
+
+    def _show_record(self, window: RowWindow, record: Record | None, error: str) -> None:
+        from odf_tui.panes.data.row_dialogs import RecordDialog
+
+        dialog = self.host.top
+        if record is None:
+            self.host.notice(error, "bad")
+        elif window is not self.pane.window:
+            return
+        elif isinstance(dialog, RecordDialog):
+            self.view.go(record.row)
+            dialog.show(record)
+        elif self.host.is_front:
+            dialog = RecordDialog(record, self.view.column, self._step_record, self.host.copy_text)
+            self.host.open(dialog, self._go_to_column)
+
+    def _step_record(self, by: int) -> None:
+        """Show the next record, past rows that cannot be read."""
+        row = self.view.cursor + by
+        while 0 <= row < self.view.count() and self.view.problem(row):
+            row += by
+        if 0 <= row < self.view.count():
+            self.view.go(row)
+            self._read_record(row)
+
+    def _go_to_column(self, column: int | None) -> None:
+        if column is not None:
+            self.view.go_to(self.view.cursor, column)
+
+    # --- Jumps ---
+
+    def jump(self) -> None:
+        """Ask for an offset, a row or a time, and go there."""
+        from odf_tui.panes.data.row_dialogs import GoToRowDialog
+
+        window = self.pane.window
+
+        def go(row: int | None) -> None:
+            if row is not None and window is self.pane.window:
+                self.view.go_centred(row)
+
+        if window is not None:
+            self.host.open(GoToRowDialog(window), go)
+
+    def next_slice(self) -> None:
+        """Go to the first row of the next slice."""
+        if self._has_slices() and self.view.slice + 1 < len(self.view.slices):
+            self.view.go_centred(self.view.slices[self.view.slice + 1].start)
+
+    def previous_slice(self) -> None:
+        """Go to the first row of this slice; from there, to that of the previous one."""
+        if self._has_slices():
+            at = self.view.slice
+            if self.view.slices[at].start == self.view.cursor:
+                at = max(at - 1, 0)
+            self.view.go_centred(self.view.slices[at].start)
+
+    def _has_slices(self) -> bool:
+        if not self.view.slices:
+            self.host.notice("these rows are not in the order of slices", "warn")
+        return bool(self.view.slices)
+
+    # --- Columns ---
+
+    def choose_columns(self) -> None:
+        """Show, hide, move and freeze columns."""
+        from odf_tui.panes.data.row_dialogs import ColumnsDialog
+
+        if self.view.opened is None:
+            return
+        columns = self.view.opened.columns
+        dialog = ColumnsDialog(
+            columns.names, columns.types, self.view.arrangement, self.view.column, self.pane.rearranged
+        )
+        self.host.open(dialog, self._go_to_column)
+
+    def hide_column(self) -> None:
+        """Hide the column under the cursor."""
+        view = self.view
+        name = view.opened.columns.names[view.column] if view.opened is not None else ""
+        if view.arrangement.toggle(view.column):
+            self.pane.rearranged()
+            self.host.notice(f"{name} is hidden · c shows all columns")
+        else:
+            self.host.notice("this is the last column that is shown", "warn")
+
+    def freeze_columns(self) -> None:
+        """Keep the columns up to the cursor in sight, or let them scroll."""
+        frozen = self.view.arrangement.freeze(self.view.column)
+        self.pane.rearranged()
+        self.host.notice("columns up to here stay in sight" if frozen else "columns move again")
+
+    # --- Sorting and filtering ---
+
+    def filter_by_value(self) -> None:
+        """Ask which rows to show, by the value under the cursor."""
+        from odf_tui.widgets.choice_list import Choice
+        from odf_tui.widgets.dialogs import PickerDialog
+
+        pane, view = self.pane, self.view
+        if view.opened is None:
+            return
+        name, value = view.opened.columns.names[view.column], view.value(view.cursor, view.column)
+        keys = {"equal": "f", "other": "x", "less": "l", "greater": "g", "null": "0", "filled": "v"}
+        tests = ("null", "filled") if value is NULL else TESTS
+        choices = [
+            Choice(test, condition(test, name, value or ""), (keys[test],), keys[test]) for test in tests
+        ]
+        if pane.filter:
+            choices.append(Choice("found", f"any column holds {pane.filter}, of all rows", ("m",), "m"))
+        self.host.open(PickerDialog("Keep the rows where", choices, typing=False), self._filter_chosen)
+
+    def _filter_chosen(self, test: str | None) -> None:
+        if test == "found":
+            self.pane.keep_found()
+        elif test is not None:
+            self.pane.keep(test)
+
+    def reveal_in_all_rows(self) -> None:
+        """Show the row among all rows."""
+        if not self.pane.reveal_in_all_rows():
+            self.host.notice("these are all rows already, or rows that no dataset has", "warn")
+        self.host.show_hints()
+
+    # --- Marks and copies ---
+
+    def mark_row(self) -> None:
+        """Mark the row, or the rows since the first mark."""
+        self.view.mark()
+        self.pane.tell_place()
+        if self.view.marks.anchor is not None:
+            self.host.notice("marked · space again marks up to there · Y copies · esc forgets")
+
+    def copy(self) -> None:
+        """Copy what is selected in the focused pane; of rows, the cell in full."""
+        window, row, column = self.pane.window, self.view.cursor, self.view.column
+        if self.state.pane != "data" or window is None or not self.view.count():
+            found = self.host.front.selection()
+            if found is None:
+                self.host.notice("nothing is selected here", "warn")
+            else:
+                self.host.copy_text(*found)
+            return
+
+        def read() -> str:
+            from odf_tui.gateway.row_text import read_record
+
+            return read_record(window, row, [column]).values[0].text or ""
+
+        self._copy_soon("cell", read)
+
+    def copy_rows(self) -> None:
+        """Copy the marked rows, or the one under the cursor."""
+        from odf_tui.widgets.choice_list import Choice
+        from odf_tui.widgets.dialogs import PickerDialog
+
+        view, window = self.view, self.pane.window
+        ranges = self.pane.marked() or [(view.cursor, view.cursor + 1)]
+        rows = sum(stop - start for start, stop in ranges)
+        if window is None or not view.count():
+            return
+        if rows > COPIED_ROWS:
+            most = format_count(COPIED_ROWS)
+            self.host.notice(f"{format_count(rows)} rows are too many to copy: at most {most}", "warn")
+            return
+        columns = view.arrangement.shown
+        what = "row" if rows == 1 else f"{format_count(rows)} rows"
+
+        def copy(form: str | None) -> None:
+            def read() -> str:
+                from odf_tui.gateway.row_text import rows_as_json, rows_as_tsv
+
+                return (rows_as_json if form == "json" else rows_as_tsv)(window, ranges, columns)
+
+            if form is not None:
+                self._copy_soon(what, read)
+
+        choices = [
+            Choice("tsv", "tabs between values, names on top", ("Y", "t"), "Y"),
+            Choice("json", "JSON, a line for each row", ("j",), "j"),
+        ]
+        self.host.open(PickerDialog(f"Copy {what} as", choices, typing=False), copy)
+
+    def _copy_soon(self, what: str, read: Callable[[], str]) -> None:
+        def then(text: str | None, error: str) -> None:
+            if text is None:
+                self.host.notice(error, "bad")
+            else:
+                self.host.copy_text(what, text)
+
+        self.reader.read("copy", read, then)
+
+    # --- The saved layout ---
+
+    def restore(self, layout: SavedLayout) -> None:
+        """Restore the arrangement of columns."""
+        for dataset, choice in layout.columns.items():
+            self.pane.set_arrangement(dataset, choice)
+
+    def save(self, layout: SavedLayout) -> SavedLayout:
+        """Save the arrangement of columns, the newest last."""
+        columns = dict(layout.columns)
+        for row in self.state.datasets:
+            if (choice := self.pane.arrangement(row.id)) != columns.get(row.id, {}):
+                columns.pop(row.id, None)
+                columns |= {row.id: choice} if choice else {}
+        return replace(layout, columns=dict(list(columns.items())[-saved_session.MAX_DATASETS :]))

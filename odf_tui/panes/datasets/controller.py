@@ -1,0 +1,235 @@
+"""Reads datasets and keeps selection, filter, order and health of the pane current."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec.structs import replace
+from textual.message import Message
+from textual.timer import Timer
+
+from odf_engine.coordinator.protocol import JobState
+from odf_tui.panes.datasets.dataset_filter import counts, parse_filter, toggle_term
+from odf_tui.panes.datasets.view import DatasetsPane, GraphView, jobs_of
+from odf_tui.services.controller import Context, Controller
+from odf_tui.services.jobs_client import JobNews
+from odf_tui.state.model import DatasetDetail, DatasetRow
+from odf_tui.state.saved_session import SavedLayout
+from odf_tui.text.format import format_count
+from odf_tui.text.job_text import transfer_rates
+from odf_tui.widgets.status_bar import StatusLine
+
+LOOK_SECONDS: Final = 0.08
+REOPEN_SECONDS: Final = 2.0
+READ_SECONDS: Final = 1.0
+
+
+class DatasetsController(Controller):
+    """Pane 1: the datasets, which of them is selected, and the card of the selected one."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.pane = self.host.widget(DatasetsPane)
+        self.graph = self.pane.view
+        self._details: dict[str, DatasetDetail] = {}
+        self._card_remotes: object = None
+        self._card_health: object = None
+        self._shown_at = self._read_at = float("-inf")
+        self._show_timer: Timer | None = None
+        self._read_timer: Timer | None = None
+        state = self.state
+        state.datasets_changed.connect(lambda _: self._load())
+        state.datasets_outdated.connect(lambda _: self._read())
+        state.jobs_changed.connect(self._jobs_changed)
+        state.second.connect(lambda _: self._show_status())
+        state.shown_changed.connect(self._read_detail)
+        state.pane_changed.connect(lambda _: self.pane.place_card())
+        self.navigator.selecting.connect(self._select)
+
+    def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
+        """Follow the cursor."""
+        return {GraphView.Moved: lambda _: self._moved()}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a read, or the selected dataset in the other panes, is due in a moment."""
+        return self._show_timer is not None or self._read_timer is not None
+
+    # --- Reads ---
+
+    def refresh(self) -> None:
+        """Read everything again."""
+        self.state.shown = ("", "")
+        self.state.jobs.logs.clear()
+        self.state.jobs_outdated.send(None)
+        self.state.datasets_outdated.send(None)
+        self.host.notice("read again")
+
+    def _read(self) -> None:
+        self.reader.read("datasets", self.gateway.datasets, self._datasets_read)
+
+    def _datasets_read(self, rows: list[DatasetRow] | None, error: str) -> None:
+        self.graph.problem = error
+        if rows is None:
+            self.host.notice(error, "bad")
+            self.graph.refresh()
+        else:
+            self.state.set_datasets(rows)
+
+    def _read_soon(self) -> None:
+        """Read the datasets, at most once a second while commits come quickly."""
+        if self._read_timer is None:
+            wait = max(self._read_at + READ_SECONDS - time.monotonic(), 0.001)
+            self._read_timer = self.host.set_timer(wait, self._read_now)
+
+    def _read_now(self) -> None:
+        self._read_timer, self._read_at = None, time.monotonic()
+        self._read()
+
+    def _load(self) -> None:
+        self.graph.load(self.state.datasets, self.state.healths, self.pane.filter)
+        self.pane.place_card()
+        self._moved()
+        row = self.graph.row
+        if row is not None and self._card_remotes not in (None, row.remotes):
+            self._show_card()
+
+    def _read_detail(self, row: DatasetRow | None) -> None:
+        if row is not None and not (row.missing or row.problem):
+            dataset = row.id
+
+            def then(detail: DatasetDetail | None, error: str) -> None:
+                if detail is not None:
+                    self._details[dataset] = detail
+                if self.graph.selected == dataset:
+                    self._show_card()
+
+            self.reader.read("detail", lambda: self.gateway.detail(dataset), then)
+
+    def _jobs_changed(self, news: JobNews) -> None:
+        if news.changed_jobs:
+            self.graph.set_healths(self.state.healths)
+            if self._card_health is not self.state.healths.get(self.graph.selected or ""):
+                self._show_card()
+            self._show_status()
+        if news.changed_datasets:
+            self._read_soon()
+
+    # --- The selection ---
+
+    def _moved(self) -> None:
+        """Note the selected dataset; the other panes show it, or what is new in it, in a moment."""
+        row = self.graph.row
+        self.state.select("" if row is None else row.id)
+        self._show_status()
+        wanted, shown = ("", "") if row is None else (row.id, row.head), self.state.shown
+        if wanted == shown:
+            return
+        wait = LOOK_SECONDS
+        if wanted[0] != shown[0]:
+            self._show_card()
+        else:
+            wait = max(wait, self._shown_at + REOPEN_SECONDS - time.monotonic())
+        if self._show_timer is not None:
+            self._show_timer.stop()
+        self._show_timer = self.host.set_timer(wait, self._show_selected)
+
+    def _show_selected(self) -> None:
+        self._show_timer, self._shown_at = None, time.monotonic()
+        row, target = self.graph.row, self.navigator.target
+        if target is not None and (row is None or target.dataset != row.id):
+            self.navigator.arrived()  # the user went elsewhere
+        self.state.show(row)
+
+    def _select(self, dataset: str) -> None:
+        """Select a dataset, even if the filter hides it."""
+        if self.pane.filter and all(row.id != dataset for row in self.pane.shown):
+            self.pane.set_filter("")
+        self.graph.select(dataset)
+        self.state.select(self.graph.selected or "")
+
+    def _show_card(self) -> None:
+        row = self.graph.row
+        dataset = row.id if row is not None else ""
+        self._card_health, detail = self.state.healths.get(dataset), self._details.get(dataset)
+        self._card_remotes = None if row is None else row.remotes
+        self.pane.card.load(row, self._card_health, detail, jobs_of(self.state.jobs, dataset))
+        self.pane.place_card()
+
+    def _show_status(self) -> None:
+        """Show the selected dataset and the running jobs in the status line, the graph and the card."""
+        row, jobs = self.graph.row, self.state.jobs.active_jobs()
+        health = self.state.healths.get(row.id) if row is not None else None
+        self.host.widget(StatusLine).show(row, health, len(self.state.datasets), jobs)
+        running = {job.dataset: job for job in jobs if job.state is JobState.running}
+        rates, selected = transfer_rates(running.values(), self.state.rates), self.graph.selected or ""
+        self.graph.set_jobs(running, rates)
+        self.pane.card.progress(running.get(selected), rates.get(selected, ""))
+        self.host.show_hints()
+
+    # --- Actions ---
+
+    def toggle_list(self) -> None:
+        """Show the datasets as a list, or as a graph."""
+        self.pane.mode = "graph" if self.pane.mode == "list" else "list"
+        self.pane.place_card()
+
+    def sort(self) -> None:
+        """Sort the list by its next column; a graph becomes the list."""
+        if self.pane.mode == "graph":
+            self.toggle_list()
+        else:
+            sorts, name = self.graph.sorts, self.pane.sort[0]
+            at = sorts.index(name) if name in sorts else -1
+            self.pane.sort = (sorts[(at + 1) % len(sorts)], False)
+
+    def reverse_sort(self) -> None:
+        """Sort the list the other way round; a graph becomes the list."""
+        if self.pane.mode == "graph":
+            self.toggle_list()
+        self.pane.sort = (self.pane.sort[0], not self.pane.sort[1])
+
+    def choose_filter(self) -> None:
+        """Choose a kind, a state or a remote; only its datasets are shown. A second time: all again."""
+        from odf_tui.widgets.choice_list import Choice  # deferred: after the first paint
+        from odf_tui.widgets.dialogs import PickerDialog
+
+        terms = {(term.key, each) for term in parse_filter(self.pane.filter) for each in term.alternatives}
+        choices = [
+            Choice(
+                f"{key}:{word}",
+                f"{'✓' if (key, word) in terms else ' '} {key} {word.replace('-', ' ')}",
+                remark=format_count(found),
+            )
+            for key, word, found in counts(self.state.datasets, self.state.healths)
+        ]
+        self.host.open(PickerDialog("Show only", choices, typing=False), self._filter_chosen)
+
+    def _filter_chosen(self, term: str | None) -> None:
+        if term:
+            self.pane.set_filter(toggle_term(self.pane.filter, *term.split(":")))
+            self.host.show_hints()
+
+    # --- The saved layout ---
+
+    def restore(self, layout: SavedLayout) -> None:
+        """Restore the selection, and the list or the graph."""
+        match layout.graph:
+            case {"mode": "list" | "graph" as mode, "sort": str(sort), "reverse": bool(reverse)}:
+                self.pane.sort = (sort, reverse)
+                self.pane.mode = mode
+            case _:
+                pass
+        self.graph.selected = layout.dataset or None
+
+    def save(self, layout: SavedLayout) -> SavedLayout:
+        """Save the selection, and the list or the graph."""
+        sort, reverse = self.pane.sort
+        usual = self.pane.mode == "graph" and not layout.graph
+        return replace(
+            layout,
+            dataset=self.graph.selected or layout.dataset,
+            graph={} if usual else {"mode": self.pane.mode, "sort": sort, "reverse": reverse},
+        )

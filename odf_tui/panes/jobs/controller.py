@@ -1,0 +1,380 @@
+"""Actions on jobs: cancel, retry, logs, worker restart; announces the end of long jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+from textual.message import Message
+from textual.timer import Timer
+
+from odf_engine.coordinator.protocol import (
+    Committed,
+    Event,
+    Job,
+    JournalEvent,
+    LogLine,
+    Request,
+    Samples,
+)
+from odf_engine.errors import OdfError
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
+from odf_tui.services.controller import Context, Controller
+from odf_tui.state.app_state import JobNews
+from odf_tui.state.job_book import WrittenBlock, file_name
+from odf_tui.state.model import Target
+from odf_tui.state.saved_session import SavedLayout
+from odf_tui.text.format import error_with_hint, format_count, format_count_short, format_duration
+from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
+from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
+
+if TYPE_CHECKING:
+    from odf_tui.panes.jobs.log_screen import LogScreen
+
+LOGS: Final = 8
+"""How many logs of ended jobs stay in memory."""
+LOG_SECONDS: Final = 0.4
+"""How often a growing log is painted: less often than it grows, so that keys come first."""
+SNAPSHOT_SECONDS: Final = 2.0
+
+
+class JobsController(Controller):
+    """Pane 4: the jobs, their logs, and the worker that runs them."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.pane = self.host.widget(JobsPane)
+        self.view = self.pane.view
+        self.view.inputs = lambda: {row.id: row.inputs for row in self.state.datasets}
+        self._tick = self.host.set_interval(1.0, lambda: self.state.second.send(None), pause=True)
+        self._log_screen: LogScreen | None = None
+        self._log_timer: Timer | None = None
+        self._snapshot_timer: Timer | None = None
+        self.state.jobs_outdated.connect(lambda _: self._read())
+        self.state.jobs_changed.connect(self._jobs_changed)
+        self.state.worker_changed.connect(lambda _: self._worker_changed())
+        self.state.second.connect(lambda _: self._show_progress())
+
+    def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
+        """Show the log of the selected job."""
+        return {JobsView.Moved: lambda _: self._show_selected()}
+
+    # --- News ---
+
+    def _read(self) -> None:
+        def then(found: tuple[list[Job], int] | None, error: str) -> None:
+            if found is None:
+                self.host.notice(error, "bad")
+            else:
+                self.state.load_jobs(*found)
+
+        self.reader.read("jobs", self.gateway.jobs, then)
+
+    def _jobs_changed(self, news: JobNews) -> None:
+        changes = news.changes
+        if changes.worker is not None:
+            self._show_worker()
+        if news.reloaded or changes.added:
+            self.view.load()
+        else:
+            self.view.update(changes.jobs)  # amounts are painted once a second
+        job = self.view.job
+        if job is not None and job.id in changes.jobs:
+            self._show_log()
+        elif job is not None and job.id in changes.logs and self._log_timer is None:
+            self._log_timer = self.host.set_timer(LOG_SECONDS, self._show_log)
+        self._update_log_screen(news.events)
+        running = bool(self.state.jobs.active_jobs())
+        if news.changed_jobs:
+            (self._tick.resume if running else self._tick.pause)()
+        for job in changes.ended:
+            if not news.reloaded and job.id not in self.jobs.quiet:
+                self._show_end(job)
+            self._announce(job)
+        if changes.ended and not running:
+            self.save_snapshot_soon()
+
+    def _show_progress(self) -> None:
+        self.view.update({job.id for job in self.state.jobs.active_jobs()})
+
+    def _show_end(self, job: Job) -> None:
+        """Show how a job ended; if two histories diverged, what to do."""
+        words, style = job_outcome(job)
+        self.host.notice(f"{job.kind} {job.target}: {words}", style if style != "muted" else "good")
+        if may_have_diverged(job) and self.state.row_of(job.dataset) is not None and job.error is not None:
+            first = job.error.message.partition("\n")[0]
+            self.host.notice(f"{job.kind} {job.target}: V shows both histories; {first}", "bad")
+
+    def _announce(self, job: Job) -> None:
+        """Announce the end of a long job by the terminal, as the settings say."""
+        ui, seconds = self.gateway.ui, job_seconds(job, Timestamp.now())
+        if ui.notify_by == "none" or not ui.notify_after_seconds or seconds is None:
+            return
+        if seconds < ui.notify_after_seconds or job.id in self.jobs.quiet:
+            return
+        from odf_tui.theming.terminal import notification_sequence  # deferred: after the first paint
+
+        text = f"odf: {job.kind} {job.target}: {job_outcome(job)[0]}, after {format_duration(seconds)}"
+        self.host.station.write(notification_sequence(text, ui.notify_by))
+
+    def save_snapshot_soon(self) -> None:
+        """Save what the next start shows first, once no job runs: a connection may break at any time."""
+        if self._snapshot_timer is None:
+            self._snapshot_timer = self.host.set_timer(SNAPSHOT_SECONDS, self._save_snapshot)
+
+    def _save_snapshot(self) -> None:
+        self._snapshot_timer = None
+        if not self.state.jobs.active_jobs():
+            self.reader.read("snapshot", self.gateway.keep, lambda *_: None)
+
+    # --- The worker ---
+
+    def _worker_changed(self) -> None:
+        state = self.state
+        if state.restarting:
+            self.host.notice("starting the worker …")
+        elif state.worker == "gone" and state.connection is not None:
+            reason = (state.connection.detail or "the worker is gone").splitlines()[0]
+            what = "R stops it" if state.connection.busy else "R starts it again"
+            self.host.notice(f"{reason}: {what}", "warn")
+            state.jobs_outdated.send(None)  # what it left is marked as interrupted
+        self._show_worker()
+        self.host.show_hints()
+
+    def _show_worker(self) -> None:
+        """Show the state of the worker; one of another version counts as present."""
+        state = self.state
+        other = state.worker == "gone" and state.connection is not None and state.connection.busy
+        self.host.widget(StatusLine).show_worker(
+            OTHER_VERSION if other else state.worker, state.worker_status
+        )
+        self.pane.tell_trouble(worker_problem_lines(state.connection, state.worker_status))
+
+    def restart_worker(self) -> None:
+        """Start the worker again. A busy one of another version is stopped first, after a question."""
+        connection = self.state.connection
+        if connection is None or not connection.busy:
+            self.jobs.connection.restart()
+        else:
+            self.host.start(self._replace_worker(connection.busy))
+
+    async def _replace_worker(self, jobs: int) -> None:
+        from odf_tui.widgets.dialogs import ConfirmDialog
+
+        question = f"Stop that worker? {jobs} of its jobs would be cancelled."
+        if not await self.host.ask(ConfirmDialog(question, "What they have committed stays.")):
+            return
+        try:
+            await self.gateway.stop_worker()
+        finally:
+            self.jobs.connection.restart()
+
+    # --- Logs ---
+
+    def _show_selected(self) -> None:
+        """Show the log of the selected job; read it if it is not in memory."""
+        job = self.view.job
+        if job is not None and job.id not in self.state.jobs.logs:
+            self.reader.read("log", lambda: list(self.gateway.log(job.id)), partial(self._log_read, job.id))
+        self.pane.show_log()
+        self.host.show_hints()
+
+    def _log_read(self, job: str, events: list[JournalEvent] | None, error: str) -> None:
+        book = self.state.jobs
+        book.load_log(job, events or [])
+        for other in list(book.logs)[:-LOGS]:  # read again when they are selected again
+            if other != job and (known := book.jobs.get(other)) is not None and known.state.final:
+                del book.logs[other]
+        self.pane.show_log()
+
+    def _show_log(self) -> None:
+        """Show the log below the list, unless it covers the screen."""
+        if self._log_timer is not None:
+            self._log_timer.stop()
+            self._log_timer = None
+        if self._log_screen is None:
+            self.pane.show_log()
+
+    def _update_log_screen(self, events: Sequence[Event]) -> None:
+        samples = [each for event in events if isinstance(event, Samples) for each in event.samples]
+        if samples:
+            self.state.rates.add(samples)
+            if self._log_screen is None:
+                self.pane.show_gauges()
+        screen = self._log_screen
+        if screen is None or not screen.is_attached:
+            return
+        job = self.state.jobs.jobs.get(screen.job.id, screen.job)
+        lines = [event for event in events if isinstance(event, LogLine | Committed) and event.job == job.id]
+        screen.news(lines, job)
+        if samples:
+            screen.sampled()
+
+    def open_log(self) -> None:
+        """Show the complete log of the selected job."""
+        job = self.view.job
+        if job is None:
+            return
+        from odf_tui.panes.jobs.log_screen import LogScreen  # deferred: after the first paint
+
+        self._log_screen = LogScreen(
+            job,
+            self.gateway,
+            self.state.rates,
+            copy=partial(self.host.copy_text, "log"),
+            save=self._save_log_of,
+            details=self.pane.details,
+            wrap=self.pane.log_view.wrap,
+        )
+        self.host.open(self._log_screen, self._log_closed)
+
+    def _log_closed(self, action: str | None) -> None:
+        screen, self._log_screen = self._log_screen, None
+        if screen is None:
+            return
+        self.pane.details = screen.details
+        if self.pane.log_view.wrap is not screen.wraps:
+            self.pane.log_view.turn_wrap()
+        self.view.select(screen.job.id)
+        self.pane.show_log()
+        if action:
+            self.host.perform(action)
+
+    def toggle_details(self) -> None:
+        """Show debug lines of logs, or hide them."""
+        self.pane.details = not self.pane.details
+        self.pane.show_log()
+        self.host.notice("details are " + ("shown" if self.pane.details else "hidden"))
+
+    def toggle_wrap(self) -> None:
+        """Wrap long lines of the log, or cut them."""
+        view = self.pane.log_view
+        view.turn_wrap()
+        self.host.notice("long lines are " + ("wrapped" if view.wrap else "cut"))
+
+    def save_log(self) -> None:
+        """Ask for a file, and save the complete log of the selected job."""
+        if (job := self.view.job) is not None:
+            self._save_log_of(job)
+
+    def _save_log_of(self, job: Job) -> None:
+        self.host.start(self._save_log(job))
+
+    async def _save_log(self, job: Job) -> None:
+        from odf_tui.widgets.dialogs import ConfirmDialog, SaveDialog
+
+        path = await self.host.ask(SaveDialog(f"Save the log of {job.kind} {job.target}", file_name(job)))
+        if path is None:
+            return
+
+        def save(*, replace: bool) -> int | None:
+            try:
+                return self.gateway.save_log(job, path, replace=replace)
+            except FileExistsError:
+                return None
+            except (OdfError, OSError) as error:
+                raise OdfError(f"the log is not saved: {error_with_hint(error)}") from None
+
+        lines = await asyncio.to_thread(save, replace=False)
+        if lines is None:
+            if not await self.host.ask(ConfirmDialog(f"{path.name} is there already.", "Replace it?")):
+                return
+            lines = await asyncio.to_thread(save, replace=True)
+        self.host.notice(f"{format_count(lines or 0)} lines saved to {path}")
+
+    # --- Actions on jobs ---
+
+    def cancel(self) -> None:
+        """Ask, then cancel the selected job, or that of the selected dataset."""
+        situation = self.host.situation()
+        job = situation.job if situation.pane == "jobs" else None
+        job = job if job is not None and not job.state.final else situation.dataset_job
+        if job is not None:
+            self.host.start(self._cancel(job))
+
+    async def _cancel(self, job: Job) -> None:
+        from odf_tui.widgets.dialogs import ConfirmDialog
+
+        dialog = ConfirmDialog(f"Cancel {job.kind} {job.target}?", "What it has committed stays.")
+        if await self.host.ask(dialog):
+            await (await self.jobs.connection.link()).cancel(job.id)
+
+    def select_dataset(self) -> None:
+        """Select the dataset of the job."""
+        job = self.view.job
+        if job is None:
+            return
+        named = (row for row in self.state.datasets if row.name == job.target)
+        row = self.state.row_of(job.dataset) or next(named, None)
+        if row is not None:
+            self.navigator.select_dataset(row.id)
+        else:
+            self.host.notice(f"{job.target} is not in this workspace", "warn")
+
+    def retry(self) -> None:
+        """Submit the request of the job again."""
+        job = self.view.job
+        if job is None:
+            return
+
+        def then(request: Request | None, error: str) -> None:
+            if request is None:
+                self.host.notice(error, "warn")
+            else:
+                self.view.go(0)  # where the new job will be
+                self.jobs.submit([(request, job.target)])
+
+        self.reader.read("request", lambda: self.gateway.request(job), then)
+
+    def show_block(self) -> None:
+        """Go to the block that the job wrote; ask which, if there are several."""
+        job = self.view.job
+        if job is not None:
+            self.reader.read(
+                "written", lambda: self.gateway.written(job.id), partial(self._choose_block, job)
+            )
+
+    def _choose_block(self, job: Job, blocks: list[WrittenBlock] | None, error: str) -> None:
+        if not blocks:
+            self.host.notice(error or "this job wrote no block that is in the chain now", "warn")
+            return
+        if len(blocks) == 1:
+            self._go_to_block(blocks[0])
+            return
+        from odf_tui.widgets.choice_list import Choice
+        from odf_tui.widgets.dialogs import PickerDialog
+
+        choices = [
+            Choice(
+                str(at),
+                f"block {block.number}  {block.event}",
+                remark=f"+{format_count_short(block.rows)} rows",
+            )
+            for at, block in enumerate(blocks)
+        ]
+
+        def chosen(at: str | None) -> None:
+            if at is not None:
+                self._go_to_block(blocks[int(at)])
+
+        title = f"{format_count(len(blocks))} blocks of {job.kind} {job.target}, newest first"
+        self.host.open(PickerDialog(title, choices, typing=False), chosen)
+
+    def _go_to_block(self, block: WrittenBlock) -> None:
+        self.navigator.follow(Target(block.dataset, "blocks", block.number))
+
+    # --- The saved layout ---
+
+    def restore(self, layout: SavedLayout) -> None:
+        """Restore whether long lines are wrapped."""
+        if layout.wrap is not None:
+            self.pane.log_view.wrap = layout.wrap
+
+    def save(self, layout: SavedLayout) -> SavedLayout:
+        """Save whether long lines are wrapped, once that was changed."""
+        wrap = self.pane.log_view.wrap
+        return replace(layout, wrap=layout.wrap if wrap and layout.wrap is None else wrap)

@@ -1,0 +1,251 @@
+"""Which pane has the keys, zoom, sizes, the filter line, and the saved layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+from textual.containers import Container
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Input
+
+from odf_tui.actions.model import PANES
+from odf_tui.services.controller import Context, Controller
+from odf_tui.state import saved_session
+from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
+from odf_tui.widgets.pane_frame import Pane
+from odf_tui.widgets.status_bar import FilterLine, KeyHints
+
+SAVE_SECONDS: Final = 3.0
+STEP: Final = 5
+USUAL: Final = PaneShares(left=60, upper=45, single=40)
+"""The shares that the style sheet sets, in percent."""
+
+_LEFT: Final = ("datasets", "data")
+_UPPER: Final = ("datasets", "blocks")
+_FILTERED: Final = ("datasets", "blocks", "jobs")  # a search through all rows is not started again
+_ONE_PANE: Final = ("-narrow", "-low", "-zoomed")
+
+
+def resize_pane(shares: PaneShares, pane: str, by: int, *, single: bool) -> PaneShares:
+    """Return the shares after a pane has grown by some percent, within what keeps all panes visible.
+
+    Args:
+        shares: the shares before.
+        pane: the pane that grows.
+        by: percent of the screen; negative if it shrinks.
+        single: whether the panes stand in one column.
+    """
+
+    def moved(name: str, grows: bool) -> int:
+        now = getattr(shares, name) or getattr(USUAL, name)
+        return max(MIN_SHARE, min(now + (by if grows else -by), 100 - MIN_SHARE))
+
+    if single:
+        return replace(shares, single=moved("single", pane == PANES[0]))
+    return replace(shares, left=moved("left", pane in _LEFT), upper=moved("upper", pane in _UPPER))
+
+
+class PaneGrid(Container):
+    """The grid of the four panes."""
+
+    @property
+    def panes(self) -> Sequence[Pane]:
+        """The panes, in the order of their numbers."""
+        return list(self.query_children(Pane))
+
+    def set_tracks(self, columns: str, rows: str) -> None:
+        """Set the sizes of columns and rows; empty: those of the style sheet."""
+        self.styles.grid_columns = columns or None  # type: ignore[assignment] # None: as the style sheet says
+        self.styles.grid_rows = rows or None  # type: ignore[assignment]
+
+
+class PaneLayout(Controller):
+    """Focus, zoom and sizes of the panes, the filter line, and the saved layout.
+
+    Attributes:
+        shares: how the panes share the screen.
+    """
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._grid = self.host.widget(PaneGrid)
+        self.shares = PaneShares()
+        self._applied_sizes = ("", "")
+        self._save_timer: Timer | None = None
+        self._saved: bytes | None = None
+        self.state.pane_changed.connect(lambda _: self._show_focus())
+
+    def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
+        """Follow clicks into panes, and the filter line."""
+        return {
+            Pane.Chosen: lambda message: self.state.focus_pane(message.pane),
+            Input.Changed: self._filter_changed,
+            Input.Submitted: self._filter_submitted,
+        }
+
+    # --- Focus ---
+
+    def next_pane(self) -> None:
+        """Focus the next pane."""
+        self._step_pane(1)
+
+    def previous_pane(self) -> None:
+        """Focus the previous pane."""
+        self._step_pane(-1)
+
+    def _step_pane(self, step: int) -> None:
+        self._close_filter_line()
+        self.state.focus_pane(PANES[(PANES.index(self.state.pane) + step) % len(PANES)])
+
+    def _show_focus(self) -> None:
+        self.host.set_focus(None)
+        self.apply_theme()
+        self.arrange()
+
+    def apply_theme(self) -> None:
+        """Show which pane has the keys, in the colours of the theme."""
+        for pane in self._grid.panes:
+            pane.apply_theme(pane.id == self.state.pane)
+
+    # --- Room ---
+
+    @property
+    def _shows_one_pane(self) -> bool:
+        return self.host.has_class("-zoomed") or self.host.has_class("-low")
+
+    def toggle_zoom(self) -> None:
+        """Show the focused pane alone, or all panes again."""
+        self.host.set_class(not self.host.has_class("-zoomed"), "-zoomed")
+        self.arrange()
+
+    def grow(self) -> None:
+        """Give more room to the focused pane."""
+        self._resize(STEP)
+
+    def shrink(self) -> None:
+        """Give less room to the focused pane."""
+        self._resize(-STEP)
+
+    def reset_sizes(self) -> None:
+        """Give all panes their usual room."""
+        self.shares = PaneShares()
+        self.arrange()
+
+    def _resize(self, by: int) -> None:
+        if self._shows_one_pane:
+            self.host.notice("one pane is shown alone: there is nothing to share", "warn")
+            return
+        shares = resize_pane(self.shares, self.state.pane, by, single=self.host.has_class("-narrow"))
+        if shares == self.shares:
+            self.host.notice(f"the pane is as {'large' if by > 0 else 'small'} as it can be", "warn")
+            return
+        self.shares = shares
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Give the panes their shares; where there is no room for all, choose which are shown."""
+        columns = rows = ""
+        if self.host.has_class("-narrow") and not self._shows_one_pane:
+            rows = _tracks(self.shares.single)
+        elif not self._shows_one_pane:
+            columns, rows = _tracks(self.shares.left), _tracks(self.shares.upper)
+        if (columns, rows) != self._applied_sizes:
+            self._applied_sizes = (columns, rows)
+            self._grid.set_tracks(columns, rows)
+        if any(map(self.host.has_class, _ONE_PANE)):
+            for pane in self._grid.panes:
+                pane.set_class(pane.id == self.state.pane, "-front")
+                if self.state.pane != PANES[0]:
+                    pane.set_class(pane.id == self.state.pane, "-lower")
+        self.host.show_hints()
+
+    # --- Filter ---
+
+    def open_filter(self) -> None:
+        """Open the filter line of the focused pane."""
+        line, front = self.host.widget(FilterLine), self.host.front
+        self.host.widget(KeyHints).display = False
+        line.display = True
+        line.placeholder = front.filter_placeholder
+        line.value = front.filter
+        line.focus()
+
+    def clear_filter(self) -> bool:
+        """Close the filter line and show everything. Returns whether there was a line or a filter."""
+        line, front = self.host.widget(FilterLine), self.host.front
+        if not (line.display or front.filter):
+            return False
+        self._close_filter_line()
+        line.value = ""
+        front.set_filter("")
+        return True
+
+    def _filter_changed(self, event: Input.Changed) -> None:
+        if isinstance(event.input, FilterLine) and event.input.display:
+            self.host.front.set_filter(event.value.strip())
+
+    def _filter_submitted(self, event: Input.Submitted) -> None:
+        if isinstance(event.input, FilterLine):
+            self._close_filter_line()
+
+    def _close_filter_line(self) -> None:
+        line = self.host.widget(FilterLine)
+        if line.display:
+            line.display = False
+            self.host.widget(KeyHints).display = True
+            self.state.focus_pane(self.state.pane)
+
+    def leave(self) -> bool:
+        """Leave the zoom, else the pane."""
+        if self.host.has_class("-zoomed"):
+            self.toggle_zoom()
+        else:
+            self.state.focus_pane(PANES[0])
+        return True
+
+    # --- The saved layout ---
+
+    def restore(self, layout: SavedLayout) -> None:
+        """Restore sizes, zoom and filters."""
+        self.shares = layout.shares
+        self.host.set_class(layout.zoomed, "-zoomed")
+        for pane in self._grid.panes:
+            if pane.id in _FILTERED and (text := layout.filters.get(pane.id, "")):
+                pane.set_filter(text)
+
+    def save(self, layout: SavedLayout) -> SavedLayout:
+        """Save focus, sizes, zoom and filters."""
+        filters = {pane.id: pane.filter for pane in self._grid.panes if pane.id in _FILTERED and pane.filter}
+        return replace(
+            layout,
+            pane=self.state.pane,
+            zoomed=self.host.has_class("-zoomed"),
+            shares=self.shares,
+            filters=filters,
+        )
+
+    def save_soon(self) -> None:
+        """Write the layout in a few seconds, in a thread, if it has changed."""
+        if self._save_timer is None:
+            self._save_timer = self.host.set_timer(SAVE_SECONDS, self._save)
+
+    def _save(self) -> None:
+        self._save_timer = None
+        content, folder = saved_session.encode(self.host.collect_layout()), self.gateway.folder
+        if content != self._saved:
+            self._saved = content
+            self.reader.read(
+                "layout", lambda: saved_session.save_layout(folder, content), lambda *_: None, replaces=False
+            )
+
+    def quit(self) -> None:
+        """Write the layout and leave; running jobs continue."""
+        saved_session.save_layout(self.gateway.folder, saved_session.encode(self.host.collect_layout()))
+        self.host.station.leave([f"{job.kind} {job.target}" for job in self.state.jobs.active_jobs()])
+
+
+def _tracks(share: int | None) -> str:
+    return "" if share is None else f"{share}fr {100 - share}fr"

@@ -1,1 +1,0 @@
-"""The workbench: the screen with the four panes, in parts by topic."""

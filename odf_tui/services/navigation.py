@@ -1,0 +1,113 @@
+"""Navigator: goes to datasets, blocks and rows, and back along the trail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from odf_tui.state.app_state import AppState, Signal
+from odf_tui.state.model import Target
+
+_MAX_TRAIL: Final = 100
+
+
+class TrailEntry(NamedTuple):
+    """A position from which a link was followed.
+
+    Attributes:
+        dataset: id of the selected dataset.
+        pane: the focused pane.
+        at: the number of the block, or of the row from 0.
+        reading: whether the block was open in a dialog.
+        reopen: opens again what was open there.
+    """
+
+    dataset: str
+    pane: str
+    at: int = 0
+    reading: bool = False
+    reopen: Callable[[], object] | None = None
+
+
+class Navigator:
+    """Follows links, and goes back.
+
+    Attributes:
+        target: where to go as soon as the blocks or rows of its dataset are loaded.
+        trail: the positions from which links were followed, the newest last.
+
+    Signals:
+        going: a link is about to be followed.
+        selecting: a dataset is to be selected, even if the filter hides it; its id.
+        arriving: the dataset and the pane of a target are shown, its block or row may not be.
+        returned: the trail was followed back to this entry.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._state = state
+        self._locators: list[Callable[[], TrailEntry | None]] = []
+        self.target: Target | None = None
+        self.trail: tuple[TrailEntry, ...] = ()
+        self.going = Signal[Target]()
+        self.selecting = Signal[str]()
+        self.arriving = Signal[Target]()
+        self.returned = Signal[TrailEntry]()
+
+    def add_locator(self, locator: Callable[[], TrailEntry | None]) -> None:
+        """Add a function that returns the position in a pane, or None if another pane has the focus."""
+        self._locators.append(locator)
+
+    def select_dataset(self, dataset: str) -> None:
+        """Focus the datasets and select one of them, even if the filter hides it."""
+        self._state.focus_pane("datasets")
+        self.selecting.send(dataset)
+
+    def follow(self, target: Target, reopen: Callable[[], object] | None = None) -> None:
+        """Go to a block, a row or a dataset; :meth:`back` returns.
+
+        Args:
+            target: where to go.
+            reopen: what :meth:`back` opens again.
+        """
+        self.going.send(target)
+        here = self._here()
+        if here is not None:
+            self.trail = (*self.trail, here._replace(reopen=reopen))[-_MAX_TRAIL:]
+        self._go(target)
+
+    def back(self) -> None:
+        """Go back to where the last link was followed."""
+        if not self.trail:
+            return
+        *before, entry = self.trail
+        self.trail = tuple(before)
+        if entry.pane in ("blocks", "data"):
+            self._go(Target(entry.dataset, "blocks" if entry.pane == "blocks" else "data", entry.at))
+        else:
+            self.select_dataset(entry.dataset)
+            self._state.focus_pane(entry.pane)
+        self.returned.send(entry)
+        if entry.reopen is not None:
+            entry.reopen()
+
+    def target_in(self, pane: str, dataset: str) -> Target | None:
+        """Return the target if it lies in this pane and dataset."""
+        target = self.target
+        return target if target is not None and (target.pane, target.dataset) == (pane, dataset) else None
+
+    def arrived(self) -> None:
+        """Note that the target was reached."""
+        self.target = None
+
+    def _go(self, target: Target) -> None:
+        self.select_dataset(target.dataset)
+        if target.pane != "datasets":
+            self._state.focus_pane(target.pane)
+            self.target = target
+        self.arriving.send(target)
+
+    def _here(self) -> TrailEntry | None:
+        found = (locator() for locator in reversed(self._locators))
+        entry = next((each for each in found if each is not None), None)
+        row = self._state.row
+        return entry or (None if row is None else TrailEntry(row.id, self._state.pane))

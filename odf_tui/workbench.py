@@ -1,0 +1,316 @@
+"""The main screen: four panes; it hands keys, messages and results to controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, ClassVar, Final, TypeVar, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.worker import Worker
+
+from odf_tui.actions import table, user_keys
+from odf_tui.actions.model import PANES, KeyMap, Situation
+from odf_tui.gateway.protocol import Gateway
+from odf_tui.panes.blocks.view import BlocksPane
+from odf_tui.panes.data.view import DataPane
+from odf_tui.panes.datasets.view import DatasetsPane
+from odf_tui.panes.jobs.controller import JobsController
+from odf_tui.panes.jobs.view import JobsPane
+from odf_tui.panes.pane_layout import PaneGrid, PaneLayout
+from odf_tui.registry import FEATURES, Feature
+from odf_tui.services.controller import Context, Controller, Reader
+from odf_tui.services.host import CoveringScreen, Station
+from odf_tui.services.jobs_client import JobsClient
+from odf_tui.services.navigation import Navigator
+from odf_tui.state import saved_session
+from odf_tui.state.app_state import AppState, EarlyReads
+from odf_tui.state.saved_session import SavedLayout
+from odf_tui.text.format import error_with_hint, format_count
+from odf_tui.widgets.line_view import LineView
+from odf_tui.widgets.pane_frame import Pane
+from odf_tui.widgets.status_bar import FilterLine, KeyHints, Notice, StatusLine
+
+_EARLY_SECONDS: Final = 0.2
+C = TypeVar("C", bound=Controller)
+T = TypeVar("T")
+W = TypeVar("W", bound=Widget)
+
+
+class Workbench(Screen[None], inherit_bindings=False):
+    """Four panes, a status line and a line of hints. It is the host of the controllers.
+
+    Args:
+        gateway: the engine.
+        early: datasets and jobs that are being read already.
+        painted: called after the first paint.
+
+    Attributes:
+        state: what controllers share.
+        context: what controllers get.
+        keys, key_problems: the keys in use, and what is wrong with those that the user changed.
+    """
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, f"press('{key}')", show=False) for key in table.all_keys()
+    ]
+
+    def __init__(
+        self, gateway: Gateway, early: EarlyReads | None = None, painted: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__()
+        self.gateway, self._early, self._painted = gateway, early, painted
+        self.state = AppState(saved_session.load_layout(gateway.folder))
+        self.keys: KeyMap
+        self.key_problems: Sequence[str]
+        self.keys, self.key_problems = user_keys.load(gateway.ui.keys, user_keys.user_keys_path())
+        for key in set(self.keys.all_keys()) - set(table.all_keys()):
+            self._bindings.bind(key, f"press('{key}')", show=False)
+        jobs, navigator = JobsClient(gateway, self.state, self), Navigator(self.state)
+        self.context = Context(gateway, self.state, Reader(self), jobs, navigator, self)
+        self._feature_of: dict[str, Feature[Any]] = {
+            action: feature for feature in FEATURES for action in feature.actions
+        }
+        self._controllers: dict[Feature[Any], Controller] = {}
+        self._routes: dict[type[Message], list[Callable[[Any], object]]] = {}
+
+    def compose(self) -> ComposeResult:
+        """Panes, status line, hints, filter line."""
+        with PaneGrid(id="panes"):
+            yield DatasetsPane("datasets", classes="-front")
+            yield BlocksPane("blocks")
+            yield DataPane("data", classes="-lower")
+            yield JobsPane("jobs", self.state.jobs, self.state.rates)
+        yield StatusLine(self.gateway.folder)
+        yield KeyHints()
+        yield FilterLine()
+
+    # --- Start ---
+
+    def on_mount(self) -> None:
+        """Load the controllers of the panes, and show what was read early."""
+        for feature in FEATURES:
+            if feature.early:
+                self._load(feature)
+        layout = self.state.layout
+        for controller in self._controllers.values():
+            controller.restore(layout)
+        self.state.focus_pane(layout.pane if layout.pane in PANES else PANES[0])
+        self.state.worker_changed.send(None)
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._layout.apply_theme())
+        if not self._show_early():
+            self.state.jobs_outdated.send(None)
+            self.state.datasets_outdated.send(None)
+        self.call_after_refresh(self._begin)
+
+    def _show_early(self) -> bool:
+        if self._early is None:
+            return False
+        try:
+            rows, jobs = self._early.result(_EARLY_SECONDS)
+        except Exception:  # too late, or unreadable: it is read again, and a notice says why it fails
+            return False
+        self.state.load_jobs(*jobs)
+        self.state.set_datasets(rows)
+        return True
+
+    def _begin(self) -> None:
+        """Start what can wait until the first paint."""
+        self._painted()
+        self.controller(JobsController).save_snapshot_soon()
+        self.station.read_dialog_styles()
+        if self.key_problems:
+            more = len(self.key_problems) - 1
+            self.notice(
+                self.key_problems[0] + (f" (and {format_count(more)} more: ?)" if more else ""), "warn"
+            )
+        self.run_worker(self.context.jobs.connection.run(), group="worker", name="worker")
+
+    # --- Controllers ---
+
+    def _load(self, feature: Feature[Any]) -> Controller:
+        if feature not in self._controllers:
+            controller = self._controllers[feature] = feature.load(self.context)
+            for message, handler in controller.routes().items():
+                self._routes.setdefault(message, []).append(handler)
+        return self._controllers[feature]
+
+    def _loaded(self) -> Iterator[Controller]:
+        """The loaded controllers, in the order of FEATURES."""
+        return (self._controllers[each] for each in FEATURES if each in self._controllers)
+
+    def controller(self, kind: type[C]) -> C:
+        """Return a controller that is loaded."""
+        return next(each for each in self._controllers.values() if isinstance(each, kind))
+
+    @property
+    def _layout(self) -> PaneLayout:
+        return self.controller(PaneLayout)
+
+    @on(Message)
+    def _deliver(self, message: Message) -> None:
+        """Hand a message of a widget to the controllers that follow it."""
+        for handler in self._routes.get(type(message), ()):
+            handler(message)
+
+    # --- Actions ---
+
+    def action_press(self, key: str) -> None:
+        """Run the action of a key."""
+        action = self.keys.find(key, self.state.pane)
+        if action is not None:
+            self.perform(action.id)
+
+    @on(LineView.Opened)
+    def _opened(self) -> None:
+        self.action_press("enter")
+
+    @on(KeyHints.Chosen)
+    def _hint_chosen(self, message: KeyHints.Chosen) -> None:
+        if message.action:
+            self.perform(message.action)
+
+    def perform(self, action: str) -> None:
+        """Run an action by its id; a notice says why if its guard refuses."""
+        refusal = self.keys.by_id[action].guard(self.situation())
+        if refusal is not None:
+            self.notice(refusal, "warn")
+            return
+        feature = self._feature_of[action]
+        feature.actions[action](self._load(feature))
+        self.save_soon()
+
+    def up(self) -> None:
+        """Leave the innermost thing: the filter, then what features and panes show, the zoom, the pane."""
+        if not self._layout.clear_filter():
+            any(controller.leave() for controller in reversed(list(self._loaded())))
+        self.show_hints()
+
+    def situation(self) -> Situation:
+        """Return what the guards of actions depend on."""
+        blocks, row = self.query_one(BlocksPane).view, self.query_one(DatasetsPane).view.row
+        self.state.select("" if row is None else row.id)  # keys may overtake the message of the cursor
+        rows, filtered = self.state.datasets, self.query_one(FilterLine).display or self.front.filter
+        up = "filter" if filtered else "zoom" if self.has_class("-zoomed") else ""
+        return Situation(
+            pane=self.state.pane,
+            dataset=row,
+            dataset_job=None if row is None else self.state.jobs.active_job_of(row.id),
+            block=blocks.block,
+            job=self.query_one(JobsPane).view.job,
+            has_rows=self.query_one(DataPane).view.count() > 0,
+            datasets=len(rows),
+            pullable=sum(row.polls or row.derivative or row.comes_from_elsewhere for row in rows),
+            remotes=sum(bool(row.remotes) for row in rows),
+            worker=self.state.worker,
+            up=up or ("pane" if self.state.pane != PANES[0] else ""),
+            findings=bool(blocks.findings),
+            trail=bool(self.context.navigator.trail),
+        )
+
+    # --- What the host of controllers does: see services/controller.py ---
+
+    @property
+    def station(self) -> Station:
+        """The application."""
+        return cast("Station", self.app)
+
+    @property
+    def top(self) -> Screen[Any]:
+        """The screen in front."""
+        return self.app.screen
+
+    @property
+    def is_front(self) -> bool:
+        """Whether no dialog is open."""
+        return self.app.screen is self
+
+    @property
+    def focused_widget(self) -> Widget | None:
+        """The focused widget; None while a pane has the keys."""
+        return self.focused
+
+    @property
+    def front(self) -> Pane:
+        """The pane that has the keys."""
+        return self.query_one(f"#{self.state.pane}", Pane)
+
+    def widget(self, kind: type[W]) -> W:
+        """Return the only widget of a class."""
+        return self.query_one(kind)
+
+    def find(self, kind: type[W]) -> W | None:
+        """Return the first widget of a class that may not be there."""
+        return next(iter(self.query(kind)), None)
+
+    def notice(self, text: str, style: str = "good") -> None:
+        """Show a notice in the line of hints, and on a screen that covers it."""
+        self.query_one(KeyHints).tell(text, style)
+        if isinstance(top := self.app.screen, CoveringScreen):
+            top.show_notice(text)
+
+    @on(Notice)
+    def _notice(self, message: Notice) -> None:
+        self.notice(message.text, message.style)
+
+    def copy_text(self, what: str, text: str) -> None:
+        """Copy a text to the clipboard; a notice says by which way."""
+        self.notice(f"{what}: {self.station.copy(text)}")
+
+    def show_hints(self) -> None:
+        """Show the hints of the widget that has the focus, else those for the situation."""
+        special = (controller.hints() for controller in self._loaded())
+        found = next((hints for hints in special if hints is not None), None)
+        self.query_one(KeyHints).show(self.keys.hints(self.situation()) if found is None else found)
+
+    def open(self, dialog: Screen[T], then: Callable[[T | None], object] | None = None) -> None:
+        """Open a dialog; ``then`` gets its result."""
+        self.app.push_screen(dialog, cast("Any", then))
+
+    async def ask(self, dialog: Screen[T]) -> T | None:
+        """Open a dialog, and wait for its result."""
+        return await self.app.push_screen_wait(dialog)
+
+    def start(self, story: Coroutine[Any, Any, None], group: str = "stories") -> Worker[None]:
+        """Run a coroutine. An error in it becomes a notice."""
+
+        async def guarded() -> None:
+            try:
+                await story
+            except Exception as error:  # whatever it is, it is shown, and the screen stays open
+                self.notice(error_with_hint(error), "bad")
+
+        return self.run_worker(guarded(), group=group, name=group)
+
+    def save_soon(self) -> None:
+        """Save the layout in a few seconds."""
+        if self.is_running:
+            self._layout.save_soon()
+
+    def collect_layout(self) -> SavedLayout:
+        """Return the layout with what all controllers save."""
+        layout = self.state.layout
+        for controller in self._controllers.values():
+            layout = controller.save(layout)
+        return layout
+
+    # --- Textual ---
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it can be seen: nothing is painted below a screen that covers it."""
+        return super().is_current and not any(
+            isinstance(screen, CoveringScreen) and screen.covers_workbench
+            for screen in self.app.screen_stack
+            if screen is not self
+        )
+
+    def on_resize(self) -> None:
+        """Arrange the panes, once the breakpoints were applied."""
+        self.call_next(self._layout.arrange)
