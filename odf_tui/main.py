@@ -55,7 +55,7 @@ def run(folder: Path) -> None:
         sys.stdout.flush()
     if app.return_code:
         sys.exit(app.return_code)
-    source.keep()
+    source.save_snapshot()
 
 
 class DeferredGateway:

@@ -138,7 +138,7 @@ class DatasetActionsController(Controller):
 
     async def _request_trust(self, row: DatasetRow, *, pull: bool = False) -> None:
         """Trust a dataset after confirmation; with ``pull``, pull it then."""
-        request = await asyncio.to_thread(self.gateway.standing, row.id)
+        request = await asyncio.to_thread(self.gateway.trust_request, row.id)
         title, asks = f"May {row.name} run this here?", "type yes to allow exactly this"
         lines = trust_request_lines(row, request)
         if not await self.host.ask(TypedConfirmation(title, lines, ("yes", row.name), asks)):

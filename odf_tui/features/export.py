@@ -254,7 +254,7 @@ class ExportController(Controller):
         file = file_of(rows.window)
         spooled = ""
         if rows.window is not None and file is None:
-            file = spooled = await asyncio.to_thread(self.gateway.spool, rows.window)
+            file = spooled = await asyncio.to_thread(self.gateway.write_temporary_rows, rows.window)
         request = Export(
             dataset,
             str(options.path),
@@ -270,9 +270,9 @@ class ExportController(Controller):
             self.host.notice(f"{options.path.name} is being written: pane 4 says when it is there")
             return
         except OdfError:
-            await asyncio.to_thread(self.gateway.unspool, spooled)
+            await asyncio.to_thread(self.gateway.remove_temporary_rows, spooled)
             raise
-        await asyncio.to_thread(self.gateway.unspool, spooled)
+        await asyncio.to_thread(self.gateway.remove_temporary_rows, spooled)
         self.host.notice(export_summary(result))
 
 

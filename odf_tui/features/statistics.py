@@ -497,7 +497,7 @@ class StatisticsController(Controller):
 
     async def _spool_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
         self.host.notice("the rows are written for counting …")
-        file = await asyncio.to_thread(self.gateway.spool, window)
+        file = await asyncio.to_thread(self.gateway.write_temporary_rows, window)
         self._open(row.id, row.name, file, f"Statistics of {row.name} {when}", "what pane 3 shows")
 
     def _open(self, dataset: str, name: str, file: str | None, title: str, rows: str) -> None:
@@ -505,7 +505,7 @@ class StatisticsController(Controller):
             title,
             rows,
             ComputeStatistics(dataset, file=file),
-            lambda: asyncio.to_thread(self.gateway.described, dataset, file),
+            lambda: asyncio.to_thread(self.gateway.column_statistics, dataset, file),
             lambda request: self.jobs.submit_one(request, name),
             self.jobs.cancel,
             self.state.jobs,

@@ -213,7 +213,7 @@ class BlockReader(RevisionReads):
         """Whether the dataset's private key is here."""
         return self.workspace.keys.has_key(self.entry(dataset).id)
 
-    def prove(self, dataset: str, block: str) -> None:
+    def sign_block(self, dataset: str, block: str) -> None:
         """Signs a block with the dataset's key."""
         from odf_engine.workspace.trust import prove_block
 

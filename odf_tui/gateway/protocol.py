@@ -28,80 +28,6 @@ if TYPE_CHECKING:
     )
 
 
-class BlockSource(Protocol):
-    """What pane 2 asks the engine; everything may block."""
-
-    def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
-        """At most ``limit`` blocks from a place on; without one the newest."""
-        ...
-
-    def block_kinds(self, dataset: str) -> dict[str, int]:
-        """How many blocks there are of each kind of event."""
-        ...
-
-    def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
-        """The numbers of those blocks that the chain holds."""
-        ...
-
-    def find_block(self, dataset: str, text: str) -> int:
-        """The number of the block that a person means by a number, hash, time or offset."""
-        ...
-
-    def block(self, dataset: str, which: BlockRef) -> BlockDocument:
-        """A block in full; of one that cannot be read, why not."""
-        ...
-
-    def holds_key(self, dataset: str) -> bool:
-        """Whether the dataset's private key is here."""
-        ...
-
-    def prove(self, dataset: str, block: str) -> None:
-        """Signs a block, by its hash, with the dataset's key: its owner stands behind it."""
-        ...
-
-    def revision(self, dataset: str, which: BlockRef) -> Revision:
-        """What a block changed, against the one before it of the same kind."""
-        ...
-
-    def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
-        """The bytes of a block, with the fields that lie in them."""
-        ...
-
-    def checkpoint(self, dataset: str, checkpoint: str, at: int) -> CheckpointFacts:
-        """What is known of a checkpoint that block ``at`` names."""
-        ...
-
-
-class JobSource(Protocol):
-    """Logs, requests and blocks of jobs. Everything but :meth:`stop_worker` may block."""
-
-    def log_page(
-        self, job: str, *, after: int | None = None, before: int | None = None, limit: int = 2000
-    ) -> LogPage:
-        """Some events of a job: those after a journal number, those before one, or its last."""
-        ...
-
-    def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
-        """The journal number of the next line, after or before another, that has a text in it."""
-        ...
-
-    def save_log(self, job: Job, path: Path, *, replace: bool) -> int:
-        """Writes a job's whole log to a file; returns how many lines it has."""
-        ...
-
-    def written(self, job: str) -> list[WrittenBlock]:
-        """The blocks that a job wrote, newest first."""
-        ...
-
-    def request(self, job: Job) -> Request:
-        """What a job was asked to do, to be asked again; an error says why that cannot be."""
-        ...
-
-    async def stop_worker(self) -> None:
-        """Ends the worker, of whatever version it is; its jobs are cancelled."""
-        ...
-
-
 class TableDescription(msgspec.Struct, frozen=True):
     """What is known of a table's columns.
 
@@ -160,62 +86,6 @@ class Timeline(Protocol):
         ...
 
 
-class LookSource(Protocol):
-    """Reads for statistics, the current state by key, and exports. All of them may block."""
-
-    def described(self, dataset: str, file: str | None) -> TableDescription:
-        """What is known of the columns of a dataset, or of a Parquet file with rows of it."""
-        ...
-
-    def primary_key(self, dataset: str) -> list[str]:
-        """The columns that tell a dataset's rows apart; empty when nothing says so."""
-        ...
-
-    def file_rows(self, dataset: str, file: str) -> RowWindow:
-        """The rows of a Parquet file that was made of a dataset's."""
-        ...
-
-    def spool(self, window: RowWindow) -> str:
-        """Writes the rows of a window to a file, from where the worker can take them."""
-        ...
-
-    def unspool(self, file: str) -> None:
-        """Removes that file; does nothing to any other."""
-        ...
-
-    def timeline(self, dataset: str) -> Timeline:
-        """The blocks of a dataset that brought rows, for going back in time."""
-        ...
-
-    def column_graph(self, dataset: str) -> ColumnGraph:
-        """The columns of a dataset, of all that it is made of, and of all that is made of it."""
-        ...
-
-
-class Questions(Protocol):
-    """Everything may block: call it in a thread."""
-
-    def columns(self, dataset: str) -> list[tuple[str, str]]:
-        """Names and types of the columns of a dataset; none before it has data."""
-        ...
-
-    def result(self, path: str) -> RowWindow:
-        """The rows of a result, by its path within the workspace."""
-        ...
-
-    def question(self, job: Job) -> str:
-        """The query that a job was asked."""
-        ...
-
-    def queries(self) -> list[str]:
-        """The queries that were asked, the newest last."""
-        ...
-
-    def note_query(self, sql: str) -> None:
-        """Remembers a query."""
-        ...
-
-
 class NamedUrl(NamedTuple):
     """A repository, or a dataset in one: its name, and its URL."""
 
@@ -235,30 +105,6 @@ class DivergedBranches(msgspec.Struct, frozen=True):
     ours: tuple[BlockSummary, ...]
     more: int
     common: BlockSummary | None
-
-
-class ShareSource(Protocol):
-    """Repositories, addresses and histories. All of them may block: call them in a thread."""
-
-    def repositories(self) -> list[NamedUrl]:
-        """All of them, by name."""
-        ...
-
-    def add_repository(self, name: str, url: str) -> None:
-        """Remembers a repository; an error says what is wrong with the name or the URL."""
-        ...
-
-    def remove_repository(self, name: str) -> None:
-        """Forgets a repository; datasets keep their addresses."""
-        ...
-
-    def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
-        """Our blocks since a block; at most so many."""
-        ...
-
-    def detach(self, dataset: str, url: str) -> None:
-        """Forgets that a dataset comes from a URL, or goes there."""
-        ...
 
 
 class WorkerLink(Protocol):
@@ -286,7 +132,7 @@ class WorkerLink(Protocol):
         ...
 
 
-class Gateway(Questions, BlockSource, JobSource, LookSource, ShareSource, Protocol):
+class Gateway(Protocol):
     """The engine as the screen sees it. Everything but :meth:`connect` may block: call it in a thread."""
 
     @property
@@ -329,7 +175,7 @@ class Gateway(Questions, BlockSource, JobSource, LookSource, ShareSource, Protoc
         """Writes the demo into the workspace and adds its datasets; the jobs that fill and check them."""
         ...
 
-    def query_in(self, path: Path) -> str:
+    def derivative_in_manifest(self, path: Path) -> str:
         """The name of the derivative dataset that a manifest file is about; empty when it is about others."""
         ...
 
@@ -341,7 +187,7 @@ class Gateway(Questions, BlockSource, JobSource, LookSource, ShareSource, Protoc
         """Makes a dataset what a manifest says; what is, or with ``dry_run`` would be, appended."""
         ...
 
-    def standing(self, dataset: str) -> TrustRequest:
+    def trust_request(self, dataset: str) -> TrustRequest:
         """What a dataset that somebody else wrote would run."""
         ...
 
@@ -353,7 +199,7 @@ class Gateway(Questions, BlockSource, JobSource, LookSource, ShareSource, Protoc
         """Takes that back; whether it was trusted."""
         ...
 
-    def keep(self) -> None:
+    def save_snapshot(self) -> None:
         """Keeps what the first screen shows for the next start."""
         ...
 
@@ -367,4 +213,148 @@ class Gateway(Questions, BlockSource, JobSource, LookSource, ShareSource, Protoc
 
     async def connect(self) -> WorkerLink:
         """Attaches to the worker, and starts it if none runs."""
+        ...
+
+    # --- Blocks ---
+
+    def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
+        """At most ``limit`` blocks from a place on; without one the newest."""
+        ...
+
+    def block_kinds(self, dataset: str) -> dict[str, int]:
+        """How many blocks there are of each kind of event."""
+        ...
+
+    def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
+        """The numbers of those blocks that the chain holds."""
+        ...
+
+    def find_block(self, dataset: str, text: str) -> int:
+        """The number of the block that a person means by a number, hash, time or offset."""
+        ...
+
+    def block(self, dataset: str, which: BlockRef) -> BlockDocument:
+        """A block in full; of one that cannot be read, why not."""
+        ...
+
+    def holds_key(self, dataset: str) -> bool:
+        """Whether the dataset's private key is here."""
+        ...
+
+    def sign_block(self, dataset: str, block: str) -> None:
+        """Signs a block, by its hash, with the dataset's key: its owner stands behind it."""
+        ...
+
+    def revision(self, dataset: str, which: BlockRef) -> Revision:
+        """What a block changed, against the one before it of the same kind."""
+        ...
+
+    def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
+        """The bytes of a block, with the fields that lie in them."""
+        ...
+
+    def checkpoint(self, dataset: str, checkpoint: str, at: int) -> CheckpointFacts:
+        """What is known of a checkpoint that block ``at`` names."""
+        ...
+
+    # --- Jobs ---
+
+    def log_page(
+        self, job: str, *, after: int | None = None, before: int | None = None, limit: int = 2000
+    ) -> LogPage:
+        """Some events of a job: those after a journal number, those before one, or its last."""
+        ...
+
+    def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
+        """The journal number of the next line, after or before another, that has a text in it."""
+        ...
+
+    def save_log(self, job: Job, path: Path, *, replace: bool) -> int:
+        """Writes a job's whole log to a file; returns how many lines it has."""
+        ...
+
+    def blocks_of_job(self, job: str) -> list[WrittenBlock]:
+        """The blocks that a job wrote, newest first."""
+        ...
+
+    def request_of_job(self, job: Job) -> Request:
+        """What a job was asked to do, to be asked again; an error says why that cannot be."""
+        ...
+
+    async def stop_worker(self) -> None:
+        """Ends the worker, of whatever version it is; its jobs are cancelled."""
+        ...
+
+    # --- Statistics, states, times ---
+
+    def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
+        """What is known of the columns of a dataset, or of a Parquet file with rows of it."""
+        ...
+
+    def primary_key(self, dataset: str) -> list[str]:
+        """The columns that tell a dataset's rows apart; empty when nothing says so."""
+        ...
+
+    def file_rows(self, dataset: str, file: str) -> RowWindow:
+        """The rows of a Parquet file that was made of a dataset's."""
+        ...
+
+    def write_temporary_rows(self, window: RowWindow) -> str:
+        """Writes the rows of a window to a file, from where the worker can take them."""
+        ...
+
+    def remove_temporary_rows(self, file: str) -> None:
+        """Removes that file; does nothing to any other."""
+        ...
+
+    def timeline(self, dataset: str) -> Timeline:
+        """The blocks of a dataset that brought rows, for going back in time."""
+        ...
+
+    def column_graph(self, dataset: str) -> ColumnGraph:
+        """The columns of a dataset, of all that it is made of, and of all that is made of it."""
+        ...
+
+    # --- Queries ---
+
+    def columns(self, dataset: str) -> list[tuple[str, str]]:
+        """Names and types of the columns of a dataset; none before it has data."""
+        ...
+
+    def result(self, path: str) -> RowWindow:
+        """The rows of a result, by its path within the workspace."""
+        ...
+
+    def query_of_job(self, job: Job) -> str:
+        """The query that a job was asked."""
+        ...
+
+    def query_history(self) -> list[str]:
+        """The queries that were asked, the newest last."""
+        ...
+
+    def add_to_query_history(self, sql: str) -> None:
+        """Remembers a query."""
+        ...
+
+    # --- Repositories and remotes ---
+
+    def repositories(self) -> list[NamedUrl]:
+        """All of them, by name."""
+        ...
+
+    def add_repository(self, name: str, url: str) -> None:
+        """Remembers a repository; an error says what is wrong with the name or the URL."""
+        ...
+
+    def remove_repository(self, name: str) -> None:
+        """Forgets a repository; datasets keep their addresses."""
+        ...
+
+    def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
+        """Our blocks since a block; at most so many."""
+        ...
+
+    def detach(self, dataset: str, url: str) -> None:
+        """Forgets that a dataset comes from a URL, or goes there."""
         ...

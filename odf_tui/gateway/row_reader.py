@@ -47,7 +47,7 @@ _COMMENT: Final = re.compile(
 class StatisticsReader(WorkspaceEntries):
     """Reads for looking closer."""
 
-    def described(self, dataset: str, file: str | None) -> TableDescription:
+    def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
         """What is known of the columns of a dataset, or of a Parquet file, without looking at rows."""
         from odf_engine.views.scan import Scan
         from odf_engine.views.statistics import load_statistics, statistics_from_footers
@@ -86,7 +86,7 @@ class StatisticsReader(WorkspaceEntries):
             raise NotFound("these rows are not kept any more", hint="K makes them again") from None
         return _FileRows(rows, file, self.entry(dataset).dataset.state().vocabulary)
 
-    def spool(self, window: RowWindow) -> str:
+    def write_temporary_rows(self, window: RowWindow) -> str:
         """Writes the rows of a window to a file in the cache, from where the worker can take them."""
         import pyarrow.parquet as pq
 
@@ -103,7 +103,7 @@ class StatisticsReader(WorkspaceEntries):
         evict_oldest(folder, _SPOOLS, _SPOOL_BYTES)
         return str(path)
 
-    def unspool(self, file: str) -> None:
+    def remove_temporary_rows(self, file: str) -> None:
         """Removes what :meth:`spool` wrote."""
         path = Path(file)
         if path.parent == self.workspace.odf / "cache" / "exports":
@@ -250,7 +250,7 @@ class SqlReads(WorkspaceEntries):
 
         return _Result(ResultRows(self.folder / path), str(self.folder / path))
 
-    def question(self, job: Job) -> str:
+    def query_of_job(self, job: Job) -> str:
         """The query that a job was asked.
 
         Raises:
@@ -261,11 +261,11 @@ class SqlReads(WorkspaceEntries):
             raise NotFound("what this job was asked is not in the journal any more")
         return request.sql
 
-    def queries(self) -> list[str]:
+    def query_history(self) -> list[str]:
         """The queries that were asked, the newest last."""
         return query_history.load_history(self.workspace.odf)
 
-    def note_query(self, sql: str) -> None:
+    def add_to_query_history(self, sql: str) -> None:
         """Remembers a query."""
         query_history.add_to_history(self.workspace.odf, sql)
 

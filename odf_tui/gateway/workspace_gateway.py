@@ -63,7 +63,7 @@ class DatasetEditor(WorkspaceEntries):
 
         return make_demo(self.workspace)
 
-    def query_in(self, path: Path) -> str:
+    def derivative_in_manifest(self, path: Path) -> str:
         """The name of the one derivative dataset of a manifest file; empty when it has another or several."""
         snapshots = self._manifests(path)
         derivative = len(snapshots) == 1 and snapshots[0].kind is model.DatasetKind.Derivative
@@ -91,7 +91,7 @@ class DatasetEditor(WorkspaceEntries):
             notify_datasets_changed(self.folder)
         return [PendingEvent(change.title, tuple(change.lines)) for change in update.changes]
 
-    def standing(self, dataset: str) -> TrustRequest:
+    def trust_request(self, dataset: str) -> TrustRequest:
         """What a dataset that somebody else wrote would run."""
         entry = self.entry(dataset)
         return TrustRequest(
@@ -187,7 +187,7 @@ class JobReads(WorkspaceEntries):
             file.writelines(f"{line}\n" for line in file_end(job))
         return lines
 
-    def written(self, job: str) -> list[WrittenBlock]:
+    def blocks_of_job(self, job: str) -> list[WrittenBlock]:
         """The blocks that a job wrote and that are in their chains still, newest first."""
         found: list[WrittenBlock] = []
         for event in self._journal.commits(job, _MAX_BLOCKS):
@@ -199,7 +199,7 @@ class JobReads(WorkspaceEntries):
             found.append(WrittenBlock(event.dataset, number, event.block, event.event, event.rows))
         return found
 
-    def request(self, job: Job) -> Request:
+    def request_of_job(self, job: Job) -> Request:
         """What a job was asked to do, to be asked again.
 
         Raises:
@@ -257,7 +257,7 @@ class WorkspaceGateway(
         """Why the file of settings cannot be read."""
         return self._settings[1]
 
-    def keep(self) -> None:
+    def save_snapshot(self) -> None:
         """Keeps what the first screen shows for the next start."""
         from odf_tui.state import saved_session
 

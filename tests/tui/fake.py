@@ -221,7 +221,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         pairs = [(Pull(row.id), Verify(row.id)) for row in HAVEN]
         return [(request, row.name) for row, pair in zip(HAVEN, pairs, strict=True) for request in pair]
 
-    def query_in(self, path: Path) -> str:
+    def derivative_in_manifest(self, path: Path) -> str:
         """Files with ``derivative`` in their name."""
         return path.stem if "derivative" in path.name else ""
 
@@ -234,7 +234,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         event = "SetTransform" if self._row(dataset).derivative else "SetInfo"
         return [PendingEvent(event, (f"-{self.definition(dataset)}", f"+{path.read_text()}"))]
 
-    def standing(self, dataset: str) -> TrustRequest:
+    def trust_request(self, dataset: str) -> TrustRequest:
         """Two things to run."""
         runs = (
             TrustedStep("reads the address", "http://10.0.0.7/\x1b[8mquiet.csv", "f1620" + "ab" * 32),
@@ -256,7 +256,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         at = self.rows_.index(self._row(dataset))
         self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
 
-    def keep(self) -> None:
+    def save_snapshot(self) -> None:
         """There is no next start."""
 
     def jobs(self) -> tuple[list[Job], int]:

@@ -79,7 +79,7 @@ class FakeBlocks:
         """What the test says."""
         return self.owned
 
-    def prove(self, dataset: str, block: str) -> None:
+    def sign_block(self, dataset: str, block: str) -> None:
         """Notes it."""
         self.proven.add(block)
 

@@ -59,11 +59,11 @@ class FakeLogs:
             file.write("\n".join([*file_head(job), *lines, *file_end(job)]) + "\n")
         return len(lines)
 
-    def written(self, job: str) -> list[WrittenBlock]:
+    def blocks_of_job(self, job: str) -> list[WrittenBlock]:
         """What the test says."""
         return self.blocks_of.get(job, [])
 
-    def request(self, job: Job) -> Request:
+    def request_of_job(self, job: Job) -> Request:
         """What the test says, or a pull; files in a cache are gone."""
         if job.kind == "ingest":
             raise OdfError("what it read is gone: stdin", hint="push it again")

@@ -124,7 +124,7 @@ class FakeLooks:
     unspooled: list[str]
     timelines: dict[str, FakeTimeline]
 
-    def described(self, dataset: str, file: str | None) -> TableDescription:
+    def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
         """Eight columns."""
         whole = (file or dataset) in self.counted
         comments = {"pm25": "micrograms of fine dust in a cubic metre of air"}
@@ -139,12 +139,12 @@ class FakeLooks:
         """The first 31 rows."""
         return FileWindow(self.rows(dataset), file, 31)  # type: ignore[attr-defined]
 
-    def spool(self, window: RowWindow) -> str:
+    def write_temporary_rows(self, window: RowWindow) -> str:
         """Notes it."""
         self.spooled.append(window)
         return f"spool-{len(self.spooled)}"
 
-    def unspool(self, file: str) -> None:
+    def remove_temporary_rows(self, file: str) -> None:
         """Notes it."""
         if file:
             self.unspooled.append(file)

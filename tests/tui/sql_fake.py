@@ -32,14 +32,14 @@ class FakeQuestions:
             raise NotFound("the result of this query is not kept any more", hint="run the query again")
         return TableWindow(self.kept[path], SYSTEM)
 
-    def question(self, job: Job) -> str:
+    def query_of_job(self, job: Job) -> str:
         """The query of a job."""
         return self.questions[job.id]
 
-    def queries(self) -> list[str]:
+    def query_history(self) -> list[str]:
         """What was asked."""
         return list(self.history)
 
-    def note_query(self, sql: str) -> None:
+    def add_to_query_history(self, sql: str) -> None:
         """Notes it."""
         self.history = [*(each for each in self.history if each != sql), sql]

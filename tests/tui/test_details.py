@@ -229,7 +229,7 @@ def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
     source = WorkspaceGateway(theirs)
     assert source.datasets()[0].untrusted
     assert words(source, "storms")["Trust"]["not trusted"].startswith("nothing of it runs here")
-    standing = source.standing(storms.id)
+    standing = source.trust_request(storms.id)
     assert [(run.does, run.text) for run in standing.runs][:2] == [
         ("reads the address", "https://weather.example/storms.csv.gz"),
         ("sends the header", "X-Key: secret"),
@@ -243,7 +243,7 @@ def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
     path.write_text(source.definition(storms.id).replace("storms.csv.gz", "other.csv.gz"))
     source.update(storms.id, path, dry_run=False)  # a block that changes the source takes the trust back
     assert source.datasets()[0].untrusted
-    standing = source.standing(storms.id)
+    standing = source.trust_request(storms.id)
     assert standing.before
     source.trust(storms.id, standing)
     assert source.datasets()[0].standing == "trusted"

@@ -74,7 +74,7 @@ def source(tmp_path: Path, entry: DatasetEntry) -> WorkspaceGateway:
 
 
 def test_columns_before_and_after_they_were_counted(source: WorkspaceGateway, entry: DatasetEntry) -> None:
-    told = source.described(str(entry.id), None)
+    told = source.column_statistics(str(entry.id), None)
     assert not told.whole
     assert told.types["system_time"] == "timestamp"
     assert set(told.required) == {"offset", "op", "system_time"}
@@ -82,7 +82,7 @@ def test_columns_before_and_after_they_were_counted(source: WorkspaceGateway, en
     berth = next(each for each in told.statistics.columns if each.name == "berth no")
     assert (berth.least, berth.greatest, berth.nulls, berth.distinct) == ("7", "9", 0, None)
     compute_statistics(source.workspace.odf, Scan.of_dataset(entry.dataset), Reporter(), str(entry.id))
-    counted = source.described(str(entry.id), None)
+    counted = source.column_statistics(str(entry.id), None)
     assert counted.whole
     assert [each.distinct for each in counted.statistics.columns][-3:] == [2, 3, 2]
 
@@ -96,9 +96,9 @@ def test_the_rows_of_a_projection(source: WorkspaceGateway, entry: DatasetEntry)
     part, gaps = read_part(window, 1, 5, [5])
     assert (part.to_pydict(), list(gaps)) == ({"berth no": [9]}, [])
     assert window.system_columns == ("offset", "op", "system_time", "event_time")
-    told = source.described(str(entry.id), str(found.file))
+    told = source.column_statistics(str(entry.id), str(found.file))
     assert (told.statistics.rows, told.whole, told.required) == (2, False, ())
-    of_none = source.described("", str(found.file))
+    of_none = source.column_statistics("", str(found.file))
     assert of_none.statistics.rows == 2 and not of_none.comments
     found.file.unlink()
     with pytest.raises(NotFound, match="not kept any more") as error:
@@ -108,12 +108,12 @@ def test_the_rows_of_a_projection(source: WorkspaceGateway, entry: DatasetEntry)
 
 def test_rows_are_handed_on_in_a_file(source: WorkspaceGateway, tmp_path: Path) -> None:
     table = pa.table({"a": list(range(40_000))})
-    path = source.spool(TableWindow(table, ("offset", "op", "system_time", "event_time")))
+    path = source.write_temporary_rows(TableWindow(table, ("offset", "op", "system_time", "event_time")))
     assert Path(path).is_relative_to(source.workspace.odf)
     assert pq.read_table(path) == table
     other = tmp_path / "mine.parquet"
     other.write_text("x")
     for file in (path, str(other), ""):
-        source.unspool(file)
+        source.remove_temporary_rows(file)
     assert not Path(path).exists()
     assert other.exists()

@@ -78,7 +78,7 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     assert source.blocks(dataset, None, 100, BlockFilter()).proven == frozenset()
     assert source.block(dataset, 0).proof == ""
 
-    source.prove(dataset, str(head))
+    source.sign_block(dataset, str(head))
     boats.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
     assert source.blocks(dataset, None, 100, BlockFilter()).proven == {str(head)}
     assert source.block(dataset, number).proof.startswith("signed by the dataset's owner")
@@ -99,6 +99,6 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     workspace.keys.delete(boats.id)
     assert not source.holds_key(dataset)
     try:
-        source.prove(dataset, str(head))
+        source.sign_block(dataset, str(head))
     except NotFound as error:
         assert "key of boats is not in this workspace" in error.message

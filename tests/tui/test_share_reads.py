@@ -136,6 +136,6 @@ def test_which_jobs_can_be_done_again(workspace: Workspace, monkeypatch: pytest.
 
     monkeypatch.setattr(WorkspaceGateway, "_journal", Journal())
     done = Job("1", "compare", "visits", "x", JobState.done, "2024-03-11T09:00:00Z")
-    assert source.request(done) == Compare(dataset="x")
+    assert source.request_of_job(done) == Compare(dataset="x")
     with pytest.raises(OdfError, match="screen"):
-        source.request(Job("2", "search", "hub", "", JobState.done, "2024-03-11T09:00:00Z"))
+        source.request_of_job(Job("2", "search", "hub", "", JobState.done, "2024-03-11T09:00:00Z"))

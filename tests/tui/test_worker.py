@@ -35,7 +35,7 @@ class PretendedSource(FakeSource):
     def __init__(self, folder: Path, rows: Sequence[DatasetRow]) -> None:
         super().__init__(folder, rows)
         real = JobReads(Workspace.find(explicit=folder))
-        for name in ("jobs", "log", "log_page", "find_in_log", "save_log", "written", "request"):
+        for name in ("jobs", "log", "log_page", "find_in_log", "save_log", "blocks_of_job", "request_of_job"):
             setattr(self, name, getattr(real, name))
 
     async def connect(self) -> WorkerLink:  # type: ignore[override]

@@ -160,7 +160,7 @@ class DefinitionsController(Controller):
                     return
             validating, plan = False, None
             try:
-                derivative = await asyncio.to_thread(self.gateway.query_in, draft.path)
+                derivative = await asyncio.to_thread(self.gateway.derivative_in_manifest, draft.path)
                 if derivative and answer != "unchecked":
                     validating = True
                     plan = await self._validate_query(await _read(draft.path), derivative)

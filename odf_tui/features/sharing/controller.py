@@ -162,7 +162,7 @@ class SharingController(Controller):
 
     async def _settle_divergence_of_job(self, row: DatasetRow, job: Job) -> None:
         """Settle the divergence that made a job fail. The remote is that of its request."""
-        request = await asyncio.to_thread(self.gateway.request, job)
+        request = await asyncio.to_thread(self.gateway.request_of_job, job)
         url = getattr(request, "url", None)
         remote = next((each for each in row.remotes if each.url == url), None)
         if remote is None and url:

@@ -87,7 +87,9 @@ class SqlController(Controller):
         """Open the editor, or focus it. On the job of a query, show this query and its result."""
         job = self.host.situation().job if self.state.pane == "jobs" else None
         if job is not None and job.kind == "sql":
-            self.reader.read("question", partial(self.gateway.question, job), partial(self._show_query, job))
+            self.reader.read(
+                "question", partial(self.gateway.query_of_job, job), partial(self._show_query, job)
+            )
         else:
             self._focus_editor()
 
@@ -134,7 +136,7 @@ class SqlController(Controller):
         self._open = True
         self.state.focus_pane("data")
         self._history_index = len(self._history)
-        self.reader.read("queries", self.gateway.queries, self._history_read)
+        self.reader.read("queries", self.gateway.query_history, self._history_read)
         return panel
 
     def _first_query(self) -> str:
@@ -236,7 +238,7 @@ class SqlController(Controller):
             self.host.show_hints()
             self._history = (*(each for each in self._history if each != sql), sql)
             self._history_index = len(self._history)
-            self.reader.read("note query", partial(self.gateway.note_query, sql), self._query_noted)
+            self.reader.read("note query", partial(self.gateway.add_to_query_history, sql), self._query_noted)
             self.host.start(self._submit(message.sql), group="commands")
 
     async def _submit(self, sql: str) -> None:

@@ -384,7 +384,7 @@ class BlocksController(Controller):
         )
         if not await self.host.ask(dialog):
             return
-        await asyncio.to_thread(self.gateway.prove, dataset, block.hash)
+        await asyncio.to_thread(self.gateway.sign_block, dataset, block.hash)
         self.host.notice(f"block {number} of {name} is signed by its owner")
         if self.view.dataset == dataset:
             self.view.open(dataset, self.view.total)

@@ -129,7 +129,7 @@ class JobsController(Controller):
     def _save_snapshot(self) -> None:
         self._snapshot_timer = None
         if not self.state.jobs.active_jobs():
-            self.reader.read("snapshot", self.gateway.keep, lambda *_: None)
+            self.reader.read("snapshot", self.gateway.save_snapshot, lambda *_: None)
 
     # --- The worker ---
 
@@ -328,14 +328,14 @@ class JobsController(Controller):
                 self.view.go(0)  # where the new job will be
                 self.jobs.submit([(request, job.target)])
 
-        self.reader.read("request", lambda: self.gateway.request(job), then)
+        self.reader.read("request", lambda: self.gateway.request_of_job(job), then)
 
     def show_block(self) -> None:
         """Go to the block that the job wrote; ask which, if there are several."""
         job = self.view.job
         if job is not None:
             self.reader.read(
-                "written", lambda: self.gateway.written(job.id), partial(self._choose_block, job)
+                "written", lambda: self.gateway.blocks_of_job(job.id), partial(self._choose_block, job)
             )
 
     def _choose_block(self, job: Job, blocks: list[WrittenBlock] | None, error: str) -> None:
