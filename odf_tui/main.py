@@ -34,17 +34,19 @@ def run(folder: Path) -> None:
     gc.disable()  # until the first paint: nothing of what is made before it goes away
 
     from odf_tui.state import saved_session
+    from odf_tui.state.app_state import EarlyRead
 
     with ThreadPoolExecutor(1) as pool:
         early: EarlyReads
         if (known := saved_session.load_snapshot(folder)) is not None:
-            source = cast("Gateway", DeferredGateway(folder, known.ui))
+            snapshot, current = known
+            source = cast("Gateway", DeferredGateway(folder, snapshot.ui))
             early = Future()
-            early.set_result((known.rows, (known.jobs, known.last_seq)))
+            early.set_result(EarlyRead(snapshot.rows, snapshot.jobs, snapshot.last_seq, outdated=not current))
         else:
             source = _source(folder)
             # Read while Textual is being imported.
-            early = pool.submit(lambda: (source.datasets(), source.jobs()))
+            early = pool.submit(lambda: EarlyRead(source.datasets(), *source.jobs()))
 
         from odf_tui.app import Workstation
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ClassVar, Final, TypeVar, cast
 
 from textual import on
@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.worker import Worker
 
 from odf_tui.actions import table, user_keys
-from odf_tui.actions.model import PANES, KeyMap, Situation
+from odf_tui.actions.model import PANES, Situation
 from odf_tui.gateway.protocol import Gateway
 from odf_tui.panes.blocks.view import BlocksPane
 from odf_tui.panes.data.view import DataPane
@@ -67,8 +67,6 @@ class Workbench(Screen[None], inherit_bindings=False):
         super().__init__()
         self.gateway, self._early, self._painted = gateway, early, painted
         self.state = AppState(saved_session.load_layout(gateway.folder))
-        self.keys: KeyMap
-        self.key_problems: Sequence[str]
         self.keys, self.key_problems = user_keys.load(gateway.ui.keys, user_keys.user_keys_path())
         for key in set(self.keys.all_keys()) - set(table.all_keys()):
             self._bindings.bind(key, f"press('{key}')", show=False)
@@ -105,19 +103,24 @@ class Workbench(Screen[None], inherit_bindings=False):
         self.state.worker_changed.send(None)
         self.app.theme_changed_signal.subscribe(self, lambda _: self._layout.apply_theme())
         if not self._show_early():
-            self.state.jobs_outdated.send(None)
-            self.state.datasets_outdated.send(None)
+            self._reload()
         self.call_after_refresh(self._begin)
+
+    def _reload(self) -> None:
+        self.state.jobs_outdated.send(None)
+        self.state.datasets_outdated.send(None)
 
     def _show_early(self) -> bool:
         if self._early is None:
             return False
         try:
-            rows, jobs = self._early.result(_EARLY_SECONDS)
+            early = self._early.result(_EARLY_SECONDS)
         except Exception:  # too late, or unreadable: it is read again, and a notice says why it fails
             return False
-        self.state.load_jobs(*jobs)
-        self.state.set_datasets(rows)
+        self.state.load_jobs(early.jobs, early.last_seq)
+        self.state.set_datasets(early.datasets)
+        if early.outdated:
+            self.call_after_refresh(self._reload)
         return True
 
     def _begin(self) -> None:
@@ -194,27 +197,9 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     def situation(self) -> Situation:
         """Return what the guards of actions depend on."""
-        blocks, row = self.query_one(BlocksPane).view, self.query_one(DatasetsPane).view.row
-        self.state.select("" if row is None else row.id)  # keys may overtake the message of the cursor
-        rows, filtered = self.state.datasets, self.query_one(FilterLine).display or self.front.filter
-        up = "filter" if filtered else "zoom" if self.has_class("-zoomed") else ""
-        return Situation(
-            pane=self.state.pane,
-            dataset=row,
-            dataset_job=None if row is None else self.state.jobs.active_job_of(row.id),
-            block=blocks.block,
-            job=self.query_one(JobsPane).view.job,
-            has_rows=self.query_one(DataPane).view.count() > 0,
-            datasets=len(rows),
-            pullable=sum(row.polls or row.derivative or row.comes_from_elsewhere for row in rows),
-            remotes=sum(bool(row.remotes) for row in rows),
-            worker=self.state.worker,
-            up=up or ("pane" if self.state.pane != PANES[0] else ""),
-            findings=bool(blocks.findings),
-            trail=bool(self.context.navigator.trail),
-        )
+        return self._layout.situation()
 
-    # --- What the host of controllers does: see services/controller.py ---
+    # --- What the host of controllers does: see services/host.py ---
 
     @property
     def station(self) -> Station:
@@ -290,8 +275,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     def save_soon(self) -> None:
         """Save the layout in a few seconds."""
-        if self.is_running:
-            self._layout.save_soon()
+        self._layout.save_soon()
 
     def collect_layout(self) -> SavedLayout:
         """Return the layout with what all controllers save."""

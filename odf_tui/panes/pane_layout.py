@@ -11,7 +11,11 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Input
 
-from odf_tui.actions.model import PANES
+from odf_tui.actions.model import PANES, Situation
+from odf_tui.panes.blocks.view import BlocksPane
+from odf_tui.panes.data.view import DataPane
+from odf_tui.panes.datasets.view import DatasetsPane
+from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.services.controller import Context, Controller
 from odf_tui.state import saved_session
 from odf_tui.state.saved_session import MIN_SHARE, PaneShares, SavedLayout
@@ -85,6 +89,30 @@ class PaneLayout(Controller):
             Input.Changed: self._filter_changed,
             Input.Submitted: self._filter_submitted,
         }
+
+    def situation(self) -> Situation:
+        """Return what the guards of actions depend on."""
+        widget, state = self.host.widget, self.state
+        row, blocks, data = widget(DatasetsPane).view.row, widget(BlocksPane).view, widget(DataPane).view
+        state.select("" if row is None else row.id)  # keys may overtake the message of the cursor
+        filtered = widget(FilterLine).display or self.host.front.filter
+        up = "filter" if filtered else "zoom" if self.host.has_class("-zoomed") else ""
+        rows = state.datasets
+        return Situation(
+            pane=state.pane,
+            dataset=row,
+            dataset_job=None if row is None else state.jobs.active_job_of(row.id),
+            block=blocks.block,
+            job=widget(JobsPane).view.job,
+            has_rows=data.count() > 0,
+            datasets=len(rows),
+            pullable=sum(row.polls or row.derivative or row.comes_from_elsewhere for row in rows),
+            remotes=sum(bool(row.remotes) for row in rows),
+            worker=state.worker,
+            up=up or ("pane" if state.pane != PANES[0] else ""),
+            findings=bool(blocks.findings),
+            trail=bool(self.navigator.trail),
+        )
 
     # --- Focus ---
 

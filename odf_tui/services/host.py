@@ -81,7 +81,7 @@ class Host(Protocol):
     """
 
     keys: KeyMap
-    key_problems: Sequence[str]
+    key_problems: list[str]
 
     @property
     def station(self) -> Station:

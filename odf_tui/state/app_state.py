@@ -13,10 +13,27 @@ from odf_tui.state.model import DatasetRow, Health
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.job_text import JobRates
 
-EarlyReads = Future[tuple[list[DatasetRow], tuple[list[Job], int]]]
-"""Datasets, jobs and the number of the last journal entry, read while Textual is being imported."""
 WORKER_ENDED: Final = "the worker has ended"
 T = TypeVar("T")
+
+
+class EarlyRead(NamedTuple):
+    """What the first screen shows.
+
+    Attributes:
+        datasets: all datasets, by name.
+        jobs, last_seq: recent jobs, and the journal number up to which they are known.
+        outdated: whether it was saved before a change, so that it must be read again after the first paint.
+    """
+
+    datasets: list[DatasetRow]
+    jobs: list[Job]
+    last_seq: int
+    outdated: bool = False
+
+
+EarlyReads = Future[EarlyRead]
+"""Read while Textual is being imported."""
 
 
 @dataclass

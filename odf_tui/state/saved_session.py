@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -122,9 +123,8 @@ def effective_theme(remembered: SavedLayout, setting: str) -> str:
     return remembered.theme if remembered.theme and remembered.theme_setting == setting else setting
 
 
-_FILES: Final = (
-    "version",
-    CONFIG_FILE,
+_SETTINGS: Final = ("version", CONFIG_FILE)
+_DATA: Final = (
     "jobs.sqlite",
     "jobs.sqlite-wal",
     "trust",
@@ -158,31 +158,49 @@ class SnapshotSource(Protocol):
 
 
 class StartupSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Datasets, jobs, the journal number up to which they are known, and the settings of the screen."""
+    """Datasets, jobs, the journal number up to which they are known, and the settings of the screen.
+
+    Attributes:
+        program: the version of the program that wrote it.
+        settings: the fingerprint of the settings.
+        data: the fingerprint of everything else that the first screen shows.
+    """
 
     program: str
-    stamp: str
+    settings: str
+    data: str
     ui: UiConfig
     rows: list[DatasetRow]
     jobs: list[Job]
     last_seq: int
 
 
-def workspace_fingerprint(folder: Path) -> str:
-    """What says whether anything has changed in a workspace that the first screen shows."""
+def _settings_fingerprint(folder: Path) -> str:
+    """Return a fingerprint of the settings of a workspace and of its user."""
     odf = f"{folder}/.odf"
-    paths = [f"{odf}/{name}" for name in _FILES]
-    paths += [str(user_file()), str(workspace_user_file(Path(odf)))]
+    return _fingerprint(
+        [*(f"{odf}/{name}" for name in _SETTINGS), str(user_file()), str(workspace_user_file(Path(odf)))]
+    )
+
+
+def _data_fingerprint(folder: Path) -> str:
+    """Return a fingerprint of the datasets, jobs, trust and remotes of a workspace."""
+    odf = f"{folder}/.odf"
+    paths = [f"{odf}/{name}" for name in _DATA]
     paths += [f"{path}/{part}" for path in _within(f"{odf}/datasets") for part in _IN_DATASETS]
-    paths += [*_within(f"{odf}/trust"), *_within(f"{odf}/remotes")]
-    found = blake2b(digest_size=16)
+    return _fingerprint([*paths, *_within(f"{odf}/trust"), *_within(f"{odf}/remotes")])
+
+
+def _fingerprint(paths: Iterable[str]) -> str:
+    """Return a digest of the times, sizes and inode numbers of files."""
+    digest = blake2b(digest_size=16)
     for path in paths:
         try:
             known = os.stat(path)  # noqa: PTH116 (thousands of them, before the first paint)
-            found.update(os.fsencode(f"{path} {known.st_mtime_ns} {known.st_size} {known.st_ino}\n"))
+            digest.update(os.fsencode(f"{path} {known.st_mtime_ns} {known.st_size} {known.st_ino}\n"))
         except OSError:
-            found.update(os.fsencode(f"{path} -\n"))
-    return found.hexdigest()
+            digest.update(os.fsencode(f"{path} -\n"))
+    return digest.hexdigest()
 
 
 def _within(folder: str) -> list[str]:
@@ -193,10 +211,16 @@ def _within(folder: str) -> list[str]:
         return []
 
 
-def load_snapshot(folder: Path) -> StartupSnapshot | None:
-    """The snapshot of a workspace, if it is still true."""
+def load_snapshot(folder: Path) -> tuple[StartupSnapshot, bool] | None:
+    """Return the snapshot of a workspace, and whether its data are current.
+
+    None if there is no snapshot, or if another version or other settings were in use. A snapshot with old
+    data is shown until the workspace is read: a session that was cut off could not write a new one.
+    """
     found = _read(folder)
-    return found if found is not None and found.stamp == workspace_fingerprint(folder) else None
+    if found is None or found.settings != _settings_fingerprint(folder):
+        return None
+    return found, found.data == _data_fingerprint(folder)
 
 
 def _read(folder: Path) -> StartupSnapshot | None:
@@ -217,13 +241,13 @@ def _digest(content: bytes) -> bytes:
 
 def save_snapshot(folder: Path, source: SnapshotSource) -> None:
     """Write a snapshot of a workspace; write nothing if the workspace cannot be read."""
-    before = workspace_fingerprint(folder)  # what changes while it is being read makes it untrue
-    if (known := _read(folder)) is not None and known.stamp == before:
+    before = _settings_fingerprint(folder), _data_fingerprint(folder)  # before the reads: changes count
+    if (known := _read(folder)) is not None and (known.settings, known.data) == before:
         return
     with suppress(OdfError, OSError):
         rows, (jobs, last_seq) = source.datasets(), source.jobs()
         if not source.settings_problem:
-            found = StartupSnapshot(_program(), before, source.ui, rows, jobs, last_seq)
+            found = StartupSnapshot(_program(), *before, source.ui, rows, jobs, last_seq)
             path = _path(folder)
             path.parent.mkdir(exist_ok=True)
             new = path.with_name(f"{path.name}.{os.getpid()}")
