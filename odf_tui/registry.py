@@ -15,6 +15,7 @@ from odf_tui.services.controller import Context, Controller
 # A feature is imported by the first of its actions: the first paint does not wait for it.
 if TYPE_CHECKING:
     from odf_tui.features.column_lineage import ColumnLineageController
+    from odf_tui.features.copy_command import CopyCommandController
     from odf_tui.features.dataset_actions import DatasetActionsController
     from odf_tui.features.dataset_diff import DatasetDiffController
     from odf_tui.features.definitions.controller import DefinitionsController
@@ -52,6 +53,12 @@ def _column_lineage(context: Context) -> ColumnLineageController:
     from odf_tui.features.column_lineage import ColumnLineageController
 
     return ColumnLineageController(context)
+
+
+def _copy_command(context: Context) -> CopyCommandController:
+    from odf_tui.features.copy_command import CopyCommandController
+
+    return CopyCommandController(context)
 
 
 def _dataset_actions(context: Context) -> DatasetActionsController:
@@ -253,6 +260,7 @@ FEATURES: Final = (  # no wider annotation: pyright checks the methods of each
     Feature(_column_lineage, {"column_lineage": lambda c: c.show_column_lineage()}),
     Feature(_dataset_diff, {"differences": lambda c: c.show_differences()}),
     Feature(_statistics, {"statistics": lambda c: c.show_statistics()}),
+    Feature(_copy_command, {"copy_command": lambda c: c.copy()}),
     Feature(_export, {"export": lambda c: c.export_rows()}),
     Feature(
         _time_travel,

@@ -1,0 +1,71 @@
+"""The command line for what is selected."""
+
+from __future__ import annotations
+
+import shlex
+from types import SimpleNamespace
+
+import pytest
+
+from odf_engine.coordinator.protocol import (
+    BuildProjection,
+    Compare,
+    Job,
+    JobState,
+    Pull,
+    Push,
+    Query,
+    Request,
+    Trace,
+    Verify,
+)
+from odf_engine.errors import OdfError
+from odf_tui.actions.model import Situation
+from odf_tui.features.copy_command import CopyCommandController, job_command
+from odf_tui.panes.data.view import DataPane
+from tests.tui.context import Fakes
+from tests.tui.fake import FakeSource
+
+TIDES = "did:odf:harbour.tides"
+JOB = Job("7", "pull", "harbour.tides", TIDES, JobState.done, "2024-03-11T09:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("request_", "arguments"),
+    [
+        (Pull(dataset=TIDES), "pull tides"),
+        (Pull(dataset=TIDES, url="file:x/", force=True), "pull tides --force --from file:x/"),
+        (Pull(dataset="file:x/", url="file:x/", alias="new"), "pull --from file:x/ --as new"),
+        (Push(dataset=TIDES, url="file:x/", force=True), "push tides --to file:x/ --force"),
+        (Verify(dataset=TIDES, integrity=True), "verify tides --integrity"),
+        (Compare(dataset=TIDES), "repo status tides"),
+        (Query(sql="SELECT 'a' FROM tides"), shlex.join(["sql", "SELECT 'a' FROM tides"])),
+        (Trace(dataset=TIDES, runs=[(3, 3)], column="level"), "provenance tides 3 --column level"),
+        (Trace(dataset=TIDES, runs=[(3, 5)]), "provenance tides 3..5"),
+    ],
+)
+def test_the_command_of_a_job(request_: Request, arguments: str) -> None:
+    assert shlex.join(job_command(JOB, request_, lambda _: "tides")) == arguments
+
+
+def test_a_job_without_a_command() -> None:
+    with pytest.raises(OdfError, match="no command"):
+        job_command(JOB, BuildProjection(TIDES, []), lambda _: "tides")
+
+
+def test_what_is_selected(source: FakeSource) -> None:
+    rows = source.rows(TIDES)
+    pane = SimpleNamespace(window=rows, front_view=None, view=SimpleNamespace(cursor=42))
+    fakes = Fakes(source, "harbour.tides", widgets={DataPane: pane})
+    controller = CopyCommandController(fakes.context)
+    for name, command in (
+        ("datasets", "show harbour.tides"),
+        ("blocks", "log harbour.tides"),
+        ("data", "provenance harbour.tides 42"),
+    ):
+        fakes.host.now = Situation(pane=name, dataset=fakes.state.row, has_rows=True)
+        controller.copy()
+        assert fakes.host.station.copied[-1] == f"odf -w {shlex.quote(str(source.folder))} {command}"
+    fakes.host.now = Situation()
+    controller.copy()
+    assert fakes.host.last_notice == "nothing is selected here"
