@@ -12,6 +12,7 @@ import msgspec
 from rich.cells import cell_len
 
 from odf_engine.coordinator.protocol import (
+    Diff,
     Job,
     JobRequest,
     JobState,
@@ -44,7 +45,6 @@ from odf_engine.coordinator.results import (
 from odf_engine.errors import BadData
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.provenance.model import TraceResult
-from odf_engine.views.diff import Difference
 from odf_tui.text import format
 from odf_tui.text.format import (
     Span,
@@ -444,6 +444,10 @@ def job_outcome(job: Job) -> tuple[str, str]:
 def _result_outcome(job: Job) -> tuple[str, str]:
     """Describe the result of a job that is done; return the text and its style."""
     request = request_type(job.kind)
+    if request is Diff and (diff := known_result(job.result, Diff)) is not None:
+        # No case below: the class is imported by the first result of a comparison, not by every start.
+        counts = (("added", diff.added), ("removed", diff.removed), ("changed", diff.changed))
+        return ", ".join(f"{format_count(number)} {change}" for change, number in counts), "good"
     match None if request is None else known_result(job.result, request):
         case PullResult() as result:
             return _pull_outcome(result)
@@ -465,9 +469,6 @@ def _result_outcome(job: Job) -> tuple[str, str]:
             return "not all that it names is here", "good"
         case CheckProofResult() as result:
             return "the answer is right" if result.valid else "the answer is not right", "good"
-        case Difference() as result:
-            counts = (("added", result.added), ("removed", result.removed), ("changed", result.changed))
-            return ", ".join(f"{format_count(number)} {change}" for change, number in counts), "good"
         case TraceResult() as result:
             return "" if result.problem else f"{_rows(result.rows)} traced", "good"
         case ExportResult() as result:
