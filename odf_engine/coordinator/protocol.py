@@ -392,7 +392,8 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error of a job, and the exit code of the command that waits for it.
 
-    ``excerpt`` is the line of a file that the error is about, preceded by its number.
+    ``excerpt`` is the line of a file that the error is about, preceded by its number. ``kind`` is the name of
+    its class in :mod:`odf_engine.errors`; empty for other errors.
     """
 
     message: str
@@ -400,6 +401,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     where: str | None = None
     exit_code: int = 1
     excerpt: list[str] = []
+    kind: str = ""
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):

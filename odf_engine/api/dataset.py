@@ -1,0 +1,354 @@
+"""Dataset: reads, ingestion, verification and provenance of one dataset."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odf_engine.api.jobs import JobRunner
+from odf_engine.api.rows import Rows
+from odf_engine.coordinator.protocol import BuildProjection, Ingest, Pull, Push, Trace, Verify
+from odf_engine.coordinator.results import PullResult, PushResult, VerifyResult
+from odf_engine.errors import UsageError
+from odf_engine.metadata.timestamp import parse_user_time
+from odf_engine.provenance.model import TraceStep
+from odf_engine.views.as_at import resolve_as_at
+from odf_engine.views.scan import Scan
+
+if TYPE_CHECKING:
+    from odf_engine.chain.block_summary import StoredBlock
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.workspace import Workspace
+
+Moment = str | date | datetime
+"""A time: text as ``2024-01-31`` or RFC 3339, a date (its first moment in UTC), or a datetime with a zone."""
+Version = int | Moment
+"""A version of a dataset: the number of a block, its hash, or a system time."""
+
+
+class Dataset:
+    """A dataset of a workspace. Its rows and blocks are read from disk whenever they are asked for.
+
+    >>> dataset = workspace["city.population"]
+    >>> dataset.name, dataset.kind
+    ('city.population', 'root')
+    >>> len(dataset.blocks()) > 2
+    True
+    """
+
+    def __init__(self, workspace: Workspace, entry: DatasetEntry, runner: JobRunner) -> None:
+        self._workspace, self._entry, self._runner = workspace, entry, runner
+
+    # --- What it is ---
+
+    @property
+    def id(self) -> str:
+        """Its id, ``did:odf:…``."""
+        return str(self._entry.id)
+
+    @property
+    def name(self) -> str:
+        """Its name in the workspace."""
+        return str(self._entry.alias)
+
+    @property
+    def kind(self) -> str:
+        """``root`` or ``derivative``."""
+        return self._entry.dataset.state().kind.name.lower()
+
+    @property
+    def head(self) -> str:
+        """The hash of its newest block."""
+        return str(self._entry.dataset.head())
+
+    @property
+    def definition(self) -> str:
+        """Its definition as its chain has it: a manifest in YAML."""
+        from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
+        from odf_engine.workspace.definition import current_definition
+
+        names = {entry.id: str(entry.alias) for entry in self._workspace.datasets()}
+        return snapshot_to_yaml(current_definition(self._entry, names))
+
+    def blocks(self) -> Sequence[StoredBlock]:
+        """Return the blocks of its metadata chain, oldest first.
+
+        Raises:
+            BadData: a block is damaged.
+        """
+        return list(self._entry.dataset.blocks(newest_first=False))
+
+    def __iter__(self) -> Iterator[StoredBlock]:
+        """Yield the blocks, newest first."""
+        return iter(self._entry.dataset.blocks())
+
+    # --- Rows ---
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        as_at: Version | None = None,
+        offsets: tuple[int | None, int | None] | None = None,
+        event_time: tuple[Moment | None, Moment | None] | None = None,
+        system_time: tuple[Moment | None, Moment | None] | None = None,
+    ) -> Rows:
+        """Return its rows, with retractions and corrections, as they were committed.
+
+        Args:
+            columns: names of columns; by default all.
+            as_at: only the rows that were known at a version; by default all.
+            offsets, event_time, system_time: first value and the value before which the range ends; None: no
+                limit. Row groups outside of a range are not read.
+
+        Raises:
+            NotFound: there is no such version, or a slice is missing.
+            KeyError: there is no such column.
+
+        >>> rows = workspace["city.population"].scan(columns=["city", "population"])
+        >>> rows.to_arrow().num_rows
+        3
+        >>> len(workspace["city.population"].scan(offsets=(0, 1)).to_arrow())
+        1
+        """
+        last = None if as_at is None else _last_offset(self._entry, as_at)
+        scan = Scan.of_dataset(self._entry.dataset, last)
+        scan = scan.where(
+            offsets=offsets, event_time=_time_range(event_time), system_time=_time_range(system_time)
+        )
+        title = self.name if as_at is None else f"{self.name} as at {as_at}"
+        return Rows(scan if columns is None else scan.select(columns), title)
+
+    def latest(self, key: Sequence[str] = (), *, as_at: Version | None = None) -> Rows:
+        """Return the latest row of each key, without retracted keys.
+
+        Args:
+            key: by default the primary key of the merge strategy, or the columns that the query groups by.
+            as_at: only the rows that were known at a version.
+
+        Raises:
+            UsageError: there is no key.
+
+        >>> latest = workspace["city.population"].latest(["city"]).to_arrow()
+        >>> sorted(latest["city"].to_pylist())
+        ['Oslo', 'Rome']
+        """
+        return self._project(key, as_at, None)
+
+    def as_of(self, moment: Moment, key: Sequence[str] = ()) -> Rows:
+        """Return the latest row of each key among the events up to an event time.
+
+        >>> oslo = workspace["city.population"].as_of("2024-01-31", ["city"]).to_arrow()
+        >>> oslo["population"].to_pylist()
+        [700000]
+        """
+        return self._project(key, None, moment)
+
+    def _project(self, key: Sequence[str], as_at: Version | None, as_of: Moment | None) -> Rows:
+        version = None if as_at is None else version_text(as_at)
+        moment = None if as_of is None else instant_text(as_of)
+        request = BuildProjection(self.id, list(key), as_at=version, as_of=moment)
+        result = self._runner.run(request, self.name)
+        by = ", ".join(result.key)
+        scan = Scan.of_file(Path(result.file), self._entry.dataset.state().vocabulary)
+        return Rows(scan, f"{self.name} by {by}{f' as of {moment}' if moment else ''}")
+
+    # --- Changes ---
+
+    def pull(self, *, force: bool = False, set_watermark: Moment | None = None) -> PullResult:
+        """Poll the source, run the query, or synchronize with the remote, until there are no more data.
+
+        Args:
+            force: fetch even if the source says that nothing changed; replace a diverged history.
+            set_watermark: only set the watermark.
+
+        Returns:
+            The status, and the numbers of new blocks and records.
+
+        Raises:
+            NotTrusted: its definition is from another author, and was not trusted.
+            OdfError: a step of the ingest failed. Nothing, or complete blocks, were committed.
+        """
+        watermark = None if set_watermark is None else instant_text(set_watermark)
+        return self._runner.run(Pull(dataset=self.id, force=force, set_watermark=watermark), self.name)
+
+    def ingest(
+        self,
+        data: Any,
+        *,
+        source: str | None = None,
+        format: str | None = None,
+        event_time: Moment | None = None,
+    ) -> PullResult:
+        """Add rows to a push source.
+
+        Args:
+            data: a path or several; a list of mappings; or anything with the Arrow PyCapsule interface, such
+                as a table of pyarrow, pandas or Polars.
+            source: name of the push source; not needed if there is only one.
+            format: format of the files; by default that of the source or of the file's name.
+            event_time: event time of rows without one.
+
+        Raises:
+            BadData: a value does not fit the schema; nothing was committed of this file.
+            UsageError: ``data`` is none of the above.
+
+        >>> dataset = workspace["city.population"]
+        >>> result = dataset.ingest([{"event_time": "2024-03-01", "city": "Oslo", "population": 720000}])
+        >>> result.status, result.records
+        ('updated', 1)
+        """
+        moment = None if event_time is None else instant_text(event_time)
+        paths = _paths_of(data)
+        if paths is not None:
+            files = [str(path.expanduser().resolve()) for path in paths]
+            request = Ingest(self.id, files, source=source, format=format, event_time=moment)
+            return self._runner.run(request, self.name)
+        with tempfile.TemporaryDirectory(prefix="odf-ingest-") as folder:
+            path = Path(folder) / "rows.parquet"
+            _write_parquet(data, path)
+            request = Ingest(self.id, [str(path)], source=source, format="parquet", event_time=moment)
+            return self._runner.run(request, self.name)
+
+    def push(self, url: str, *, force: bool = False) -> PushResult:
+        """Push its chain and data to a URL, such as ``file:///srv/odf/my.cases/``.
+
+        Args:
+            url: the address of the dataset there.
+            force: replace a diverged history there.
+        """
+        return self._runner.run(Push(self.id, url, force=force), self.name)
+
+    def verify(self, *, integrity: bool = False) -> VerifyResult:
+        """Check its chain, slices and hashes, and replay its transactions.
+
+        Args:
+            integrity: whether transactions are not replayed.
+
+        Returns:
+            ``valid``, ``findings``, and what was checked.
+
+        >>> workspace["city.population"].verify().findings
+        []
+        """
+        return self._runner.run(Verify(self.id, integrity=integrity), self.name)
+
+    def provenance(
+        self, offset: int, last: int | None = None, *, column: str | None = None, depth: int | None = None
+    ) -> Provenance:
+        """Trace rows to the rows and sources that they come from.
+
+        Args:
+            offset, last: the first and the last offset; by default one row.
+            column: trace the values of this column instead of complete rows.
+            depth: number of datasets upstream; by default up to the sources.
+        """
+        runs = [(offset, offset if last is None else last)]
+        return Provenance(self._runner.run(Trace(self.id, runs, column, depth), self.name))
+
+    def __repr__(self) -> str:
+        return f"<Dataset {self.name} ({self.kind})>"
+
+
+class Provenance:
+    """A trace of rows.
+
+    Attributes:
+        step: the rows, their transactions, sources, and the rows of inputs with steps of their own.
+    """
+
+    def __init__(self, step: TraceStep) -> None:
+        self.step = step
+
+    def tree(self) -> str:
+        """Return the trace as an indented text: one line for each dataset, transaction and source."""
+        return "\n".join(_tree_lines(self.step, ""))
+
+    def __repr__(self) -> str:
+        return self.tree()
+
+
+def _tree_lines(step: TraceStep, indent: str) -> Iterator[str]:
+    exact = "" if step.exact else f" (candidates: {step.reason})"
+    yield f"{indent}{step.name} {_ranges_text(step.runs)}{exact}"
+    for made in step.made:
+        yield f"{indent}  block {made.sequence_number} {made.system_time} {_ranges_text(made.runs)}"
+    for source in step.sources:
+        yield f"{indent}  {source.kind} {source.place or source.name} {source.ingested}"
+    if step.problem:
+        yield f"{indent}  {step.problem}"
+    for rows in step.feeds:
+        if rows.step is not None:
+            yield from _tree_lines(rows.step, indent + "  ")
+        else:
+            yield f"{indent}  {rows.name} {_ranges_text(rows.runs)}"
+
+
+def _ranges_text(runs: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{first}" if first == last else f"{first}..{last}" for first, last in runs) or "-"
+
+
+def version_text(version: Version) -> str:
+    """Return a version as requests have it: a block or a time, as text."""
+    return str(version) if isinstance(version, int) else moment_text(version)
+
+
+def moment_text(moment: Moment) -> str:
+    """Return a time as users write it.
+
+    Raises:
+        UsageError: a datetime has no time zone.
+    """
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise UsageError(f"{moment} has no time zone", hint="use datetime(..., tzinfo=timezone.utc)")
+        return moment.isoformat()
+    return moment.isoformat() if isinstance(moment, date) else moment
+
+
+def instant_text(moment: Moment) -> str:
+    """Return a time in RFC 3339; a date is its first moment in UTC.
+
+    Raises:
+        UsageError: a datetime has no time zone, or a text is no time.
+    """
+    return str(parse_user_time(moment_text(moment)))
+
+
+def _last_offset(entry: DatasetEntry, as_at: Version) -> int:
+    offset = resolve_as_at(entry, version_text(as_at)).last_offset
+    return -1 if offset is None else offset
+
+
+def _time_range(limits: tuple[Moment | None, Moment | None] | None) -> Any:
+    if limits is None:
+        return None
+    return tuple(None if each is None else parse_user_time(moment_text(each)) for each in limits)
+
+
+def _paths_of(data: Any) -> list[Path] | None:
+    """Return the paths that ``data`` consists of; None if it consists of rows."""
+    if isinstance(data, str | Path):
+        return [Path(data)]
+    if isinstance(data, Sequence) and data and all(isinstance(each, str | Path) for each in data):
+        return [Path(each) for each in data]
+    return None
+
+
+def _write_parquet(data: Any, path: Path) -> None:
+    import pyarrow as pa  # deferred: most scripts that pull do not need it
+    import pyarrow.parquet as pq
+
+    if hasattr(data, "__arrow_c_stream__"):
+        table = pa.table(data)
+    elif isinstance(data, Sequence) and all(isinstance(each, Mapping) for each in data):
+        table = pa.Table.from_pylist([dict(each) for each in data])
+    else:
+        raise UsageError(
+            f"rows cannot be read from {type(data).__name__}",
+            hint="give a path, a list of dictionaries, or a table of pyarrow, pandas or Polars",
+        )
+    pq.write_table(table, path)

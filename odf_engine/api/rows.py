@@ -1,0 +1,143 @@
+"""Rows of a dataset or of a query, for Arrow, pandas, Polars, DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from odf_engine.errors import Unsupported
+from odf_engine.terminal_text import escape_controls
+from odf_engine.views.scan import Scan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SHOWN: Final = 10
+_COLUMNS: Final = 12
+_WIDTH: Final = 24
+
+
+class Rows:
+    """Rows that are read when they are used. Memory is bounded until they become a table.
+
+    Libraries that know the Arrow PyCapsule interface read the rows without copying them::
+
+        duckdb.sql("SELECT count(*) FROM rows")
+        polars.from_arrow(rows)
+
+    Attributes:
+        title: what the rows are, in words.
+    """
+
+    def __init__(self, scan: Scan, title: str) -> None:
+        self._scan = scan
+        self.title = title
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of the columns."""
+        return self._scan.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._scan.schema.names)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self._scan.row_count
+
+    def select(self, columns: Sequence[str]) -> Rows:
+        """Return the rows with some columns, in this order.
+
+        Raises:
+            KeyError: there is no such column.
+        """
+        return Rows(self._scan.select(columns), self.title)
+
+    def __getitem__(self, rows: slice) -> Rows:
+        """Return a range of the rows, such as ``rows[:100]``; the step must be 1."""
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            raise ValueError("the step of a range of rows must be 1")
+        return Rows(self._scan.rows([(start, stop)]), self.title)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in order, in batches of bounded size.
+
+        Raises:
+            NotFound: a file is missing.
+            BadData: a file is damaged.
+        """
+        return self._scan.batches()
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows as an Arrow stream."""
+        return self._scan.to_reader()
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as an Arrow table in memory."""
+        return self._scan.to_arrow()
+
+    def to_pandas(self) -> Any:
+        """Return all rows as a pandas DataFrame.
+
+        Raises:
+            Unsupported: pandas is not installed.
+        """
+        _require("pandas")
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> Any:
+        """Return all rows as a Polars DataFrame.
+
+        Raises:
+            Unsupported: Polars is not installed.
+        """
+        return _require("polars").from_arrow(self.to_arrow())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the rows as an Arrow C stream (PyCapsule interface)."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def _preview(self) -> list[list[str]]:
+        names = self.columns[:_COLUMNS]
+        table = self[:_SHOWN].select(names).to_arrow()
+        columns = [[escape_controls(_short(value)) for value in column.to_pylist()] for column in table]
+        return [[escape_controls(name) for name in names], *(list(row) for row in zip(*columns, strict=True))]
+
+    def _rest(self) -> str:
+        rows, columns = len(self) - _SHOWN, len(self.columns) - _COLUMNS
+        parts = [f"{rows} more rows"] if rows > 0 else []
+        parts += [f"{columns} more columns"] if columns > 0 else []
+        return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        lines = self._preview()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+                for line in lines]  # fmt: skip
+        rest = self._rest()
+        return "\n".join([f"{self.title}: {len(self)} rows", *text, *([f"… {rest}"] if rest else [])])
+
+    def _repr_html_(self) -> str:
+        head, *body = self._preview()
+        cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
+        rest = f"<caption>… {self._rest()}</caption>" if self._rest() else ""
+        title = f"<p>{escape(self.title)}: {len(self)} rows</p>"
+        return f"{title}<table>{rest}<thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _require(module: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise Unsupported(f"{module} is not installed", hint=f"pip install {module}") from None
+
+
+def _short(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"

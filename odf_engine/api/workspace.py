@@ -1,0 +1,226 @@
+"""Workspace: opens a workspace, finds and adds datasets, runs queries, watches jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from odf_engine.api.dataset import Dataset, Moment, Version, instant_text, version_text
+from odf_engine.api.jobs import JobRunner
+from odf_engine.api.rows import Rows
+from odf_engine.coordinator.client import Client
+from odf_engine.coordinator.protocol import Query
+from odf_engine.errors import NotFound, OdfError
+from odf_engine.views.scan import Scan
+from odf_engine.workspace.workspace import Workspace as EngineWorkspace
+
+if TYPE_CHECKING:
+    from odf_engine.coordinator.protocol import Event
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+
+
+def open(
+    path: str | Path | None = None, *, in_process: bool | None = None, quiet: bool | None = None
+) -> Workspace:
+    """Open a workspace.
+
+    Args:
+        path: its folder; by default ``$ODF_WORKSPACE``, else the working folder or the nearest parent.
+        in_process: where jobs run. True: in this process, where Spark starts by the first job that needs it.
+            False: in the worker of the workspace, which is started. None: in the worker if it runs.
+        quiet: whether jobs show no progress. By default they do on terminals and in notebooks.
+
+    Raises:
+        NotFound: there is no workspace.
+        Unsupported: a newer version of this program made it.
+    """
+    folder = None if path is None else Path(path).expanduser()
+    return Workspace(EngineWorkspace.find(explicit=folder), in_process=in_process, quiet=quiet)
+
+
+def init(path: str | Path, *, in_process: bool | None = None, quiet: bool | None = None) -> Workspace:
+    """Create a workspace in a folder, which is created if it is missing; and open it.
+
+    Raises:
+        AlreadyExists: it is a workspace.
+    """
+    return Workspace(EngineWorkspace.init(Path(path)), in_process=in_process, quiet=quiet)
+
+
+class Workspace:
+    """An open workspace: a collection of datasets. Use it as a context manager, or call :meth:`close`.
+
+    >>> [dataset.name for dataset in workspace]
+    ['city.population']
+    >>> "city.population" in workspace, "city.weather" in workspace
+    (True, False)
+    """
+
+    def __init__(
+        self, workspace: EngineWorkspace, *, in_process: bool | None = None, quiet: bool | None = None
+    ) -> None:
+        self._workspace = workspace
+        self._runner = JobRunner(workspace, in_process, quiet)
+
+    @property
+    def folder(self) -> Path:
+        """Its folder."""
+        return self._workspace.folder
+
+    # --- Datasets ---
+
+    def __getitem__(self, name: str) -> Dataset:
+        """Return a dataset by its name or id.
+
+        Raises:
+            KeyError: there is no such dataset.
+        """
+        try:
+            return self._dataset(self._workspace.resolve(name))
+        except NotFound as error:
+            raise KeyError(str(error)) from None
+
+    def __iter__(self) -> Iterator[Dataset]:
+        """Yield the datasets by name."""
+        return iter([self._dataset(entry) for entry in self._workspace.datasets()])
+
+    def __len__(self) -> int:
+        return len(self._workspace.datasets())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and any(
+            name in (str(entry.alias), str(entry.id)) for entry in self._workspace.datasets()
+        )
+
+    def _dataset(self, entry: DatasetEntry) -> Dataset:
+        return Dataset(self._workspace, entry, self._runner)
+
+    def add(self, definition: str | Path | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[Dataset]:
+        """Create datasets from their definitions: all or none.
+
+        Args:
+            definition: the path of a manifest (:class:`pathlib.Path`), its text in YAML, or its content.
+
+        Raises:
+            InvalidManifest: it is no valid definition; the error has line and column.
+            AlreadyExists: a dataset of the name exists.
+        """
+        from odf_engine.metadata.yaml import read_manifests  # deferred: most scripts do not need it
+
+        if isinstance(definition, Path):
+            try:
+                text, source = definition.expanduser().read_bytes(), str(definition)
+            except OSError as error:
+                raise NotFound(f"cannot be read: {error.strerror}", where=str(definition)) from None
+        elif isinstance(definition, str):
+            text, source = definition, "definition"
+        else:
+            documents = [definition] if isinstance(definition, Mapping) else definition
+            text, source = "\n---\n".join(map(json.dumps, documents)), "definition"
+        return [self._dataset(entry) for entry in self._workspace.add(read_manifests(text, source))]
+
+    # --- Queries ---
+
+    def sql(
+        self,
+        query: str,
+        *,
+        as_at: Version | None = None,
+        as_of: Moment | None = None,
+        limit: int | None = 1_000_000,
+    ) -> Rows:
+        """Run a Spark SQL query over the datasets of the workspace, by their names.
+
+        Args:
+            query: the query.
+            as_at: a system time: all datasets as they were known then.
+            as_of: an event time: only the events up to it.
+            limit: maximum number of rows; None for all.
+
+        Raises:
+            InvalidQuery: the error has the position in the query.
+        """
+        request = Query(
+            sql=query,
+            limit=limit,
+            as_at=None if as_at is None else version_text(as_at),
+            as_of=None if as_of is None else instant_text(as_of),
+        )
+        result = self._runner.run(request, " ".join(query.split())[:60])
+        return Rows(Scan.of_file(self.folder / result.path), "result")
+
+    # --- Jobs ---
+
+    def watch(self, listener: Callable[[Event], object]) -> Watch:
+        """Call a function with each event of the worker, in a thread, until the watch is closed.
+
+        The worker is started if it does not run. Events are those of :mod:`odf_engine.coordinator.protocol`,
+        such as ``JobChanged``, ``JobProgress`` and ``Committed``.
+        """
+        return Watch(self.folder, listener)
+
+    def close(self) -> None:
+        """Stop Spark, if this process started it. The worker continues."""
+        self._runner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Workspace {self.folder}: {len(self)} datasets>"
+
+
+class Watch:
+    """Follows the events of a worker. Use it as a context manager, or call :meth:`close`."""
+
+    def __init__(self, folder: Path, listener: Callable[[Event], object]) -> None:
+        self._folder, self._listener = folder, listener
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._connected = threading.Event()
+        self._error: OdfError | None = None
+        self._thread = threading.Thread(target=self._run, name="odf-watch", daemon=True)
+        self._thread.start()
+        self._connected.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        self._task = self._loop.create_task(self._follow())
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._loop.close()
+
+    async def _follow(self) -> None:
+        try:
+            client = await Client.connect(self._folder)
+        except OdfError as error:
+            self._error = error
+            self._connected.set()
+            return
+        try:
+            self._connected.set()
+            async for event in client.events(client.status.last_seq):
+                self._listener(event)
+        finally:
+            await client.close()
+
+    def close(self) -> None:
+        """Stop following. The worker continues."""
+        if self._thread.is_alive() and self._task is not None:
+            self._loop.call_soon_threadsafe(self._task.cancel)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

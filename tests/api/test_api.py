@@ -1,0 +1,154 @@
+"""The Python API: one workspace, its dataset, its rows; in this process and through the worker."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+import threading
+from datetime import UTC, date, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import odf_engine as odf
+from odf_engine.errors import AlreadyExists, BadData, InvalidQuery, NotFound, Unsupported, UsageError
+from tests.api.conftest import POPULATION, ROWS, fill
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("module", ["dataset", "workspace", "rows"])
+def test_examples_of_docstrings(module: str, workspace: odf.Workspace) -> None:
+    found = __import__(f"odf_engine.api.{module}", fromlist=["x"])
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner()
+    for example in finder.find(found, extraglobs={"workspace": workspace, "odf": odf}):
+        if example.examples:
+            fill(workspace)
+            runner.run(example)
+    assert runner.failures == 0
+
+
+def test_the_import_loads_neither_spark_nor_arrow() -> None:
+    script = (
+        "import sys, odf_engine as odf; odf.OdfError; names = dir(odf); assert 'open' in names;"
+        "print(*(name for name in ('pyspark', 'pyarrow', 'py4j') if name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_rows(workspace: odf.Workspace) -> None:
+    rows = workspace["city.population"].scan()
+    assert rows.columns[:3] == ["offset", "op", "system_time"] and len(rows) == 3
+    assert rows[1:].select(["city"]).to_arrow().to_pydict() == {"city": ["Rome", "Oslo"]}
+    assert pa.table(rows).equals(rows.to_arrow())  # by the Arrow PyCapsule interface
+    assert sum(batch.num_rows for batch in rows.batches()) == 3
+    assert "Rome" in repr(rows) and "<td>Rome</td>" in rows._repr_html_()
+    with pytest.raises(KeyError):
+        rows.select(["country"])
+    with pytest.raises(ValueError, match="step"):
+        rows[::2]
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_other_libraries(library: str, workspace: odf.Workspace) -> None:
+    convert = getattr(workspace["city.population"].scan(), f"to_{library}")
+    if find_spec(library) is None:
+        with pytest.raises(Unsupported, match=f"{library} is not installed"):
+            convert()
+    else:
+        assert list(convert()["population"]) == [700000, 2800000, 710000]
+
+
+def test_ranges_and_versions(workspace: odf.Workspace) -> None:
+    dataset = workspace["city.population"]
+    before = len(dataset.blocks()) - 1
+    dataset.ingest([{"event_time": "2024-03-01T00:00:00Z", "city": "Rome", "population": 2}])
+    assert [len(dataset.scan(as_at=version)) for version in (None, before, dataset.head)] == [4, 3, 4]
+    february = dataset.scan(event_time=(date(2024, 2, 1), datetime(2024, 3, 1, tzinfo=UTC)))
+    assert february.to_arrow()["city"].to_pylist() == ["Rome", "Oslo"]
+    then = dataset.as_of(date(2024, 2, 14), ["city"]).to_arrow()
+    assert then["population"].to_pylist() == [700000, 2800000]
+    assert dataset.latest(["city"], as_at=before).to_arrow().num_rows == 2
+    with pytest.raises(UsageError, match="time zone"):
+        dataset.as_of(datetime(2024, 1, 1), ["city"])
+    with pytest.raises(NotFound):
+        dataset.scan(as_at=99)
+
+
+def test_what_can_be_ingested(workspace: odf.Workspace, tmp_path: Path) -> None:
+    dataset = workspace["city.population"]
+    times = pa.array([datetime(2025, 1, day, tzinfo=UTC) for day in (1, 2)], pa.timestamp("ms", "UTC"))
+    table = pa.table({"event_time": times, "city": ["a", "b"], "population": pa.array([1, 2], pa.int32())})
+    assert dataset.ingest(table).records == 2
+    path = tmp_path / "rows.ndjson"
+    path.write_text('{"event_time": "2025-02-01T00:00:00Z", "city": "c", "population": 3}\n')
+    assert dataset.ingest(path).records == 1
+    assert dataset.ingest([str(path)]).records == 0  # a ledger has each row once
+    with pytest.raises(UsageError, match="int"):
+        dataset.ingest(7)
+    path.write_text('{"event_time": "2025-02-01T00:00:00Z", "city": "d", "population": "many"}\n')
+    with pytest.raises(BadData, match="many"):
+        dataset.ingest(path)
+    assert dataset.verify().valid
+
+
+def test_definitions_queries_and_provenance(workspace: odf.Workspace) -> None:
+    with pytest.raises(AlreadyExists):
+        workspace.add(POPULATION)
+    with pytest.raises(KeyError):
+        workspace["city.weather"]
+    (derived,) = workspace.add(
+        {
+            "kind": "DatasetSnapshot",
+            "version": 1,
+            "content": {
+                "name": "city.large",
+                "kind": "Derivative",
+                "metadata": [
+                    {
+                        "kind": "SetTransform",
+                        "inputs": [{"datasetRef": "city.population", "alias": "p"}],
+                        "transform": {
+                            "kind": "Sql",
+                            "engine": "spark",
+                            "query": "SELECT event_time, city, population FROM p WHERE population > 1000000",
+                        },
+                    }
+                ],
+            },
+        }
+    )
+    assert derived.kind == "derivative" and derived.pull().records == 1
+    assert "city.population" in derived.definition
+    found = derived.provenance(0)
+    assert found.tree().splitlines()[0] == "city.large 0"
+    assert any(line.strip().startswith("city.population 1") for line in found.tree().splitlines())
+    total = workspace.sql("SELECT sum(population) AS n FROM city.large")
+    assert total.to_arrow().to_pydict() == {"n": [2800000]}
+    with pytest.raises(InvalidQuery):
+        workspace.sql("SELECT nothing FROM city.large")
+
+
+def test_the_worker_runs_jobs_too(tmp_path: Path) -> None:
+    workspace = odf.init(tmp_path / "ws", in_process=False)
+    (dataset,) = workspace.add(POPULATION)
+    events: list[object] = []
+    ended = threading.Event()
+
+    def listen(event: object) -> None:
+        events.append(event)
+        job = getattr(event, "job", None)
+        if getattr(job, "state", None) is not None and job.state.final:  # type: ignore[union-attr]
+            ended.set()
+
+    with workspace.watch(listen):
+        assert dataset.ingest(ROWS).records == 3
+        assert ended.wait(30)
+        with pytest.raises(BadData):
+            dataset.ingest([{"event_time": "2024-01-01T00:00:00Z", "city": "a", "population": 1.5}])
+    assert odf.open(tmp_path / "ws")["city.population"].verify().valid  # a worker runs: it is used
+    subprocess.run([sys.executable, "-m", "odf_tui", "-w", tmp_path / "ws", "worker", "stop"], check=True)
