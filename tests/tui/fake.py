@@ -33,7 +33,7 @@ from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
 from tests.tui.fake_looks import FakeLooks
 from tests.tui.fake_sharing import FakeSharing
-from tests.tui.sql_fake import FakeQuestions
+from tests.tui.fake_sql import FakeQuestions
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
