@@ -37,29 +37,29 @@ def run(folder: Path) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         early: EarlyReads
-        if (known := saved_session.load_snapshot(folder)) is not None:
-            source = cast("Gateway", DeferredGateway(folder, known.ui))
+        if (snapshot := saved_session.load_snapshot(folder)) is not None:
+            gateway = cast("Gateway", DeferredGateway(folder, snapshot.ui))
             early = Future()
-            early.set_result((known.rows, (known.jobs, known.last_seq)))
+            early.set_result((snapshot.rows, (snapshot.jobs, snapshot.last_seq)))
         else:
-            source = _source(folder)
+            gateway = _open_gateway(folder)
             # Read while Textual is being imported.
-            early = pool.submit(lambda: (source.datasets(), source.jobs()))
+            early = pool.submit(lambda: (gateway.datasets(), gateway.jobs()))
 
         from odf_tui.app import Workstation
 
-        app = Workstation(source, early, _painted)
+        app = Workstation(gateway, early, _resume_gc)
         app.run()
     if app.farewell:
         sys.stdout.write(app.farewell + "\n")
         sys.stdout.flush()
     if app.return_code:
         sys.exit(app.return_code)
-    source.save_snapshot()
+    gateway.save_snapshot()
 
 
 class DeferredGateway:
-    """A source whose engine is loaded when something is first asked of it that is not known already.
+    """A gateway whose engine is loaded when something is first asked of it that is not known already.
 
     Attributes:
         folder, ui, theme, settings_problem: see :class:`odf_tui.gateway.protocol.Gateway`.
@@ -73,31 +73,31 @@ class DeferredGateway:
         self.theme = saved_session.effective_theme(saved_session.load_layout(folder), ui.theme)
         self.settings_problem = ""
         self._lock = threading.Lock()
-        self._found: Gateway | None = None
+        self._gateway: Gateway | None = None
 
-    def _source(self) -> Gateway:
+    def _load_gateway(self) -> Gateway:
         with self._lock:
-            if self._found is None:
-                self._found = _source(self.folder)
-            return self._found
+            if self._gateway is None:
+                self._gateway = _open_gateway(self.folder)
+            return self._gateway
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._source(), name)
+        return getattr(self._load_gateway(), name)
 
     async def connect(self) -> WorkerLink:
         """Attaches to the worker; the engine is loaded beside the event loop."""
-        source = await asyncio.to_thread(self._source)
-        return await source.connect()
+        gateway = await asyncio.to_thread(self._load_gateway)
+        return await gateway.connect()
 
 
-def _source(folder: Path) -> Gateway:
+def _open_gateway(folder: Path) -> Gateway:
     from odf_engine.workspace.workspace import Workspace
     from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 
     return WorkspaceGateway(Workspace.find(explicit=folder))
 
 
-def _painted() -> None:
+def _resume_gc() -> None:
     """The collector works again, and leaves alone what stays: looking through that takes 50 ms each time."""
     gc.freeze()
     gc.enable()
@@ -112,7 +112,7 @@ def main() -> NoReturn:
         else:
             open_workstation(None)
     except OdfError as error:
-        _fail(error)
+        _print_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -122,7 +122,7 @@ def main() -> NoReturn:
         sys.exit(1)
     except OSError as error:
         # What no part of the program has made a sentence of: most often the disk, full or read-only.
-        _fail(OdfError(error.strerror or str(error), where=error.filename and str(error.filename)))
+        _print_error(OdfError(error.strerror or str(error), where=error.filename and str(error.filename)))
         sys.exit(1)
     sys.exit(0)
 
@@ -155,7 +155,7 @@ def _run_verb() -> None:
         open_workstation(result.folder)
 
 
-def _fail(error: OdfError) -> None:
+def _print_error(error: OdfError) -> None:
     """Shows an error: one line says what and where, one what to do."""
     rule = f" (rule {error.rule})" if isinstance(error, ChainRuleViolated) else ""
     sys.stderr.write(f"error: {error}{rule}\n")

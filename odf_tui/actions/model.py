@@ -57,7 +57,7 @@ class Action(msgspec.Struct, frozen=True):
     listed: bool = True
 
 
-def dataset_selected(situation: Situation) -> str | None:
+def require_dataset(situation: Situation) -> str | None:
     if situation.dataset is None:
         return "no dataset is selected"
     if situation.dataset.missing:
@@ -65,9 +65,9 @@ def dataset_selected(situation: Situation) -> str | None:
     return None
 
 
-def dataset_readable(situation: Situation) -> str | None:
-    if (why := dataset_selected(situation)) or situation.dataset is None:
-        return why
+def require_readable_dataset(situation: Situation) -> str | None:
+    if (refusal := require_dataset(situation)) or situation.dataset is None:
+        return refusal
     return (
         f"{situation.dataset.name} is damaged: v tells what is wrong" if situation.dataset.problem else None
     )
@@ -83,7 +83,7 @@ _KEY_NAMES: Final = {
     "up": "↑", "down": "↓", "left": "←", "right": "→", "home": "home", "end": "end",
 }  # fmt: skip
 _URGENT: Final = ("restart", "begin_anew", "cancel")
-_LESS: Final = ("add", "edit", "sql", "zoom", "quit")
+_MINOR: Final = ("add", "edit", "sql", "zoom", "quit")
 LAST: Final = ("palette", "help")
 """The actions whose hints come last, and are always there."""
 
@@ -135,32 +135,32 @@ class KeyMap:
         found = [action for action in self.actions if key in action.keys and action.scope in (pane, ANYWHERE)]
         return min(found, key=lambda action: action.scope == ANYWHERE, default=None)
 
-    def shown(self, action: str) -> str:
+    def display_key(self, action: str) -> str:
         """The key of an action as people write it; empty when it has none."""
         keys = self.by_id[action].keys
         return key_name(keys[0]) if keys else ""
 
     def key_in(self, action: Action, pane: str) -> str:
         """The key that runs an action in a pane, as people write it; empty when none does."""
-        found = (key for key in action.keys if (meant := self.find(key, pane)) and meant.id == action.id)
+        found = (key for key in action.keys if (other := self.find(key, pane)) and other.id == action.id)
         return key_name(key) if (key := next(found, "")) else ""
 
-    def reachable(self, pane: str) -> list[Action]:
+    def actions_in(self, pane: str) -> list[Action]:
         """The listed actions that a pane has, its own first, in the order of the table."""
         found = [action for action in self.actions if action.listed and action.scope in (pane, ANYWHERE)]
         return sorted(found, key=lambda action: action.scope == ANYWHERE)
 
-    def valid(self, situation: Situation) -> list[Action]:
+    def available_actions(self, situation: Situation) -> list[Action]:
         """The listed actions that make sense now, those of the focused pane first."""
-        return [action for action in self.reachable(situation.pane) if action.guard(situation) is None]
+        return [action for action in self.actions_in(situation.pane) if action.guard(situation) is None]
 
     def hints(self, situation: Situation) -> list[Hint]:
         """Hints for the line below, the most important first; those of :data:`LAST` last."""
         found = [
             Hint(key, action.hint, action.id)
-            for action in self.valid(situation)
+            for action in self.available_actions(situation)
             if action.hint and (key := self.key_in(action, situation.pane))
         ]
-        order = {name: at for at, name in enumerate((*_URGENT, "", *_LESS, *LAST))}
-        usual = order[""]
-        return sorted(found, key=lambda hint: order.get(hint.action, usual))
+        ranks = {name: at for at, name in enumerate((*_URGENT, "", *_MINOR, *LAST))}
+        default = ranks[""]
+        return sorted(found, key=lambda hint: ranks.get(hint.action, default))

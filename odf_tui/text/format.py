@@ -129,13 +129,13 @@ class Section(msgspec.Struct, frozen=True):
 
 Span = tuple[str, str]
 """Some text and the name of its style, see ``themes.palette``."""
-_MAX_PIECES: Final = 12
+_MAX_LINES: Final = 12
 
 
 def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
-    """A line in pieces of at most ``width`` cells, broken between words where that is possible.
+    """A line in lines of at most ``width`` cells, broken between words where that is possible.
 
-    The first of several spans stays whole. Further pieces begin under the first word after it, or under
+    The first of several spans stays whole. Further lines begin under the first word after it, or under
     that of the only span.
     """
     if sum(cell_len(text) for text, _ in line) <= width:
@@ -144,20 +144,24 @@ def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
     text = "".join(part for part, _ in rest)
     blank = len(text) - len(text.lstrip())
     indent = min(sum(cell_len(part) for part, _ in head) + blank, width // 2)
-    room = max(width - sum(cell_len(part) for part, _ in head), 1)
-    pieces: list[list[Span]] = []
+    available = max(width - sum(cell_len(part) for part, _ in head), 1)
+    lines: list[list[Span]] = []
     start = 0
-    while start < len(text) and len(pieces) < _MAX_PIECES:
-        left = text[start:]
-        cut = len(left) if cell_len(left) <= room else left.rfind(" ", blank + 1, room + 1) + 1 or room
-        if len(left[cut:].partition(" ")[0]) > width - indent:
-            cut = room  # the next word has to be broken anyway
-        pieces.append([*head, *_between(rest, start, start + cut)])
-        start, head, room, blank = start + cut, [(" " * indent, "")], width - indent, 0
-    return pieces
+    while start < len(text) and len(lines) < _MAX_LINES:
+        remaining = text[start:]
+        cut = (
+            len(remaining)
+            if cell_len(remaining) <= available
+            else remaining.rfind(" ", blank + 1, available + 1) + 1 or available
+        )
+        if len(remaining[cut:].partition(" ")[0]) > width - indent:
+            cut = available  # the next word has to be broken anyway
+        lines.append([*head, *_slice_spans(rest, start, start + cut)])
+        start, head, available, blank = start + cut, [(" " * indent, "")], width - indent, 0
+    return lines
 
 
-def _between(spans: Sequence[Span], start: int, end: int) -> list[Span]:
+def _slice_spans(spans: Sequence[Span], start: int, end: int) -> list[Span]:
     """Characters ``start`` to ``end`` of spans."""
     found: list[Span] = []
     at = 0

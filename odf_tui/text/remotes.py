@@ -18,7 +18,7 @@ DIVERGED: Final = "÷"
 WRITABLE: Final = ("file", "s3", "s3+http", "s3+https", "odf+http", "odf+https")
 """Schemes of addresses that can be pushed to."""
 
-_LABEL: Final = 40
+_LABEL_WIDTH: Final = 40
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,8 +120,8 @@ def relation_text(remote: Remote) -> str:
 
 def remote_text(remote: Remote) -> str:
     """All that the card says of a remote."""
-    seen = f"looked at {format_time(remote.at)}" if remote.at else "m looks"
-    return f"{ellipsize_middle(remote.label, _LABEL)} · {relation_text(remote)} · {seen}"
+    compared = f"looked at {format_time(remote.at)}" if remote.at else "m looks"
+    return f"{ellipsize_middle(remote.label, _LABEL_WIDTH)} · {relation_text(remote)} · {compared}"
 
 
 def direction(remote: Remote) -> str:
@@ -133,16 +133,16 @@ def remote_filter_terms(remotes: Sequence[Remote]) -> tuple[str, ...]:
     """What a filter finds a dataset by: ``from`` ``to`` ``behind`` ``ahead`` ``diverged`` ``none``, names."""
     if not remotes:
         return ("none",)
-    found: list[str] = [
-        mark for mark, some in (("from", pull_remotes), ("to", push_remotes)) if some(remotes)
+    terms: list[str] = [
+        term for term, select in (("from", pull_remotes), ("to", push_remotes)) if select(remotes)
     ]
     if blocks_to_pull(remotes):
-        found.append("behind")
+        terms.append("behind")
     if blocks_to_push(remotes):
-        found.append("ahead")
+        terms.append("ahead")
     if diverged_remotes(remotes):
-        found.append("diverged")
-    return (*found, *(each.label.lower() for each in remotes))
+        terms.append("diverged")
+    return (*terms, *(each.label.lower() for each in remotes))
 
 
 def short_url(url: str) -> str:

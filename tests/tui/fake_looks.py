@@ -108,7 +108,7 @@ class FakeTimeline:
         return found
 
 
-class FakeLooks:
+class FakeStatistics:
     """Statistics and the current state of datasets.
 
     Attributes:

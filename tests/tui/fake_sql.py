@@ -15,7 +15,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-class FakeQuestions:
+class FakeQueries:
     """Queries and results; ``kept`` has the rows of results by their path."""
 
     kept: dict[str, pa.Table]

@@ -20,8 +20,8 @@ from odf_tui.features.sharing.controller import SharingController
 from odf_tui.features.sharing.repository_browser import (
     RemoteDataset,
     RepositoryBrowser,
-    answer_of,
-    matching_words,
+    filter_by_words,
+    match_search_result,
 )
 from odf_tui.gateway.protocol import NamedUrl
 from odf_tui.state.job_book import JobBook
@@ -64,7 +64,7 @@ def add_repositories(source: FakeSource) -> None:
 
 def found_by_search(datasets: Sequence[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[RemoteDataset]:
     """Return what the browser shows of a search result."""
-    return answer_of(msgspec.convert({"datasets": datasets}, SearchResult), rows).found
+    return match_search_result(msgspec.convert({"datasets": datasets}, SearchResult), rows).found
 
 
 def test_search_results_are_matched_with_the_workspace() -> None:
@@ -76,13 +76,13 @@ def test_search_results_are_matched_with_the_workspace() -> None:
         dataset("x-ray", missing=True),
     ]
     found = found_by_search([VISITS, WARDS, SHORT, {"name": "no address"}], rows)
-    assert [each.standing for each in found] == ["here, the same", "here, 4 behind", ""]
+    assert [each.local_relation for each in found] == ["here, the same", "here, 4 behind", ""]
     more = {**VISITS, "head": "f1620cc", "blocks": 30}
     (behind,) = found_by_search([more], rows)
-    assert behind.standing == f"here, {30 - rows[0].blocks} blocks less"
+    assert behind.local_relation == f"here, {30 - rows[0].blocks} blocks less"
     (unknown,) = found_by_search([{**VISITS, "blocks": None, "records": None}], rows)
     assert (unknown.blocks, unknown.records) == (None, None)
-    assert [each.name for each in matching_words(found, "CLINICS health")] == ["visits"]
+    assert [each.name for each in filter_by_words(found, "CLINICS health")] == ["visits"]
     assert found_by_search([], rows) == []
 
 
@@ -129,28 +129,28 @@ class Searches:
         return RepositoryBrowser("Datasets", self.book, rows, self.start, self.cancel)
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
+async def until(app: WidgetApp, pilot: Pilot[None], condition: Callable[[], object]) -> None:
     """Wait until a condition is true."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 20
     while not condition():
-        assert time.monotonic() < deadline, pilot.app.screen
+        assert time.monotonic() < deadline, app.text()
         await pilot.pause(0.01)
 
 
 async def until_shown(app: WidgetApp, pilot: Pilot[None], *parts: str) -> None:
     """Wait until the screen has all of some texts."""
-    await until(pilot, lambda: all(part in app.text() for part in parts))
+    await until(app, pilot, lambda: all(part in app.text() for part in parts))
 
 
 async def until_closed(app: WidgetApp, pilot: Pilot[None]) -> None:
     """Wait until the dialog is closed."""
-    await until(pilot, lambda: len(app.screen_stack) == 1)
+    await until(app, pilot, lambda: len(app.screen_stack) == 1)
 
 
 async def test_several_datasets_are_marked() -> None:
     searches = Searches("hospital", "lake")
     async with shown(searches.browser([my_wards(), dataset("harbour.tides")])) as (app, pilot):
-        await until(pilot, lambda: searches.started)
+        await until(app, pilot, lambda: searches.started)
         searches.end("1-hospital", VISITS, WARDS, SHORT, TAKEN)
         searches.end("1-lake")
         await until_shown(app, pilot, "4 datasets")
@@ -159,7 +159,7 @@ async def test_several_datasets_are_marked() -> None:
         await pilot.press("enter")
         await until_closed(app, pilot)
     assert [each.name for each in app.result] == ["visits", "wards", "harbour.tides"]
-    assert [each.here.name if each.here else "" for each in app.result] == ["", "my-wards", ""]
+    assert [each.local.name if each.local else "" for each in app.result] == ["", "my-wards", ""]
     assert searches.cancelled == []
 
 
@@ -172,10 +172,10 @@ async def test_failed_searches_are_shown_and_started_again() -> None:
         await pilot.press("ctrl+r")  # no second search while one runs
         searches.end("1-hospital", SHORT)
         await until_shown(app, pilot, "x-ray", "1 dataset")
-        await until(pilot, lambda: "asking" not in app.text())
+        await until(app, pilot, lambda: "asking" not in app.text())
         assert searches.started == 1
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: searches.started == 2)
+        await until(app, pilot, lambda: searches.started == 2)
         error = Failure("there is no network", hint="plug it in")
         for job in ("2-hospital", "2-lake"):
             searches.end(job, state=JobState.failed, error=error, result=None)
@@ -186,21 +186,23 @@ async def test_failed_searches_are_shown_and_started_again() -> None:
         await until_shown(app, pilot, "the worker is gone – R starts it again")
         searches.error = None
         await pilot.press("ctrl+r")
-        await until(pilot, lambda: searches.started == 3)
+        await until(app, pilot, lambda: searches.started == 3)
         searches.end("3-hospital", result="[]")
-        searches.end("3-lake", SHORT)
         await until_shown(app, pilot, "hospital: what it answered cannot be read")
         assert "the worker is gone" not in app.text()
+        denied = [{"repository": f"pond-{number}", "message": "access is denied"} for number in range(4)]
+        searches.end("3-lake", SHORT, problems=denied)
+        await until_shown(app, pilot, "pond-1: access is denied")
 
 
 async def test_searches_are_cancelled() -> None:
     searches = Searches("hospital")
     async with shown(searches.browser()) as (app, pilot):
-        await until(pilot, lambda: searches.started)
+        await until(app, pilot, lambda: searches.started)
         await pilot.press("ctrl+g")
-        await until(pilot, lambda: searches.cancelled == ["1-hospital"])
+        await until(app, pilot, lambda: searches.cancelled == ["1-hospital"])
         await pilot.press("escape")
-        await until(pilot, lambda: searches.cancelled == ["1-hospital"] * 2)
+        await until(app, pilot, lambda: searches.cancelled == ["1-hospital"] * 2)
         await until_closed(app, pilot)
     assert app.result is None
 
@@ -211,7 +213,7 @@ async def test_thousands_of_datasets_are_filtered_quickly() -> None:
     ]
     searches = Searches("hospital")
     async with shown(searches.browser()) as (app, pilot):
-        await until(pilot, lambda: searches.started)
+        await until(app, pilot, lambda: searches.started)
         searches.end("1-hospital", *many)
         await until_shown(app, pilot, "3 000 datasets")
         line = app.screen.query_one(Input)
@@ -219,7 +221,7 @@ async def test_thousands_of_datasets_are_filtered_quickly() -> None:
         line.value = "town02999"
         await until_shown(app, pilot, "1 of 3 000 datasets", "town02999.visits")
         line.value = "visits"
-        await until(pilot, lambda: "1 of 3 000" not in app.text())
+        await until(app, pilot, lambda: "1 of 3 000" not in app.text())
         assert "town02999.visits" in app.text()  # the cursor stays on its dataset
         await pilot.press("pagedown", "down")
         assert time.process_time() - started < 1
@@ -254,7 +256,7 @@ async def test_the_browser_searches_one_or_all_repositories(source: FakeSource) 
         fakes = await browse(source, pick(choice, title="Datasets from elsewhere"), None, None)
         browser = fakes.host.dialogs[1]
         async with shown(browser) as (app, pilot):
-            await until(pilot, lambda fakes=fakes, names=names: len(fakes.jobs.requests) == len(names))
+            await until(app, pilot, lambda fakes=fakes, names=names: len(fakes.jobs.requests) == len(names))
             assert ("hospital" in app.text()) == (choice != "all")
         assert fakes.jobs.submitted == [(Search(text="", repositories=[each]), each) for each in names]
 
