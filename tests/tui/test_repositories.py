@@ -192,7 +192,7 @@ async def test_failed_searches_are_shown_and_started_again() -> None:
         assert "the worker is gone" not in app.text()
         denied = [{"repository": f"pond-{number}", "message": "access is denied"} for number in range(4)]
         searches.end("3-lake", SHORT, problems=denied)
-        await until_shown(app, pilot, "pond-1: access is denied")
+        await until_shown(app, pilot, "pond-1: access is denied", " and 2 more cannot be asked")
 
 
 async def test_searches_are_cancelled() -> None:
