@@ -1,4 +1,4 @@
-"""All actions with their default keys, in the order in which help and hints show them."""
+"""All actions with their default keys, in the order of help and hints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that a user has changed, for a workspace or in keys.yaml; normalised and checked for clashes."""
+"""Keys changed by the user, in the workspace or in keys.yaml: normalised and checked for clashes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMED_KEYS: Final = frozenset(
     }
 )
 PORTABLE_KEYS: Final = _CHARACTER_KEYS | _NAMED_KEYS | {f"ctrl+{letter}" for letter in "cdfgloprsu"}
-"""The keys that every terminal passes on, also through SSH, tmux and screen."""
+"""The keys that all terminals send, also through SSH, tmux and screen."""
 
 _KEY_ALIASES: Final = {
     "esc": "escape", "return": "enter", "pgup": "pageup", "pgdn": "pagedown", "page_up": "pageup",
@@ -47,16 +47,16 @@ _UNUSABLE_KEYS: Final = {
 
 
 def user_keys_path() -> Path:
-    """Where a person's keys for all workspaces are, if they have changed any."""
+    """Return the path of the user's keys for all workspaces. The file may not exist."""
     return user_folder() / "keys.yaml"
 
 
 def load(overrides: KeyOverrides, file: Path | None = None) -> tuple[KeyMap, list[str]]:
-    """The keys to use, and what is wrong with those that were overrides.
+    """Return the keys in use, and the problems of the changed ones.
 
     Args:
-        overrides: of the workspace; they win over those of the file.
-        file: of the person, for all workspaces; it need not be there.
+        overrides: keys of the workspace, by id of the action. They precede those of the file.
+        file: a YAML file with keys for all workspaces. It may not exist.
     """
     problems: list[str] = []
     user_overrides = _read_overrides(file, problems) if file is not None else {}
@@ -74,12 +74,13 @@ def _read_overrides(file: Path, problems: list[str]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         problems.append(f"{file} cannot be read: {error}")
         return {}
-    import yaml  # not at the top: most people have no such file
+    import yaml  # imported here for a fast start: most users have no such file
 
     try:
         found = yaml.safe_load(text)
-        json.dumps(found, default=str, skipkeys=True, ensure_ascii=False).encode()  # escapes may be no text
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter: no date, nested too deeply
+        # Escapes may be invalid UTF-8.
+        json.dumps(found, default=str, skipkeys=True, ensure_ascii=False).encode()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also invalid dates and deep nesting
         problems.append(f"{file} is not valid YAML: {' '.join(str(error).split())}")
         return {}
     if found is None:
@@ -105,8 +106,8 @@ def _apply_overrides(overrides: Mapping[str, Any], problems: list[str]) -> KeyMa
 
 
 def _split_keys(value: Any) -> list[str]:
-    """The keys of an entry as texts; ``none`` is no key."""
-    if value is None or value is False:  # how YAML reads `none`'s relatives
+    """Return the keys of an entry; empty for ``none``."""
+    if value is None or value is False:  # YAML reads `null` and `no` as these
         return []
     if isinstance(value, list | tuple):
         return [str(each) for each in value]
@@ -117,7 +118,7 @@ def _split_keys(value: Any) -> list[str]:
 
 
 def _parse_key(text: str, action: str, problems: list[str]) -> str | None:
-    """A key as Textual names it; None for one that would not arrive."""
+    """Return the name of a key in Textual; None for one that terminals do not send."""
     key = normalize_key(text)
     if key in PORTABLE_KEYS:
         return key
@@ -134,7 +135,7 @@ def _parse_key(text: str, action: str, problems: list[str]) -> str | None:
 
 
 def normalize_key(text: str) -> str:
-    """A key, however it is written, as Textual names it: ``/``, ``^l``, ``C-l``, ``Ctrl+L``, ``esc``."""
+    """Return the name of a key in Textual for its notations: ``/``, ``^l``, ``C-l``, ``Ctrl+L``, ``esc``."""
     text = text.strip()
     if len(text) == 1:
         return _character_to_key(text)
@@ -147,7 +148,7 @@ def normalize_key(text: str) -> str:
 
 
 def _resolve_clashes(keys: Mapping[str, list[str]], problems: list[str]) -> KeyMap:
-    """Two actions of a scope do not share a key: the one that was changed gives way."""
+    """Remove changed keys that another action of the same scope uses."""
     assigned = {name: list(found) for name, found in keys.items()}
     for name in keys:
         scope = DEFAULT_KEYMAP.by_id[name].scope
@@ -160,7 +161,7 @@ def _resolve_clashes(keys: Mapping[str, list[str]], problems: list[str]) -> KeyM
                 problems.append(f"{name}: {key_name(key)} is the key of {other.id}{where}")
                 break
         if keys[name] and not assigned[name]:
-            del assigned[name]  # the usual keys come back; they may be taken by now
+            del assigned[name]  # the default keys are used, except those that other actions use now
             taken = {
                 key
                 for other in DEFAULT_KEYMAP.actions

@@ -1,4 +1,4 @@
-"""Jobs in words: progress, rates, outcomes, failures, transfers, verification reports."""
+"""Texts of jobs: progress, rates, outcomes, failures, transfers, verification reports."""
 
 from __future__ import annotations
 
@@ -61,35 +61,35 @@ MAX_SAMPLES: Final = 240
 _RECENT_SAMPLES: Final = 5
 _STEADY_SAMPLES: Final = 8
 _MAX_RATE_CHANGE: Final = 0.4
-"""How far the rate of late may be from that before it, as a part of it, and still be called steady."""
+"""Greatest relative difference between the recent and the earlier rate of a steady job."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _FULL, _EMPTY = "█", "▁"
 
 
 class JobRates:
-    """What the worker tells of its speed: the newest samples, one a second while jobs run."""
+    """The newest samples of the worker: rates and memory, one sample a second while jobs run."""
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Takes in samples; those that are known already, or older, are left out."""
+        """Append samples. Those that are not newer than the last one are ignored."""
         for sample in samples:
             if not self.samples or sample.at > self.samples[-1].at:
                 self.samples.append(sample)
 
     def rates(self, job: str) -> list[Rate]:
-        """The rates of a job, the oldest first."""
+        """Return the rates of a job, oldest first."""
         return [rate for sample in self.samples if (rate := sample.rates.get(job)) is not None]
 
     def recent(self, job: str) -> Rate:
-        """What a job did in a second of late."""
+        """Return the mean rate per second of a job over the newest samples."""
         return mean_rate(self.rates(job)[-_RECENT_SAMPLES:])
 
     def seconds_left(self, job: Job) -> float | None:
-        """Seconds until a running job has done what it knows of; None where that cannot be told.
+        """Estimate the seconds until a running job has processed its known total.
 
-        It takes an amount in all, and a rate that has been about the same for a while.
+        Returns None if the total is not known, or if the rate is not steady.
         """
         rates = self.rates(job.id)[-_STEADY_SAMPLES:]
         unit = progress_unit(job.progress)
@@ -106,14 +106,14 @@ class JobRates:
 
 
 def mean_rate(rates: Sequence[Rate]) -> Rate:
-    """The mean of some rates."""
+    """Return the mean of some rates; zero for none."""
     if not rates:
         return Rate()
     return Rate(*(sum(getattr(rate, unit) for rate in rates) / len(rates) for unit in Rate.__struct_fields__))
 
 
 def progress_unit(progress: Progress) -> str | None:
-    """What a job counts and knows the end of: ``rows``, ``bytes`` or ``files``."""
+    """Return the first of ``rows``, ``bytes`` and ``files`` with a known total; None if there is none."""
     for unit in ("rows", "bytes", "files"):
         if getattr(progress, unit) is not None and getattr(progress, f"total_{unit}"):
             return unit
@@ -121,7 +121,7 @@ def progress_unit(progress: Progress) -> str | None:
 
 
 def fraction_done(progress: Progress) -> float | None:
-    """How much of a job is done, from 0 to 1; None when it does not know."""
+    """Return the completed fraction of a job, from 0 to 1; None if its total is not known."""
     unit = progress_unit(progress)
     if unit is None:
         return None
@@ -129,13 +129,19 @@ def fraction_done(progress: Progress) -> float | None:
 
 
 def draw_bar(part: float, width: int) -> str:
-    """A part of 1 as a bar of ``width`` cells."""
+    """Return a progress bar of ``width`` cells for a fraction from 0 to 1."""
     full = min(int(part * width), width)
     return _FULL * full + _EMPTY * (width - full)
 
 
 def sparkline(values: Sequence[float], width: int, maximum: float = 0) -> str:
-    """The newest values as bars of one cell each; ``most`` is what fills a cell, else the largest."""
+    """Return the newest values as a sparkline of at most ``width`` cells, one for each value.
+
+    Args:
+        values: the values, oldest first.
+        width: number of cells.
+        maximum: the value that fills a cell; 0: the greatest value that is shown.
+    """
     shown = values[-width:] if width > 0 else []
     maximum = maximum or max(shown, default=0)
     if maximum <= 0:
@@ -144,7 +150,10 @@ def sparkline(values: Sequence[float], width: int, maximum: float = 0) -> str:
 
 
 def format_rate(rate: Rate, unit: str | None = None) -> str:
-    """A rate, such as ``48.2k rows/s``; of bytes where that is the ``unit``, or where there are no rows."""
+    """Return a rate, such as ``48.2k rows/s``; empty if it is close to zero.
+
+    It is a rate of bytes if ``unit`` is ``bytes``, or if no rows were processed.
+    """
     if rate.rows >= 1 and unit != "bytes":
         return f"{format_count_short(round(rate.rows))} rows/s"
     if rate.bytes >= 1000:
@@ -153,7 +162,7 @@ def format_rate(rate: Rate, unit: str | None = None) -> str:
 
 
 def format_time_left(seconds: float | None) -> str:
-    """What is left, such as ``~2 min left``; empty when it is not known."""
+    """Return an estimate of remaining seconds, such as ``~2 min left``; empty for None."""
     if seconds is None:
         return ""
     if seconds < 60:
@@ -164,7 +173,16 @@ def format_time_left(seconds: float | None) -> str:
 
 
 class Throughput(msgspec.Struct, frozen=True):
-    """What is drawn of a job and of Spark: values by the second, and their newest in words."""
+    """The rates of a job, or of all jobs, and the memory of the worker.
+
+    Attributes:
+        rates: rows or bytes per second, one value per sample.
+        rate: the newest rate as text.
+        heap: memory in bytes, one value per sample: Spark's heap, or that of the worker without Spark.
+        heap_max: greatest size of the heap in bytes; 0 without Spark.
+        memory: the newest memory as text.
+        suffix: a longer description, shown after ``memory`` where there is room.
+    """
 
     rates: tuple[float, ...]
     rate: str
@@ -175,7 +193,7 @@ class Throughput(msgspec.Struct, frozen=True):
 
 
 def throughput(rates: JobRates, job: Job | None) -> Throughput | None:
-    """The speed of a job, or of all jobs when it is None, and the memory; None when nothing is known."""
+    """Return the throughput of a job, or of all jobs for None; None without samples."""
     samples = rates.samples
     if not samples:
         return None
@@ -196,7 +214,7 @@ def throughput(rates: JobRates, job: Job | None) -> Throughput | None:
 
 
 def _total_rate(sample: Sample) -> Rate:
-    """All jobs of a sample together."""
+    """Return the sum of the rates of all jobs of a sample."""
     rates = sample.rates.values()
     return Rate(*(sum(getattr(rate, unit) for rate in rates) for unit in Rate.__struct_fields__))
 
@@ -216,12 +234,12 @@ def known_result(result: str | None, request: type[JobRequest[R]]) -> R | None:
 
 
 def has_findings(job: Job) -> bool:
-    """Whether this is a finished verification that found something."""
+    """Return whether this is a verification that found problems."""
     return job.kind == "verify" and _verdict(job.result or "")[0] is False
 
 
 def verified_head(job: Job) -> str | None:
-    """The block up to which this verification found nothing wrong; None: it did, or looked at less."""
+    """Return the head of a dataset that a job verified completely, without findings; else None."""
     valid, head = _verdict(job.result or "") if job.kind == "verify" else (None, None)
     return head if valid is True else None
 
@@ -234,7 +252,7 @@ def _verdict(result: str) -> tuple[bool | None, str | None]:
 
 
 _TRANSFER_PHASES: Final = ("fetch", "send")
-_CONFLICT_EXIT_CODE: Final = 4  # the exit code of what cannot be done because there is something else
+_CONFLICT_EXIT_CODE: Final = 4  # see odf_engine.errors.Conflict
 
 
 def push_outcome(result: PushResult) -> tuple[str, str]:
@@ -305,13 +323,13 @@ def search_outcome(text: str) -> tuple[str, str]:
 
 
 def may_have_diverged(job: Job) -> bool:
-    """Whether a job failed because there is something else at the other place, or here."""
+    """Return whether a pull or push failed because the histories conflict."""
     failed = job.state is JobState.failed and job.error is not None
     return failed and job.kind in ("pull", "push") and job.error.exit_code == _CONFLICT_EXIT_CODE  # type: ignore[union-attr]
 
 
 def transfer_rates(jobs: Iterable[Job], rates: JobRates) -> dict[str, str]:
-    """How fast bytes come or go, in words, by the datasets of the jobs that move some."""
+    """Return the transfer rates of running pulls and pushes as text, by dataset."""
     transfers = [
         job
         for job in jobs
@@ -336,7 +354,7 @@ def unchecked_lines(report: VerifyResult) -> Iterator[str]:
 
 
 def verification_summary(report: VerifyResult) -> Iterator[str]:
-    """Describe what was checked."""
+    """Yield lines that describe what was verified."""
     if report.blocks is None:
         return
     yield count_of(report.blocks, "block")
@@ -422,12 +440,12 @@ _MAX_LINE: Final = 4000
 _MAX_EXCERPT: Final = 400
 _BAR_WIDTH: Final = 8
 
-# What is counted as files, where it is none: what stands before and after the number.
+# Phases that count something else as files: the texts before and after the number.
 _FILE_UNITS: Final = {"verify": ("", " blocks"), "compare": ("", " blocks"), "replay": ("transaction ", "")}
 
 
 def job_seconds(job: Job, now: Timestamp) -> float | None:
-    """How long a job took, or has been running."""
+    """Return the seconds that a job took, or has been running; None before its start."""
     if job.started is None:
         return None
     end = Timestamp.parse(job.ended) if job.ended else now
@@ -435,7 +453,7 @@ def job_seconds(job: Job, now: Timestamp) -> float | None:
 
 
 def job_outcome(job: Job) -> tuple[str, str]:
-    """What a job does or did in a few words, and the name of their style."""
+    """Return the outcome of a job, or its current progress, and the style of the text."""
     if job.state is JobState.running:
         return job_amounts(job) or "running", "busy"
     if job.state is JobState.queued:
@@ -485,7 +503,7 @@ def _result_outcome(job: Job) -> tuple[str, str]:
             )
         case StatisticsResult() as result:
             return f"{_count_rows(result.rows)} looked at", "good"
-        case _:  # of another version
+        case _:  # a result of another version
             return "done", "muted"
 
 
@@ -518,14 +536,14 @@ def _verify_outcome(result: VerifyResult) -> tuple[str, str]:
 
 
 def job_activity(job: Job, now: Timestamp) -> str:
-    """What a running job does, and for how long."""
+    """Return phase, amounts and duration of a running job."""
     seconds = job_seconds(job, now)
     took = format_duration(seconds) if seconds is not None and seconds >= 1 else ""
     return " · ".join(part for part in (job_amounts(job) or "running", took) if part)
 
 
 def job_amounts(job: Job) -> str:
-    """Phase and amounts of a running job, such as ``read · 1 200 000 rows · 93 MB of 938 MB``."""
+    """Return phase and amounts of a running job, such as ``read · 1 200 000 rows · 93 MB of 938 MB``."""
     progress = job.progress
     parts = [progress.phase]
     if progress.files is not None:
@@ -543,7 +561,7 @@ def _of(total: int | None, text: Callable[[int], str]) -> str:
 
 
 def failure_spans(job: Job) -> list[list[Span]]:
-    """What went wrong, where, and what to do."""
+    """Return lines that describe the error of a job: message, place, excerpt, hint."""
     if job.error is None:
         return []
     lines: list[list[Span]] = []
@@ -560,7 +578,7 @@ def failure_spans(job: Job) -> list[list[Span]]:
 
 
 def verification_spans(job: Job) -> list[list[Span]]:
-    """Describe what a verification checked and found, and the origins of the dataset."""
+    """Return lines that describe a verification, its findings, and the origins of the dataset."""
     if job.kind != "verify" or job.state is not JobState.done:
         return []
     report = known_result(job.result, Verify)
@@ -578,14 +596,17 @@ def verification_spans(job: Job) -> list[list[Span]]:
 
 
 def printable_lines(text: str) -> list[str]:
-    """The lines of a foreign text, each safe to show."""
+    """Return the lines of an untrusted text without control characters; at least one line."""
     return [printable(line[:_MAX_LINE]) for line in text.splitlines()] or [""]
 
 
 def progress_text(job: Job, rates: JobRates, width: int) -> str:
-    """What a running job does in at most ``width`` cells: phase, how much of it, how fast, how long still.
+    """Return the progress of a running job: phase, fraction, amounts, rate and time left.
 
-    What has no room is left out, the least important first.
+    Args:
+        job: the job.
+        rates: the rates of all jobs.
+        width: greatest width in cells. The least important parts are left out if they do not fit.
     """
     part = fraction_done(job.progress)
     phase = job.progress.phase or "running"
@@ -609,12 +630,13 @@ def progress_text(job: Job, rates: JobRates, width: int) -> str:
 
 
 def queue_text(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str]], width: int = 1000) -> str:
-    """Where a job stands in the queue, and what it waits for.
+    """Return the position of a job in the queue, and the first job that it waits for.
 
     Args:
-        ahead: the open jobs that were made before it.
-        inputs: what datasets are made from, by id.
-        width: cells for it.
+        job: the job.
+        ahead: the active jobs that were submitted before it.
+        inputs: ids of the inputs of datasets, by id.
+        width: greatest width in cells.
     """
     position = sum(each.state is JobState.queued for each in ahead) + 1
     datasets = {job.dataset, *(inputs.get(job.dataset, ()) if job.kind == "pull" else ())}
@@ -631,7 +653,7 @@ def queue_text(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str
 
 
 def ordinal(number: int) -> str:
-    """A number as a place, such as ``3rd``."""
+    """Return an ordinal number, such as ``3rd``."""
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(number % 10, 'th')}"

@@ -55,10 +55,10 @@ from tests.tui.sharing_steps import (
     with_remotes,
 )
 
-# --- Marks and words ---
+# --- Badges and texts ---
 
 
-def test_marks_say_what_is_to_be_done_without_colours() -> None:
+def test_badges_of_remotes() -> None:
     assert remote_badge(()) == ""
     assert remote_badge([hospital()]) == "⇣3"
     assert remote_badge([backup()]) == "⇡2"
@@ -67,7 +67,7 @@ def test_marks_say_what_is_to_be_done_without_colours() -> None:
     assert remote_badge([hospital("diverged", 2, 3)]) == "÷⇣3"
     assert remote_badge([backup("diverged", 2, 1)]) == "÷⇣1⇡2"
     assert remote_badge([backup("new", 7)]) == "⇡7"
-    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣"  # nobody pushes to where it comes from
+    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣"  # no push remote
     assert remote_badge([hospital("behind", 0, 123_456)]) == "⇣123k"
     remotes = (hospital("diverged", 2, 3), backup(), hospital("equal", 0, 0))
     assert [remote_badge_style([each]) for each in remotes] == [
@@ -94,14 +94,14 @@ def test_marks_say_what_is_to_be_done_without_colours() -> None:
     )
 )
 @settings(max_examples=60, deadline=None)
-def test_a_mark_is_short_and_there_whenever_there_are_remotes(remotes: list[Remote]) -> None:
+def test_badges_are_short(remotes: list[Remote]) -> None:
     found = remote_badge(remotes)
     assert bool(found) == bool(remotes)
     assert len(found) <= 13
     assert ("÷" in found) == any(each.relation == "diverged" for each in remotes)
 
 
-def test_words_of_remotes() -> None:
+def test_texts_of_remotes() -> None:
     assert remote_text(hospital()) == "hospital/visits · 3 behind · looked at 2024-03-11 08:59"
     assert "2 ahead" in remote_text(backup())
     assert "diverged: 2 here, 3 there" in remote_text(hospital("diverged", 2, 3))
@@ -111,7 +111,7 @@ def test_words_of_remotes() -> None:
     assert short_url("odf+https://me@host.example:8443/a/b/visits/") == "host.example:8443/visits"
 
 
-def test_filters_know_remotes() -> None:
+def test_filters_find_remotes() -> None:
     row = dataset("visits", remotes=(hospital(), backup("equal", 0, 0)))
     other = dataset("tides")
 
@@ -124,7 +124,7 @@ def test_filters_know_remotes() -> None:
     assert ("remote", "behind", 1) in counts([row, other], {})
 
 
-def test_health_follows_where_it_comes_from() -> None:
+def test_health_depends_on_pull_remotes() -> None:
     rows = [
         dataset("a", records=1, remotes=(hospital(),)),
         dataset("b", records=1, remotes=(hospital("diverged", 1, 1),)),
@@ -133,7 +133,7 @@ def test_health_follows_where_it_comes_from() -> None:
     assert list(dataset_healths(rows, JobBook()).values()) == [Health.stale, Health.diverged, Health.current]
 
 
-# --- What jobs say ---
+# --- Jobs ---
 
 
 def job(kind: str, result: dict[str, object] | None = None, **more: object) -> Job:
@@ -142,7 +142,7 @@ def job(kind: str, result: dict[str, object] | None = None, **more: object) -> J
     return Job("1", kind, "visits", "did:odf:visits", result=text, **{**known, **more})  # type: ignore[arg-type]
 
 
-def test_what_jobs_that_share_did() -> None:
+def test_outcomes_of_jobs_with_remotes() -> None:
     pushed = {"status": "updated", "url": BACKUP, "blocks": 12, "bytes": 34_100_000, "objects": 5}
     assert job_outcome(job("push", pushed)) == ("pushed 12 blocks, 34.1 MB to backup/visits", "good")
     assert (
@@ -165,7 +165,7 @@ def test_what_jobs_that_share_did() -> None:
     assert job_outcome(job("search", {"datasets": [], "problems": [{"repository": "lake"}]}))[1] == "warn"
     assert job_outcome(job("compare", {}))[0] == "there is nothing to look at"
     glyphs = [job_glyph(job("compare", {"seen": found, "problems": problem}))[0] for found in (seen, [])]
-    assert glyphs == ["✓", "↯"]  # what nobody answered is no success
+    assert glyphs == ["✓", "↯"]  # no remote was compared
     running = job("push", state=JobState.running, progress=Progress("compare", files=8, total_files=10))
     assert "8 of 10 blocks" in progress_text(running, JobRates(), 80)
 

@@ -1,4 +1,4 @@
-"""SharingController: push, compare, settle diverged histories, manage repositories, pull from an address."""
+"""SharingController: push, compare, diverged histories, repositories, pulls from new addresses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from odf_tui.widgets.choice_list import Choice
 
 MAX_BRANCH_BLOCKS: Final = 6
-"""Blocks of ours that are drawn one by one."""
+"""Greatest number of local blocks that are drawn."""
 _HASH_LENGTH: Final = 8
 _SUMMARY_WIDTH: Final = 20
 _LABEL_WIDTH: Final = 36
@@ -39,7 +39,7 @@ _TYPED_ADDRESS: Final = "typed"
 _REPOSITORY: Final = "in "
 Lines = list[list[Span]]
 _Answer = tuple[str, tuple[str, ...], str]
-"""The result of a decision, its keys, and what it does."""
+"""An answer of a decision: result of the dialog, keys, label."""
 _THEIRS: Final[_Answer] = ("theirs", ("t",), "theirs")
 _OURS: Final[_Answer] = ("ours", ("o",), "ours")
 _BOTH: Final[_Answer] = ("both", ("b",), "both")
@@ -48,7 +48,7 @@ _LEAVE: Final[_Answer] = ("leave", ("escape",), "leaves it")
 
 
 class SharingController(Controller):
-    """Pushes and compares datasets, settles diverged histories, and pulls new datasets from repositories."""
+    """Pushes and compares datasets, resolves diverged histories, and pulls new datasets from repositories."""
 
     # --- Compare ---
 
@@ -161,7 +161,7 @@ class SharingController(Controller):
             self.host.start(self._resolve_divergence_of_job(row, job))
 
     async def _resolve_divergence_of_job(self, row: DatasetRow, job: Job) -> None:
-        """Settle the divergence that made a job fail. The remote is that of its request."""
+        """Resolve the divergence that made a job fail, with the remote of its request."""
         request = await asyncio.to_thread(self.gateway.request_of_job, job)
         url = getattr(request, "url", None)
         remote = next((each for each in row.remotes if each.url == url), None)
@@ -170,6 +170,10 @@ class SharingController(Controller):
         await self._resolve_divergence(row, remote)
 
     async def _resolve_divergence(self, row: DatasetRow, remote: Remote | None = None) -> None:
+        """Compare the histories of a dataset and a remote, and run the action that the user selects.
+
+        Without a remote, the user selects one. A relation other than ``diverged`` is compared again first.
+        """
         if remote is None:
             title = f"{row.name} and which remote?"
             remotes = diverged_remotes(row.remotes) or row.remotes
@@ -210,6 +214,7 @@ class SharingController(Controller):
         raise NotFound(f"nothing was found at {remote.label}")
 
     async def _choose_history(self, row: DatasetRow, remote: Remote) -> str:
+        """Return the selected action: ``theirs``, ``ours``, ``both``, ``again`` or ``leave``."""
         from odf_tui.widgets.dialogs import DecisionDialog
 
         branches = await asyncio.to_thread(self.gateway.branches, row.id, remote.common, MAX_BRANCH_BLOCKS)
@@ -219,7 +224,7 @@ class SharingController(Controller):
         return await self.host.ask(DecisionDialog("Two histories", lines, answers)) or "leave"
 
     async def _pull_missing(self, row: DatasetRow, remote: Remote) -> None:
-        """Pull the blocks that only the remote has, after confirmation. It may be no pull remote."""
+        """Pull the blocks that only the remote has, after confirmation. It may be a push remote."""
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = (f"The two did not go apart: {remote.label}", "just has more.")
@@ -228,6 +233,7 @@ class SharingController(Controller):
             self.jobs.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
 
     async def _pull_theirs(self, row: DatasetRow, remote: Remote) -> None:
+        """Replace the local history by that of the remote, after confirmation."""
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = [
@@ -242,6 +248,7 @@ class SharingController(Controller):
         self.jobs.submit([(request, row.name)], f", the history of {remote.label}{remark}")
 
     async def _push_ours(self, row: DatasetRow, remote: Remote) -> None:
+        """Replace the history of the remote by the local one, after the name was typed."""
         from odf_tui.widgets.dialogs import TypedConfirmation
 
         title, placeholder = f"Push over {remote.label}?", f"type {row.name} to push over it"
@@ -254,20 +261,22 @@ class SharingController(Controller):
             self.host.notice(f"{remote.label} stays as it is", "warn")
 
     async def _store_both(self, row: DatasetRow, remote: Remote) -> None:
-        """Push our history to another address; pull that of the remote only if the push succeeded."""
+        """Push the local history to another address, then pull that of the remote. A failed push prevents the
+        pull.
+        """
         address = await self._choose_push_address(row, f"Keep our {row.name} at", without=remote.url)
         if address is None:
             return
         request = Push(dataset=row.id, url=address.url)
         await self.jobs.outcome(request, row.name, f"Pushing ours to {address.name}")
-        if all(each.url != address.url for each in row.remotes):  # the copy there must not change
+        if all(each.url != address.url for each in row.remotes):  # later pushes must not change the copy
             await asyncio.to_thread(self.gateway.detach, row.id, address.url)
         self._force_pull(row, remote, f"; ours is kept at {address.name}")
 
     # --- Repositories ---
 
     def browse(self) -> None:
-        """Choose a repository or an address, and pull datasets from there."""
+        """Pull datasets from a repository or an address that the user selects."""
         self.host.start(self._browse())
 
     async def _browse(self) -> None:
@@ -294,7 +303,7 @@ class SharingController(Controller):
                     return
 
     async def _choose_datasets(self, names: list[str]) -> list[RemoteDataset] | None:
-        """Return the datasets that the user chooses in these repositories."""
+        """Return the datasets that the user selects in some repositories; None if the browser was closed."""
         from odf_tui.features.sharing.repository_browser import RepositoryBrowser
 
         title = f"Datasets of {names[0]}" if len(names) == 1 else "Datasets of all repositories"
@@ -340,7 +349,7 @@ class SharingController(Controller):
     # --- Pull of new datasets ---
 
     async def _pull_from_address(self, repositories: Sequence[NamedUrl]) -> bool:
-        """Pull from a typed address, under a typed name. Returns whether a job was submitted."""
+        """Pull a dataset from a typed address. Return whether a job was submitted."""
         from odf_tui.widgets.dialogs import PromptDialog
 
         remark = "repository/name, or a URL: file:, http:, odf+https:, s3:, ipfs:"
@@ -360,14 +369,14 @@ class SharingController(Controller):
         return bool(name)
 
     async def _choose_name(self, name: str, url: str) -> str | None:
-        """Return a name for a new dataset; ``name`` is proposed. None if cancelled."""
+        """Return a valid unused name for a new dataset; ``name`` is proposed. None if cancelled."""
         from odf_tui.widgets.dialogs import PromptDialog, name_check
 
         check = name_check([row.name for row in self.state.datasets])
         return await self.host.ask(PromptDialog("Name of the dataset here", name, printable(url), check))
 
     async def _pull_chosen(self, chosen: Sequence[RemoteDataset]) -> None:
-        """Pull datasets of repositories. Those that are not in the workspace get a name first."""
+        """Pull datasets of repositories. New ones get their name; the user is asked if it is taken."""
         from odf_tui.widgets.dialogs import name_check
 
         requests: list[tuple[Request, str]] = []
@@ -391,7 +400,7 @@ class SharingController(Controller):
 
 
 def _first_pull(url: str, name: str) -> tuple[Pull, str]:
-    """Return the request that pulls a dataset into the workspace for the first time, and its name."""
+    """Return the first pull request of a new dataset, and its name."""
     return Pull(dataset=url, url=url, alias=name), name
 
 
@@ -422,10 +431,12 @@ def repository_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
 
 
 def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
-    """The dataset that a URL or ``repository/name`` means; its name is empty where the URL says none.
+    """Return the dataset that a URL or ``repository/name`` refers to.
+
+    The name is empty if the URL contains none.
 
     Raises:
-        OdfError: it is neither, or there is no such repository.
+        OdfError: the text is neither, or there is no such repository.
     """
     ref = parse_ref_remote(text)
     if isinstance(ref, DatasetUrl):
@@ -443,12 +454,17 @@ def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
 
 
 def address_in_repository(repository: NamedUrl, dataset: str) -> NamedUrl:
-    """Where a dataset is, or would be, in a repository; its name is ``repository/name``."""
+    """Return ``repository/name`` and the URL of a dataset in a repository."""
     return NamedUrl(f"{repository.name}/{dataset}", f"{repository.url}{quote(dataset)}/")
 
 
 def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Callable[[str], str]:
-    """What is wrong with an address that was typed."""
+    """Return a function that checks a typed address: it returns an error message, or an empty text.
+
+    Args:
+        repositories: the repositories by which an address may begin.
+        to_push: whether the address must be writable.
+    """
 
     def check(text: str) -> str:
         try:
@@ -463,7 +479,7 @@ def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Cal
 
 
 def check_repository_url(text: str) -> str:
-    """What is wrong with the URL of a repository."""
+    """Return why the URL of a repository is invalid; empty if it is valid."""
     try:
         normalize_url(text)
     except OdfError as error:
@@ -472,7 +488,7 @@ def check_repository_url(text: str) -> str:
 
 
 def repository_name_validator(repositories: Sequence[NamedUrl]) -> Callable[[str], str]:
-    """What is wrong with the name of a new repository."""
+    """Return a function that checks the name of a new repository, as :func:`address_validator` does."""
     taken = {each.name.lower() for each in repositories}
 
     def check(text: str) -> str:
@@ -487,7 +503,7 @@ def repository_name_validator(repositories: Sequence[NamedUrl]) -> Callable[[str
 
 
 def _leave_verb(number: int) -> str:
-    """What so many blocks do."""
+    """Return the verb for a number of blocks."""
     return "leaves" if number == 1 else "leave"
 
 
@@ -499,11 +515,14 @@ def divergence_lines(
     *,
     writable: bool,
 ) -> Lines:
-    """What happened, the drawing, and what can be done about it.
+    """Return lines that describe two diverged histories: title, drawing and possible actions.
 
     Args:
-        downstream: names of datasets that are made of this one.
-        writable: whether ours can be pushed over theirs.
+        row: the dataset.
+        remote: the remote that diverged.
+        branches: the local blocks after the newest shared block.
+        downstream: names of the downstream datasets.
+        writable: whether the remote can be pushed to.
     """
     label = printable(ellipsize_middle(remote.label, _LABEL_WIDTH))
     compared = f", looked at {format_time(remote.at)}" if remote.at else ""
@@ -524,7 +543,7 @@ def divergence_lines(
 
 
 def _branch_lines(remote: Remote, branches: DivergedBranches) -> Lines:
-    """Our blocks, their head and how many lie below it, and where they part."""
+    """Draw the local blocks, the head of the remote, and the newest shared block."""
     lines: Lines = []
     for at, line in enumerate(branches.ours):
         head = "  ours" if not at else ""
@@ -564,7 +583,7 @@ def _block_spans(line: BlockSummary) -> list[Span]:
 
 
 def force_push_lines(row: DatasetRow, remote: Remote) -> Lines:
-    """Return the consequences of a forced push: lost blocks, new blocks, and who is affected."""
+    """Return lines that describe a forced push: blocks that are lost, new blocks, and who is affected."""
     return [
         [(" The history there is not the one of ", ""), (printable(row.name), "strong"), (" here.", "")],
         [],

@@ -1,4 +1,4 @@
-"""Browses the datasets of repositories, and marks those to pull."""
+"""RepositoryBrowser, a dialog that lists the datasets of repositories and selects those to pull."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _HASH_WIDTH: Final = 48
 
 
 class RemoteDataset(msgspec.Struct, frozen=True):
-    """A dataset elsewhere, as its repository tells of it.
+    """A dataset of a repository, as the repository describes it.
 
     Attributes:
-        local: the one in this workspace that is the same.
-        local_relation: how that stands to it, in a few words; empty: it is not here.
-        search_text: what it is found by, in small letters.
+        local: the same dataset in the workspace; None if it is not there.
+        local_relation: relation of the two in a few words; empty without ``local``.
+        search_text: the text that the filter searches, in lower case.
     """
 
     name: str
@@ -66,14 +66,21 @@ class RemoteDataset(msgspec.Struct, frozen=True):
 
 
 class SearchListing(msgspec.Struct, frozen=True):
-    """What a search found, and which repositories could not be asked: name and reason."""
+    """The datasets that a search found, and the repositories that failed.
+
+    Attributes:
+        found: the datasets.
+        problems: name of the repository and message, for each that failed.
+    """
 
     found: Sequence[RemoteDataset] = ()
     problems: Sequence[tuple[str, str]] = ()
 
 
 def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> SearchListing:
-    """Return what a search found. Datasets without a name or URL are left out.
+    """Match the datasets of a search with those of the workspace: by id, URL or head.
+
+    Datasets without a name or URL are left out.
 
     Args:
         result: the result of the search.
@@ -132,13 +139,13 @@ def _match_dataset(found: RemoteDataset, row: DatasetRow | None) -> RemoteDatase
 
 
 def filter_by_words(found: Sequence[RemoteDataset], text: str) -> list[RemoteDataset]:
-    """Those that have all of some words in them."""
+    """Return the datasets that contain all words of a text."""
     words = text.lower().split()
     return [each for each in found if all(word in each.search_text for word in words)]
 
 
 def remote_dataset_lines(found: RemoteDataset) -> list[list[Span]]:
-    """What there is to say of one: some lines, the most important first."""
+    """Return lines that describe a dataset, the most important first."""
     facts = [
         found.kind.lower(),
         "" if found.records is None else f"{format_count(found.records)} rows",
@@ -169,12 +176,13 @@ _PROBLEM_LINES: Final = 3
 
 
 class RemoteDatasetList(LineView):
-    """The datasets that were found, those that are marked with a sign.
+    """A list of datasets of repositories. Datasets can be marked.
 
     Attributes:
-        shown: those that fit what was typed.
-        marked: URLs.
-        shows_repository: whether they are of several repositories.
+        shown: the datasets that pass the filter.
+        marked: URLs of the marked datasets.
+        shows_repository: whether a column shows the repository.
+        empty_lines: the lines of an empty list.
     """
 
     headed = True
@@ -188,7 +196,7 @@ class RemoteDatasetList(LineView):
         self.empty_lines: Sequence[Sequence[Span]] = ()
 
     def set_datasets(self, shown: Sequence[RemoteDataset], empty_lines: Sequence[Sequence[Span]]) -> None:
-        """Shows these, or why there are none; the cursor stays on what it was on."""
+        """Replace the datasets. The cursor stays on its dataset."""
         before = self.selected
         self.shown, self.empty_lines = shown, empty_lines
         self.cursor = next((at for at, each in enumerate(shown) if before and each.url == before.url), 0)
@@ -198,22 +206,22 @@ class RemoteDatasetList(LineView):
 
     @property
     def selected(self) -> RemoteDataset | None:
-        """The one under the cursor."""
+        """The dataset under the cursor; None if the list is empty."""
         return self.shown[self.cursor] if self.cursor < len(self.shown) else None
 
     def toggle_mark(self) -> None:
-        """Marks the one under the cursor, or takes that back."""
+        """Mark the dataset under the cursor, or remove its mark."""
         if (found := self.selected) is not None:
             self.marked ^= {found.url}
             self.refresh_line(self.cursor + 1)
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of datasets."""
         return len(self.shown)
 
     @property
     def _widths(self) -> tuple[int, int, int]:
-        """Cells for the name, the repository, and how it stands."""
+        """Widths in cells of the columns for the name, the repository and the local relation."""
         repository = (
             _REPOSITORY_WIDTH if self.shows_repository and self.room.width >= _MIN_REPOSITORY_ROOM else 0
         )
@@ -221,14 +229,14 @@ class RemoteDatasetList(LineView):
         return name, repository, _RELATION_WIDTH
 
     def header(self) -> Sequence[Span]:
-        """The names of the columns."""
+        """Return the names of the columns."""
         name, repository, here = self._widths
         amounts = f"{right('rows', _ROWS_WIDTH)}{right('size', _SIZE_WIDTH)}"
         text = f"    {fit_width('name', name)}{amounts}  {fit_width('here', here)}"
         return [(text + (f"  {fit_width('repository', repository)}" if repository else ""), "head")]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A dataset."""
+        """Return the line of a dataset."""
         found = self.shown[index]
         name, repository, here = self._widths
         rows = "" if found.records is None else format_count_short(found.records)
@@ -248,19 +256,19 @@ class RemoteDatasetList(LineView):
         ]
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Why there are none."""
+        """Return the lines of an empty list."""
         return self.empty_lines
 
 
 class RepositoryBrowser(Dialog[list[RemoteDataset]]):
-    """Shows what repositories have, each as soon as it has answered; ends with the datasets that are wanted.
+    """Lists the datasets of repositories as soon as each answers. The result is those to pull.
 
     Args:
-        title: which repositories.
-        book: learns of the jobs.
-        rows: the datasets that are here.
-        search: makes a job that searches for each repository; returns their ids, by the repositories' names.
-        cancel: stops a job.
+        title: title of the dialog.
+        book: the jobs.
+        rows: the datasets of the workspace.
+        search: submits a search job for each repository; returns the ids of the jobs by repository.
+        cancel: cancels a job.
     """
 
     AUTO_FOCUS = "Input"
@@ -278,7 +286,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
     ]
 
     class Listed(Message):
-        """A repository was asked, or could not be; that is a problem then."""
+        """A search ended: its datasets, or its problem."""
 
         def __init__(self, repository: str, listing: SearchListing) -> None:
             super().__init__()
@@ -296,13 +304,13 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         self._title, self._book, self._rows = title, book, rows
         self._search, self._cancel = search, cancel
         self._submitting = False
-        self._jobs: dict[str, str] = {}  # those that have not ended, by the names of repositories
+        self._jobs: dict[str, str] = {}  # ids of the running jobs, by repository
         self._listings: dict[str, SearchListing] = {}
         self._found: list[RemoteDataset] = []
         self._list = RemoteDatasetList()
 
     def compose(self) -> ComposeResult:
-        """A line to type in, the list, what is known of one, and how the search goes."""
+        """Create the filter, the list, the details of a dataset and the state of the search."""
         with Vertical(classes="dialog browser") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("⏎ pulls · + marks · ^r again · ^g stops · esc back")
@@ -314,7 +322,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
             yield WrappedLines(id="searching")
 
     def on_mount(self) -> None:
-        """Asks."""
+        """Start the search."""
         self.set_interval(_POLL_SECONDS, self._poll_jobs)
         self.set_interval(1.0, self._update_status)
         self.action_search()
@@ -322,7 +330,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
     # --- The search ---
 
     def action_search(self) -> None:
-        """Asks the repositories, unless they are being asked."""
+        """Search the repositories, unless a search runs."""
         if self._submitting or self._jobs:
             return
         self._submitting = True
@@ -340,7 +348,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         self.run_worker(search(), group="search")
 
     def _poll_jobs(self) -> None:
-        """Takes in what has ended."""
+        """Read the results of the jobs that ended."""
         for name, id in list(self._jobs.items()):
             job = self._book.jobs.get(id)
             if job is not None and job.state.final:
@@ -367,7 +375,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
 
     @on(Listed)
     def _show_listing(self, message: Listed) -> None:
-        """Shows what was found, and what was not asked."""
+        """Show the datasets and problems of a repository."""
         self._listings[message.repository] = message.listing
         self._found = [each for listing in self._listings.values() for each in listing.found]
         self._list.shows_repository = len({each.repository for each in self._found}) > 1
@@ -385,7 +393,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         return [] if self._jobs or self._submitting else [[(" no datasets were found", "muted")]]
 
     def _update_status(self) -> None:
-        """How many there are, which repositories are asked, and which could not be."""
+        """Show the number of datasets, the running searches and the problems."""
         lines = [*self._status_lines(), *self._problem_lines()]
         view = self.query_one("#searching", WrappedLines)
         if lines != view.given:
@@ -417,10 +425,10 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
             lines.append([(f" and {format_count(len(found) - _PROBLEM_LINES)} more cannot be asked", "bad")])
         return lines
 
-    # --- What is done ---
+    # --- Actions ---
 
     def on_input_changed(self) -> None:
-        """Narrows the list."""
+        """Filter the list."""
         self._apply_filter()
 
     @on(LineView.Moved, "#found")
@@ -431,21 +439,22 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         )
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Choose the dataset that was double-clicked."""
         self.action_choose()
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self._list.move(move)
 
     def action_mark(self) -> None:
-        """Marks, and goes on to the next."""
+        """Toggle the mark of a dataset, and move to the next."""
         self._list.toggle_mark()
         self._list.move("down")
         self._update_status()
 
     def action_choose(self) -> None:
-        """Those that are marked, else the one under the cursor; after what was typed before."""
+        """Close the dialog with the marked datasets, else with the one under the cursor."""
+        # Typed keys that are still queued for the input change the list first.
         line = self.query_one(Input)
         line.call_later(self.call_later, self._choose)
 
@@ -455,12 +464,12 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
             self._end(marked or [self._list.selected])  # type: ignore[list-item]
 
     def action_cancel(self) -> None:
-        """Stops asking; what was found before stays."""
+        """Cancel the running searches. Datasets that were found stay."""
         for job in self._jobs.values():
             self.app.run_worker(self._cancel(job), group="commands")
 
     def action_close(self) -> None:
-        """Back; nobody waits for what is being asked."""
+        """Close the dialog without a result."""
         self._end(None)
 
     def _end(self, found: list[RemoteDataset] | None) -> None:
