@@ -1,4 +1,4 @@
-"""Entry point: opens the workstation or runs a verb, and imports no more than that needs."""
+"""Entry point: opens the workstation or runs a verb, and imports only what that requires."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def run(folder: Path) -> None:
-    """Shows the workspace of a folder until the person leaves; jobs and worker go on then.
+    """Show a workspace until the user quits. Jobs and the worker continue.
 
     Raises:
-        UsageError: the terminal cannot show it.
-        Unsupported: the workspace was made by a newer version of this program.
+        UsageError: the terminal does not support the workstation.
+        Unsupported: the workspace was created by a newer version of this program.
     """
     from odf_tui.theming import terminal
 
     terminal.require_capable_terminal()
     terminal.configure_environment()
-    gc.disable()  # until the first paint: nothing of what is made before it goes away
+    gc.disable()  # until the first paint: the objects created until then stay
 
     from odf_tui.state import saved_session
     from odf_tui.state.app_state import EarlyRead
@@ -40,31 +40,33 @@ def run(folder: Path) -> None:
         early: EarlyReads
         if (known := saved_session.load_snapshot(folder)) is not None:
             snapshot, current = known
-            source = cast("Gateway", DeferredGateway(folder, snapshot.ui))
+            gateway = cast("Gateway", DeferredGateway(folder, snapshot.ui))
             early = Future()
             early.set_result(EarlyRead(snapshot.rows, snapshot.jobs, snapshot.last_seq, outdated=not current))
         else:
-            source = _source(folder)
-            # Read while Textual is being imported.
-            early = pool.submit(lambda: EarlyRead(source.datasets(), *source.jobs()))
+            gateway = _open_gateway(folder)
+            # Datasets and jobs are read while Textual is imported.
+            early = pool.submit(lambda: EarlyRead(gateway.datasets(), *gateway.jobs()))
 
         from odf_tui.app import Workstation
 
-        app = Workstation(source, early, _painted)
+        app = Workstation(gateway, early, _resume_gc)
         app.run()
     if app.farewell:
         sys.stdout.write(app.farewell + "\n")
         sys.stdout.flush()
     if app.return_code:
         sys.exit(app.return_code)
-    source.save_snapshot()
+    gateway.save_snapshot()
 
 
 class DeferredGateway:
-    """A source whose engine is loaded when something is first asked of it that is not known already.
+    """A gateway that loads the engine when it is first used.
 
     Attributes:
-        folder, ui, theme, settings_problem: see :class:`odf_tui.gateway.protocol.Gateway`.
+        folder, ui, theme, settings_problem: see :class:`odf_tui.gateway.protocol.Gateway`. They are
+            available
+            without the engine.
     """
 
     def __init__(self, folder: Path, ui: UiConfig) -> None:
@@ -75,70 +77,77 @@ class DeferredGateway:
         self.theme = saved_session.effective_theme(saved_session.load_layout(folder), ui.theme)
         self.settings_problem = ""
         self._lock = threading.Lock()
-        self._found: Gateway | None = None
+        self._gateway: Gateway | None = None
 
-    def _source(self) -> Gateway:
+    def _load_gateway(self) -> Gateway:
         with self._lock:
-            if self._found is None:
-                self._found = _source(self.folder)
-            return self._found
+            if self._gateway is None:
+                self._gateway = _open_gateway(self.folder)
+            return self._gateway
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._source(), name)
+        return getattr(self._load_gateway(), name)
 
     async def connect(self) -> WorkerLink:
-        """Attaches to the worker; the engine is loaded beside the event loop."""
-        source = await asyncio.to_thread(self._source)
-        return await source.connect()
+        """Connect to the worker. The engine is loaded in a thread."""
+        gateway = await asyncio.to_thread(self._load_gateway)
+        return await gateway.connect()
 
 
-def _source(folder: Path) -> Gateway:
+def _open_gateway(folder: Path) -> Gateway:
     from odf_engine.workspace.workspace import Workspace
     from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 
     return WorkspaceGateway(Workspace.find(explicit=folder))
 
 
-def _painted() -> None:
-    """The collector works again, and leaves alone what stays: looking through that takes 50 ms each time."""
+def _resume_gc() -> None:
+    """Enable garbage collection after the first paint.
+
+    All objects so far are exempt: they stay, and a collection of them takes 50 ms.
+    """
     gc.freeze()
     gc.enable()
 
 
 def main() -> NoReturn:
-    """Entry point of the ``odf`` command."""
+    """Run the ``odf`` command."""
     escape_standard_streams()
     try:
-        if len(sys.argv) > 1 or "_ODF_COMPLETE" in os.environ:  # the latter: a shell completes
+        if len(sys.argv) > 1 or "_ODF_COMPLETE" in os.environ:  # the latter: completion in a shell
             _run_verb()
         else:
             open_workstation(None)
     except OdfError as error:
-        _fail(error)
+        _print_error(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output went away, as `head` does: not worth a word.
+        # The reader of the output closed it, as `head` does. This is no error.
         sys.stderr.close()
         sys.exit(1)
     except OSError as error:
-        # What no part of the program has made a sentence of: most often the disk, full or read-only.
-        _fail(OdfError(error.strerror or str(error), where=error.filename and str(error.filename)))
+        # Mostly a full or read-only disk.
+        _print_error(OdfError(error.strerror or str(error), where=error.filename and str(error.filename)))
         sys.exit(1)
     sys.exit(0)
 
 
 def open_workstation(folder: Path | None) -> None:
-    """Opens the workstation on a workspace: that of ``folder``, else of the environment or where we are."""
-    gc.disable()  # until the first paint: what is loaded until then stays
+    """Open the workstation.
+
+    Args:
+        folder: the workspace; None: that of the environment, else of the current directory.
+    """
+    gc.disable()  # until the first paint: the objects created until then stay
     from odf_engine.workspace.discovery import workspace_folder
 
     run(workspace_folder(Path.cwd(), folder))
 
 
 def _run_verb() -> None:
-    # Not at the top: the workstation should not wait for a library that only verbs need.
+    # Imported here for a fast start of the workstation, which does not use it.
     import click
 
     from odf_tui.cli.output import OpenWorkstation
@@ -157,8 +166,8 @@ def _run_verb() -> None:
         open_workstation(result.folder)
 
 
-def _fail(error: OdfError) -> None:
-    """Shows an error: one line says what and where, one what to do."""
+def _print_error(error: OdfError) -> None:
+    """Print the message of an error, and its hint on a second line."""
     rule = f" (rule {error.rule})" if isinstance(error, ChainRuleViolated) else ""
     sys.stderr.write(f"error: {error}{rule}\n")
     if error.hint:

@@ -1,4 +1,4 @@
-"""Action, the guards that say when it is available, KeyMap, and key names for display."""
+"""Action, the guards that decide whether it is available, KeyMap, and display names of keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,22 @@ ANYWHERE: Final = "anywhere"
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What guards look at."""
+    """The state that guards depend on.
+
+    Attributes:
+        pane: the focused pane.
+        dataset: the selected dataset.
+        dataset_job: its active job.
+        block, job: the selected block and job.
+        has_rows: whether the pane of rows shows rows.
+        datasets: number of datasets.
+        pullable: number of datasets that can be pulled.
+        remotes: number of datasets with remotes.
+        worker: the state of the connection: ``starting``, ``connected`` or ``gone``.
+        up: what escape would leave: ``filter``, ``zoom`` or ``pane``; empty for nothing.
+        findings: whether a verification found problems in the blocks that are shown.
+        trail: whether a link was followed.
+    """
 
     pane: str = "datasets"
     dataset: DatasetRow | None = None
@@ -26,26 +41,27 @@ class Situation(msgspec.Struct, frozen=True):
     has_rows: bool = False
     datasets: int = 0
     pullable: int = 0
-    remotes: int = 0  # how many datasets come from somewhere else, or go there
-    worker: str = "connected"  # starting, connected, gone
-    up: str = ""  # what escape would leave: a filter, the zoom, a pane
-    findings: bool = False  # whether a verification found something on the blocks that are shown
-    trail: bool = False  # whether a link was followed from somewhere
+    remotes: int = 0
+    worker: str = "connected"
+    up: str = ""
+    findings: bool = False
+    trail: bool = False
 
 
 Guard = Callable[[Situation], str | None]
 
 
 class Action(msgspec.Struct, frozen=True):
-    """Something a person can do.
+    """An action of the user.
 
     Attributes:
-        keys: as Textual names them, the one to show first.
-        scope: a pane, or anywhere.
-        title: what it does, for help and palette.
-        hint: one word for the line of hints; empty: it is not shown there.
-        guard: why it makes no sense now, or None when it does.
-        listed: whether help and palette name it (moving about is one line there).
+        id: its id. The keys.yaml of users refers to it: ids are not renamed.
+        keys: its keys as Textual names them; the first is shown.
+        title: its description in help and palette.
+        scope: a pane, or ``anywhere``.
+        hint: one word for the line of hints; empty: it has no hint.
+        guard: returns why the action is not available now, or None if it is.
+        listed: whether help and palette list it. Cursor movements are not listed.
     """
 
     id: str
@@ -57,7 +73,8 @@ class Action(msgspec.Struct, frozen=True):
     listed: bool = True
 
 
-def dataset_selected(situation: Situation) -> str | None:
+def require_dataset(situation: Situation) -> str | None:
+    """Guard: a dataset of the workspace is selected."""
     if situation.dataset is None:
         return "no dataset is selected"
     if situation.dataset.missing:
@@ -65,15 +82,17 @@ def dataset_selected(situation: Situation) -> str | None:
     return None
 
 
-def dataset_readable(situation: Situation) -> str | None:
-    if (why := dataset_selected(situation)) or situation.dataset is None:
-        return why
+def require_readable_dataset(situation: Situation) -> str | None:
+    """Guard: a dataset with a readable chain is selected."""
+    if (refusal := require_dataset(situation)) or situation.dataset is None:
+        return refusal
     return (
         f"{situation.dataset.name} is damaged: v tells what is wrong" if situation.dataset.problem else None
     )
 
 
 def requires(name: str, missing: str) -> Guard:
+    """Return a guard that requires a true field of :class:`Situation`; ``missing`` is its message."""
     return lambda situation: None if getattr(situation, name) else missing
 
 
@@ -83,13 +102,13 @@ _KEY_NAMES: Final = {
     "up": "↑", "down": "↓", "left": "←", "right": "→", "home": "home", "end": "end",
 }  # fmt: skip
 _URGENT: Final = ("restart", "begin_anew", "cancel")
-_LESS: Final = ("add", "edit", "sql", "zoom", "quit")
+_MINOR: Final = ("add", "edit", "sql", "zoom", "quit")
 LAST: Final = ("palette", "help")
-"""The actions whose hints come last, and are always there."""
+"""The actions whose hints are last, and always shown."""
 
 
 def key_name(key: str) -> str:
-    """A key as people write it."""
+    """Return the display name of a key."""
     from textual.keys import format_key
 
     if len(key) == 1:
@@ -98,7 +117,7 @@ def key_name(key: str) -> str:
 
 
 class Hint(NamedTuple):
-    """A key, a word for what it does, and the id of the action."""
+    """A key, a word for its action, and the id of the action."""
 
     key: str
     word: str
@@ -106,11 +125,11 @@ class Hint(NamedTuple):
 
 
 class KeyMap:
-    """All actions with their keys.
+    """All actions and their keys.
 
     Attributes:
         actions: the actions, in the order of the table.
-        by_id: the same by their ids.
+        by_id: the actions by id.
     """
 
     def __init__(self, actions: Sequence[Action]) -> None:
@@ -118,7 +137,7 @@ class KeyMap:
         self.by_id = {action.id: action for action in actions}
 
     def with_keys(self, keys: Mapping[str, Sequence[str]]) -> KeyMap:
-        """The same actions, some of them with other keys."""
+        """Return a copy with other keys, by id of the action."""
         return KeyMap(
             [
                 replace(action, keys=tuple(keys[action.id])) if action.id in keys else action
@@ -127,40 +146,40 @@ class KeyMap:
         )
 
     def all_keys(self) -> list[str]:
-        """Every key that means something somewhere."""
+        """Return all keys of all actions."""
         return list(dict.fromkeys(key for action in self.actions for key in action.keys))
 
     def find(self, key: str, pane: str) -> Action | None:
-        """What a key means in a pane: what it means there only, else what it means anywhere."""
+        """Return the action of a key in a pane. The pane's own actions precede those of all panes."""
         found = [action for action in self.actions if key in action.keys and action.scope in (pane, ANYWHERE)]
         return min(found, key=lambda action: action.scope == ANYWHERE, default=None)
 
-    def shown(self, action: str) -> str:
-        """The key of an action as people write it; empty when it has none."""
+    def display_key(self, action: str) -> str:
+        """Return the display name of the first key of an action; empty if it has none."""
         keys = self.by_id[action].keys
         return key_name(keys[0]) if keys else ""
 
     def key_in(self, action: Action, pane: str) -> str:
-        """The key that runs an action in a pane, as people write it; empty when none does."""
-        found = (key for key in action.keys if (meant := self.find(key, pane)) and meant.id == action.id)
+        """Return the display name of the key that runs an action in a pane; empty if none does."""
+        found = (key for key in action.keys if (other := self.find(key, pane)) and other.id == action.id)
         return key_name(key) if (key := next(found, "")) else ""
 
-    def reachable(self, pane: str) -> list[Action]:
-        """The listed actions that a pane has, its own first, in the order of the table."""
+    def actions_in(self, pane: str) -> list[Action]:
+        """Return the listed actions of a pane, the pane's own first, in the order of the table."""
         found = [action for action in self.actions if action.listed and action.scope in (pane, ANYWHERE)]
         return sorted(found, key=lambda action: action.scope == ANYWHERE)
 
-    def valid(self, situation: Situation) -> list[Action]:
-        """The listed actions that make sense now, those of the focused pane first."""
-        return [action for action in self.reachable(situation.pane) if action.guard(situation) is None]
+    def available_actions(self, situation: Situation) -> list[Action]:
+        """Return the listed actions that are available now, those of the focused pane first."""
+        return [action for action in self.actions_in(situation.pane) if action.guard(situation) is None]
 
     def hints(self, situation: Situation) -> list[Hint]:
-        """Hints for the line below, the most important first; those of :data:`LAST` last."""
+        """Return the hints of available actions, the most important first; those of :data:`LAST` last."""
         found = [
             Hint(key, action.hint, action.id)
-            for action in self.valid(situation)
+            for action in self.available_actions(situation)
             if action.hint and (key := self.key_in(action, situation.pane))
         ]
-        order = {name: at for at, name in enumerate((*_URGENT, "", *_LESS, *LAST))}
-        usual = order[""]
-        return sorted(found, key=lambda hint: order.get(hint.action, usual))
+        ranks = {name: at for at, name in enumerate((*_URGENT, "", *_MINOR, *LAST))}
+        default = ranks[""]
+        return sorted(found, key=lambda hint: ranks.get(hint.action, default))

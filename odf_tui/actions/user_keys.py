@@ -1,4 +1,4 @@
-"""Keys that a user has changed, for a workspace or in keys.yaml; normalised and checked for clashes."""
+"""Keys changed by the user, in the workspace or in keys.yaml: normalised and checked for clashes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from odf_engine.storage.atomic_files import read_small_file
 from odf_tui.actions.model import ANYWHERE, KeyMap, key_name
 from odf_tui.actions.table import DEFAULT_KEYMAP
 
-Wanted = Mapping[str, str | Sequence[str]]
+KeyOverrides = Mapping[str, str | Sequence[str]]
 
-_SIGNS: Final = frozenset(map(_character_to_key, string.ascii_letters + string.digits + string.punctuation))
-_NAMED: Final = frozenset(
+_CHARACTER_KEYS: Final = frozenset(
+    map(_character_to_key, string.ascii_letters + string.digits + string.punctuation)
+)
+_NAMED_KEYS: Final = frozenset(
     {
         *("up", "down", "left", "right", "home", "end", "pageup", "pagedown"),
         *("tab", "shift+tab", "enter", "escape", "space", "f1"),
     }
 )
-PORTABLE_KEYS: Final = _SIGNS | _NAMED | {f"ctrl+{letter}" for letter in "cdfgloprsu"}
-"""The keys that every terminal passes on, also through SSH, tmux and screen."""
+PORTABLE_KEYS: Final = _CHARACTER_KEYS | _NAMED_KEYS | {f"ctrl+{letter}" for letter in "cdfgloprsu"}
+"""The keys that all terminals send, also through SSH, tmux and screen."""
 
-_OTHER_NAMES: Final = {
+_KEY_ALIASES: Final = {
     "esc": "escape", "return": "enter", "pgup": "pageup", "pgdn": "pagedown", "page_up": "pageup",
     "page_down": "pagedown",
 }  # fmt: skip
-_SWALLOWED: Final = {
+_UNUSABLE_KEYS: Final = {
     "ctrl+m": "terminals send it as enter",
     "ctrl+i": "terminals send it as tab",
     "ctrl+h": "terminals send it as backspace",
@@ -45,26 +47,26 @@ _SWALLOWED: Final = {
 
 
 def user_keys_path() -> Path:
-    """Where a person's keys for all workspaces are, if they have changed any."""
+    """Return the path of the user's keys for all workspaces. The file may not exist."""
     return user_folder() / "keys.yaml"
 
 
-def load(wanted: Wanted, file: Path | None = None) -> tuple[KeyMap, list[str]]:
-    """The keys to use, and what is wrong with those that were wanted.
+def load(overrides: KeyOverrides, file: Path | None = None) -> tuple[KeyMap, list[str]]:
+    """Return the keys in use, and the problems of the changed ones.
 
     Args:
-        wanted: of the workspace; they win over those of the file.
-        file: of the person, for all workspaces; it need not be there.
+        overrides: keys of the workspace, by id of the action. They precede those of the file.
+        file: a YAML file with keys for all workspaces. It may not exist.
     """
     problems: list[str] = []
-    everywhere = _read(file, problems) if file is not None else {}
-    merged = {**everywhere, **wanted}
+    user_overrides = _read_overrides(file, problems) if file is not None else {}
+    merged = {**user_overrides, **overrides}
     if not merged:
         return DEFAULT_KEYMAP, problems
-    return _changed(merged, problems), problems
+    return _apply_overrides(merged, problems), problems
 
 
-def _read(file: Path, problems: list[str]) -> dict[str, Any]:
+def _read_overrides(file: Path, problems: list[str]) -> dict[str, Any]:
     try:
         text = read_small_file(file).decode("utf-8")
     except FileNotFoundError:
@@ -72,12 +74,13 @@ def _read(file: Path, problems: list[str]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         problems.append(f"{file} cannot be read: {error}")
         return {}
-    import yaml  # not at the top: most people have no such file
+    import yaml  # imported here for a fast start: most users have no such file
 
     try:
         found = yaml.safe_load(text)
-        json.dumps(found, default=str, skipkeys=True, ensure_ascii=False).encode()  # escapes may be no text
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter: no date, nested too deeply
+        # Escapes may be invalid UTF-8.
+        json.dumps(found, default=str, skipkeys=True, ensure_ascii=False).encode()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also invalid dates and deep nesting
         problems.append(f"{file} is not valid YAML: {' '.join(str(error).split())}")
         return {}
     if found is None:
@@ -88,23 +91,23 @@ def _read(file: Path, problems: list[str]) -> dict[str, Any]:
     return {str(name): keys for name, keys in found.items()}
 
 
-def _changed(wanted: Mapping[str, Any], problems: list[str]) -> KeyMap:
+def _apply_overrides(overrides: Mapping[str, Any], problems: list[str]) -> KeyMap:
     keys: dict[str, list[str]] = {}
-    for name, value in wanted.items():
+    for name, value in overrides.items():
         if name not in DEFAULT_KEYMAP.by_id:
-            close = get_close_matches(name, DEFAULT_KEYMAP.by_id, n=1, cutoff=0.5)
-            problems.append(f"there is no action '{name}'" + (f": {close[0]}?" if close else ""))
+            similar = get_close_matches(name, DEFAULT_KEYMAP.by_id, n=1, cutoff=0.5)
+            problems.append(f"there is no action '{name}'" + (f": {similar[0]}?" if similar else ""))
             continue
-        found = [_key(text, name, problems) for text in _texts(value)]
-        good = list(dict.fromkeys(key for key in found if key))
-        if good or not found:
-            keys[name] = good
-    return _without_clashes(keys, problems)
+        found = [_parse_key(text, name, problems) for text in _split_keys(value)]
+        valid = list(dict.fromkeys(key for key in found if key))
+        if valid or not found:
+            keys[name] = valid
+    return _resolve_clashes(keys, problems)
 
 
-def _texts(value: Any) -> list[str]:
-    """The keys of an entry as texts; ``none`` is no key."""
-    if value is None or value is False:  # how YAML reads `none`'s relatives
+def _split_keys(value: Any) -> list[str]:
+    """Return the keys of an entry; empty for ``none``."""
+    if value is None or value is False:  # YAML reads `null` and `no` as these
         return []
     if isinstance(value, list | tuple):
         return [str(each) for each in value]
@@ -114,25 +117,25 @@ def _texts(value: Any) -> list[str]:
     return [text] if text == "," else [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _key(text: str, action: str, problems: list[str]) -> str | None:
-    """A key as Textual names it; None for one that would not arrive."""
+def _parse_key(text: str, action: str, problems: list[str]) -> str | None:
+    """Return the name of a key in Textual; None for one that terminals do not send."""
     key = normalize_key(text)
     if key in PORTABLE_KEYS:
         return key
-    if key in _SWALLOWED:
-        why = _SWALLOWED[key]
+    if key in _UNUSABLE_KEYS:
+        reason = _UNUSABLE_KEYS[key]
     elif key.startswith(("alt+", "meta+", "super+", "ctrl+", "shift+")):
-        why = "many terminals do not pass it on"
+        reason = "many terminals do not pass it on"
     elif key[:1] == "f" and key[1:].isdigit():
-        why = "terminals and desktops keep it for themselves"
+        reason = "terminals and desktops keep it for themselves"
     else:
-        why = "it is no key"
-    problems.append(f"{action}: {text} cannot be used, {why}")
+        reason = "it is no key"
+    problems.append(f"{action}: {text} cannot be used, {reason}")
     return None
 
 
 def normalize_key(text: str) -> str:
-    """A key, however it is written, as Textual names it: ``/``, ``^l``, ``C-l``, ``Ctrl+L``, ``esc``."""
+    """Return the name of a key in Textual for its notations: ``/``, ``^l``, ``C-l``, ``Ctrl+L``, ``esc``."""
     text = text.strip()
     if len(text) == 1:
         return _character_to_key(text)
@@ -141,29 +144,29 @@ def normalize_key(text: str) -> str:
     text = text.lower().replace(" ", "_")
     if text.startswith(("c-", "ctrl-")):
         text = "ctrl+" + text.partition("-")[2]
-    return _OTHER_NAMES.get(text, text)
+    return _KEY_ALIASES.get(text, text)
 
 
-def _without_clashes(keys: Mapping[str, list[str]], problems: list[str]) -> KeyMap:
-    """Two actions of a scope do not share a key: the one that was changed gives way."""
-    kept = {name: list(found) for name, found in keys.items()}
+def _resolve_clashes(keys: Mapping[str, list[str]], problems: list[str]) -> KeyMap:
+    """Remove changed keys that another action of the same scope uses."""
+    assigned = {name: list(found) for name, found in keys.items()}
     for name in keys:
         scope = DEFAULT_KEYMAP.by_id[name].scope
         for key in keys[name]:
             for other in DEFAULT_KEYMAP.actions:
-                if other.id == name or other.scope != scope or key not in kept.get(other.id, other.keys):
+                if other.id == name or other.scope != scope or key not in assigned.get(other.id, other.keys):
                     continue
-                kept[name].remove(key)
+                assigned[name].remove(key)
                 where = "" if scope == ANYWHERE else f" in the pane of {scope}"
                 problems.append(f"{name}: {key_name(key)} is the key of {other.id}{where}")
                 break
-        if keys[name] and not kept[name]:
-            del kept[name]  # the usual keys come back; they may be taken by now
+        if keys[name] and not assigned[name]:
+            del assigned[name]  # the default keys are used, except those that other actions use now
             taken = {
                 key
                 for other in DEFAULT_KEYMAP.actions
                 if other.id != name and other.scope == scope
-                for key in kept.get(other.id, other.keys)
+                for key in assigned.get(other.id, other.keys)
             }
-            kept[name] = [key for key in DEFAULT_KEYMAP.by_id[name].keys if key not in taken]
-    return DEFAULT_KEYMAP.with_keys(kept)
+            assigned[name] = [key for key in DEFAULT_KEYMAP.by_id[name].keys if key not in taken]
+    return DEFAULT_KEYMAP.with_keys(assigned)

@@ -82,7 +82,7 @@ class KeysDialog(Dialog[str]):
 
     def _lines(self, text: str) -> Iterator[Choice]:
         groups: dict[str, list[Choice]] = {}
-        for action in self._keys.reachable(self._situation.pane):
+        for action in self._keys.actions_in(self._situation.pane):
             why = action.guard(self._situation)
             if action.id == "help" or (why is not None and not self._all):
                 continue
@@ -106,7 +106,7 @@ class KeysDialog(Dialog[str]):
 
     def _moves(self) -> str:
         names = ("left", "down", "above", "right", "first", "last")
-        letters = " ".join(filter(None, (self._keys.shown(name) for name in names)))
+        letters = " ".join(filter(None, (self._keys.display_key(name) for name in names)))
         return f"{letters}, arrows, home, end, page keys"
 
     # --- What is done ---
@@ -321,7 +321,7 @@ class PaletteController(Controller):
 
     def _choices(self) -> Iterator[Choice]:
         keys = self.host.keys
-        for action in keys.valid(self.host.situation()):
+        for action in keys.available_actions(self.host.situation()):
             if action.id != "palette":
                 shown = keys.key_in(action, self.state.pane)
                 yield Choice(action.id, action.title, action.keys, shown)

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 
 class TableDescription(msgspec.Struct, frozen=True):
-    """What is known of a table's columns.
+    """Statistics and types of the columns of a table.
 
     Attributes:
-        statistics: ``whole`` or only what its files tell at once.
-        types: as people call them, by column.
-        required: columns that cannot be null.
-        comments: what the schema says of columns.
+        statistics: the statistics of all columns.
+        whole: whether they were computed from all rows. If False, they come from file footers.
+        types: display names of the types, by column.
+        required: columns that the schema declares as NOT NULL.
+        comments: comments of the schema, by column.
     """
 
     statistics: Statistics
@@ -46,13 +47,13 @@ class TableDescription(msgspec.Struct, frozen=True):
 
 
 class FileTimeRange(msgspec.Struct, frozen=True):
-    """What the file of a stop says of itself.
+    """Event times in the data file of a stop of a :class:`Timeline`.
 
     Attributes:
-        stop: the number of the stop, from 0.
-        changes: whether it has retractions or corrections.
-        groups: rows, least and greatest event time of its parts, in milliseconds since 1970.
-        moments: event times of some of its retractions and corrections.
+        stop: index of the stop, from 0.
+        changes: whether the file has retractions or corrections.
+        groups: number of rows, least and greatest event time of each row group, in milliseconds since 1970.
+        moments: event times of some retractions and corrections, in milliseconds since 1970.
     """
 
     stop: int
@@ -62,14 +63,16 @@ class FileTimeRange(msgspec.Struct, frozen=True):
 
 
 class Timeline(Protocol):
-    """The blocks of a dataset that brought rows, its stops, oldest first; as they were when this was read.
+    """The blocks of a dataset that added rows, oldest first. Each is a stop.
+
+    It does not change when new blocks are committed. The sequences have one value per stop.
 
     Attributes:
-        blocks: their numbers.
-        rows: how many rows the changelog has up to each.
-        times: their system times, in milliseconds since 1970.
-        head: the number of the newest block of all.
-        schemas: the stops before which the schema changed.
+        blocks: numbers of the blocks.
+        rows: number of rows of the changelog up to and including each block.
+        times: system times of the blocks, in milliseconds since 1970.
+        head: number of the newest block of the chain.
+        schemas: indexes of the stops before which the schema changed.
         timed: whether the rows have event times.
     """
 
@@ -81,25 +84,27 @@ class Timeline(Protocol):
     timed: bool
 
     def probe(self, stops: Sequence[int]) -> list[FileTimeRange]:
-        """Reads what the files of some stops say of themselves; slow, and those that cannot be read say
-        nothing."""
+        """Read the event times in the files of some stops. Slow.
+
+        Stops whose files cannot be read are left out.
+        """
         ...
 
 
 class NamedUrl(NamedTuple):
-    """A repository, or a dataset in one: its name, and its URL."""
+    """The name and the URL of a repository, or of a dataset in one."""
 
     name: str
     url: str
 
 
 class DivergedBranches(msgspec.Struct, frozen=True):
-    """What our chain has had since the newest block that it shares with another one.
+    """The local blocks after the newest block that two chains share.
 
     Attributes:
-        ours: our newest blocks since then, newest first.
-        more: how many of ours are older than these.
-        common: the block that both have; None when it is not here any more.
+        ours: the newest of these blocks, newest first.
+        more: number of older blocks that ``ours`` leaves out.
+        common: the newest shared block; None if it is not in the local chain.
     """
 
     ours: tuple[BlockSummary, ...]
@@ -112,37 +117,57 @@ class WorkerLink(Protocol):
 
     @property
     def status(self) -> WorkerStatus:
-        """The worker when the connection was made."""
+        """The status of the worker when the connection was made."""
         ...
 
     async def submit(self, request: Request, target: str) -> str:
-        """Makes a job."""
+        """Submit a request and return the id of its job.
+
+        Args:
+            request: the request.
+            target: name of the dataset, for display.
+
+        Raises:
+            OdfError: the connection is lost, or the worker rejected the request.
+        """
         ...
 
     async def cancel(self, job: str) -> None:
-        """Stops a job."""
+        """Request the cancellation of a job; its end is reported as an event.
+
+        Raises:
+            OdfError: the connection is lost, or the job does not exist or has ended.
+        """
         ...
 
     def events(self, since: int | None = None) -> AsyncIterator[Event]:
-        """What happens, until the worker is gone."""
+        """Yield events until the worker stops. The first is its status.
+
+        Args:
+            since: a journal number. Events of the journal after it come next; None: new events only.
+        """
         ...
 
     async def close(self) -> None:
-        """Leaves; the worker goes on."""
+        """Close the connection. The worker continues."""
         ...
 
 
 class Gateway(Protocol):
-    """The engine as the screen sees it. Everything but :meth:`connect` may block: call it in a thread."""
+    """The engine, as screens use it.
+
+    All methods except :meth:`connect` and :meth:`stop_worker` may block: call them in a thread. Methods that
+    get the id of a dataset raise OdfError if it does not exist or its chain cannot be read.
+    """
 
     @property
     def folder(self) -> Path:
-        """The workspace's folder."""
+        """The folder of the workspace."""
         ...
 
     @property
     def theme(self) -> str:
-        """The theme that was chosen last, else the configured one, or ``auto``."""
+        """The theme that was used last, else the configured one, or ``auto``."""
         ...
 
     @property
@@ -152,109 +177,177 @@ class Gateway(Protocol):
 
     @property
     def settings_problem(self) -> str:
-        """Why they cannot be read; empty when they can."""
+        """Why the settings cannot be read; empty if they can."""
         ...
 
     def datasets(self) -> list[DatasetRow]:
-        """Every dataset, by name."""
+        """Return all datasets, by name."""
         ...
 
     def detail(self, dataset: str) -> DatasetDetail:
-        """What is known of a dataset."""
+        """Return the details of a dataset."""
         ...
 
     def rows(self, dataset: str) -> RowWindow | None:
-        """The rows of a dataset; None when there are none."""
+        """Return the rows of a dataset; None if it has no data."""
         ...
 
     def add(self, path: Path) -> dict[str, str]:
-        """Adds datasets from a manifest file: all of them or none; their names by id."""
+        """Add the datasets of a manifest file, all or none. Return their names by id.
+
+        Raises:
+            OdfError: the file cannot be read or is invalid, or a dataset exists already.
+        """
         ...
 
     def make_demo(self) -> list[tuple[Request, str]]:
-        """Writes the demo into the workspace and adds its datasets; the jobs that fill and check them."""
+        """Write the files of the demo and add its datasets. Return requests to fill and verify them, with
+        names.
+
+        Raises:
+            Conflict: a file of the workspace has the name of one of the demo, and other content.
+            OdfError: the files cannot be written.
+        """
         ...
 
     def derivative_in_manifest(self, path: Path) -> str:
-        """The name of the derivative dataset that a manifest file is about; empty when it is about others."""
+        """Return the name of the only dataset of a manifest file if it is a derivative, else an empty text.
+
+        Raises:
+            OdfError: the file cannot be read or is invalid.
+        """
         ...
 
     def definition(self, dataset: str) -> str:
-        """A dataset's definition as its chain has it, as a manifest."""
+        """Return the current definition of a dataset as a manifest (YAML)."""
         ...
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
-        """Makes a dataset what a manifest says; what is, or with ``dry_run`` would be, appended."""
+        """Append the events that change a dataset to its new definition.
+
+        Args:
+            dataset: id of the dataset.
+            path: the manifest file with the new definition.
+            dry_run: append nothing.
+
+        Returns:
+            The events, or those that would be appended.
+
+        Raises:
+            OdfError: the manifest is invalid or describes another dataset.
+        """
         ...
 
     def trust_request(self, dataset: str) -> TrustRequest:
-        """What a dataset that somebody else wrote would run."""
+        """Return the commands and queries that an untrusted dataset would run."""
         ...
 
     def trust(self, dataset: str, shown: TrustRequest) -> None:
-        """Lets a dataset run what was shown."""
+        """Trust a dataset.
+
+        Args:
+            dataset: id of the dataset.
+            shown: the commands and queries that the user has seen.
+
+        Raises:
+            Conflict: the dataset would run others by now.
+        """
         ...
 
     def untrust(self, dataset: str) -> bool:
-        """Takes that back; whether it was trusted."""
+        """Revoke the trust in a dataset. Return whether it was trusted."""
         ...
 
     def save_snapshot(self) -> None:
-        """Keeps what the first screen shows for the next start."""
+        """Save what the first screen shows for the next start."""
         ...
 
     def jobs(self) -> tuple[list[Job], int]:
-        """Recent jobs, newest first, and the journal number up to which they are known."""
+        """Return recent jobs, newest first, and the journal number up to which they are current."""
         ...
 
     def log(self, job: str) -> Sequence[JournalEvent]:
-        """The journal of one job."""
+        """Return the last entries of the journal of a job."""
         ...
 
     async def connect(self) -> WorkerLink:
-        """Attaches to the worker, and starts it if none runs."""
+        """Connect to the worker; start one if none runs.
+
+        Raises:
+            OdfError: no worker starts, or one of another version has unfinished jobs.
+            OSError: the connection failed.
+        """
         ...
 
     # --- Blocks ---
 
     def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
-        """At most ``limit`` blocks from a place on; without one the newest."""
+        """Return a page of the blocks that match a filter, oldest first.
+
+        Args:
+            dataset: id of the dataset.
+            first: index of the first block among the matching ones, from 0; None: the newest page.
+            limit: greatest number of blocks.
+            want: the filter.
+        """
         ...
 
     def block_kinds(self, dataset: str) -> dict[str, int]:
-        """How many blocks there are of each kind of event."""
+        """Return the number of blocks by kind of event."""
         ...
 
     def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
-        """The numbers of those blocks that the chain holds."""
+        """Return the numbers of blocks by hash. Hashes that are not in the chain are left out."""
         ...
 
     def find_block(self, dataset: str, text: str) -> int:
-        """The number of the block that a person means by a number, hash, time or offset."""
+        """Return the number of the block that a text describes: a number, hash, time or offset.
+
+        Raises:
+            OdfError: the text is none of these, or no block matches.
+        """
         ...
 
     def block(self, dataset: str, which: BlockRef) -> BlockDocument:
-        """A block in full; of one that cannot be read, why not."""
+        """Return a block with all its fields; if it cannot be read, the result says why."""
         ...
 
     def holds_key(self, dataset: str) -> bool:
-        """Whether the dataset's private key is here."""
+        """Whether the dataset's private key is in the workspace."""
         ...
 
     def sign_block(self, dataset: str, block: str) -> None:
-        """Signs a block, by its hash, with the dataset's key: its owner stands behind it."""
+        """Sign a block with the private key of its dataset: add an ownership proof.
+
+        Args:
+            dataset: id of the dataset.
+            block: hash of the block.
+
+        Raises:
+            OdfError: the key is missing.
+        """
         ...
 
     def revision(self, dataset: str, which: BlockRef) -> Revision:
-        """What a block changed, against the one before it of the same kind."""
+        """Return the difference between a block and the one before it of the same kind.
+
+        Raises:
+            OdfError: blocks of this kind have no revisions.
+        """
         ...
 
     def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
-        """The bytes of a block, with the fields that lie in them."""
+        """Return the bytes of a block and the byte ranges of its fields."""
         ...
 
     def checkpoint(self, dataset: str, checkpoint: str, at: int) -> CheckpointFacts:
-        """What is known of a checkpoint that block ``at`` names."""
+        """Return the facts about a checkpoint of a transaction.
+
+        Args:
+            dataset: id of the dataset.
+            checkpoint: hash of the checkpoint.
+            at: number of the block that refers to it.
+        """
         ...
 
     # --- Jobs ---
@@ -262,99 +355,162 @@ class Gateway(Protocol):
     def log_page(
         self, job: str, *, after: int | None = None, before: int | None = None, limit: int = 2000
     ) -> LogPage:
-        """Some events of a job: those after a journal number, those before one, or its last."""
+        """Return a page of the journal of a job.
+
+        Args:
+            job: id of the job.
+            after: the page begins after this journal number.
+            before: the page ends before this journal number. With neither, it is the last page.
+            limit: greatest number of events.
+        """
         ...
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
-        """The journal number of the next line, after or before another, that has a text in it."""
+        """Return the journal number of the next line that contains a text; None if there is none.
+
+        Args:
+            job: id of the job.
+            text: the text; upper and lower case are the same.
+            start: the journal number from which the search starts; its own line is skipped.
+            back: search backwards.
+        """
         ...
 
     def save_log(self, job: Job, path: Path, *, replace: bool) -> int:
-        """Writes a job's whole log to a file; returns how many lines it has."""
+        """Write the log of a job to a file. Return the number of its lines.
+
+        Raises:
+            FileExistsError: the file exists, and ``replace`` is False.
+            OSError: the file cannot be written.
+        """
         ...
 
     def blocks_of_job(self, job: str) -> list[WrittenBlock]:
-        """The blocks that a job wrote, newest first."""
+        """Return the blocks that a job wrote and that are still in their chains, newest first."""
         ...
 
     def request_of_job(self, job: Job) -> Request:
-        """What a job was asked to do, to be asked again; an error says why that cannot be."""
+        """Return the request of a job, to submit it again.
+
+        Raises:
+            OdfError: it is not in the journal, or must not be submitted again.
+        """
         ...
 
     async def stop_worker(self) -> None:
-        """Ends the worker, of whatever version it is; its jobs are cancelled."""
+        """Stop the worker, of any version; its jobs are cancelled.
+
+        Raises:
+            OdfError: no worker runs, or it does not stop.
+        """
         ...
 
     # --- Statistics, states, times ---
 
     def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
-        """What is known of the columns of a dataset, or of a Parquet file with rows of it."""
+        """Return statistics and types of columns, without reading rows.
+
+        Args:
+            dataset: id of the dataset.
+            file: a Parquet file with rows of the dataset; None: its changelog.
+        """
         ...
 
     def primary_key(self, dataset: str) -> list[str]:
-        """The columns that tell a dataset's rows apart; empty when nothing says so."""
+        """Return the columns that identify the rows of a dataset; empty if they are not known."""
         ...
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:
-        """The rows of a Parquet file that was made of a dataset's."""
+        """Return the rows of a Parquet file that was derived from a dataset.
+
+        Raises:
+            NotFound: the file was evicted.
+        """
         ...
 
     def write_temporary_rows(self, window: RowWindow) -> str:
-        """Writes the rows of a window to a file, from where the worker can take them."""
+        """Write the rows of a window to a temporary file for the worker. Return its path."""
         ...
 
     def remove_temporary_rows(self, file: str) -> None:
-        """Removes that file; does nothing to any other."""
+        """Remove a temporary file of :meth:`write_temporary_rows`; ignore all others."""
         ...
 
     def timeline(self, dataset: str) -> Timeline:
-        """The blocks of a dataset that brought rows, for going back in time."""
+        """Return the timeline of a dataset."""
         ...
 
     def column_graph(self, dataset: str) -> ColumnGraph:
-        """The columns of a dataset, of all that it is made of, and of all that is made of it."""
+        """Return the column lineage of a dataset and all its upstream and downstream datasets."""
         ...
 
     # --- Queries ---
 
     def columns(self, dataset: str) -> list[tuple[str, str]]:
-        """Names and types of the columns of a dataset; none before it has data."""
+        """Return names and types of the columns of a dataset; empty before its first data."""
         ...
 
     def result(self, path: str) -> RowWindow:
-        """The rows of a result, by its path within the workspace."""
+        """Return the rows of a query result, by its path in the workspace.
+
+        Raises:
+            NotFound: the result was evicted.
+        """
         ...
 
     def query_of_job(self, job: Job) -> str:
-        """The query that a job was asked."""
+        """Return the SQL of a query job.
+
+        Raises:
+            NotFound: its request is not in the journal.
+        """
         ...
 
     def query_history(self) -> list[str]:
-        """The queries that were asked, the newest last."""
+        """Return the queries that were run, newest last."""
         ...
 
     def add_to_query_history(self, sql: str) -> None:
-        """Remembers a query."""
+        """Add a query to the history."""
         ...
 
     # --- Repositories and remotes ---
 
     def repositories(self) -> list[NamedUrl]:
-        """All of them, by name."""
+        """Return all repositories, by name.
+
+        Raises:
+            OdfError: the file of repositories is damaged.
+        """
         ...
 
     def add_repository(self, name: str, url: str) -> None:
-        """Remembers a repository; an error says what is wrong with the name or the URL."""
+        """Add a repository.
+
+        Raises:
+            AlreadyExists: the name is used.
+            OdfError: the name or the URL is invalid.
+        """
         ...
 
     def remove_repository(self, name: str) -> None:
-        """Forgets a repository; datasets keep their addresses."""
+        """Remove a repository. Remotes of datasets keep their URLs."""
         ...
 
     def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
-        """Our blocks since a block; at most so many."""
+        """Return the blocks of a dataset after the newest block that it shares with a remote.
+
+        Args:
+            dataset: id of the dataset.
+            common: hash of the shared block.
+            limit: greatest number of blocks.
+        """
         ...
 
     def detach(self, dataset: str, url: str) -> None:
-        """Forgets that a dataset comes from a URL, or goes there."""
+        """Remove a remote of a dataset. The data at its URL stays.
+
+        Raises:
+            NotFound: the dataset has no remote with this URL.
+        """
         ...

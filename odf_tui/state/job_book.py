@@ -23,7 +23,7 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_tui.state.model import Health
-from odf_tui.text.job_text import found_invalid, known_result, verified_head
+from odf_tui.text.job_text import has_findings, known_result, verified_head
 
 if TYPE_CHECKING:
     from odf_tui.state.model import DatasetRow
@@ -194,7 +194,7 @@ def job_glyph(job: Job) -> tuple[str, str]:
 
     Neither is a look at remotes of which none could be asked.
     """
-    if job.state is JobState.done and found_invalid(job):
+    if job.state is JobState.done and has_findings(job):
         return Health.invalid.glyph, "bad"
     if job.state is JobState.done and job.kind == "compare" and _compared_none(job.result or ""):
         return _STATE_GLYPHS[JobState.interrupted]
@@ -342,7 +342,7 @@ def _health(
     if row.diverged or any(each.pull and each.relation == "diverged" for each in row.remotes):
         return Health.diverged
     pull, verify = pulls.get(row.id), verifies.get(row.id)
-    if verify is not None and found_invalid(verify):
+    if verify is not None and has_findings(verify):
         return Health.invalid
     if pull is not None and pull.state in (JobState.failed, JobState.interrupted):
         return Health.failed

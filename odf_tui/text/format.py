@@ -10,8 +10,8 @@ from rich.cells import cell_len, set_cell_size
 
 from odf_engine.errors import OdfError
 
-# Control characters would drive the terminal, and direction overrides would make text lie: each
-# becomes a visible sign. C0 has pictures of its own; the rest becomes a replacement character.
+# Control characters would control the terminal, and direction overrides would reorder text. C0 characters
+# have pictures in Unicode (U+2400 and following); the others become a replacement character.
 _VISIBLE: Final = {
     **{code: 0x2400 + code for code in range(0x20)},
     0x7F: 0x2421,
@@ -21,17 +21,17 @@ _VISIBLE: Final = {
 
 
 def printable(text: str) -> str:
-    """One line of text that is safe to show: no control characters."""
+    """Replace control characters, line breaks and direction overrides by visible characters."""
     return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
 
 
 def format_count(number: int | None) -> str:
-    """A number with separators, such as ``12 480``."""
+    """Return a number with thousands separators, such as ``12 480``; an empty text for None."""
     return "" if number is None else f"{number:,}".replace(",", " ")
 
 
 def format_count_short(number: int) -> str:
-    """A number in at most five cells, such as ``12.5k``."""
+    """Return a number in at most five cells, such as ``12.5k``."""
     if number < 10_000:
         return str(number)
     value = float(number)
@@ -43,7 +43,7 @@ def format_count_short(number: int) -> str:
 
 
 def format_bytes(number: int | None) -> str:
-    """Bytes, such as ``1.2 MB``."""
+    """Return a number of bytes in decimal units, such as ``1.2 MB``; an empty text for None."""
     if number is None:
         return ""
     value = float(number)
@@ -55,7 +55,7 @@ def format_bytes(number: int | None) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time, such as ``3.2 s`` or ``1 m 04 s``."""
+    """Return a duration in seconds as text, such as ``3.2 s`` or ``1 m 04 s``."""
     if seconds < 1:
         return f"{max(seconds, 0) * 1000:.0f} ms"
     if seconds < 10:
@@ -69,7 +69,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_time(rfc3339: str | None) -> str:
-    """A time in UTC to the minute, such as ``2024-03-01 14:02``; a bare day for midnight."""
+    """Return a time in UTC to the minute, such as ``2024-03-01 14:02``; only the day for midnight."""
     if not rfc3339:
         return ""
     day, _, time = rfc3339.partition("T")
@@ -77,7 +77,7 @@ def format_time(rfc3339: str | None) -> str:
 
 
 def fit_width(text: str, width: int) -> str:
-    """``text`` in exactly ``width`` cells, cut with an ellipsis or filled with blanks."""
+    """Return a text in exactly ``width`` cells: truncated with an ellipsis, or padded with spaces."""
     if width <= 0:
         return ""
     if cell_len(text) > width:
@@ -86,7 +86,7 @@ def fit_width(text: str, width: int) -> str:
 
 
 def ellipsize_middle(text: str, width: int) -> str:
-    """``text`` in at most ``width`` cells, cut in its middle: the ends of names tell most."""
+    """Return a text in at most ``width`` cells, with an ellipsis in its middle if it is longer."""
     if cell_len(text) <= width:
         return text
     if width < 5:
@@ -96,28 +96,28 @@ def ellipsize_middle(text: str, width: int) -> str:
 
 
 def error_line(error: Exception) -> str:
-    """An error in one line; one that is not for people has its kind before it."""
-    if isinstance(error, OSError) and error.strerror:  # what the system says is
+    """Return an error in one line. Unexpected errors begin with their class."""
+    if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
 
 
 def error_hint(error: Exception) -> str:
-    """What to do about an error, to be put behind it; empty when it does not say."""
+    """Return the hint of an error, to be appended to its message; empty if it has none."""
     return f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
 
 
 def error_with_hint(error: Exception) -> str:
-    """An error with what to do about it, in one line that is safe to show."""
+    """Return an error with its hint in one printable line."""
     return printable(error.format_line if isinstance(error, OdfError) else error_line(error))
 
 
 class Sql(str):
-    """The text of a query."""
+    """The text of a query. Pages of facts highlight it."""
 
 
 Fact = tuple[str, str]
-"""A name and what there is to say; that may have several lines, and be a query (:class:`Sql`)."""
+"""A name and a value. The value may have several lines, or be a query (:class:`Sql`)."""
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -128,15 +128,15 @@ class Section(msgspec.Struct, frozen=True):
 
 
 Span = tuple[str, str]
-"""Some text and the name of its style, see ``themes.palette``."""
-_MAX_PIECES: Final = 12
+"""A text and the name of its style, see ``themes.palette``."""
+_MAX_LINES: Final = 12
 
 
 def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
-    """A line in pieces of at most ``width`` cells, broken between words where that is possible.
+    """Wrap a line at ``width`` cells, between words where possible. At most twelve lines are returned.
 
-    The first of several spans stays whole. Further pieces begin under the first word after it, or under
-    that of the only span.
+    Of several spans, the first is never broken. Further lines are indented to the first word after it, or to
+    the first word of the only span.
     """
     if sum(cell_len(text) for text, _ in line) <= width:
         return [list(line)]
@@ -144,21 +144,25 @@ def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
     text = "".join(part for part, _ in rest)
     blank = len(text) - len(text.lstrip())
     indent = min(sum(cell_len(part) for part, _ in head) + blank, width // 2)
-    room = max(width - sum(cell_len(part) for part, _ in head), 1)
-    pieces: list[list[Span]] = []
+    available = max(width - sum(cell_len(part) for part, _ in head), 1)
+    lines: list[list[Span]] = []
     start = 0
-    while start < len(text) and len(pieces) < _MAX_PIECES:
-        left = text[start:]
-        cut = len(left) if cell_len(left) <= room else left.rfind(" ", blank + 1, room + 1) + 1 or room
-        if len(left[cut:].partition(" ")[0]) > width - indent:
-            cut = room  # the next word has to be broken anyway
-        pieces.append([*head, *_between(rest, start, start + cut)])
-        start, head, room, blank = start + cut, [(" " * indent, "")], width - indent, 0
-    return pieces
+    while start < len(text) and len(lines) < _MAX_LINES:
+        remaining = text[start:]
+        cut = (
+            len(remaining)
+            if cell_len(remaining) <= available
+            else remaining.rfind(" ", blank + 1, available + 1) + 1 or available
+        )
+        if len(remaining[cut:].partition(" ")[0]) > width - indent:
+            cut = available  # the next word is broken anyway
+        lines.append([*head, *_slice_spans(rest, start, start + cut)])
+        start, head, available, blank = start + cut, [(" " * indent, "")], width - indent, 0
+    return lines
 
 
-def _between(spans: Sequence[Span], start: int, end: int) -> list[Span]:
-    """Characters ``start`` to ``end`` of spans."""
+def _slice_spans(spans: Sequence[Span], start: int, end: int) -> list[Span]:
+    """Return the characters ``start`` to ``end`` of spans."""
     found: list[Span] = []
     at = 0
     for text, style in spans:
@@ -169,9 +173,9 @@ def _between(spans: Sequence[Span], start: int, end: int) -> list[Span]:
 
 
 def right(text: str, width: int) -> str:
-    """``text`` at the right end of ``width`` cells."""
+    """Return a text padded on the left to ``width`` cells."""
     return " " * max(width - cell_len(text), 0) + text
 
 
 NULL: Final = "∅"
-"""What a null is shown as; being this very object tells it from a text."""
+"""The text of a null. It is compared by identity, to distinguish it from an equal string value."""

@@ -1,4 +1,4 @@
-"""Jobs in words: progress, rates, outcomes, failures, transfers, verification reports."""
+"""Texts of jobs: progress, rates, outcomes, failures, transfers, verification reports."""
 
 from __future__ import annotations
 
@@ -57,60 +57,63 @@ from odf_tui.text.format import (
 )
 from odf_tui.text.remotes import Remote, relation_text, short_url
 
-KEPT: Final = 240
-_RECENT: Final = 5
-_STEADY: Final = 8
-_FAR: Final = 0.4
-"""How far the rate of late may be from that before it, as a part of it, and still be called steady."""
+MAX_SAMPLES: Final = 240
+_RECENT_SAMPLES: Final = 5
+_STEADY_SAMPLES: Final = 8
+_MAX_RATE_CHANGE: Final = 0.4
+"""Greatest relative difference between the recent and the earlier rate of a steady job."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
-_FULL, _REST = "█", "▁"
+_FULL, _EMPTY = "█", "▁"
 
 
 class JobRates:
-    """What the worker tells of its speed: the newest samples, one a second while jobs run."""
+    """The newest samples of the worker: rates and memory, one sample a second while jobs run."""
 
     def __init__(self) -> None:
-        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Takes in samples; those that are known already, or older, are left out."""
+        """Append samples. Those that are not newer than the last one are ignored."""
         for sample in samples:
             if not self.samples or sample.at > self.samples[-1].at:
                 self.samples.append(sample)
 
     def rates(self, job: str) -> list[Rate]:
-        """The rates of a job, the oldest first."""
+        """Return the rates of a job, oldest first."""
         return [rate for sample in self.samples if (rate := sample.rates.get(job)) is not None]
 
     def recent(self, job: str) -> Rate:
-        """What a job did in a second of late."""
-        return mean(self.rates(job)[-_RECENT:])
+        """Return the mean rate per second of a job over the newest samples."""
+        return mean_rate(self.rates(job)[-_RECENT_SAMPLES:])
 
     def seconds_left(self, job: Job) -> float | None:
-        """Seconds until a running job has done what it knows of; None where that cannot be told.
+        """Estimate the seconds until a running job has processed its known total.
 
-        It takes an amount in all, and a rate that has been about the same for a while.
+        Returns None if the total is not known, or if the rate is not steady.
         """
-        rates = self.rates(job.id)[-_STEADY:]
+        rates = self.rates(job.id)[-_STEADY_SAMPLES:]
         unit = progress_unit(job.progress)
-        if unit is None or len(rates) < _STEADY:
+        if unit is None or len(rates) < _STEADY_SAMPLES:
             return None
-        before, late = (getattr(mean(part), unit) for part in (rates[: -_RECENT + 1], rates[-_RECENT:]))
-        if late <= 0 or abs(before - late) > _FAR * late:
+        earlier, recent = (
+            getattr(mean_rate(part), unit)
+            for part in (rates[: -_RECENT_SAMPLES + 1], rates[-_RECENT_SAMPLES:])
+        )
+        if recent <= 0 or abs(earlier - recent) > _MAX_RATE_CHANGE * recent:
             return None
         done, total = getattr(job.progress, unit) or 0, getattr(job.progress, f"total_{unit}")
-        return max(total - done, 0) / late
+        return max(total - done, 0) / recent
 
 
-def mean(rates: Sequence[Rate]) -> Rate:
-    """The mean of some rates."""
+def mean_rate(rates: Sequence[Rate]) -> Rate:
+    """Return the mean of some rates; zero for none."""
     if not rates:
         return Rate()
     return Rate(*(sum(getattr(rate, unit) for rate in rates) / len(rates) for unit in Rate.__struct_fields__))
 
 
 def progress_unit(progress: Progress) -> str | None:
-    """What a job counts and knows the end of: ``rows``, ``bytes`` or ``files``."""
+    """Return the first of ``rows``, ``bytes`` and ``files`` with a known total; None if there is none."""
     for unit in ("rows", "bytes", "files"):
         if getattr(progress, unit) is not None and getattr(progress, f"total_{unit}"):
             return unit
@@ -118,30 +121,39 @@ def progress_unit(progress: Progress) -> str | None:
 
 
 def fraction_done(progress: Progress) -> float | None:
-    """How much of a job is done, from 0 to 1; None when it does not know."""
+    """Return the completed fraction of a job, from 0 to 1; None if its total is not known."""
     unit = progress_unit(progress)
     if unit is None:
         return None
     return min(max(getattr(progress, unit) / getattr(progress, f"total_{unit}"), 0.0), 1.0)
 
 
-def bar(part: float, width: int) -> str:
-    """A part of 1 as a bar of ``width`` cells."""
+def draw_bar(part: float, width: int) -> str:
+    """Return a progress bar of ``width`` cells for a fraction from 0 to 1."""
     full = min(int(part * width), width)
-    return _FULL * full + _REST * (width - full)
+    return _FULL * full + _EMPTY * (width - full)
 
 
-def sparkline(values: Sequence[float], width: int, most: float = 0) -> str:
-    """The newest values as bars of one cell each; ``most`` is what fills a cell, else the largest."""
+def sparkline(values: Sequence[float], width: int, maximum: float = 0) -> str:
+    """Return the newest values as a sparkline of at most ``width`` cells, one for each value.
+
+    Args:
+        values: the values, oldest first.
+        width: number of cells.
+        maximum: the value that fills a cell; 0: the greatest value that is shown.
+    """
     shown = values[-width:] if width > 0 else []
-    top = most or max(shown, default=0)
-    if top <= 0:
+    maximum = maximum or max(shown, default=0)
+    if maximum <= 0:
         return _BARS[0] * len(shown)
-    return "".join(_BARS[min(int(max(value, 0) / top * 7.999), 7)] for value in shown)
+    return "".join(_BARS[min(int(max(value, 0) / maximum * 7.999), 7)] for value in shown)
 
 
 def format_rate(rate: Rate, unit: str | None = None) -> str:
-    """A rate, such as ``48.2k rows/s``; of bytes where that is the ``unit``, or where there are no rows."""
+    """Return a rate, such as ``48.2k rows/s``; empty if it is close to zero.
+
+    It is a rate of bytes if ``unit`` is ``bytes``, or if no rows were processed.
+    """
     if rate.rows >= 1 and unit != "bytes":
         return f"{format_count_short(round(rate.rows))} rows/s"
     if rate.bytes >= 1000:
@@ -150,7 +162,7 @@ def format_rate(rate: Rate, unit: str | None = None) -> str:
 
 
 def format_time_left(seconds: float | None) -> str:
-    """What is left, such as ``~2 min left``; empty when it is not known."""
+    """Return an estimate of remaining seconds, such as ``~2 min left``; empty for None."""
     if seconds is None:
         return ""
     if seconds < 60:
@@ -161,28 +173,37 @@ def format_time_left(seconds: float | None) -> str:
 
 
 class Throughput(msgspec.Struct, frozen=True):
-    """What is drawn of a job and of Spark: values by the second, and their newest in words."""
+    """The rates of a job, or of all jobs, and the memory of the worker.
+
+    Attributes:
+        rates: rows or bytes per second, one value per sample.
+        rate: the newest rate as text.
+        heap: memory in bytes, one value per sample: Spark's heap, or that of the worker without Spark.
+        heap_max: greatest size of the heap in bytes; 0 without Spark.
+        memory: the newest memory as text.
+        suffix: a longer description, shown after ``memory`` where there is room.
+    """
 
     rates: tuple[float, ...]
     rate: str
     heap: tuple[float, ...]
     heap_max: int
     memory: str
-    whole: str
+    suffix: str
 
 
-def throughput(pace: JobRates, job: Job | None) -> Throughput | None:
-    """The speed of a job, or of all jobs when it is None, and the memory; None when nothing is known."""
-    samples = pace.samples
+def throughput(rates: JobRates, job: Job | None) -> Throughput | None:
+    """Return the throughput of a job, or of all jobs for None; None without samples."""
+    samples = rates.samples
     if not samples:
         return None
-    known = pace.rates(job.id) if job is not None else [sum_of_samples(sample) for sample in samples]
+    known = rates.rates(job.id) if job is not None else [_total_rate(sample) for sample in samples]
     unit = progress_unit(job.progress) if job is not None else None
     by_rows = unit != "bytes" and any(rate.rows for rate in known)
     last = samples[-1]
     return Throughput(
         tuple(rate.rows if by_rows else rate.bytes for rate in known),
-        format_rate(mean(known[-_RECENT:]), "rows" if by_rows else "bytes"),
+        format_rate(mean_rate(known[-_RECENT_SAMPLES:]), "rows" if by_rows else "bytes"),
         tuple(float(sample.heap if last.heap_max else sample.memory) for sample in samples),
         last.heap_max,
         f"{format_bytes(last.heap)} of {format_bytes(last.heap_max)}"
@@ -192,8 +213,8 @@ def throughput(pace: JobRates, job: Job | None) -> Throughput | None:
     )
 
 
-def sum_of_samples(sample: Sample) -> Rate:
-    """All jobs of a sample together."""
+def _total_rate(sample: Sample) -> Rate:
+    """Return the sum of the rates of all jobs of a sample."""
     rates = sample.rates.values()
     return Rate(*(sum(getattr(rate, unit) for rate in rates) for unit in Rate.__struct_fields__))
 
@@ -212,13 +233,13 @@ def known_result(result: str | None, request: type[JobRequest[R]]) -> R | None:
         return None
 
 
-def found_invalid(job: Job) -> bool:
-    """Whether this is a finished verification that found something."""
+def has_findings(job: Job) -> bool:
+    """Return whether this is a verification that found problems."""
     return job.kind == "verify" and _verdict(job.result or "")[0] is False
 
 
 def verified_head(job: Job) -> str | None:
-    """The block up to which this verification found nothing wrong; None: it did, or looked at less."""
+    """Return the head of a dataset that a job verified completely, without findings; else None."""
     valid, head = _verdict(job.result or "") if job.kind == "verify" else (None, None)
     return head if valid is True else None
 
@@ -230,8 +251,8 @@ def _verdict(result: str) -> tuple[bool | None, str | None]:
     return (None, None) if report is None else (report.valid, report.head)
 
 
-_MOVES: Final = ("fetch", "send")
-_CONFLICT: Final = 4  # the exit code of what cannot be done because there is something else
+_TRANSFER_PHASES: Final = ("fetch", "send")
+_CONFLICT_EXIT_CODE: Final = 4  # see odf_engine.errors.Conflict
 
 
 def push_outcome(result: PushResult) -> tuple[str, str]:
@@ -239,15 +260,15 @@ def push_outcome(result: PushResult) -> tuple[str, str]:
     remote = _remote_name(result)
     if result.status != "updated":
         return f"{remote} is up to date", "muted"
-    return f"pushed {_blocks(result.blocks)}, {format_bytes(result.bytes)} to {remote}", "good"
+    return f"pushed {count_blocks(result.blocks)}, {format_bytes(result.bytes)} to {remote}", "good"
 
 
 def remote_pull_outcome(result: PullResult) -> tuple[str, str]:
     """Describe the result of a pull from a remote; return the text and its style."""
     remote = _remote_name(result)
     if result.status == "updated":
-        return f"+{format_count(result.records)} rows in {_blocks(result.blocks)} from {remote}", "good"
-    ahead = f", {_blocks(result.ahead)} ahead of {remote}" if result.ahead else ""
+        return f"+{format_count(result.records)} rows in {count_blocks(result.blocks)} from {remote}", "good"
+    ahead = f", {count_blocks(result.ahead)} ahead of {remote}" if result.ahead else ""
     return f"up to date{ahead}", "muted"
 
 
@@ -255,8 +276,9 @@ def _remote_name(result: PullResult | PushResult | RemoteRelation | RemoteProble
     return short_url(result.label or result.url or "")
 
 
-def _blocks(number: int) -> str:
-    return f"{format_count(number)} {'block' if number == 1 else 'blocks'}"
+def count_blocks(number: int) -> str:
+    """Return a number of blocks, such as ``1 block`` or ``3 blocks``."""
+    return count_of(number, "block")
 
 
 def remote_from_comparison(seen: RemoteRelation, label: str, known: Remote | None = None) -> Remote:
@@ -301,15 +323,19 @@ def search_outcome(text: str) -> tuple[str, str]:
 
 
 def may_have_diverged(job: Job) -> bool:
-    """Whether a job failed because there is something else at the other place, or here."""
+    """Return whether a pull or push failed because the histories conflict."""
     failed = job.state is JobState.failed and job.error is not None
-    return failed and job.kind in ("pull", "push") and job.error.exit_code == _CONFLICT  # type: ignore[union-attr]
+    return failed and job.kind in ("pull", "push") and job.error.exit_code == _CONFLICT_EXIT_CODE  # type: ignore[union-attr]
 
 
-def transfer_rates(jobs: Iterable[Job], pace: JobRates) -> dict[str, str]:
-    """How fast bytes come or go, in words, by the datasets of the jobs that move some."""
-    moving = [job for job in jobs if job.progress.phase in _MOVES and progress_unit(job.progress) == "bytes"]
-    return {job.dataset: words for job in moving if (words := format_rate(pace.recent(job.id), "bytes"))}
+def transfer_rates(jobs: Iterable[Job], rates: JobRates) -> dict[str, str]:
+    """Return the transfer rates of running pulls and pushes as text, by dataset."""
+    transfers = [
+        job
+        for job in jobs
+        if job.progress.phase in _TRANSFER_PHASES and progress_unit(job.progress) == "bytes"
+    ]
+    return {job.dataset: words for job in transfers if (words := format_rate(rates.recent(job.id), "bytes"))}
 
 
 def finding_lines(report: VerifyResult) -> Iterator[str]:
@@ -328,7 +354,7 @@ def unchecked_lines(report: VerifyResult) -> Iterator[str]:
 
 
 def verification_summary(report: VerifyResult) -> Iterator[str]:
-    """Describe what was checked."""
+    """Yield lines that describe what was verified."""
     if report.blocks is None:
         return
     yield count_of(report.blocks, "block")
@@ -412,14 +438,14 @@ def count_of(number: int, what: str) -> str:
 
 _MAX_LINE: Final = 4000
 _MAX_EXCERPT: Final = 400
-_BAR: Final = 8
+_BAR_WIDTH: Final = 8
 
-# What is counted as files, where it is none: what stands before and after the number.
-_COUNTED: Final = {"verify": ("", " blocks"), "compare": ("", " blocks"), "replay": ("transaction ", "")}
+# Phases that count something else as files: the texts before and after the number.
+_FILE_UNITS: Final = {"verify": ("", " blocks"), "compare": ("", " blocks"), "replay": ("transaction ", "")}
 
 
 def job_seconds(job: Job, now: Timestamp) -> float | None:
-    """How long a job took, or has been running."""
+    """Return the seconds that a job took, or has been running; None before its start."""
     if job.started is None:
         return None
     end = Timestamp.parse(job.ended) if job.ended else now
@@ -427,7 +453,7 @@ def job_seconds(job: Job, now: Timestamp) -> float | None:
 
 
 def job_outcome(job: Job) -> tuple[str, str]:
-    """What a job does or did in a few words, and the name of their style."""
+    """Return the outcome of a job, or its current progress, and the style of the text."""
     if job.state is JobState.running:
         return job_amounts(job) or "running", "busy"
     if job.state is JobState.queued:
@@ -462,28 +488,28 @@ def _result_outcome(job: Job) -> tuple[str, str]:
         case UpdateResult() as result:
             return (result.status or "done") + (f", state {result.state}" if result.state else ""), "good"
         case QueryResult() as result:
-            return _rows(result.rows) + (", there are more" if result.truncated else ""), "good"
+            return _count_rows(result.rows) + (", there are more" if result.truncated else ""), "good"
         case ProjectionResult() as result:
-            return f"{_rows(result.rows)} of {format_count(result.of)}", "good"
+            return f"{_count_rows(result.rows)} of {format_count(result.of)}", "good"
         case CheckProofResult(checked=False):
             return "not all that it names is here", "good"
         case CheckProofResult() as result:
             return "the answer is right" if result.valid else "the answer is not right", "good"
         case TraceResult() as result:
-            return "" if result.problem else f"{_rows(result.rows)} traced", "good"
+            return "" if result.problem else f"{_count_rows(result.rows)} traced", "good"
         case ExportResult() as result:
             return (
-                f"{_rows(result.rows)}, {format_bytes(result.size)} in {PurePath(result.path).name}",
+                f"{_count_rows(result.rows)}, {format_bytes(result.size)} in {PurePath(result.path).name}",
                 "good",
             )
         case StatisticsResult() as result:
-            return f"{_rows(result.rows)} looked at", "good"
-        case _:  # of another version
+            return f"{_count_rows(result.rows)} looked at", "good"
+        case _:  # a result of another version
             return "done", "muted"
 
 
-def _rows(number: int) -> str:
-    return f"{format_count(number)} {'row' if number == 1 else 'rows'}"
+def _count_rows(number: int) -> str:
+    return count_of(number, "row")
 
 
 def _pull_outcome(result: PullResult) -> tuple[str, str]:
@@ -499,26 +525,30 @@ def _verify_outcome(result: VerifyResult) -> tuple[str, str]:
     if result.valid is False:
         findings = len(result.findings)
         return f"{findings} findings" if findings != 1 else "1 finding", "bad"
-    again = result.transforms
-    replayed = f", {format_count(again)} transaction{'' if again == 1 else 's'} run again" if again else ""
+    transactions = result.transforms
+    replayed = (
+        f", {format_count(transactions)} transaction{'' if transactions == 1 else 's'} run again"
+        if transactions
+        else ""
+    )
     unchecked = [each for each in result.unchecked if "proof-" not in each.kind]
-    missed = f", {format_count(len(unchecked))} not" if unchecked else ""
-    return f"valid{replayed}{missed}", "good"
+    skipped = f", {format_count(len(unchecked))} not" if unchecked else ""
+    return f"valid{replayed}{skipped}", "good"
 
 
 def job_activity(job: Job, now: Timestamp) -> str:
-    """What a running job does, and for how long."""
+    """Return phase, amounts and duration of a running job."""
     seconds = job_seconds(job, now)
     took = format_duration(seconds) if seconds is not None and seconds >= 1 else ""
     return " · ".join(part for part in (job_amounts(job) or "running", took) if part)
 
 
 def job_amounts(job: Job) -> str:
-    """Phase and amounts of a running job, such as ``read · 1 200 000 rows · 93 MB of 938 MB``."""
+    """Return phase and amounts of a running job, such as ``read · 1 200 000 rows · 93 MB of 938 MB``."""
     progress = job.progress
     parts = [progress.phase]
     if progress.files is not None:
-        before, after = _COUNTED.get(progress.phase, ("", " files"))
+        before, after = _FILE_UNITS.get(progress.phase, ("", " files"))
         parts.append(before + format_count(progress.files) + _of(progress.total_files, format_count) + after)
     if progress.rows is not None:
         parts.append(format_count(progress.rows) + _of(progress.total_rows, format_count) + " rows")
@@ -532,7 +562,7 @@ def _of(total: int | None, text: Callable[[int], str]) -> str:
 
 
 def failure_spans(job: Job) -> list[list[Span]]:
-    """What went wrong, where, and what to do."""
+    """Return lines that describe the error of a job: message, place, excerpt, hint."""
     if job.error is None:
         return []
     lines: list[list[Span]] = []
@@ -549,7 +579,7 @@ def failure_spans(job: Job) -> list[list[Span]]:
 
 
 def verification_spans(job: Job) -> list[list[Span]]:
-    """Describe what a verification checked and found, and the origins of the dataset."""
+    """Return lines that describe a verification, its findings, and the origins of the dataset."""
     if job.kind != "verify" or job.state is not JobState.done:
         return []
     report = known_result(job.result, Verify)
@@ -567,60 +597,64 @@ def verification_spans(job: Job) -> list[list[Span]]:
 
 
 def printable_lines(text: str) -> list[str]:
-    """The lines of a foreign text, each safe to show."""
+    """Return the lines of an untrusted text without control characters; at least one line."""
     return [printable(line[:_MAX_LINE]) for line in text.splitlines()] or [""]
 
 
-def progress_text(job: Job, pace: JobRates, room: int) -> str:
-    """What a running job does in at most ``room`` cells: phase, how much of it, how fast, how long still.
+def progress_text(job: Job, rates: JobRates, width: int) -> str:
+    """Return the progress of a running job: phase, fraction, amounts, rate and time left.
 
-    What has no room is left out, the least important first.
+    Args:
+        job: the job.
+        rates: the rates of all jobs.
+        width: greatest width in cells. The least important parts are left out if they do not fit.
     """
     part = fraction_done(job.progress)
     phase = job.progress.phase or "running"
-    rate = format_rate(pace.recent(job.id), progress_unit(job.progress))
-    left = format_time_left(pace.seconds_left(job))
+    rate = format_rate(rates.recent(job.id), progress_unit(job.progress))
+    left = format_time_left(rates.seconds_left(job))
     percent = f"{part * 100:.0f}%" if part is not None else ""
-    drawn = f"{bar(part, _BAR)} {percent}" if part is not None else ""
+    bar = f"{draw_bar(part, _BAR_WIDTH)} {percent}" if part is not None else ""
     amount = job_amounts(job).removeprefix(phase).removeprefix(" · ")
     for parts in (
-        (phase, drawn, amount, rate, left),
-        (phase, drawn, rate, left),
+        (phase, bar, amount, rate, left),
+        (phase, bar, rate, left),
         (phase, percent, rate, left),
         (phase, percent or amount, left or rate),
         (phase, percent or amount.partition(" · ")[0]),
         (phase, percent),
     ):
         words = " · ".join(each for each in parts if each)
-        if cell_len(words) <= room:
+        if cell_len(words) <= width:
             return words
     return percent or phase
 
 
-def queue_text(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str]], room: int = 1000) -> str:
-    """Where a job stands in the queue, and what it waits for.
+def queue_text(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str]], width: int = 1000) -> str:
+    """Return the position of a job in the queue, and the first job that it waits for.
 
     Args:
-        ahead: the open jobs that were made before it.
-        inputs: what datasets are made from, by id.
-        room: cells for it.
+        job: the job.
+        ahead: the active jobs that were submitted before it.
+        inputs: ids of the inputs of datasets, by id.
+        width: greatest width in cells.
     """
-    place = sum(each.state is JobState.queued for each in ahead) + 1
-    wanted = {job.dataset, *(inputs.get(job.dataset, ()) if job.kind == "pull" else ())}
-    blockers = [each for each in ahead if each.dataset in wanted]
-    line = "next in line" if place == 1 else f"{ordinal(place)} in line"
+    position = sum(each.state is JobState.queued for each in ahead) + 1
+    datasets = {job.dataset, *(inputs.get(job.dataset, ()) if job.kind == "pull" else ())}
+    blockers = [each for each in ahead if each.dataset in datasets]
+    line = "next in line" if position == 1 else f"{ordinal(position)} in line"
     if not blockers:
         return line
     more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
     words = f"{line}, after {blockers[0].kind} {blockers[0].target}{more}"
-    if cell_len(words) <= room:
+    if cell_len(words) <= width:
         return words
     line = line.removesuffix(" in line")
-    return f"{line}, after {ellipsize_middle(blockers[0].target, max(room - cell_len(line) - 8, 5))}"
+    return f"{line}, after {ellipsize_middle(blockers[0].target, max(width - cell_len(line) - 8, 5))}"
 
 
 def ordinal(number: int) -> str:
-    """A number as a place, such as ``3rd``."""
+    """Return an ordinal number, such as ``3rd``."""
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(number % 10, 'th')}"

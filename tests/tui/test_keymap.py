@@ -19,10 +19,10 @@ def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_keys, "user_keys_path", lambda: tmp_path / "own" / "keys.yaml")
 
 
-def shown(wanted: user_keys.Wanted, *actions: str) -> tuple[list[str], list[str]]:
+def shown(wanted: user_keys.KeyOverrides, *actions: str) -> tuple[list[str], list[str]]:
     """The keys of actions, and what was wrong."""
     keys, problems = user_keys.load(wanted)
-    return [keys.shown(action) for action in actions], problems
+    return [keys.display_key(action) for action in actions], problems
 
 
 def test_keys_are_taken_however_they_are_written() -> None:
@@ -64,7 +64,7 @@ def test_the_keys_of_the_workspace_win_over_those_of_the_person(tmp_path: Path) 
     own = tmp_path / "keys.yaml"
     own.write_text("pull: ctrl+l\nzoom: Z\nadd: [+, n]\n")
     keys, problems = user_keys.load({"pull": "ctrl+g"}, own)
-    assert [keys.shown(each) for each in ("pull", "zoom")] == ["^g", "Z"]
+    assert [keys.display_key(each) for each in ("pull", "zoom")] == ["^g", "Z"]
     assert problems == ["add: + is the key of grow"]
     for text, told in (
         ("- a\n", "is no list of actions"),

@@ -1,44 +1,45 @@
-"""Bringing in datasets from elsewhere: repositories, their datasets, addresses.
-
-Text captures are ``tests/golden/share-*.txt``; ``ODF_UPDATE_GOLDEN=1`` writes them anew.
-"""
+"""Repositories: search results, the browser, pulls of new datasets, typed addresses."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
+from textual.pilot import Pilot
+from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Failure, JobState, Pull, Search
+from odf_engine.coordinator.protocol import Failure, Job, JobState, Pull, Search
 from odf_engine.coordinator.results import SearchResult
+from odf_engine.errors import OdfError
+from odf_tui.features.sharing.controller import SharingController
 from odf_tui.features.sharing.repository_browser import (
     RemoteDataset,
     RepositoryBrowser,
-    answer_of,
-    matching_words,
+    filter_by_words,
+    match_search_result,
 )
-from odf_tui.features.sharing.repository_browser import SearchResult as Answer
 from odf_tui.gateway.protocol import NamedUrl
+from odf_tui.state.job_book import JobBook
 from odf_tui.state.model import DatasetRow
 from odf_tui.text.remotes import Remote
 from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog, PromptDialog
-from tests.tui.conftest import Driven, driven
+from tests.tui.conftest import driven
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset
-from tests.tui.test_sharing import compare, until_asked
-
-pytestmark = pytest.mark.app
+from tests.tui.sharing_steps import compare_golden, confirm, open_dialog, pick, type_in
+from tests.tui.widget_app import WidgetApp, shown
 
 AT = "2024-03-11T09:00:02Z"
 BASE = "https://hospital.example/data/"
 
 
 def entry(name: str, **more: Any) -> dict[str, Any]:
-    """A dataset as a search finds it."""
+    """Return a dataset of a search result."""
     return {"repository": "hospital", "name": name, "url": f"{BASE}{name}/", **more}
 
 
@@ -48,39 +49,25 @@ VISITS = entry(
 )  # fmt: skip
 WARDS = entry("wards", kind="Derivative", head="f1620bb", records=31, description="Beds \x1b[31mby ward")
 SHORT = entry("x-ray")
+TAKEN = entry("harbour.tides")
 
 
-def prepared(source: FakeSource, *names: str) -> None:
-    source.places = [
-        NamedUrl(name, f"https://{name}.example/data/") for name in names or ("hospital", "lake")
-    ]
+def my_wards() -> DatasetRow:
+    """Return a dataset of the workspace that is pulled from ``WARDS``."""
+    return dataset("my-wards", remotes=(Remote(url=WARDS["url"], label="hospital/wards", pull=True),))
 
 
-async def in_browser(drive: Driven, *keys: str) -> RepositoryBrowser:
-    """Opens the browser of a repository; the worker has got the search."""
-    await until_asked(drive, "I", *(keys or ("1",)), by=RepositoryBrowser)
-    await drive.until(lambda: drive.source.known and drive.source.known[-1].kind == "search")
-    assert isinstance(drive.app.screen, RepositoryBrowser)
-    return drive.app.screen
+def add_repositories(source: FakeSource) -> None:
+    """Add two repositories."""
+    source.places = [NamedUrl(name, f"https://{name}.example/data/") for name in ("hospital", "lake")]
 
 
-async def answered(drive: Driven, *found: dict[str, Any], problems: Any = ()) -> None:
-    """The worker has searched."""
-    result = json.dumps({"datasets": found, "problems": list(problems)})
-    ended = replace(drive.source.known[-1], state=JobState.done, started=AT, ended=AT, result=result)
-    drive.source.link.tell(drive.source.changed(ended))
-    screen = drive.app.screen
-    assert isinstance(screen, RepositoryBrowser)
-    await drive.until(lambda: len(screen._answers.get(ended.target, Answer()).found) == len(found))
-    await drive.settle()
+def found_by_search(datasets: Sequence[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[RemoteDataset]:
+    """Return what the browser shows of a search result."""
+    return match_search_result(msgspec.convert({"datasets": datasets}, SearchResult), rows).found
 
 
-def searched(datasets: list[dict[str, Any]], rows: list[DatasetRow]) -> Sequence[RemoteDataset]:
-    """What the browser shows of a search with these datasets."""
-    return answer_of(msgspec.convert({"datasets": datasets}, SearchResult), rows).found
-
-
-def test_what_is_found_and_how_it_stands_to_what_is_here() -> None:
+def test_search_results_are_matched_with_the_workspace() -> None:
     remote = Remote(url=f"{BASE}wards/", label="hospital/wards", pull=True, relation="behind", theirs=4,
                     their_head="f1620bb", at=AT)  # fmt: skip
     rows = [
@@ -88,28 +75,272 @@ def test_what_is_found_and_how_it_stands_to_what_is_here() -> None:
         dataset("wards", remotes=(remote,)),
         dataset("x-ray", missing=True),
     ]
-    found = searched([VISITS, WARDS, SHORT, {"name": "no address"}], rows)
-    assert [each.standing for each in found] == ["here, the same", "here, 4 behind", ""]
+    found = found_by_search([VISITS, WARDS, SHORT, {"name": "no address"}], rows)
+    assert [each.local_relation for each in found] == ["here, the same", "here, 4 behind", ""]
     more = {**VISITS, "head": "f1620cc", "blocks": 30}
-    (behind,) = searched([more], rows)
-    assert behind.standing == f"here, {30 - rows[0].blocks} blocks less"
-    (unknown,) = searched([{**VISITS, "blocks": None, "records": None}], rows)
+    (behind,) = found_by_search([more], rows)
+    assert behind.local_relation == f"here, {30 - rows[0].blocks} blocks less"
+    (unknown,) = found_by_search([{**VISITS, "blocks": None, "records": None}], rows)
     assert (unknown.blocks, unknown.records) == (None, None)
-    assert [each.name for each in matching_words(found, "CLINICS health")] == ["visits"]
-    assert searched([], rows) == []
+    assert [each.name for each in filter_by_words(found, "CLINICS health")] == ["visits"]
+    assert found_by_search([], rows) == []
 
 
-async def test_choosing_finding_and_pulling_one(source: FakeSource) -> None:
-    prepared(source)
-    source.rows_[1] = dataset(
-        "my-wards", remotes=(Remote(url=WARDS["url"], label="hospital/wards", pull=True),)
-    )
+# --- The browser ---
+
+
+class Searches:
+    """Search jobs that a test ends.
+
+    Attributes:
+        book: the jobs.
+        started: how many searches were started.
+        cancelled: ids of the cancelled jobs.
+        error: raised by the next searches.
+    """
+
+    def __init__(self, *repositories: str) -> None:
+        self._repositories = repositories
+        self.book, self.started, self.cancelled = JobBook(), 0, list[str]()
+        self.error: OdfError | None = None
+
+    async def start(self) -> dict[str, str]:
+        if self.error is not None:
+            raise self.error
+        self.started += 1
+        jobs = {name: f"{self.started}-{name}" for name in self._repositories}
+        for name, job in jobs.items():
+            queued = Job(job, "search", name, "", JobState.queued, AT)
+            self.book.load([queued, *self.book.newest_first()], 0)
+        return jobs
+
+    async def cancel(self, job: str) -> None:
+        self.cancelled.append(job)
+
+    def end(self, job: str, *found: dict[str, Any], problems: Sequence[object] = (), **more: Any) -> None:
+        """End a job; ``found`` and ``problems`` are its result."""
+        result = json.dumps({"datasets": found, "problems": problems})
+        known = {"state": JobState.done, "started": AT, "ended": AT, "result": result}
+        ended = replace(self.book.jobs[job], **{**known, **more})
+        self.book.load([ended if each.id == job else each for each in self.book.newest_first()], 0)
+
+    def browser(self, rows: Sequence[DatasetRow] = ()) -> RepositoryBrowser:
+        """Return the browser under test."""
+        return RepositoryBrowser("Datasets", self.book, rows, self.start, self.cancel)
+
+
+async def until(app: WidgetApp, pilot: Pilot[None], condition: Callable[[], object]) -> None:
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, app.text()
+        await pilot.pause(0.01)
+
+
+async def until_shown(app: WidgetApp, pilot: Pilot[None], *parts: str) -> None:
+    """Wait until the screen has all of some texts."""
+    await until(app, pilot, lambda: all(part in app.text() for part in parts))
+
+
+async def until_closed(app: WidgetApp, pilot: Pilot[None]) -> None:
+    """Wait until the dialog is closed."""
+    await until(app, pilot, lambda: len(app.screen_stack) == 1)
+
+
+async def test_several_datasets_are_marked() -> None:
+    searches = Searches("hospital", "lake")
+    async with shown(searches.browser([my_wards(), dataset("harbour.tides")])) as (app, pilot):
+        await until(app, pilot, lambda: searches.started)
+        searches.end("1-hospital", VISITS, WARDS, SHORT, TAKEN)
+        searches.end("1-lake")
+        await until_shown(app, pilot, "4 datasets")
+        await pilot.press("plus", "plus", "plus", "up", "plus", "plus")
+        await until_shown(app, pilot, "3 marked")
+        await pilot.press("enter")
+        await until_closed(app, pilot)
+    assert [each.name for each in app.result] == ["visits", "wards", "harbour.tides"]
+    assert [each.local.name if each.local else "" for each in app.result] == ["", "my-wards", ""]
+    assert searches.cancelled == []
+
+
+async def test_failed_searches_are_shown_and_started_again() -> None:
+    searches = Searches("hospital", "lake")
+    async with shown(searches.browser()) as (app, pilot):
+        await until_shown(app, pilot, "asking · 2 still to answer")
+        searches.end("1-lake", problems=[{"repository": "lake", "message": "access is denied"}])
+        await until_shown(app, pilot, "lake: access is denied", "asking")  # hospital still runs
+        await pilot.press("ctrl+r")  # no second search while one runs
+        searches.end("1-hospital", SHORT)
+        await until_shown(app, pilot, "x-ray", "1 dataset")
+        await until(app, pilot, lambda: "asking" not in app.text())
+        assert searches.started == 1
+        await pilot.press("ctrl+r")
+        await until(app, pilot, lambda: searches.started == 2)
+        error = Failure("there is no network", hint="plug it in")
+        for job in ("2-hospital", "2-lake"):
+            searches.end(job, state=JobState.failed, error=error, result=None)
+        await until_shown(app, pilot, "hospital: there is no network – plug it in", "lake: there is no")
+        assert "x-ray" in app.text()  # the earlier result stays
+        searches.error = OdfError("the worker is gone", hint="R starts it again")
+        await pilot.press("ctrl+r")
+        await until_shown(app, pilot, "the worker is gone – R starts it again")
+        searches.error = None
+        await pilot.press("ctrl+r")
+        await until(app, pilot, lambda: searches.started == 3)
+        searches.end("3-hospital", result="[]")
+        await until_shown(app, pilot, "hospital: what it answered cannot be read")
+        assert "the worker is gone" not in app.text()
+        denied = [{"repository": f"pond-{number}", "message": "access is denied"} for number in range(4)]
+        searches.end("3-lake", SHORT, problems=denied)
+        await until_shown(app, pilot, "pond-1: access is denied", " and 2 more cannot be asked")
+
+
+async def test_searches_are_cancelled() -> None:
+    searches = Searches("hospital")
+    async with shown(searches.browser()) as (app, pilot):
+        await until(app, pilot, lambda: searches.started)
+        await pilot.press("ctrl+g")
+        await until(app, pilot, lambda: searches.cancelled == ["1-hospital"])
+        await pilot.press("escape")
+        await until(app, pilot, lambda: searches.cancelled == ["1-hospital"] * 2)
+        await until_closed(app, pilot)
+    assert app.result is None
+
+
+async def test_thousands_of_datasets_are_filtered_quickly() -> None:
+    many = [
+        entry(f"town{number:05d}.visits", description="x" * 200, records=number) for number in range(3000)
+    ]
+    searches = Searches("hospital")
+    async with shown(searches.browser()) as (app, pilot):
+        await until(app, pilot, lambda: searches.started)
+        searches.end("1-hospital", *many)
+        await until_shown(app, pilot, "3 000 datasets")
+        line = app.screen.query_one(Input)
+        started = time.process_time()
+        line.value = "town02999"
+        await until_shown(app, pilot, "1 of 3 000 datasets", "town02999.visits")
+        line.value = "visits"
+        await until(app, pilot, lambda: "1 of 3 000" not in app.text())
+        assert "town02999.visits" in app.text()  # the cursor stays on its dataset
+        await pilot.press("pagedown", "down")
+        assert time.process_time() - started < 1
+
+
+# --- The controller ---
+
+
+async def browse(source: FakeSource, *answers: object) -> Fakes:
+    """Run the action that pulls new datasets from repositories and addresses."""
+    fakes = Fakes(source, answers=answers)
+    SharingController(fakes.context).browse()
+    await fakes.host.stories()
+    assert not fakes.host.answers
+    return fakes
+
+
+def choose(*datasets: dict[str, Any], rows: Sequence[DatasetRow] = ()) -> Callable[[object], object]:
+    """Return an answer that chooses datasets in the browser."""
+
+    def answer(dialog: object) -> Sequence[RemoteDataset]:
+        assert isinstance(dialog, RepositoryBrowser)
+        return found_by_search(datasets, list(rows))
+
+    return answer
+
+
+async def test_the_browser_searches_one_or_all_repositories(source: FakeSource) -> None:
+    add_repositories(source)
+    for choice, names in (("in hospital", ["hospital"]), ("all", ["hospital", "lake"])):
+        # A closed browser leads back to the choice of repositories.
+        fakes = await browse(source, pick(choice, title="Datasets from elsewhere"), None, None)
+        browser = fakes.host.dialogs[1]
+        async with shown(browser) as (app, pilot):
+            await until(app, pilot, lambda fakes=fakes, names=names: len(fakes.jobs.requests) == len(names))
+            assert ("hospital" in app.text()) == (choice != "all")
+        assert fakes.jobs.submitted == [(Search(text="", repositories=[each]), each) for each in names]
+
+
+async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) -> None:
+    add_repositories(source)
+    wards = my_wards()
+    source.rows_.append(wards)
+    # Of several, only a name that exists already is asked for.
+    chosen = choose(VISITS, WARDS, TAKEN, rows=source.rows_)
+    name = type_in("other.tides", proposed="harbour.tides", wrong={"harbour.tides": "exists already"})
+    fakes = await browse(source, pick("all"), chosen, name)
+    visits = Pull(dataset=VISITS["url"], url=VISITS["url"], alias="visits")
+    assert fakes.jobs.requests == [
+        visits,
+        Pull(dataset=wards.id, url=WARDS["url"]),
+        Pull(dataset=TAKEN["url"], url=TAKEN["url"], alias="other.tides"),
+    ]
+    assert fakes.jobs.remarks == [""]
+    fakes = await browse(source, pick("all"), chosen, None)
+    assert len(fakes.jobs.requests) == 2
+    assert fakes.jobs.remarks == ["; 1 left out"]
+    # The name of a single one is asked for; two datasets do not get the same name.
+    fakes = await browse(source, pick("in lake"), choose(VISITS), type_in("visits", proposed="visits"))
+    assert fakes.jobs.requests == [visits]
+    twice = choose(VISITS, {**VISITS, "url": "https://lake.example/data/visits/"})
+    fakes = await browse(source, pick("all"), twice, type_in("visits-2", proposed="visits"))
+    assert [request.alias for request in fakes.jobs.requests] == ["visits", "visits-2"]
+
+
+async def test_repositories_are_added_and_removed(source: FakeSource) -> None:
+    url = type_in("s3://lake/odf", wrong={"ftp://old.example/": "no address that is known"})
+    name = type_in("lake", wrong={"my lake": "a name has letters"})
+    lake = NamedUrl("lake", "s3://lake/odf/")
+    fakes = await browse(source, pick("add", without=["forget", "all"]), url, name, None)
+    assert source.places == [lake]
+    assert fakes.host.notices == [("lake is a repository now", "good")]
+    name = type_in("pond", wrong={"Lake": "there is a repository Lake already"})
+    await browse(source, pick("add"), type_in("file:///srv/pond"), name, pick("all"), None, None)
+    assert [each.name for each in source.places] == ["lake", "pond"]
+    await browse(source, pick("add"), type_in("file:///srv/pool"), None, pick("add"), None, None)
+    assert len(source.places) == 2
+    forget = (pick("forget"), pick("pond", title="Forget which repository?"))
+    await browse(source, *forget, confirm(False, "Forget the repository pond?"), pick("forget"), None, None)
+    assert len(source.places) == 2
+    fakes = await browse(source, *forget, confirm(True), None)
+    assert source.places == [lake]
+    assert fakes.host.last_notice == "pond is forgotten"
+
+
+async def test_a_typed_address_is_pulled(source: FakeSource) -> None:
+    add_repositories(source)
+    here = dataset("visits", remotes=(Remote(url=f"{BASE}visits/", label="hospital/visits", pull=True),))
+    source.rows_.append(here)
+    url = "ipns://k51/clinics/wards/"
+    typed = type_in(url[:-1], wrong={"hospital": "is not a remote dataset alias"})
+    fakes = await browse(source, pick("address"), typed, type_in("wards", proposed="wards"))
+    assert fakes.jobs.requests == [Pull(dataset=url, url=url, alias="wards")]
+    assert fakes.jobs.remarks == [f", from {url[:-1]}"]
+    fakes = await browse(source, pick("address"), type_in("hospital/visits"))
+    assert fakes.jobs.requests == [Pull(dataset=here.id, url=f"{BASE}visits/")]
+    # Without an address or a name the choice of repositories opens again.
+    fakes = await browse(source, pick("address"), None, pick("address"), typed, None, None)
+    assert fakes.jobs.requests == []
+
+
+# --- The workstation ---
+
+
+@pytest.mark.app
+async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
+    """Golden text: the browser over the panes, with three datasets and the details of one."""
+    add_repositories(source)
+    source.rows_[1] = my_wards()
     async with driven(source, (80, 24)) as drive:
-        await in_browser(drive)
+        await open_dialog(drive, "I", "1", kind=RepositoryBrowser)
+        await drive.until(lambda: source.known[-1].kind == "search")
         assert source.link.submitted == [Search(text="", repositories=["hospital"])]
-        await answered(drive, VISITS, WARDS, SHORT)
-        compare(drive, "browser")
-        assert "3 datasets" in drive.text()
+        result = json.dumps({"datasets": [VISITS, WARDS, SHORT], "problems": []})
+        ended = replace(source.known[-1], state=JobState.done, started=AT, ended=AT, result=result)
+        source.link.tell(source.changed(ended))
+        await drive.until(lambda: "3 datasets" in drive.text())
+        await drive.settle()
+        compare_golden(drive, "browser")
         await drive.press("=ward", "down")
         text = drive.text()
         assert "1 of 3 datasets" in text
@@ -117,7 +348,7 @@ async def test_choosing_finding_and_pulling_one(source: FakeSource) -> None:
         assert "x-ray" not in text
         assert "\x1b" not in text
         await drive.press("=", "=clinics")
-        await until_asked(drive, "enter", by=PromptDialog)
+        await open_dialog(drive, "enter", kind=PromptDialog)
         await drive.press("=port-haven.clinics", "enter")
         assert "exists already" in drive.text()
         await drive.press("=visits", "enter")
@@ -125,118 +356,20 @@ async def test_choosing_finding_and_pulling_one(source: FakeSource) -> None:
         assert source.link.submitted[1:] == [Pull(dataset=url, url=url, alias="visits")]
         assert drive.app.screen is drive.bench
 
-
-async def test_several_are_marked_and_what_is_here_is_brought_up_to_date(source: FakeSource) -> None:
-    prepared(source)
-    wards = dataset("my-wards", remotes=(Remote(url=WARDS["url"], label="hospital/wards", pull=True),))
-    source.rows_.append(wards)
-    taken = entry("harbour.tides")
-    async with driven(source) as drive:
-        await in_browser(drive, "a")
-        await answered(drive, VISITS, WARDS, SHORT, taken)
-        del source.link.submitted[0]
-        await drive.press("plus", "plus", "plus", "up", "plus", "plus")
-        assert "3 marked" in drive.text()
-        await until_asked(drive, "enter", by=PromptDialog)  # of the name that is taken
-        await drive.press("=other.tides", "enter")
-        assert source.link.submitted[1:] == [
-            Pull(dataset=VISITS["url"], url=VISITS["url"], alias="visits"),
-            Pull(dataset=wards.id, url=WARDS["url"]),
-            Pull(dataset=taken["url"], url=taken["url"], alias="other.tides"),
-        ]
-
-
-async def test_what_cannot_be_asked_is_told_in_place_and_asked_again(source: FakeSource) -> None:
-    prepared(source)
-    async with driven(source, (80, 24)) as drive:
-        await in_browser(drive, "a")
-        await drive.until(lambda: len(source.link.submitted) == 2)
-        assert source.link.submitted == [
-            Search(text="", repositories=[each]) for each in ("hospital", "lake")
-        ]
-        await drive.until(lambda: "asking · 2 still to answer" in drive.text())
-        await answered(drive, problems=[{"repository": "lake", "message": "access is denied"}])
-        await drive.until(lambda: "lake: access is denied" in drive.text())
-        assert "asking" in drive.text()  # the other one
-        result = json.dumps({"datasets": [SHORT], "problems": []})
-        done = replace(source.known[-2], state=JobState.done, started=AT, ended=AT, result=result)
-        source.link.tell(source.changed(done))
-        await drive.until(lambda: "x-ray" in drive.text())
-        assert "asking" not in drive.text()
-        await drive.press("ctrl+r")
-        await drive.until(lambda: len(source.link.submitted) == 4)
-        error = Failure("there is no network", hint="plug it in")
-        failed = [replace(each, state=JobState.failed, ended=AT, error=error) for each in source.known[-2:]]
-        source.link.tell(*map(source.changed, failed))
-        await drive.until(lambda: "plug it in" in drive.text())
-        assert "x-ray" in drive.text()  # what was found before stays
-
-
-async def test_leaving_stops_the_search(source: FakeSource) -> None:
-    prepared(source)
-    async with driven(source) as drive:
-        await in_browser(drive)
-        job = source.known[-1].id
-        await drive.press("ctrl+g")
-        await drive.until(lambda: source.link.cancelled == [job])
-        await until_asked(drive, "escape", by=PickerDialog)
-        await drive.until(lambda: source.link.cancelled == [job, job])
-        await drive.press("escape")
-        assert drive.app.screen is drive.bench
-
-
-async def test_thousands_are_shown_and_narrowed_quickly(source: FakeSource) -> None:
-    prepared(source)
-    many = [
-        entry(f"town{number:05d}.visits", description="x" * 200, records=number) for number in range(3000)
-    ]
-    async with driven(source) as drive:
-        screen = await in_browser(drive)
-        await answered(drive, *many)
-        started = time.process_time()
-        await drive.press("=town02999")
-        assert [each.name for each in screen._list.shown] == ["town02999.visits"]
-        await drive.press("=visits", "pagedown", "down")
-        assert time.process_time() - started < 1
-        assert "3 000 datasets" in drive.text()
-
-
-async def test_repositories_are_added_and_forgotten(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await until_asked(drive, "I", by=PickerDialog)
-        assert "forget" not in drive.text()
-        await until_asked(drive, "plus", by=PromptDialog)
+        # Repositories are added and removed in dialogs that lead back to the choice.
+        await open_dialog(drive, "I", "plus", kind=PromptDialog)
         await drive.press("=ftp://old.example/", "enter")
         assert "no address that is known" in drive.text()
-        await drive.press("=s3://lake/odf", "enter")
+        await drive.press("=s3://depot/odf", "enter")
         await drive.until(lambda: "Name of the repository" in drive.text())
-        await drive.press("=my lake", "enter")
-        assert "a name has letters" in drive.text()
-        await drive.press("=lake", "enter")
-        await drive.until(lambda: source.places == [NamedUrl("lake", "s3://lake/odf/")])
+        await drive.press("=depot", "enter")
         await drive.until(lambda: isinstance(drive.app.screen, PickerDialog))
         await drive.settle()
-        assert "s3://lake/odf/" in drive.text()
-        await until_asked(drive, "minus", by=PickerDialog)
-        await until_asked(drive, "1", by=ConfirmDialog)
+        assert "s3://depot/odf/" in drive.text()
+        await open_dialog(drive, "minus", kind=PickerDialog)
+        await open_dialog(drive, "1", kind=ConfirmDialog)
         await drive.press("y")
-        await drive.until(lambda: source.places == [])
-
-
-async def test_a_typed_address(source: FakeSource) -> None:
-    prepared(source)
-    here = dataset("visits", remotes=(Remote(url=f"{BASE}visits/", label="hospital/visits", pull=True),))
-    source.rows_.append(here)
-    async with driven(source) as drive:
-        await until_asked(drive, "I", "u", by=PromptDialog)
-        await drive.press("=ipns://k51/clinics/wards", "enter")
-        await drive.until(lambda: "Name of the dataset here" in drive.text())
-        await drive.press("enter")
-        url = "ipns://k51/clinics/wards/"
-        assert source.link.submitted == [Pull(dataset=url, url=url, alias="wards")]
-        await until_asked(drive, "I", "u", by=PromptDialog)
-        await drive.press("=hospital/visits", "enter")
-        assert source.link.submitted[1:] == [Pull(dataset=here.id, url=f"{BASE}visits/")]
-        await until_asked(drive, "I", "u", by=PromptDialog)
-        await drive.press("=hospital", "enter")
-        assert isinstance(drive.app.screen, PromptDialog)  # a repository is no dataset
+        await drive.until(lambda: len(source.places) == 2)
+        await drive.until(lambda: isinstance(drive.app.screen, PickerDialog))
+        await drive.press("escape")
+        assert drive.app.screen is drive.bench

@@ -1,4 +1,4 @@
-"""What the screen reads of remotes in a real workspace: as of now, without asking anybody."""
+"""Remotes of a real workspace, read without network access: relations, branches, repositories."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def note(workspace: Workspace, entry: DatasetEntry, relation: Any, kind: Any = "push", **more: Any) -> None:
-    """It was looked at now."""
+    """Record the result of a comparison."""
     head = str(entry.dataset.head())
     known = {"ours": 0, "theirs": 0, "common": head, "our_head": head, "their_head": head}
     seen = RemoteStatus(url=HUB, relation=relation, at="2024-03-11T08:59:00Z", **{**known, **more})
@@ -46,7 +46,7 @@ def remote(workspace: Workspace) -> Remote:
     return found
 
 
-def test_our_side_is_as_of_now(workspace: Workspace) -> None:
+def test_the_local_side_is_current(workspace: Workspace) -> None:
     entry = make_root(workspace, "visits", slices=2)
     assert row(workspace).remotes == ()
     Remotes(workspace.odf).attach(entry.id, HUB, "push")
@@ -58,22 +58,22 @@ def test_our_side_is_as_of_now(workspace: Workspace) -> None:
     describe(entry, "two")
     found = remote(workspace)
     assert (found.relation, found.ours, found.common) == ("ahead", 2, shared)
-    # They had more when we looked, and now so have we.
+    # The remote was ahead at the comparison; local blocks were added since.
     note(workspace, entry, "behind", theirs=3, their_head="f1620" + "ab" * 32)
     assert (remote(workspace).relation, remote(workspace).theirs) == ("behind", 3)
     describe(entry, "three")
     found = remote(workspace)
     assert (found.relation, found.ours, found.theirs) == ("diverged", 1, 3)
     assert remote_badge(row(workspace).remotes) == "÷⇣3⇡1"
-    # Nothing was there.
+    # The remote was empty.
     note(workspace, entry, "new", common=None, their_head=None, ours=1, our_head=shared)
     assert (remote(workspace).relation, remote(workspace).ours) == ("new", row(workspace).blocks)
-    # What both had is not in our chain any more.
+    # The shared block is not in the local chain.
     note(workspace, entry, "ahead", common="f1620" + "cd" * 32, their_head="f1620" + "cd" * 32, our_head="x")
     assert (remote(workspace).relation, remote(workspace).at) == ("", "2024-03-11T08:59:00Z")
 
 
-def test_what_comes_from_elsewhere_is_not_behind_its_inputs(workspace: Workspace) -> None:
+def test_a_pulled_dataset_is_not_behind_its_inputs(workspace: Workspace) -> None:
     entry = make_root(workspace, "visits", slices=1)
     note(workspace, entry, "equal", "pull")
     found = row(workspace)
@@ -98,7 +98,7 @@ def test_branches_of_a_real_chain(workspace: Workspace) -> None:
     assert (len(lost.ours), lost.more, lost.common) == (number + 6, 0, None)
 
 
-def test_repositories_and_detaching(workspace: Workspace) -> None:
+def test_repositories_and_remotes_are_removed(workspace: Workspace) -> None:
     source = WorkspaceGateway(workspace)
     source.add_repository("lake", "s3://lake/odf")
     assert source.repositories() == [NamedUrl("hub", "file:///srv/hub/"), NamedUrl("lake", "s3://lake/odf/")]
@@ -108,9 +108,7 @@ def test_repositories_and_detaching(workspace: Workspace) -> None:
     entry = make_root(workspace, "visits")
     before = workspace_fingerprint(workspace.folder)
     note(workspace, entry, "equal")
-    assert (
-        workspace_fingerprint(workspace.folder) != before
-    )  # what is kept for the next start is not true any more
+    assert workspace_fingerprint(workspace.folder) != before  # the saved snapshot is outdated
     assert row(workspace).remotes
     source.detach(str(entry.id), HUB)
     assert row(workspace).remotes == ()
@@ -118,7 +116,7 @@ def test_repositories_and_detaching(workspace: Workspace) -> None:
         source.detach(str(entry.id), HUB)
 
 
-def test_a_damaged_list_of_repositories_hides_no_dataset(workspace: Workspace) -> None:
+def test_datasets_are_read_although_the_repositories_are_damaged(workspace: Workspace) -> None:
     entry = make_root(workspace, "visits")
     note(workspace, entry, "equal")
     (workspace.odf / "repositories.json").write_text("{")
@@ -127,7 +125,7 @@ def test_a_damaged_list_of_repositories_hides_no_dataset(workspace: Workspace) -
         WorkspaceGateway(workspace).repositories()
 
 
-def test_which_jobs_can_be_done_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_jobs_can_be_submitted_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     source = WorkspaceGateway(workspace)
 
     class Journal:

@@ -1,20 +1,14 @@
-"""Remotes on the screen: marks, words and filters, push and pull, and what is done about two histories.
-
-Text captures are ``tests/golden/share-*.txt``; ``ODF_UPDATE_GOLDEN=1`` writes them anew.
-"""
+"""Remotes: badges, words, filters, push, pull, comparison, and diverged histories."""
 
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from textual.screen import Screen
 
 from odf_engine.coordinator.protocol import (
     Compare,
@@ -29,98 +23,42 @@ from odf_engine.coordinator.protocol import (
     Sample,
     Samples,
 )
-from odf_tui.gateway.protocol import NamedUrl
+from odf_engine.coordinator.results import CompareResult, PushResult, RemoteProblem, RemoteRelation
+from odf_engine.errors import OdfError
+from odf_tui.actions.model import Situation
+from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.features.dataset_actions import DatasetActionsController
+from odf_tui.features.sharing.controller import SharingController, divergence_lines, force_push_lines
 from odf_tui.panes.datasets.dataset_filter import counts, matches, parse_filter
 from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
 from odf_tui.state.model import DatasetRow, Health
 from odf_tui.text.job_text import JobRates, job_outcome, progress_text
 from odf_tui.text.remotes import Relation, Remote, remote_badge, remote_badge_style, remote_text, short_url
 from odf_tui.theming import ascii_fallback as few
-from odf_tui.widgets.dialogs import (
-    ConfirmDialog,
-    DecisionDialog,
-    PickerDialog,
-    PromptDialog,
-    TypedConfirmation,
-)
+from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, TypedConfirmation
 from tests.tui.conftest import Driven, driven
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset
+from tests.tui.sharing_steps import (
+    AT,
+    BACKUP,
+    HOSPITAL,
+    backup,
+    compare_golden,
+    confirm,
+    dialog_text,
+    hospital,
+    open_dialog,
+    pick,
+    spans_text,
+    type_in,
+    with_remotes,
+)
 
-pytestmark = pytest.mark.app
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-SIZES = [(80, 24), (160, 50)]
-HOSPITAL = "https://hospital.example/data/visits/"
-BACKUP = "file:///srv/backup/visits/"
-AT = "2024-03-11T08:59:00Z"
-
-
-def compare(drive: Driven, name: str) -> None:
-    """Compares the screen without its two last lines with its golden text."""
-    size = drive.app.size
-    path = GOLDEN / f"share-{size.width}x{size.height}-{name}.txt"
-    text = "\n".join(drive.text().splitlines()[:-2]) + "\n"
-    if os.environ.get("ODF_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-
-
-def hospital(relation: Relation = "behind", ours: int = 0, theirs: int = 3, **more: object) -> Remote:
-    """Where visits come from."""
-    known = {
-        "url": HOSPITAL,
-        "label": "hospital/visits",
-        "pull": True,
-        "at": AT,
-        "their_head": "f1620abcdef12",
-    }
-    return Remote(**{**known, "relation": relation, "ours": ours, "theirs": theirs, **more})  # type: ignore[arg-type]
+# --- Badges and texts ---
 
 
-def backup(relation: Relation = "ahead", ours: int = 2, theirs: int = 0) -> Remote:
-    """Where they go to."""
-    return Remote(
-        url=BACKUP,
-        label="backup/visits",
-        push=True,
-        at=AT,
-        relation=relation,
-        ours=ours,
-        theirs=theirs,
-    )
-
-
-def with_remotes(source: FakeSource, *remotes: Remote, **more: object) -> DatasetRow:
-    """The dataset visits, and others that have none."""
-    row = dataset("visits", records=900, remotes=remotes, **more)
-    source.rows_ = [row, dataset("visits-by-day", "visits", records=9), dataset("tides", records=96)]
-    source.places = [
-        NamedUrl("hospital", "https://hospital.example/data/"),
-        NamedUrl("backup", "file:///srv/backup/"),
-        NamedUrl("lake", "s3://lake/odf/"),
-    ]
-    return row
-
-
-async def until_asked(drive: Driven, *keys: str, by: type[Screen[Any]]) -> None:
-    """Presses keys after which something is asked by a dialog."""
-    for key in keys:
-        before = drive.app.screen
-        await drive.press(key)
-        await drive.until(lambda before=before: drive.app.screen not in (before, drive.bench))
-        await drive.settle()
-    assert isinstance(drive.app.screen, by), drive.text()
-
-
-async def on_visits(drive: Driven) -> None:
-    drive.bench.context.navigator.select_dataset("did:odf:visits")
-    await drive.settle()
-
-
-# --- Marks and words ---
-
-
-def test_marks_say_what_is_to_be_done_without_colours() -> None:
+def test_badges_of_remotes() -> None:
     assert remote_badge(()) == ""
     assert remote_badge([hospital()]) == "⇣3"
     assert remote_badge([backup()]) == "⇡2"
@@ -129,7 +67,7 @@ def test_marks_say_what_is_to_be_done_without_colours() -> None:
     assert remote_badge([hospital("diverged", 2, 3)]) == "÷⇣3"
     assert remote_badge([backup("diverged", 2, 1)]) == "÷⇣1⇡2"
     assert remote_badge([backup("new", 7)]) == "⇡7"
-    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣"  # nobody pushes to where it comes from
+    assert remote_badge([hospital("ahead", 5, 0)]) == "⇣"  # no push remote
     assert remote_badge([hospital("behind", 0, 123_456)]) == "⇣123k"
     remotes = (hospital("diverged", 2, 3), backup(), hospital("equal", 0, 0))
     assert [remote_badge_style([each]) for each in remotes] == [
@@ -156,14 +94,14 @@ def test_marks_say_what_is_to_be_done_without_colours() -> None:
     )
 )
 @settings(max_examples=60, deadline=None)
-def test_a_mark_is_short_and_there_whenever_there_are_remotes(remotes: list[Remote]) -> None:
+def test_badges_are_short(remotes: list[Remote]) -> None:
     found = remote_badge(remotes)
     assert bool(found) == bool(remotes)
     assert len(found) <= 13
     assert ("÷" in found) == any(each.relation == "diverged" for each in remotes)
 
 
-def test_words_of_remotes() -> None:
+def test_texts_of_remotes() -> None:
     assert remote_text(hospital()) == "hospital/visits · 3 behind · looked at 2024-03-11 08:59"
     assert "2 ahead" in remote_text(backup())
     assert "diverged: 2 here, 3 there" in remote_text(hospital("diverged", 2, 3))
@@ -173,7 +111,7 @@ def test_words_of_remotes() -> None:
     assert short_url("odf+https://me@host.example:8443/a/b/visits/") == "host.example:8443/visits"
 
 
-def test_filters_know_remotes() -> None:
+def test_filters_find_remotes() -> None:
     row = dataset("visits", remotes=(hospital(), backup("equal", 0, 0)))
     other = dataset("tides")
 
@@ -186,7 +124,7 @@ def test_filters_know_remotes() -> None:
     assert ("remote", "behind", 1) in counts([row, other], {})
 
 
-def test_health_follows_where_it_comes_from() -> None:
+def test_health_depends_on_pull_remotes() -> None:
     rows = [
         dataset("a", records=1, remotes=(hospital(),)),
         dataset("b", records=1, remotes=(hospital("diverged", 1, 1),)),
@@ -195,7 +133,7 @@ def test_health_follows_where_it_comes_from() -> None:
     assert list(dataset_healths(rows, JobBook()).values()) == [Health.stale, Health.diverged, Health.current]
 
 
-# --- What jobs say ---
+# --- Jobs ---
 
 
 def job(kind: str, result: dict[str, object] | None = None, **more: object) -> Job:
@@ -204,7 +142,7 @@ def job(kind: str, result: dict[str, object] | None = None, **more: object) -> J
     return Job("1", kind, "visits", "did:odf:visits", result=text, **{**known, **more})  # type: ignore[arg-type]
 
 
-def test_what_jobs_that_share_did() -> None:
+def test_outcomes_of_jobs_with_remotes() -> None:
     pushed = {"status": "updated", "url": BACKUP, "blocks": 12, "bytes": 34_100_000, "objects": 5}
     assert job_outcome(job("push", pushed)) == ("pushed 12 blocks, 34.1 MB to backup/visits", "good")
     assert (
@@ -227,15 +165,335 @@ def test_what_jobs_that_share_did() -> None:
     assert job_outcome(job("search", {"datasets": [], "problems": [{"repository": "lake"}]}))[1] == "warn"
     assert job_outcome(job("compare", {}))[0] == "there is nothing to look at"
     glyphs = [job_glyph(job("compare", {"seen": found, "problems": problem}))[0] for found in (seen, [])]
-    assert glyphs == ["✓", "↯"]  # what nobody answered is no success
+    assert glyphs == ["✓", "↯"]  # no remote was compared
     running = job("push", state=JobState.running, progress=Progress("compare", files=8, total_files=10))
     assert "8 of 10 blocks" in progress_text(running, JobRates(), 80)
 
 
-async def test_bytes_and_rate_of_a_push_in_the_graph_the_card_and_pane_4(source: FakeSource) -> None:
-    with_remotes(source, backup())
-    async with driven(source, (160, 50)) as drive:
-        await on_visits(drive)
+# --- Pull ---
+
+
+def test_pull_from_a_remote_requires_no_trust(source: FakeSource) -> None:
+    row = with_remotes(source, hospital(), standing="not trusted", polls=True)
+    fakes = Fakes(source, "visits")
+    controller = DatasetActionsController(fakes.context)
+    controller.pull()
+    assert fakes.jobs.submitted == [(Pull(dataset=row.id, url=HOSPITAL), "visits")]
+    assert fakes.jobs.remarks == [", from hospital/visits"]
+    controller.pull_all()
+    assert Pull(dataset=row.id, url=HOSPITAL) in fakes.jobs.requests[1:]
+    assert "not trusted" not in fakes.jobs.remarks[-1]
+
+
+async def test_pull_asks_for_one_of_several_remotes(source: FakeSource) -> None:
+    other = replace(hospital("equal", 0, 0), url="ipns://k51/visits/", label="ipns://k51/visits/")
+    row = with_remotes(source, hospital(), other)
+    fakes = Fakes(source, "visits", answers=[pick(other.url, title="Pull visits from"), None])
+    controller = DatasetActionsController(fakes.context)
+    controller.pull()
+    await fakes.host.stories()
+    controller.pull()  # closed without a choice
+    await fakes.host.stories()
+    assert fakes.jobs.requests == [Pull(dataset=row.id, url=other.url)]
+
+
+def test_pull_all_skips_diverged_datasets(source: FakeSource) -> None:
+    with_remotes(source, hospital("diverged", 2, 3))
+    fakes = Fakes(source)
+    DatasetActionsController(fakes.context).pull_all()
+    assert "1 went apart from elsewhere: V shows how" in fakes.jobs.remarks[-1]
+    assert fakes.jobs.requests
+    assert "did:odf:visits" not in [each.dataset for each in fakes.jobs.requests]
+
+
+# --- Push, compare, detach ---
+
+
+async def push(source: FakeSource, action: str, *answers: object) -> Fakes:
+    """Run ``push`` or ``push_to_address`` on visits."""
+    fakes = Fakes(source, "visits", answers=answers)
+    getattr(SharingController(fakes.context), action)()
+    await fakes.host.stories()
+    assert not fakes.host.answers
+    return fakes
+
+
+async def test_push_goes_to_the_only_push_remote(source: FakeSource) -> None:
+    row = with_remotes(source, hospital(), backup())
+    fakes = await push(source, "push")
+    assert fakes.jobs.submitted == [(Push(dataset=row.id, url=BACKUP), "visits")]
+    assert fakes.jobs.remarks == [", to backup/visits"]
+
+
+async def test_push_offers_writable_repositories(source: FakeSource) -> None:
+    row = with_remotes(source)
+    lake = "s3://lake/odf/visits/"
+    read_only = [HOSPITAL]
+    fakes = await push(source, "push", pick(lake, title="Push visits to", without=read_only))
+    assert fakes.jobs.requests == [Push(dataset=row.id, url=lake)]
+    assert fakes.jobs.remarks == [", to lake/visits"]
+    choices = fakes.host.dialogs[0].fitting("")
+    assert [each.title for each in choices] == ["backup/visits", "lake/visits", "another address"]
+    fakes = await push(source, "push", None)
+    assert fakes.jobs.requests == []
+
+
+async def test_push_to_a_typed_address(source: FakeSource) -> None:
+    row = with_remotes(source, backup())
+    wrong = {
+        "ftp://x/y": "no address",
+        "nowhere/visits": "no repository",
+        "visits": "is not a remote dataset alias",
+        "did:odf:fed01df230b49615d175307d580c33d6fda61fc7b9aec91df0f5c1a5ebe3b8cbfee02": "found by name",
+        HOSPITAL: "only read",
+    }
+    text = "odf+https://host.example/visits"
+    fakes = await push(source, "push_to_address", pick("typed"), type_in(text, wrong=wrong))
+    assert fakes.jobs.requests == [Push(dataset=row.id, url=f"{text}/")]
+    fakes = await push(source, "push_to_address", pick("typed"), type_in("Lake/other/visits"))
+    assert fakes.jobs.requests == [Push(dataset=row.id, url="s3://lake/odf/other/visits/")]
+    source.places = []
+    fakes = await push(source, "push_to_address", pick("typed", without=["s3://lake/odf/visits/"]), None)
+    assert fakes.jobs.requests == []
+    source.rows_[0] = replace(row, remotes=())
+    fakes = await push(source, "push", type_in(text))  # nothing to pick from
+    assert fakes.jobs.requests == [Push(dataset=row.id, url=f"{text}/")]
+
+
+async def test_compare_skips_datasets_that_are_being_compared(source: FakeSource) -> None:
+    row = with_remotes(source, hospital())
+    fakes = Fakes(source, "visits")
+    controller = SharingController(fakes.context)
+    controller.compare()
+    controller.compare_all()
+    assert fakes.jobs.submitted == [(Compare(dataset=row.id), "visits")] * 2
+    await fakes.jobs.submit_one(Compare(dataset=row.id), "visits")
+    controller.compare_all()
+    assert len(fakes.jobs.requests) == 3
+    assert fakes.host.last_notice == "all of them are being looked at already"
+
+
+@pytest.mark.parametrize("action", ["look", "branches", "detach"])
+def test_remotes_are_required(action: str) -> None:
+    guard = DEFAULT_KEYMAP.by_id[action].guard
+    assert guard(Situation(dataset=dataset("tides"))) == "tides has no remote yet: u pushes it"
+    assert guard(Situation(dataset=dataset("visits", remotes=(hospital(),)))) is None
+
+
+async def test_detach_requires_confirmation(source: FakeSource) -> None:
+    row = with_remotes(source, hospital())
+    for yes in (False, True):
+        consequence = "From then on p makes it here"
+        fakes = Fakes(source, "visits", answers=[confirm(yes, "Detach from hospital/visits?", consequence)])
+        outdated: list[None] = []
+        fakes.state.datasets_outdated.connect(outdated.append)
+        SharingController(fakes.context).detach()
+        await fakes.host.stories()
+        assert source.detached == ([(row.id, HOSPITAL)] if yes else [])
+        assert bool(outdated) is yes
+
+
+async def test_detach_asks_for_one_of_several_remotes(source: FakeSource) -> None:
+    row = with_remotes(source, hospital(), backup())
+    answers = [pick(BACKUP), confirm(True, "Pull and push forget that address.")]
+    fakes = Fakes(source, "visits", answers=answers)
+    SharingController(fakes.context).detach()
+    await fakes.host.stories()
+    assert source.detached == [(row.id, BACKUP)]
+
+
+# --- Diverged histories ---
+
+
+def decide(answer: str, *parts: str, without: str = "\0") -> object:
+    """Return an answer to the dialog of two histories, whose text must have parts and must not have one."""
+
+    def decision(dialog: object) -> str:
+        assert isinstance(dialog, DecisionDialog)
+        text = dialog_text(dialog)
+        assert all(part in text for part in parts) and without not in text, text
+        assert f"answer({answer!r})" in [each.id for each in dialog.key_list()]
+        return answer
+
+    return decision
+
+
+async def settle_divergence(
+    source: FakeSource, *answers: object, results: dict[type, object] | None = None, job: Job | None = None
+) -> Fakes:
+    """Run the action that shows both histories, on visits or in the pane of jobs."""
+    fakes = Fakes(source, "visits", answers=answers, results=results)
+    if job is not None:
+        fakes.state.focus_pane("jobs")
+        fakes.host.now = Situation(pane="jobs", job=job)
+    SharingController(fakes.context).show_branches()
+    await fakes.host.stories()
+    assert not fakes.host.answers
+    return fakes
+
+
+def compared(relation: Relation, url: str = HOSPITAL, **more: object) -> CompareResult:
+    """Return the result of a comparison with one remote."""
+    return CompareResult("visits", [RemoteRelation(url, relation, common="x", at=AT, **more)])  # type: ignore[arg-type]
+
+
+async def test_their_history_is_pulled_after_confirmation(source: FakeSource) -> None:
+    row = with_remotes(source, hospital("diverged", 2, 3))
+    theirs = decide("theirs", "2 more of theirs", without="push ours")
+    warning = confirm(False, "Take the history of hospital/visits?", "2 blocks of ours leave the chain.")
+    fakes = await settle_divergence(source, theirs, warning)
+    assert fakes.jobs.requests == []
+    assert "answer('ours')" not in [each.id for each in fakes.host.dialogs[0].key_list()]  # read-only
+    fakes = await settle_divergence(source, theirs, confirm(True))
+    assert fakes.jobs.requests == [Pull(dataset=row.id, url=HOSPITAL, force=True)]
+    fakes = await settle_divergence(source, decide("leave"))
+    assert fakes.jobs.requests == []
+
+
+async def test_our_history_is_pushed_after_the_name_was_typed(source: FakeSource) -> None:
+    source.own_since = 20
+    row = with_remotes(source, backup("diverged", 20, 1))
+    ours = decide("ours", "14 more of ours", "push ours: 1 block of theirs leaves the chain there")
+    for yes in (False, True):
+
+        def answer(dialog: object, yes: bool = yes) -> bool:
+            assert isinstance(dialog, TypedConfirmation)
+            assert dialog._words == ["visits"]
+            assert "1 block that only backup/visits has" in dialog_text(dialog)
+            return yes
+
+        fakes = await settle_divergence(source, ours, answer)
+        assert fakes.jobs.requests == ([Push(dataset=row.id, url=BACKUP, force=True)] if yes else [])
+        assert fakes.host.last_notice == ("" if yes else "backup/visits stays as it is")
+
+
+async def test_both_histories_are_stored_by_a_push_before_the_pull(source: FakeSource) -> None:
+    row = with_remotes(source, hospital("diverged", 2, 3))
+    push, pull = Push(dataset=row.id, url=BACKUP), Pull(dataset=row.id, url=HOSPITAL, force=True)
+    answers = (decide("both"), pick(BACKUP, title="Keep our visits at", without=[HOSPITAL]))
+    fakes = await settle_divergence(source, *answers, results={Push: OdfError("no room")})
+    assert fakes.jobs.requests == [push]  # ours is stored nowhere else: theirs is not pulled
+    assert fakes.host.last_notice == "no room"
+    assert source.detached == []
+    fakes = await settle_divergence(source, *answers, results={Push: PushResult()})
+    assert fakes.jobs.requests == [push, pull]
+    assert source.detached == [(row.id, BACKUP)]  # later pushes must not change the copy
+    assert fakes.jobs.remarks == [", the history of hospital/visits; ours is kept at backup/visits"]
+    # The diverged remote itself is not offered.
+    with_remotes(source, backup("diverged", 2, 1))
+    answers = (decide("both"), pick("s3://lake/odf/visits/", without=[BACKUP]))
+    fakes = await settle_divergence(source, *answers, results={Push: PushResult()})
+    assert fakes.jobs.requests[-1] == Pull(dataset=row.id, url=BACKUP, force=True)
+
+
+async def test_missing_blocks_are_pulled_from_a_push_remote(source: FakeSource) -> None:
+    row = with_remotes(source, backup("behind", 0, 2))
+    result = {Compare: compared("behind", BACKUP, theirs=4)}
+    fakes = await settle_divergence(source, confirm(True, "Pull 4 blocks into visits?"), results=result)
+    assert fakes.jobs.requests == [
+        Compare(dataset=row.id, urls=[BACKUP]),
+        Pull(dataset=row.id, url=BACKUP),
+    ]
+    fakes = await settle_divergence(source, confirm(False), results=result)
+    assert len(fakes.jobs.requests) == 1
+
+
+async def test_a_comparison_on_request_replaces_the_saved_relation(source: FakeSource) -> None:
+    with_remotes(source, hospital("diverged", 2, 3))
+    fakes = await settle_divergence(source, decide("again"), results={Compare: compared("ahead", ours=2)})
+    assert fakes.host.last_notice == "visits and hospital/visits: 2 ahead"
+    problem = CompareResult("visits", [], [RemoteProblem(HOSPITAL, message="cannot be reached")])
+    fakes = await settle_divergence(source, decide("again"), results={Compare: problem})
+    assert fakes.host.notices == [("hospital/visits: cannot be reached", "bad")]
+    fakes = await settle_divergence(source, decide("again"), results={Compare: CompareResult()})
+    assert fakes.host.last_notice == "nothing was found at hospital/visits"
+
+
+async def test_histories_of_a_failed_job(source: FakeSource) -> None:
+    row = with_remotes(source, hospital("equal", 0, 0), backup())
+    failed = source.job(JobState.failed, "visits", error=Failure("the histories went apart", exit_code=4))
+    source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
+    result = {Compare: compared("diverged", ours=2, theirs=5)}
+    shown = decide("leave", "visits and hospital/visits", "4 more of theirs")
+    fakes = await settle_divergence(source, shown, results=result, job=failed)
+    assert fakes.jobs.requests == [Compare(dataset=row.id, urls=[HOSPITAL])]
+    # The dataset of the job was deleted.
+    fakes = await settle_divergence(source, job=replace(failed, dataset="did:odf:gone", target="gone"))
+    assert fakes.host.last_notice == "gone is not in this workspace"
+    # Jobs of other kinds have no remote: the selected dataset is meant.
+    source.rows_[0] = replace(row, remotes=())
+    fakes = await settle_divergence(source, job=replace(failed, kind="verify"))
+    assert fakes.host.last_notice == "visits has no remote"
+
+
+def test_lines_of_diverged_histories(source: FakeSource) -> None:
+    row = with_remotes(source)
+    remote = backup("diverged", 2, 1)
+    branches = source.branches(row.id, "", 6)
+    text = spans_text(divergence_lines(row, remote, branches, ["visits-by-day"], writable=True))
+    assert "visits-by-day may have to be made anew" in text
+    assert "push ours: 1 block of theirs leaves the chain there" in text
+    assert "more of theirs" not in text
+    lost = replace(branches, common=None)
+    text = spans_text(divergence_lines(row, remote, lost, writable=False))
+    assert "the block that both have is not here any more" in text
+    assert "push ours" not in text
+    text = spans_text(force_push_lines(row, remote))
+    assert "1 block that only backup/visits has" in text
+    assert "2 blocks that only we have" in text
+
+
+# --- The workstation ---
+
+
+async def show_visits(drive: Driven, row: DatasetRow) -> None:
+    """Replace the dataset visits, forget the jobs, and read both again."""
+    drive.source.rows_[0] = row
+    drive.source.known.clear()
+    drive.source.link.submitted.clear()
+    await drive.press("r")
+
+
+@pytest.mark.app
+async def test_remotes_on_the_screen(source: FakeSource) -> None:
+    """Golden texts: the histories dialog over the panes, and badges in the graph and in the list."""
+    row = with_remotes(source, hospital("diverged", 2, 3, common="f1620" + "04" * 32))
+    async with driven(source, (80, 24)) as drive:
+        drive.bench.context.navigator.select_dataset(row.id)
+        await drive.settle()
+
+        # Both histories; theirs is pulled after a confirmation.
+        await open_dialog(drive, "V", kind=DecisionDialog)
+        compare_golden(drive, "histories")
+        await drive.press("o")  # no answer: the remote is read-only
+        assert isinstance(drive.app.screen, DecisionDialog)
+        await open_dialog(drive, "t", kind=ConfirmDialog)
+        await drive.press("y")
+        assert source.link.submitted == [Pull(dataset=row.id, url=HOSPITAL, force=True)]
+
+        # Badges and the card.
+        row = replace(row, remotes=(hospital(), backup()))
+        await show_visits(drive, row)
+        await drive.press("z")
+        assert "visits ⇣3⇡2" in drive.text()
+        compare_golden(drive, "graph")
+        await drive.press("L")
+        compare_golden(drive, "list")
+        await drive.pilot.resize_terminal(160, 50)
+        await drive.settle()
+        compare_golden(drive, "list")
+        await drive.press("L")
+        compare_golden(drive, "graph")
+        await drive.press("z")
+
+        # A pull from a remote requires no trust.
+        await show_visits(drive, replace(row, standing="not trusted"))
+        await drive.press("p")
+        assert source.link.submitted == [Pull(dataset=row.id, url=HOSPITAL)]
+        assert "from hospital/visits" in drive.hint()
+
+        # Bytes and rate of a running push: in the card, the graph and pane 4.
+        await show_visits(drive, row)
         running = source.job(JobState.running, "visits", "push", ended=None)
         rate = Rate(rows=0, bytes=12_000_000)
         samples = [Sample(float(at), {running.id: rate}) for at in range(1, 10)]
@@ -245,11 +503,11 @@ async def test_bytes_and_rate_of_a_push_in_the_graph_the_card_and_pane_4(source:
         drive.bench.state.second.send(None)
         await drive.settle()
         text = drive.text()
-        assert "MB of 100.0 MB · 12.0 MB/s" in text  # the card
+        assert "MB of 100.0 MB · 12.0 MB/s" in text
         assert "send · 42%" in text
         assert "~5 s left" in text
         await drive.press("z")
-        assert "visits ⇡2 ▸ 42% · 12.0 MB/s" in drive.text()
+        assert "visits ⇣3⇡2 ▸ 42% · 12.0 MB/s" in drive.text()
         await drive.press("4")
         assert "42.0 MB of 100.0 MB · 12.0 MB/s" in drive.text()
         await drive.press("z", "1")
@@ -260,189 +518,12 @@ async def test_bytes_and_rate_of_a_push_in_the_graph_the_card_and_pane_4(source:
         assert "pushed 2 blocks, 100.0 MB to backup/visits" in drive.hint()
         assert "MB/s" not in drive.text().split("4 Jobs")[0]
 
-
-# --- What is done ---
-
-
-@pytest.mark.parametrize("size", SIZES, ids=["80x24", "160x50"])
-async def test_pictures_of_remotes(source: FakeSource, size: tuple[int, int]) -> None:
-    with_remotes(source, hospital(), backup())
-    async with driven(source, size) as drive:
-        await on_visits(drive)
-        await drive.press("z")
-        assert "visits ⇣3⇡2" in drive.text()
-        compare(drive, "graph")
-        await drive.press("L")
-        compare(drive, "list")
-
-
-async def test_p_takes_over_what_is_new_elsewhere_without_trust(source: FakeSource) -> None:
-    row = with_remotes(source, hospital(), standing="not trusted", polls=True)
-    async with driven(source) as drive:
-        await on_visits(drive)
-        assert "3 behind" in " ".join(drive.text().split())
-        await drive.press("p")
-        assert source.link.submitted[-1] == Pull(dataset=row.id, url=HOSPITAL)
-        assert "from hospital/visits" in drive.hint()
-        source.known.clear()
-        await drive.press("r", "P")
-        pulls = [each for each in source.link.submitted[1:] if isinstance(each, Pull)]
-        assert Pull(dataset=row.id, url=HOSPITAL) in pulls
-        assert "not trusted" not in drive.hint()
-
-
-async def test_p_asks_which_of_several_places(source: FakeSource) -> None:
-    other = replace(hospital("equal", 0, 0), url="ipns://k51/visits/", label="ipns://k51/visits/")
-    row = with_remotes(source, hospital(), other)
-    async with driven(source) as drive:
-        await on_visits(drive)
-        await until_asked(drive, "p", by=PickerDialog)
-        await drive.press("2")
-        assert source.link.submitted == [Pull(dataset=row.id, url=other.url)]
-
-
-async def test_pull_all_leaves_out_what_went_apart(source: FakeSource) -> None:
-    with_remotes(source, hospital("diverged", 2, 3))
-    async with driven(source) as drive:
-        await drive.press("P")
-        assert "1 went apart from elsewhere: V shows how" in drive.hint()
-        assert "did:odf:visits" not in [each.dataset for each in source.link.submitted]
-
-
-async def test_push_goes_where_it_went_or_asks(source: FakeSource) -> None:
-    row = with_remotes(source)
-    async with driven(source) as drive:
-        await on_visits(drive)
-        await until_asked(drive, "u", by=PickerDialog)
-        text = drive.text()
-        assert "backup/visits" in text
-        assert "lake/visits" in text
-        assert "hospital" not in text  # there one can only read
-        await drive.press("2")
-        assert source.link.submitted == [Push(dataset=row.id, url="s3://lake/odf/visits/")]
-        # A typed address: what is wrong with it is said there.
-        source.known.clear()
-        await drive.press("r")
-        await until_asked(drive, "W", "a", by=PromptDialog)
-        for wrong, why in (
-            ("ftp://x/y", "no address"),
-            ("nowhere/visits", "no repository"),
-            (HOSPITAL, "only read"),
-        ):
-            await drive.press(f"={wrong}", "enter")
-            assert why in drive.text()
-        await drive.press("=odf+https://host.example/visits", "enter")
-        await drive.until(lambda: len(source.link.submitted) == 2)
-        assert source.link.submitted[-1] == Push(dataset=row.id, url="odf+https://host.example/visits/")
-        source.rows_[0] = replace(row, remotes=(backup(),))
-        source.known.clear()
-        await drive.press("r", "u")
-        assert source.link.submitted[-1] == Push(dataset=row.id, url=BACKUP)
-        assert drive.app.screen is drive.bench
-
-
-async def test_looking_and_detaching(source: FakeSource) -> None:
-    row = with_remotes(source, hospital())
-    async with driven(source) as drive:
-        await on_visits(drive)
-        await drive.press("m")
-        assert source.link.submitted == [Compare(dataset=row.id)]
-        await drive.press("M")
-        assert len(source.link.submitted) == 1  # it is being looked at already
-        await until_asked(drive, "X", by=ConfirmDialog)
-        await drive.press("n")
-        assert source.detached == []
-        await until_asked(drive, "X", by=ConfirmDialog)
-        assert "From then on p makes it here" in drive.text()
-        await drive.press("y")
-        assert source.detached == [(row.id, HOSPITAL)]
-        drive.bench.context.navigator.select_dataset("did:odf:tides")
-        await drive.press("m")
-        assert "has no remote yet: u pushes it" in drive.hint()
-
-
-# --- Two histories ---
-
-
-async def test_both_histories_and_taking_theirs(source: FakeSource) -> None:
-    row = with_remotes(source, hospital("diverged", 2, 3, common="f1620" + "04" * 32))
-    async with driven(source, (80, 24)) as drive:
-        await on_visits(drive)
-        await until_asked(drive, "V", by=DecisionDialog)
-        compare(drive, "histories")
-        assert "push ours" not in drive.text()  # it cannot be written there
-        await drive.press("o")
-        assert isinstance(drive.app.screen, DecisionDialog)
-        await until_asked(drive, "t", by=ConfirmDialog)
-        await drive.press("n")
-        assert source.link.submitted == []
-        await until_asked(drive, "V", "t", by=ConfirmDialog)
-        await drive.press("y")
-        assert source.link.submitted == [Pull(dataset=row.id, url=HOSPITAL, force=True)]
-
-
-async def test_pushing_over_theirs_takes_the_name(source: FakeSource) -> None:
-    source.own_since = 20
-    row = with_remotes(source, backup("diverged", 20, 1))
-    async with driven(source) as drive:
-        await on_visits(drive)
-        await until_asked(drive, "V", by=DecisionDialog)
-        assert "14 more of ours" in drive.text()
-        await until_asked(drive, "o", by=TypedConfirmation)
-        await drive.press("=yes", "enter")
-        assert source.link.submitted == []
-        assert "stays as it is" in drive.hint()
-        await until_asked(drive, "V", "o", by=TypedConfirmation)
-        await drive.press("=visits", "enter")
-        assert source.link.submitted == [Push(dataset=row.id, url=BACKUP, force=True)]
-
-
-async def test_keeping_both_pushes_ours_first(source: FakeSource) -> None:
-    row = with_remotes(source, hospital("diverged", 2, 3))
-    async with driven(source) as drive:
-        await on_visits(drive)
-        await until_asked(drive, "V", "b", by=PickerDialog)
-        await drive.press("1")
-        await drive.until(lambda: source.known and source.known[-1].kind == "push")
-        assert source.link.submitted == [Push(dataset=row.id, url=BACKUP)]
-        failed = replace(
-            source.known[-1], state=JobState.failed, started=AT, ended=AT, error=Failure("no room")
-        )
-        source.link.tell(source.changed(failed))
-        await drive.until(lambda: drive.app.screen is drive.bench and "no room" in drive.hint())
-        assert len(source.link.submitted) == 1  # ours is nowhere: theirs is not taken
-        await until_asked(drive, "V", "b", by=PickerDialog)
-        await drive.press("1")
-        await drive.until(lambda: len(source.link.submitted) == 2)
-        source.link.tell(
-            source.changed(replace(source.known[-1], state=JobState.done, ended=AT, result="{}"))
-        )
-        await drive.until(lambda: len(source.link.submitted) == 3)
-        assert source.link.submitted[-1] == Pull(dataset=row.id, url=HOSPITAL, force=True)
-        assert source.detached == [(row.id, BACKUP)]  # ours stays there as it is
-
-
-async def test_what_only_the_place_has_where_it_goes_to_is_pulled(source: FakeSource) -> None:
-    row = with_remotes(source, backup("behind", 0, 2))
-    async with driven(source) as drive:
-        await on_visits(drive)
+        # A push remote with more blocks: V offers a pull.
+        await show_visits(drive, replace(row, remotes=(backup("behind", 0, 2),)))
         assert "V pulls" in drive.text()
-        await drive.press("V")
-        await drive.until(lambda: source.known[-1].kind == "compare")
-        seen = {"url": BACKUP, "relation": "behind", "ours": 0, "theirs": 4, "common": "x", "at": AT}
-        result = json.dumps({"name": "visits", "seen": [seen], "problems": []})
-        ended = replace(source.known[-1], state=JobState.done, ended=AT, result=result)
-        source.link.tell(source.changed(ended))
-        await drive.until(lambda: "Pull 4 blocks into visits?" in drive.text())
-        await drive.press("y")
-        await drive.until(lambda: len(source.link.submitted) == 2)
-        assert source.link.submitted[-1] == Pull(dataset=row.id, url=BACKUP)
 
-
-async def test_a_pull_that_failed_leads_to_both_histories(source: FakeSource) -> None:
-    row = with_remotes(source, hospital("equal", 0, 0))
-    async with driven(source, (160, 50)) as drive:
-        await on_visits(drive)
+        # A pull that failed leads to both histories, after a comparison.
+        await show_visits(drive, replace(row, remotes=(hospital("equal", 0, 0),)))
         error = Failure("the histories went apart", exit_code=4, hint="…")
         failed = source.job(JobState.failed, "visits", error=error)
         source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
@@ -454,11 +535,20 @@ async def test_a_pull_that_failed_leads_to_both_histories(source: FakeSource) ->
         assert source.link.submitted == [Compare(dataset=row.id, urls=[HOSPITAL])]
         seen = {"url": HOSPITAL, "relation": "diverged", "ours": 2, "theirs": 5, "common": "x", "at": AT}
         result = json.dumps({"name": "visits", "seen": [seen], "problems": []})
-        source.link.tell(
-            source.changed(replace(source.known[-1], state=JobState.done, ended=AT, result=result))
-        )
+        compared = replace(source.known[-1], state=JobState.done, ended=AT, result=result)
+        source.link.tell(source.changed(compared))
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         assert "4 more of theirs" in drive.text()
-        await drive.press("escape")
+        await drive.press("escape", "1")
         assert len(source.link.submitted) == 1
+
+        # Our history is pushed after the name of the dataset was typed.
+        await show_visits(drive, replace(row, remotes=(backup("diverged", 2, 1),)))
+        await open_dialog(drive, "V", "o", kind=TypedConfirmation)
+        await drive.press("=yes", "enter")
+        assert source.link.submitted == []
+        assert "stays as it is" in drive.hint()
+        await open_dialog(drive, "V", "o", kind=TypedConfirmation)
+        await drive.press("=visits", "enter")
+        assert source.link.submitted == [Push(dataset=row.id, url=BACKUP, force=True)]

@@ -1,4 +1,4 @@
-"""SharingController: push, compare, settle diverged histories, manage repositories, pull from an address."""
+"""SharingController: push, compare, diverged histories, repositories, pulls from new addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
 from odf_tui.services.controller import Controller
 from odf_tui.state.model import BlockSummary, DatasetRow
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint, format_count, format_time, printable
-from odf_tui.text.job_text import remote_from_comparison
+from odf_tui.text.job_text import count_blocks, remote_from_comparison
 from odf_tui.text.remotes import (
     Remote,
     diverged_remotes,
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from odf_tui.features.sharing.repository_browser import RemoteDataset
     from odf_tui.widgets.choice_list import Choice
 
-SHOWN: Final = 6
-"""Blocks of ours that are drawn one by one."""
-_HASH: Final = 8
-_WHAT: Final = 20
-_LABEL: Final = 36
-_TYPED: Final = "typed"
-_IN: Final = "in "
+MAX_BRANCH_BLOCKS: Final = 6
+"""Greatest number of local blocks that are drawn."""
+_HASH_LENGTH: Final = 8
+_SUMMARY_WIDTH: Final = 20
+_LABEL_WIDTH: Final = 36
+_TYPED_ADDRESS: Final = "typed"
+_REPOSITORY: Final = "in "
 Lines = list[list[Span]]
 _Answer = tuple[str, tuple[str, ...], str]
-"""The result of a decision, its keys, and what it does."""
+"""An answer of a decision: result of the dialog, keys, label."""
 _THEIRS: Final[_Answer] = ("theirs", ("t",), "theirs")
 _OURS: Final[_Answer] = ("ours", ("o",), "ours")
 _BOTH: Final[_Answer] = ("both", ("b",), "both")
-_AGAIN: Final[_Answer] = ("again", ("r",), "looks again")
+_COMPARE_AGAIN: Final[_Answer] = ("again", ("r",), "looks again")
 _LEAVE: Final[_Answer] = ("leave", ("escape",), "leaves it")
 
 
 class SharingController(Controller):
-    """Pushes and compares datasets, settles diverged histories, and pulls new datasets from repositories."""
+    """Pushes and compares datasets, resolves diverged histories, and pulls new datasets from repositories."""
 
     # --- Compare ---
 
@@ -109,14 +109,14 @@ class SharingController(Controller):
         addresses += [address_in_repository(each, row.name) for each in repositories if is_writable(each.url)]
         by_url = {each.url: each for each in reversed(addresses) if each.url != without}
         addresses = [each for each in dict.fromkeys(addresses) if by_url.get(each.url) == each]
-        picked: str | None = _TYPED
+        picked: str | None = _TYPED_ADDRESS
         if addresses:
             choices = [
                 numbered_choice(at, each.url, each.name, each.url) for at, each in enumerate(addresses)
             ]
             choices.append(_typed_choice("another address"))
             picked = await self.host.ask(PickerDialog(printable(title), choices, typing=False))
-        if picked != _TYPED:
+        if picked != _TYPED_ADDRESS:
             return by_url.get(picked or "")
         remark = "repository/name, or a URL: file:, s3:, odf+https:"
         check = address_validator(repositories, to_push=True)
@@ -137,10 +137,10 @@ class SharingController(Controller):
         remote = await choose_remote(self.host, f"Detach {row.name} from", row.remotes)
         if remote is None:
             return
-        stays, then = "What it has stays, here and there.", "Pull and push forget that address."
+        remark, consequence = "What it has stays, here and there.", "Pull and push forget that address."
         if remote.pull and len(pull_remotes(row.remotes)) == 1:
-            then = "From then on p makes it here, as its source says."
-        if await self.host.ask(ConfirmDialog(f"Detach from {remote.label}?", stays, then)):
+            consequence = "From then on p makes it here, as its source says."
+        if await self.host.ask(ConfirmDialog(f"Detach from {remote.label}?", remark, consequence)):
             await asyncio.to_thread(self.gateway.detach, row.id, remote.url)
             self.host.notice(f"{row.name} is detached from {remote.label}")
             self.state.datasets_outdated.send(None)
@@ -152,24 +152,28 @@ class SharingController(Controller):
         job = self.host.situation().job if self.state.pane == "jobs" else None
         if job is None or job.kind not in ("pull", "push"):
             if (row := self.state.row) is not None:
-                self.host.start(self._settle_divergence(row))
+                self.host.start(self._resolve_divergence(row))
         elif (row := self.state.row_of(job.dataset)) is None:
             self.host.notice(f"{job.target} is not in this workspace", "warn")
         elif diverged_remotes(row.remotes):
-            self.host.start(self._settle_divergence(row))
+            self.host.start(self._resolve_divergence(row))
         else:
-            self.host.start(self._settle_divergence_of_job(row, job))
+            self.host.start(self._resolve_divergence_of_job(row, job))
 
-    async def _settle_divergence_of_job(self, row: DatasetRow, job: Job) -> None:
-        """Settle the divergence that made a job fail. The remote is that of its request."""
+    async def _resolve_divergence_of_job(self, row: DatasetRow, job: Job) -> None:
+        """Resolve the divergence that made a job fail, with the remote of its request."""
         request = await asyncio.to_thread(self.gateway.request_of_job, job)
         url = getattr(request, "url", None)
         remote = next((each for each in row.remotes if each.url == url), None)
         if remote is None and url:
             remote = Remote(url=url, label=url)
-        await self._settle_divergence(row, remote)
+        await self._resolve_divergence(row, remote)
 
-    async def _settle_divergence(self, row: DatasetRow, remote: Remote | None = None) -> None:
+    async def _resolve_divergence(self, row: DatasetRow, remote: Remote | None = None) -> None:
+        """Compare the histories of a dataset and a remote, and run the action that the user selects.
+
+        Without a remote, the user selects one. A relation other than ``diverged`` is compared again first.
+        """
         if remote is None:
             title = f"{row.name} and which remote?"
             remotes = diverged_remotes(row.remotes) or row.remotes
@@ -189,11 +193,11 @@ class SharingController(Controller):
                 return
             answer = await self._choose_history(row, remote)
         if answer == "theirs":
-            await self._take_theirs(row, remote)
+            await self._pull_theirs(row, remote)
         elif answer == "ours":
             await self._push_ours(row, remote)
         elif answer == "both":
-            await self._keep_both(row, remote)
+            await self._store_both(row, remote)
 
     async def _compare_now(self, row: DatasetRow, remote: Remote) -> Remote:
         """Return the remote with its current relation to the dataset.
@@ -205,33 +209,35 @@ class SharingController(Controller):
         result = await self.jobs.outcome(request, row.name, f"Looking at {remote.label}")
         for problem in result.problems:
             raise OdfError(f"{remote.label}: {problem.message}")
-        for seen in result.seen:
-            return remote_from_comparison(seen, remote.label, remote)
+        for relation in result.seen:
+            return remote_from_comparison(relation, remote.label, remote)
         raise NotFound(f"nothing was found at {remote.label}")
 
     async def _choose_history(self, row: DatasetRow, remote: Remote) -> str:
+        """Return the selected action: ``theirs``, ``ours``, ``both``, ``again`` or ``leave``."""
         from odf_tui.widgets.dialogs import DecisionDialog
 
-        branches = await asyncio.to_thread(self.gateway.branches, row.id, remote.common, SHOWN)
+        branches = await asyncio.to_thread(self.gateway.branches, row.id, remote.common, MAX_BRANCH_BLOCKS)
         downstream = self.state.downstream_names(row)
         lines = divergence_lines(row, remote, branches, downstream, writable=remote.writable)
-        answers = [_THEIRS, *([_OURS] if remote.writable else []), _BOTH, _AGAIN, _LEAVE]
+        answers = [_THEIRS, *([_OURS] if remote.writable else []), _BOTH, _COMPARE_AGAIN, _LEAVE]
         return await self.host.ask(DecisionDialog("Two histories", lines, answers)) or "leave"
 
     async def _pull_missing(self, row: DatasetRow, remote: Remote) -> None:
-        """Pull the blocks that only the remote has, after confirmation. It may be no pull remote."""
+        """Pull the blocks that only the remote has, after confirmation. It may be a push remote."""
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = (f"The two did not go apart: {remote.label}", "just has more.")
-        question = ConfirmDialog(f"Pull {blocks(remote.theirs)} into {row.name}?", *remarks)
+        question = ConfirmDialog(f"Pull {count_blocks(remote.theirs)} into {row.name}?", *remarks)
         if await self.host.ask(question):
             self.jobs.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
 
-    async def _take_theirs(self, row: DatasetRow, remote: Remote) -> None:
+    async def _pull_theirs(self, row: DatasetRow, remote: Remote) -> None:
+        """Replace the local history by that of the remote, after confirmation."""
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = [
-            f"{blocks(remote.ours)} of ours {leaves_text(remote.ours)} the chain.",
+            f"{count_blocks(remote.ours)} of ours {_leave_verb(remote.ours)} the chain.",
             "They stay as refs/before-… in its folder.",
         ]
         if await self.host.ask(ConfirmDialog(f"Take the history of {remote.label}?", *remarks)):
@@ -242,30 +248,35 @@ class SharingController(Controller):
         self.jobs.submit([(request, row.name)], f", the history of {remote.label}{remark}")
 
     async def _push_ours(self, row: DatasetRow, remote: Remote) -> None:
+        """Replace the history of the remote by the local one, after the name was typed."""
         from odf_tui.widgets.dialogs import TypedConfirmation
 
-        title, asks = f"Push over {remote.label}?", f"type {row.name} to push over it"
-        if await self.host.ask(TypedConfirmation(title, force_push_lines(row, remote), [row.name], asks)):
+        title, placeholder = f"Push over {remote.label}?", f"type {row.name} to push over it"
+        if await self.host.ask(
+            TypedConfirmation(title, force_push_lines(row, remote), [row.name], placeholder)
+        ):
             request = Push(dataset=row.id, url=remote.url, force=True)
             self.jobs.submit([(request, row.name)], f", over {remote.label}")
         else:
             self.host.notice(f"{remote.label} stays as it is", "warn")
 
-    async def _keep_both(self, row: DatasetRow, remote: Remote) -> None:
-        """Push our history to another address; pull that of the remote only if the push succeeded."""
+    async def _store_both(self, row: DatasetRow, remote: Remote) -> None:
+        """Push the local history to another address, then pull that of the remote. A failed push prevents the
+        pull.
+        """
         address = await self._choose_push_address(row, f"Keep our {row.name} at", without=remote.url)
         if address is None:
             return
         request = Push(dataset=row.id, url=address.url)
         await self.jobs.outcome(request, row.name, f"Pushing ours to {address.name}")
-        if all(each.url != address.url for each in row.remotes):  # the copy there must not change
+        if all(each.url != address.url for each in row.remotes):  # later pushes must not change the copy
             await asyncio.to_thread(self.gateway.detach, row.id, address.url)
         self._force_pull(row, remote, f"; ours is kept at {address.name}")
 
     # --- Repositories ---
 
     def browse(self) -> None:
-        """Choose a repository or an address, and pull datasets from there."""
+        """Pull datasets from a repository or an address that the user selects."""
         self.host.start(self._browse())
 
     async def _browse(self) -> None:
@@ -273,7 +284,7 @@ class SharingController(Controller):
 
         while True:
             repositories = await asyncio.to_thread(self.gateway.repositories)
-            choices = source_choices(repositories)
+            choices = repository_choices(repositories)
             picked = await self.host.ask(PickerDialog("Datasets from elsewhere", choices, typing=False))
             if picked is None:
                 return
@@ -285,14 +296,14 @@ class SharingController(Controller):
                 if await self._pull_from_address(repositories):
                     return
             else:
-                names = [picked.removeprefix(_IN)] if picked.startswith(_IN) else []
-                found = await self._choose_datasets(names or [each.name for each in repositories])
-                if found:
-                    await self._pull_found(found)
+                names = [picked.removeprefix(_REPOSITORY)] if picked.startswith(_REPOSITORY) else []
+                chosen = await self._choose_datasets(names or [each.name for each in repositories])
+                if chosen:
+                    await self._pull_chosen(chosen)
                     return
 
     async def _choose_datasets(self, names: list[str]) -> list[RemoteDataset] | None:
-        """Return the datasets that the user chooses in these repositories."""
+        """Return the datasets that the user selects in some repositories; None if the browser was closed."""
         from odf_tui.features.sharing.repository_browser import RepositoryBrowser
 
         title = f"Datasets of {names[0]}" if len(names) == 1 else "Datasets of all repositories"
@@ -309,10 +320,10 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import PromptDialog
 
         remark = "file:, s3:, http: of a folder; odf+http: of a server"
-        url = await self.host.ask(PromptDialog("Address of the repository", "", remark, repository_check))
+        url = await self.host.ask(PromptDialog("Address of the repository", "", remark, check_repository_url))
         if not url:
             return
-        check = repository_name_check(repositories)
+        check = repository_name_validator(repositories)
         name = await self.host.ask(
             PromptDialog("Name of the repository", "", "how you want to call it", check)
         )
@@ -338,7 +349,7 @@ class SharingController(Controller):
     # --- Pull of new datasets ---
 
     async def _pull_from_address(self, repositories: Sequence[NamedUrl]) -> bool:
-        """Pull from a typed address, under a typed name. Returns whether a job was submitted."""
+        """Pull a dataset from a typed address. Return whether a job was submitted."""
         from odf_tui.widgets.dialogs import PromptDialog
 
         remark = "repository/name, or a URL: file:, http:, odf+https:, s3:, ipfs:"
@@ -358,53 +369,54 @@ class SharingController(Controller):
         return bool(name)
 
     async def _choose_name(self, name: str, url: str) -> str | None:
-        """Return a name for a new dataset; ``name`` is proposed. None if cancelled."""
+        """Return a valid unused name for a new dataset; ``name`` is proposed. None if cancelled."""
         from odf_tui.widgets.dialogs import PromptDialog, name_check
 
         check = name_check([row.name for row in self.state.datasets])
         return await self.host.ask(PromptDialog("Name of the dataset here", name, printable(url), check))
 
-    async def _pull_found(self, chosen: Sequence[RemoteDataset]) -> None:
-        """Pull datasets of repositories. Those that are not in the workspace get a name first."""
+    async def _pull_chosen(self, chosen: Sequence[RemoteDataset]) -> None:
+        """Pull datasets of repositories. New ones get their name; the user is asked if it is taken."""
         from odf_tui.widgets.dialogs import name_check
 
         requests: list[tuple[Request, str]] = []
         taken = [row.name for row in self.state.datasets]
-        for found in chosen:
-            if found.here is not None:
-                requests.append((Pull(dataset=found.here.id, url=found.url), found.here.name))
+        for dataset in chosen:
+            if dataset.local is not None:
+                requests.append((Pull(dataset=dataset.local.id, url=dataset.url), dataset.local.name))
                 continue
-            name: str | None = found.name
-            if len(chosen) == 1 or name_check(taken)(found.name):
-                name = await self._choose_name(found.name, found.url)
+            name: str | None = dataset.name
+            if len(chosen) == 1 or name_check(taken)(dataset.name):
+                name = await self._choose_name(dataset.name, dataset.url)
             if name:
                 taken.append(name)
-                requests.append(_first_pull(found.url, name))
-        left = len(chosen) - len(requests)
+                requests.append(_first_pull(dataset.url, name))
+        skipped = len(chosen) - len(requests)
         if requests:
-            self.jobs.submit(requests, f"; {format_count(left)} left out" if left else "")
+            self.jobs.submit(requests, f"; {format_count(skipped)} left out" if skipped else "")
 
 
 # --- Requests and choices ---
 
 
 def _first_pull(url: str, name: str) -> tuple[Pull, str]:
-    """Return the request that pulls a dataset into the workspace for the first time, and its name."""
+    """Return the first pull request of a new dataset, and its name."""
     return Pull(dataset=url, url=url, alias=name), name
 
 
 def _typed_choice(title: str) -> Choice:
     from odf_tui.widgets.choice_list import Choice
 
-    return Choice(_TYPED, title, ("a",), "a", "a URL, or repository/name")
+    return Choice(_TYPED_ADDRESS, title, ("a",), "a", "a URL, or repository/name")
 
 
-def source_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
+def repository_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
     """Return the choices of the dialog of repositories."""
     from odf_tui.widgets.choice_list import Choice
 
     choices = [
-        numbered_choice(at, _IN + each.name, each.name, each.url) for at, each in enumerate(repositories)
+        numbered_choice(at, _REPOSITORY + each.name, each.name, each.url)
+        for at, each in enumerate(repositories)
     ]
     if len(repositories) > 1:
         choices.append(Choice("all", "all repositories", ("a",), "a"))
@@ -419,10 +431,12 @@ def source_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
 
 
 def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
-    """The dataset that a URL or ``repository/name`` means; its name is empty where the URL says none.
+    """Return the dataset that a URL or ``repository/name`` refers to.
+
+    The name is empty if the URL contains none.
 
     Raises:
-        OdfError: it is neither, or there is no such repository.
+        OdfError: the text is neither, or there is no such repository.
     """
     ref = parse_ref_remote(text)
     if isinstance(ref, DatasetUrl):
@@ -440,12 +454,17 @@ def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
 
 
 def address_in_repository(repository: NamedUrl, dataset: str) -> NamedUrl:
-    """Where a dataset is, or would be, in a repository; its name is ``repository/name``."""
+    """Return ``repository/name`` and the URL of a dataset in a repository."""
     return NamedUrl(f"{repository.name}/{dataset}", f"{repository.url}{quote(dataset)}/")
 
 
 def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Callable[[str], str]:
-    """What is wrong with an address that was typed."""
+    """Return a function that checks a typed address: it returns an error message, or an empty text.
+
+    Args:
+        repositories: the repositories by which an address may begin.
+        to_push: whether the address must be writable.
+    """
 
     def check(text: str) -> str:
         try:
@@ -459,8 +478,8 @@ def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Cal
     return check
 
 
-def repository_check(text: str) -> str:
-    """What is wrong with the URL of a repository."""
+def check_repository_url(text: str) -> str:
+    """Return why the URL of a repository is invalid; empty if it is valid."""
     try:
         normalize_url(text)
     except OdfError as error:
@@ -468,8 +487,8 @@ def repository_check(text: str) -> str:
     return ""
 
 
-def repository_name_check(repositories: Sequence[NamedUrl]) -> Callable[[str], str]:
-    """What is wrong with the name of a new repository."""
+def repository_name_validator(repositories: Sequence[NamedUrl]) -> Callable[[str], str]:
+    """Return a function that checks the name of a new repository, as :func:`address_validator` does."""
     taken = {each.name.lower() for each in repositories}
 
     def check(text: str) -> str:
@@ -483,52 +502,55 @@ def repository_name_check(repositories: Sequence[NamedUrl]) -> Callable[[str], s
 # --- Diverged histories in words ---
 
 
-def blocks(number: int) -> str:
-    """A number of blocks in words."""
-    return f"{format_count(number)} {'block' if number == 1 else 'blocks'}"
-
-
-def leaves_text(number: int) -> str:
-    """What so many blocks do."""
+def _leave_verb(number: int) -> str:
+    """Return the verb for a number of blocks."""
     return "leaves" if number == 1 else "leave"
 
 
 def divergence_lines(
-    row: DatasetRow, remote: Remote, branches: DivergedBranches, below: Sequence[str] = (), *, writable: bool
+    row: DatasetRow,
+    remote: Remote,
+    branches: DivergedBranches,
+    downstream: Sequence[str] = (),
+    *,
+    writable: bool,
 ) -> Lines:
-    """What happened, the drawing, and what can be done about it.
+    """Return lines that describe two diverged histories: title, drawing and possible actions.
 
     Args:
-        below: names of datasets that are made of this one.
-        writable: whether ours can be pushed over theirs.
+        row: the dataset.
+        remote: the remote that diverged.
+        branches: the local blocks after the newest shared block.
+        downstream: names of the downstream datasets.
+        writable: whether the remote can be pushed to.
     """
-    label = printable(ellipsize_middle(remote.label, _LABEL))
-    seen = f", looked at {format_time(remote.at)}" if remote.at else ""
+    label = printable(ellipsize_middle(remote.label, _LABEL_WIDTH))
+    compared = f", looked at {format_time(remote.at)}" if remote.at else ""
     name: Span = (f" {printable(row.name)}", "strong")
-    title: list[Span] = [name, (" and ", ""), (label, "strong"), (" went apart", ""), (seen, "muted")]
-    lines: Lines = [title, [], *_drawing(remote, branches), []]
-    goes = f"{blocks(remote.ours)} of ours {leaves_text(remote.ours)}"
-    lines.append([(" t  ", "key"), (f"take theirs: {goes} the chain, kept as refs/before-…", "")])
-    if below:
-        names = printable(ellipsize_middle(", ".join(below), _LABEL))
+    title: list[Span] = [name, (" and ", ""), (label, "strong"), (" went apart", ""), (compared, "muted")]
+    lines: Lines = [title, [], *_branch_lines(remote, branches), []]
+    change = f"{count_blocks(remote.ours)} of ours {_leave_verb(remote.ours)}"
+    lines.append([(" t  ", "key"), (f"take theirs: {change} the chain, kept as refs/before-…", "")])
+    if downstream:
+        names = printable(ellipsize_middle(", ".join(downstream), _LABEL_WIDTH))
         lines.append([("    ", ""), (f"then {names} may have to be made anew", "warn")])
     if writable:
-        goes = f"{blocks(remote.theirs)} of theirs {leaves_text(remote.theirs)}"
-        lines.append([(" o  ", "key"), (f"push ours: {goes} the chain there, for everybody", "")])
+        change = f"{count_blocks(remote.theirs)} of theirs {_leave_verb(remote.theirs)}"
+        lines.append([(" o  ", "key"), (f"push ours: {change} the chain there, for everybody", "")])
     lines.append([(" b  ", "key"), ("keep both: ours goes to another place first, then theirs is taken", "")])
     lines.append([("esc ", "key"), ("leave it: nothing changes, and neither can be brought up to date", "")])
     return lines
 
 
-def _drawing(remote: Remote, branches: DivergedBranches) -> Lines:
-    """Our blocks, their head and how many lie below it, and where they part."""
+def _branch_lines(remote: Remote, branches: DivergedBranches) -> Lines:
+    """Draw the local blocks, the head of the remote, and the newest shared block."""
     lines: Lines = []
     for at, line in enumerate(branches.ours):
         head = "  ours" if not at else ""
-        lines.append([(" ● ", "good"), *_block(line), (head, "muted")])
+        lines.append([(" ● ", "good"), *_block_spans(line), (head, "muted")])
     if branches.more:
         lines.append([(" ┊ ", "good"), (f"   {format_count(branches.more)} more of ours", "muted")])
-    their_head = f"…{remote.their_head[-_HASH:]}" if remote.their_head else "?"
+    their_head = f"…{remote.their_head[-_HASH_LENGTH:]}" if remote.their_head else "?"
     number = "" if branches.common is None else format_count(branches.common.sequence_number + remote.theirs)
     lines.append(
         [(" │ ", "good"), ("○ ", "warn"), (f"{number:>5}  ", "strong"), (f"{their_head}  theirs", "muted")]
@@ -540,32 +562,35 @@ def _drawing(remote: Remote, branches: DivergedBranches) -> Lines:
     if branches.common is None:
         lines.append([(" ? ", "muted"), ("the block that both have is not here any more", "muted")])
     else:
-        lines.append([(" ● ", "strong"), *_block(branches.common), ("  both", "muted")])
+        lines.append([(" ● ", "strong"), *_block_spans(branches.common), ("  both", "muted")])
         if branches.common.sequence_number:
             lines.append([(" ┊ ", "muted")])
     return lines
 
 
-def _block(line: BlockSummary) -> list[Span]:
-    what = (
+def _block_spans(line: BlockSummary) -> list[Span]:
+    amount = (
         f"+{format_count(line.rows)} rows"
         if line.rows is not None
-        else ellipsize_middle(printable(line.summary), _WHAT)
+        else ellipsize_middle(printable(line.summary), _SUMMARY_WIDTH)
     )
     return [
         (f"{format_count(line.sequence_number):>5}  ", "strong"),
         (f"{printable(line.event):<16} ", ""),
-        (f"{what}  ", ""),
+        (f"{amount}  ", ""),
         (format_time(line.time), "muted"),
     ]
 
 
 def force_push_lines(row: DatasetRow, remote: Remote) -> Lines:
-    """Return the consequences of a forced push: lost blocks, new blocks, and who is affected."""
+    """Return lines that describe a forced push: blocks that are lost, new blocks, and who is affected."""
     return [
         [(" The history there is not the one of ", ""), (printable(row.name), "strong"), (" here.", "")],
         [],
-        [("   goes   ", "bad"), (f"{blocks(remote.theirs)} that only {printable(remote.label)} has", "")],
-        [("   comes  ", "good"), (f"{blocks(remote.ours)} that only we have", "")],
+        [
+            ("   goes   ", "bad"),
+            (f"{count_blocks(remote.theirs)} that only {printable(remote.label)} has", ""),
+        ],
+        [("   comes  ", "good"), (f"{count_blocks(remote.ours)} that only we have", "")],
         [("   then   ", "warn"), ("everybody who pulled from there has diverged from it", "")],
     ]

@@ -1,4 +1,4 @@
-"""Dialog to choose a remote, and the numbered choices of such dialogs."""
+"""Dialog that selects a remote, and the numbered choices of such dialogs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _KEYS: Final = "123456789"
 
 
 async def choose_remote(host: Host, title: str, remotes: Sequence[Remote]) -> Remote | None:
-    """Return one of the remotes; a dialog opens only if there are several. None if it was closed."""
+    """Return the remote that the user selects; None if there is none, or the dialog was closed.
+
+    The dialog opens only if there are several remotes.
+    """
     from odf_tui.widgets.dialogs import PickerDialog  # deferred: loads faster
 
     if len(remotes) < 2:
@@ -30,13 +33,13 @@ async def choose_remote(host: Host, title: str, remotes: Sequence[Remote]) -> Re
 
 
 def numbered_choice(at: int, id: str, title: str, remark: str) -> Choice:
-    """Return a choice; the first nine have the keys 1 to 9.
+    """Return a choice. The first nine choices have the keys 1 to 9.
 
     Args:
-        at: its index among the choices.
-        id: the result of the dialog.
-        title: the text of its line.
-        remark: the text after the title.
+        at: index of the choice, from 0.
+        id: result of the dialog if it is picked.
+        title: text of its line.
+        remark: text after the title.
     """
     from odf_tui.widgets.choice_list import Choice
 

@@ -1,4 +1,4 @@
-"""Browses the datasets of repositories, and marks those to pull."""
+"""RepositoryBrowser, a dialog that lists the datasets of repositories and selects those to pull."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import Job, JobState, Search
-from odf_engine.coordinator.results import FoundDataset
-from odf_engine.coordinator.results import SearchResult as results_SearchResult
+from odf_engine.coordinator.results import FoundDataset, SearchResult
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.state.job_book import JobBook
@@ -38,16 +37,16 @@ from odf_tui.text.remotes import relation_text
 from odf_tui.widgets.dialogs import Dialog
 from odf_tui.widgets.line_view import LineView, WrappedLines
 
-_HEAD: Final = 48
+_HASH_WIDTH: Final = 48
 
 
 class RemoteDataset(msgspec.Struct, frozen=True):
-    """A dataset elsewhere, as its repository tells of it.
+    """A dataset of a repository, as the repository describes it.
 
     Attributes:
-        here: the one in this workspace that is the same.
-        standing: how that stands to it, in a few words; empty: it is not here.
-        words: what it is found by, in small letters.
+        local: the same dataset in the workspace; None if it is not there.
+        local_relation: relation of the two in a few words; empty without ``local``.
+        search_text: the text that the filter searches, in lower case.
     """
 
     name: str
@@ -61,20 +60,27 @@ class RemoteDataset(msgspec.Struct, frozen=True):
     size: int | None = None
     description: str = ""
     keywords: tuple[str, ...] = ()
-    here: DatasetRow | None = None
-    standing: str = ""
-    words: str = ""
+    local: DatasetRow | None = None
+    local_relation: str = ""
+    search_text: str = ""
 
 
-class SearchResult(msgspec.Struct, frozen=True):
-    """What a search found, and which repositories could not be asked: name and reason."""
+class SearchListing(msgspec.Struct, frozen=True):
+    """The datasets that a search found, and the repositories that failed.
+
+    Attributes:
+        found: the datasets.
+        problems: name of the repository and message, for each that failed.
+    """
 
     found: Sequence[RemoteDataset] = ()
     problems: Sequence[tuple[str, str]] = ()
 
 
-def answer_of(result: results_SearchResult, rows: Iterable[DatasetRow]) -> SearchResult:
-    """Return what a search found. Datasets without a name or URL are left out.
+def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> SearchListing:
+    """Match the datasets of a search with those of the workspace: by id, URL or head.
+
+    Datasets without a name or URL are left out.
 
     Args:
         result: the result of the search.
@@ -90,14 +96,14 @@ def answer_of(result: results_SearchResult, rows: Iterable[DatasetRow]) -> Searc
     found: list[RemoteDataset] = []
     for dataset in result.datasets:
         if dataset.name and dataset.url:
-            one = _found(dataset)
-            same = by_id.get(one.id) or by_url.get(one.url) or by_head.get(one.head or "?")
-            found.append(_with_ours(one, same))
+            remote = _remote_dataset(dataset)
+            local = by_id.get(remote.id) or by_url.get(remote.url) or by_head.get(remote.head or "?")
+            found.append(_match_dataset(remote, local))
     problems = [(each.repository or "?", each.message or "it cannot be asked") for each in result.problems]
-    return SearchResult(found, problems)
+    return SearchListing(found, problems)
 
 
-def _found(dataset: FoundDataset) -> RemoteDataset:
+def _remote_dataset(dataset: FoundDataset) -> RemoteDataset:
     words = (dataset.name, dataset.repository, dataset.id or "", dataset.description, *dataset.keywords)
     return RemoteDataset(
         name=dataset.name,
@@ -111,11 +117,11 @@ def _found(dataset: FoundDataset) -> RemoteDataset:
         size=dataset.size,
         description=dataset.description,
         keywords=dataset.keywords,
-        words=" ".join(words).lower(),
+        search_text=" ".join(words).lower(),
     )
 
 
-def _with_ours(found: RemoteDataset, row: DatasetRow | None) -> RemoteDataset:
+def _match_dataset(found: RemoteDataset, row: DatasetRow | None) -> RemoteDataset:
     if row is None:
         return found
     remote = next((each for each in row.remotes if each.url == found.url), None)
@@ -129,53 +135,54 @@ def _with_ours(found: RemoteDataset, row: DatasetRow | None) -> RemoteDataset:
         words = "here, another head"
     else:
         words = "here"
-    return msgspec.structs.replace(found, here=row, standing=words)
+    return msgspec.structs.replace(found, local=row, local_relation=words)
 
 
-def matching_words(found: Sequence[RemoteDataset], text: str) -> list[RemoteDataset]:
-    """Those that have all of some words in them."""
-    wanted = text.lower().split()
-    return [each for each in found if all(word in each.words for word in wanted)]
+def filter_by_words(found: Sequence[RemoteDataset], text: str) -> list[RemoteDataset]:
+    """Return the datasets that contain all words of a text."""
+    words = text.lower().split()
+    return [each for each in found if all(word in each.search_text for word in words)]
 
 
 def remote_dataset_lines(found: RemoteDataset) -> list[list[Span]]:
-    """What there is to say of one: some lines, the most important first."""
+    """Return lines that describe a dataset, the most important first."""
     facts = [
         found.kind.lower(),
         "" if found.records is None else f"{format_count(found.records)} rows",
         "" if found.size is None else format_bytes(found.size),
         "" if found.blocks is None else f"{format_count(found.blocks)} blocks",
     ]
-    told = printable(" · ".join(filter(None, facts)))
+    summary = printable(" · ".join(filter(None, facts)))
     lines: list[list[Span]] = []
-    if told or found.here is not None:
-        as_name = "" if found.here is None else f"{found.standing}, as {printable(found.here.name)}"
-        lines.append([(" ", ""), (told + ("  " if told and as_name else ""), ""), (as_name, "good")])
+    if summary or found.local is not None:
+        as_name = "" if found.local is None else f"{found.local_relation}, as {printable(found.local.name)}"
+        lines.append([(" ", ""), (summary + ("  " if summary and as_name else ""), ""), (as_name, "good")])
     if found.description:
         lines.append([(" ", ""), (printable(found.description.partition("\n")[0]), "")])
     if found.keywords:
         lines.append([(" ", ""), (printable(", ".join(found.keywords)), "muted")])
     lines.append([(" at    ", "muted"), (printable(found.url), "")])
     if found.head:
-        lines.append([(" head  ", "muted"), (printable(ellipsize_middle(found.head, _HEAD)), "muted")])
+        lines.append([(" head  ", "muted"), (printable(ellipsize_middle(found.head, _HASH_WIDTH)), "muted")])
     return lines
 
 
-_LOOK_SECONDS: Final = 0.1
-_ROWS, _SIZE, _HERE = 7, 9, 20
-_WIDE: Final = 90
-_PLACE: Final = 16
-_ABOUT: Final = 5
-_PROBLEMS: Final = 3
+_POLL_SECONDS: Final = 0.1
+_ROWS_WIDTH, _SIZE_WIDTH, _RELATION_WIDTH = 7, 9, 20
+_MIN_REPOSITORY_ROOM: Final = 90
+_REPOSITORY_WIDTH: Final = 16
+_DETAIL_LINES: Final = 5
+_PROBLEM_LINES: Final = 3
 
 
 class RemoteDatasetList(LineView):
-    """The datasets that were found, those that are marked with a sign.
+    """A list of datasets of repositories. Datasets can be marked.
 
     Attributes:
-        shown: those that fit what was typed.
-        marked: URLs.
-        several: whether they are of several repositories.
+        shown: the datasets that pass the filter.
+        marked: URLs of the marked datasets.
+        shows_repository: whether a column shows the repository.
+        empty_lines: the lines of an empty list.
     """
 
     headed = True
@@ -185,51 +192,53 @@ class RemoteDatasetList(LineView):
         self.active = True
         self.shown: Sequence[RemoteDataset] = ()
         self.marked: set[str] = set()
-        self.several = False
-        self.nothing: Sequence[Sequence[Span]] = ()
+        self.shows_repository = False
+        self.empty_lines: Sequence[Sequence[Span]] = ()
 
-    def set(self, shown: Sequence[RemoteDataset], nothing: Sequence[Sequence[Span]]) -> None:
-        """Shows these, or why there are none; the cursor stays on what it was on."""
-        before = self.found
-        self.shown, self.nothing = shown, nothing
+    def set_datasets(self, shown: Sequence[RemoteDataset], empty_lines: Sequence[Sequence[Span]]) -> None:
+        """Replace the datasets. The cursor stays on its dataset."""
+        before = self.selected
+        self.shown, self.empty_lines = shown, empty_lines
         self.cursor = next((at for at, each in enumerate(shown) if before and each.url == before.url), 0)
         self.reset()
         self.show(self.cursor)
         self.post_message(self.Moved(self))
 
     @property
-    def found(self) -> RemoteDataset | None:
-        """The one under the cursor."""
+    def selected(self) -> RemoteDataset | None:
+        """The dataset under the cursor; None if the list is empty."""
         return self.shown[self.cursor] if self.cursor < len(self.shown) else None
 
-    def mark(self) -> None:
-        """Marks the one under the cursor, or takes that back."""
-        if (found := self.found) is not None:
+    def toggle_mark(self) -> None:
+        """Mark the dataset under the cursor, or remove its mark."""
+        if (found := self.selected) is not None:
             self.marked ^= {found.url}
             self.refresh_line(self.cursor + 1)
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of datasets."""
         return len(self.shown)
 
     @property
     def _widths(self) -> tuple[int, int, int]:
-        """Cells for the name, the repository, and how it stands."""
-        place = _PLACE if self.several and self.room.width >= _WIDE else 0
-        name = max(self.room.width - 4 - _ROWS - _SIZE - _HERE - place - 4, 12)
-        return name, place, _HERE
+        """Widths in cells of the columns for the name, the repository and the local relation."""
+        repository = (
+            _REPOSITORY_WIDTH if self.shows_repository and self.room.width >= _MIN_REPOSITORY_ROOM else 0
+        )
+        name = max(self.room.width - 4 - _ROWS_WIDTH - _SIZE_WIDTH - _RELATION_WIDTH - repository - 4, 12)
+        return name, repository, _RELATION_WIDTH
 
     def header(self) -> Sequence[Span]:
-        """The names of the columns."""
-        name, place, here = self._widths
-        amounts = f"{right('rows', _ROWS)}{right('size', _SIZE)}"
+        """Return the names of the columns."""
+        name, repository, here = self._widths
+        amounts = f"{right('rows', _ROWS_WIDTH)}{right('size', _SIZE_WIDTH)}"
         text = f"    {fit_width('name', name)}{amounts}  {fit_width('here', here)}"
-        return [(text + (f"  {fit_width('repository', place)}" if place else ""), "head")]
+        return [(text + (f"  {fit_width('repository', repository)}" if repository else ""), "head")]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A dataset."""
+        """Return the line of a dataset."""
         found = self.shown[index]
-        name, place, here = self._widths
+        name, repository, here = self._widths
         rows = "" if found.records is None else format_count_short(found.records)
         derivative = found.kind.lower() == "derivative"
         glyph = "◆" if derivative else "◇" if found.kind else " "
@@ -240,67 +249,68 @@ class RemoteDatasetList(LineView):
                 fit_width(ellipsize_middle(printable(found.name), name), name),
                 "strong" if found.url in self.marked else "",
             ),
-            (right(rows, _ROWS), ""),
-            (right(format_bytes(found.size), _SIZE), "muted"),
-            (f"  {fit_width(found.standing, here)}", "good"),
-            (f"  {fit_width(printable(found.repository), place)}" if place else "", "muted"),
+            (right(rows, _ROWS_WIDTH), ""),
+            (right(format_bytes(found.size), _SIZE_WIDTH), "muted"),
+            (f"  {fit_width(found.local_relation, here)}", "good"),
+            (f"  {fit_width(printable(found.repository), repository)}" if repository else "", "muted"),
         ]
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Why there are none."""
-        return self.nothing
+        """Return the lines of an empty list."""
+        return self.empty_lines
 
 
 class RepositoryBrowser(Dialog[list[RemoteDataset]]):
-    """Shows what repositories have, each as soon as it has answered; ends with the datasets that are wanted.
+    """Lists the datasets of repositories as soon as each answers. The result is those to pull.
 
     Args:
-        title: which repositories.
-        book: learns of the jobs.
-        rows: the datasets that are here.
-        ask: makes a job that searches for each repository; returns their ids, by the repositories' names.
-        stop: stops a job.
+        title: title of the dialog.
+        book: the jobs.
+        rows: the datasets of the workspace.
+        search: submits a search job for each repository; returns the ids of the jobs by repository.
+        cancel: cancels a job.
     """
 
     AUTO_FOCUS = "Input"
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "take", "pull the marked ones, or this one", show=False, priority=True),
+        Binding("enter", "choose", "pull the marked ones, or this one", show=False, priority=True),
         Binding("plus", "mark", "mark this one, or not", show=False, priority=True),
-        Binding("ctrl+r", "again", "ask the repositories again", show=False, priority=True),
-        Binding("ctrl+g", "stop", "stop asking", show=False, priority=True),
-        Binding("escape", "leave", "back", show=False, priority=True),
+        Binding("ctrl+r", "search", "ask the repositories again", show=False, priority=True),
+        Binding("ctrl+g", "cancel", "stop asking", show=False, priority=True),
+        Binding("escape", "close", "back", show=False, priority=True),
         Binding("down,ctrl+n", "move('down')", show=False, priority=True),
         Binding("up,ctrl+p", "move('above')", show=False, priority=True),
         Binding("pagedown", "move('page_down')", show=False, priority=True),
         Binding("pageup", "move('page_up')", show=False, priority=True),
     ]
 
-    class Answered(Message):
-        """A repository was asked, or could not be; that is a problem then."""
+    class Listed(Message):
+        """A search ended: its datasets, or its problem."""
 
-        def __init__(self, name: str, answer: SearchResult) -> None:
+        def __init__(self, repository: str, listing: SearchListing) -> None:
             super().__init__()
-            self.name, self.answer = name, answer
+            self.repository, self.listing = repository, listing
 
     def __init__(
         self,
         title: str,
         book: JobBook,
         rows: Sequence[DatasetRow],
-        ask: Callable[[], Awaitable[dict[str, str]]],
-        stop: Callable[[str], Awaitable[None]],
+        search: Callable[[], Awaitable[dict[str, str]]],
+        cancel: Callable[[str], Awaitable[None]],
     ) -> None:
         super().__init__()
-        self._title, self._book, self._rows, self._ask, self._stop = title, book, rows, ask, stop
-        self._asking = False
-        self._jobs: dict[str, str] = {}  # those that have not ended, by the names of repositories
-        self._answers: dict[str, SearchResult] = {}
+        self._title, self._book, self._rows = title, book, rows
+        self._search, self._cancel = search, cancel
+        self._submitting = False
+        self._jobs: dict[str, str] = {}  # ids of the running jobs, by repository
+        self._listings: dict[str, SearchListing] = {}
         self._found: list[RemoteDataset] = []
         self._list = RemoteDatasetList()
 
     def compose(self) -> ComposeResult:
-        """A line to type in, the list, what is known of one, and how the search goes."""
+        """Create the filter, the list, the details of a dataset and the state of the search."""
         with Vertical(classes="dialog browser") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("⏎ pulls · + marks · ^r again · ^g stops · esc back")
@@ -312,153 +322,156 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
             yield WrappedLines(id="searching")
 
     def on_mount(self) -> None:
-        """Asks."""
-        self.set_interval(_LOOK_SECONDS, self._look)
-        self.set_interval(1.0, self._tell)
-        self.action_again()
+        """Start the search."""
+        self.set_interval(_POLL_SECONDS, self._poll_jobs)
+        self.set_interval(1.0, self._update_status)
+        self.action_search()
 
     # --- The search ---
 
-    def action_again(self) -> None:
-        """Asks the repositories, unless they are being asked."""
-        if self._asking or self._jobs:
+    def action_search(self) -> None:
+        """Search the repositories, unless a search runs."""
+        if self._submitting or self._jobs:
             return
-        self._asking = True
+        self._submitting = True
 
-        async def ask() -> None:
+        async def search() -> None:
             try:
-                self._jobs = await self._ask()
+                self._jobs = await self._search()
             except OdfError as error:
-                self.post_message(self.Answered("", SearchResult((), [("", error_with_hint(error))])))
+                self.post_message(self.Listed("", SearchListing((), [("", error_with_hint(error))])))
             else:
-                self._answers.pop("", None)
-            self._asking = False
-            self._tell()
+                self._listings.pop("", None)
+            self._submitting = False
+            self._update_status()
 
-        self.run_worker(ask(), group="ask")
+        self.run_worker(search(), group="search")
 
-    def _look(self) -> None:
-        """Takes in what has ended."""
+    def _poll_jobs(self) -> None:
+        """Read the results of the jobs that ended."""
         for name, id in list(self._jobs.items()):
             job = self._book.jobs.get(id)
             if job is not None and job.state.final:
                 del self._jobs[name]
-                self._take_in(name, job)
+                self._read_result(name, job)
 
-    def _take_in(self, name: str, job: Job) -> None:
+    def _read_result(self, name: str, job: Job) -> None:
         if job.state is not JobState.done:
             hint = "" if job.error is None or not job.error.hint else f" – {job.error.hint}"
-            known = self._answers.get(name, SearchResult()).found
-            self.post_message(self.Answered(name, SearchResult(known, [(name, job_outcome(job)[0] + hint)])))
+            known = self._listings.get(name, SearchListing()).found
+            self.post_message(self.Listed(name, SearchListing(known, [(name, job_outcome(job)[0] + hint)])))
             return
         rows = self._rows
 
         def read() -> None:
             result = known_result(job.result, Search)
             if result is None:
-                answer = SearchResult((), [(name, "what it answered cannot be read")])
+                listing = SearchListing((), [(name, "what it answered cannot be read")])
             else:
-                answer = answer_of(result, rows)
-            self.post_message(self.Answered(name, answer))
+                listing = match_search_result(result, rows)
+            self.post_message(self.Listed(name, listing))
 
         self.run_worker(read, thread=True, group="read found")
 
-    @on(Answered)
-    def _show_answer(self, message: Answered) -> None:
-        """Shows what was found, and what was not asked."""
-        self._answers[message.name] = message.answer
-        self._found = [each for answer in self._answers.values() for each in answer.found]
-        self._list.several = len({each.repository for each in self._found}) > 1
-        self._narrow()
+    @on(Listed)
+    def _show_listing(self, message: Listed) -> None:
+        """Show the datasets and problems of a repository."""
+        self._listings[message.repository] = message.listing
+        self._found = [each for listing in self._listings.values() for each in listing.found]
+        self._list.shows_repository = len({each.repository for each in self._found}) > 1
+        self._apply_filter()
 
-    def _narrow(self) -> None:
-        self._list.set(matching_words(self._found, self.query_one(Input).value), self._nothing())
-        self._tell()
+    def _apply_filter(self) -> None:
+        self._list.set_datasets(
+            filter_by_words(self._found, self.query_one(Input).value), self._empty_lines()
+        )
+        self._update_status()
 
-    def _nothing(self) -> list[list[Span]]:
+    def _empty_lines(self) -> list[list[Span]]:
         if self._found:
             return [[(" no dataset has these words", "muted")]]
-        return [] if self._jobs or self._asking else [[(" no datasets were found", "muted")]]
+        return [] if self._jobs or self._submitting else [[(" no datasets were found", "muted")]]
 
-    def _tell(self) -> None:
-        """How many there are, which repositories are asked, and which could not be."""
-        lines = [*self._counts(), *self._problems()]
+    def _update_status(self) -> None:
+        """Show the number of datasets, the running searches and the problems."""
+        lines = [*self._status_lines(), *self._problem_lines()]
         view = self.query_one("#searching", WrappedLines)
         if lines != view.given:
             view.set(lines)
 
-    def _counts(self) -> list[list[Span]]:
-        number, shown, marked = len(self._found), self._list.count(), len(self._list.marked)
-        words = f"{format_count(shown)} of {format_count(number)}" if shown < number else format_count(number)
-        words += " datasets" if number != 1 else " dataset"
+    def _status_lines(self) -> list[list[Span]]:
+        total, shown, marked = len(self._found), self._list.count(), len(self._list.marked)
+        words = f"{format_count(shown)} of {format_count(total)}" if shown < total else format_count(total)
+        words += " datasets" if total != 1 else " dataset"
         words += f" · {format_count(marked)} marked" if marked else ""
         jobs = [(name, self._book.jobs.get(id)) for name, id in self._jobs.items()]
         running = [(name, job) for name, job in jobs if job is not None and job.state is JobState.running]
-        asked = "asking" if self._asking else ""
+        activity = "asking" if self._submitting else ""
         if jobs:
             name = f" {running[0][0]}" if running else ""
-            took = job_seconds(running[0][1], Timestamp.now()) if running else None
-            asked = f"asking{printable(name)}" + (
-                f" · {format_duration(took)}" if took is not None and took >= 1 else ""
+            seconds = job_seconds(running[0][1], Timestamp.now()) if running else None
+            activity = f"asking{printable(name)}" + (
+                f" · {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
             )
-            asked += f" · {format_count(len(jobs))} still to answer" if len(jobs) > 1 else ""
-        return [[(f" {words}", "muted"), (f" · {asked}" if asked else "", "busy")]]
+            activity += f" · {format_count(len(jobs))} still to answer" if len(jobs) > 1 else ""
+        return [[(f" {words}", "muted"), (f" · {activity}" if activity else "", "busy")]]
 
-    def _problems(self) -> list[list[Span]]:
-        found = [each for answer in self._answers.values() for each in answer.problems]
+    def _problem_lines(self) -> list[list[Span]]:
+        found = [each for listing in self._listings.values() for each in listing.problems]
         lines: list[list[Span]] = []
-        for name, message in found[:_PROBLEMS]:
+        for name, message in found[:_PROBLEM_LINES]:
             lines.append([(f" {printable(name)}: " if name else " ", "bad"), (printable(message), "bad")])
-        if len(found) > _PROBLEMS:
-            lines.append([(f" and {format_count(len(found) - _PROBLEMS)} more cannot be asked", "bad")])
+        if len(found) > _PROBLEM_LINES:
+            lines.append([(f" and {format_count(len(found) - _PROBLEM_LINES)} more cannot be asked", "bad")])
         return lines
 
-    # --- What is done ---
+    # --- Actions ---
 
     def on_input_changed(self) -> None:
-        """Narrows the list."""
-        self._narrow()
+        """Filter the list."""
+        self._apply_filter()
 
     @on(LineView.Moved, "#found")
     def _moved(self) -> None:
-        found = self._list.found
+        found = self._list.selected
         self.query_one("#about-found", WrappedLines).set(
-            [] if found is None else remote_dataset_lines(found)[:_ABOUT]
+            [] if found is None else remote_dataset_lines(found)[:_DETAIL_LINES]
         )
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
-        self.action_take()
+        """Choose the dataset that was double-clicked."""
+        self.action_choose()
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self._list.move(move)
 
     def action_mark(self) -> None:
-        """Marks, and goes on to the next."""
-        self._list.mark()
+        """Toggle the mark of a dataset, and move to the next."""
+        self._list.toggle_mark()
         self._list.move("down")
-        self._tell()
+        self._update_status()
 
-    def action_take(self) -> None:
-        """Those that are marked, else the one under the cursor; after what was typed before."""
+    def action_choose(self) -> None:
+        """Close the dialog with the marked datasets, else with the one under the cursor."""
+        # Typed keys that are still queued for the input change the list first.
         line = self.query_one(Input)
-        line.call_later(self.call_later, self._take)
+        line.call_later(self.call_later, self._choose)
 
-    def _take(self) -> None:
+    def _choose(self) -> None:
         marked = [each for each in self._found if each.url in self._list.marked]
-        if marked or self._list.found is not None:
-            self._end(marked or [self._list.found])  # type: ignore[list-item]
+        if marked or self._list.selected is not None:
+            self._end(marked or [self._list.selected])  # type: ignore[list-item]
 
-    def action_stop(self) -> None:
-        """Stops asking; what was found before stays."""
+    def action_cancel(self) -> None:
+        """Cancel the running searches. Datasets that were found stay."""
         for job in self._jobs.values():
-            self.app.run_worker(self._stop(job), group="commands")
+            self.app.run_worker(self._cancel(job), group="commands")
 
-    def action_leave(self) -> None:
-        """Back; nobody waits for what is being asked."""
+    def action_close(self) -> None:
+        """Close the dialog without a result."""
         self._end(None)
 
     def _end(self, found: list[RemoteDataset] | None) -> None:
-        self.action_stop()
+        self.action_cancel()
         self.dismiss(found)

@@ -16,7 +16,7 @@ from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetGraph, DatasetTab
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
 from odf_tui.text.format import Span, ellipsize_middle, format_time, printable
-from odf_tui.text.job_text import found_invalid, job_amounts, verified_head
+from odf_tui.text.job_text import has_findings, job_amounts, verified_head
 from odf_tui.text.remotes import blocks_to_pull, direction, diverged_remotes, remote_text
 from odf_tui.widgets.line_view import LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
@@ -144,7 +144,7 @@ def _verification(row: DatasetRow, job: Job | None) -> list[Span]:
     if job is None:
         return _fact("verified", "not yet: v verifies it", "muted")
     when = format_time(job.ended)
-    if found_invalid(job):
+    if has_findings(job):
         return _fact("verified", f"{when}, and it is not valid", "bad")
     if verified_head(job) == row.head:
         return _fact("verified", f"{when}, all of it", "good")

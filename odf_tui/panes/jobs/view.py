@@ -135,7 +135,7 @@ class Gauges(LineScroll):
 def gauge_lines(pressure: Throughput, width: int) -> list[list[Span]]:
     """Speed, and memory, in lines of a width."""
     rate = pressure.rate or "nothing moves"
-    memory = pressure.memory + (pressure.whole if width >= _WIDE else "")
+    memory = pressure.memory + (pressure.suffix if width >= _WIDE else "")
     room = max(min(width - 11 - max(cell_len(rate), cell_len(memory)), _MOST), 0)
     seconds = max(len(pressure.rates), len(pressure.heap))
     bars = min(room, seconds)

@@ -1,4 +1,4 @@
-"""The part of the source in memory about queries."""
+"""FakeQueries, queries and their results in memory."""
 
 from __future__ import annotations
 
@@ -15,31 +15,37 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-class FakeQuestions:
-    """Queries and results; ``kept`` has the rows of results by their path."""
+class FakeQueries:
+    """Queries and results.
+
+    Attributes:
+        kept: rows of results by path.
+        history: the history of queries.
+        questions: queries by id of the job.
+    """
 
     kept: dict[str, pa.Table]
     history: list[str]
     questions: dict[str, str]
 
     def columns(self, dataset: str) -> list[tuple[str, str]]:
-        """The same for every dataset."""
+        """Return the same columns for each dataset."""
         return COLUMNS
 
     def result(self, path: str) -> TableWindow:
-        """The rows of a result."""
+        """Return the rows of a result."""
         if path not in self.kept:
             raise NotFound("the result of this query is not kept any more", hint="run the query again")
         return TableWindow(self.kept[path], SYSTEM)
 
     def query_of_job(self, job: Job) -> str:
-        """The query of a job."""
+        """Return the query of a job."""
         return self.questions[job.id]
 
     def query_history(self) -> list[str]:
-        """What was asked."""
+        """Return the history."""
         return list(self.history)
 
     def add_to_query_history(self, sql: str) -> None:
-        """Notes it."""
+        """Add a query to the history."""
         self.history = [*(each for each in self.history if each != sql), sql]
