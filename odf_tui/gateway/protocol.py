@@ -217,7 +217,7 @@ class Gateway(Protocol):
 
     # --- Blocks ---
 
-    def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
+    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockPage:
         """At most ``limit`` blocks from a place on; without one the newest."""
         ...
 

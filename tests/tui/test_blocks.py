@@ -22,7 +22,7 @@ from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog, BlockDialog, EventKindsDialog, RevisionDialog
 from odf_tui.panes.blocks.controller import BlocksController
-from odf_tui.panes.blocks.view import KEPT, PAGE, BlocksPane, BlocksView, BlocksWanted
+from odf_tui.panes.blocks.view import MAX_PAGES, PAGE, BlocksPane, BlocksRequested, BlocksView
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.model import (
     BlockBytes,
@@ -503,11 +503,11 @@ async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSo
     source.lines[AIR] = [fake_line(number) for number in range(10_000)]
     async with explored(source) as explorer:
         view = explorer.view
-        for _ in range(2 * KEPT):
+        for _ in range(2 * MAX_PAGES):
             view.go(view.cursor + PAGE)
             await explorer.settle()
         await explorer.until(lambda: view.block is not None)
-        assert len(view._pages) == KEPT
+        assert len(view._pages) == MAX_PAGES
         for move, number in (("first", 9999), ("last", 0)):
             view.move(move)
             await explorer.until(lambda number=number: view.block == fake_line(number))
@@ -599,9 +599,12 @@ async def test_pages_that_no_longer_fit_are_dropped(source: FakeSource) -> None:
     async with explored(source) as explorer:
         view = explorer.view
         page = BlockPage(1, 0, (fake_line(0),))
-        for outdated in (BlocksWanted(TIDES, 0, BlockFilter()), BlocksWanted(AIR, 0, BlockFilter(text="x"))):
-            view.take(outdated, page, "")
+        for outdated in (
+            BlocksRequested(TIDES, 0, BlockFilter()),
+            BlocksRequested(AIR, 0, BlockFilter(text="x")),
+        ):
+            view.load(outdated, page, "")
             assert (view.count(), explorer.number) == (12, 11)
-        view.take(BlocksWanted(AIR, 0, BlockFilter()), None, "no such chain")
+        view.load(BlocksRequested(AIR, 0, BlockFilter()), None, "no such chain")
         await explorer.settle()
         assert "no such chain" in explorer.app.text()

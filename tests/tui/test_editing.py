@@ -27,7 +27,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.features.definitions import manifest_draft
 from odf_tui.features.definitions.controller import DefinitionsController
-from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position, excerpt
+from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position, excerpt_lines
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
@@ -416,13 +416,13 @@ def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
 
 
 def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
-    first = manifest_draft.create(tmp_path, "root", manifest_draft.unused_dataset_name(["My.Dataset"]))
+    first = manifest_draft.create(tmp_path, "root", manifest_draft.find_unused_name(["My.Dataset"]))
     assert "name: my.dataset-2" in first.text
-    assert not first.changed()
+    assert not first.is_changed()
     second = manifest_draft.create(tmp_path, "root", "x")
     assert (first.path.name, second.path.name) == ("new-root.yaml", "new-root-2.yaml")
     second.path.write_text("mine")
-    assert second.changed()
+    assert second.is_changed()
     (tmp_path / "boats.yaml").write_text("older")
     assert manifest_draft.rename_after_dataset(second.path, "boats").name == "boats-2.yaml"
     assert manifest_draft.rename_after_dataset(first.path, "org/../x").name == "org-..-x.yaml"
@@ -476,7 +476,7 @@ def test_the_line_that_an_error_is_about(where: str | None, message: str, place:
 
 
 def test_long_lines_are_shown_around_their_column() -> None:
-    lines = excerpt("a\n" + "x" * 200 + "HERE" + "y" * 200 + "\nb", TextPosition(2, 201))
+    lines = excerpt_lines("a\n" + "x" * 200 + "HERE" + "y" * 200 + "\nb", TextPosition(2, 201))
     shown, mark = ("".join(text for text, _ in line) for line in lines[1:3])
     assert mark.index("^") == shown.index("HERE")
     assert len(shown) <= 70

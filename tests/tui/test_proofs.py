@@ -14,7 +14,7 @@ from odf_engine.workspace.trust import prove_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.blocks.block_dialogs import BlockDialog
-from odf_tui.panes.blocks.view import PROVEN
+from odf_tui.panes.blocks.view import PROOF_MARK
 from odf_tui.state.model import BlockDocument, BlockFilter
 from odf_tui.text.format import Section
 from odf_tui.theming import ascii_fallback
@@ -35,14 +35,14 @@ async def test_a_block_is_signed_after_a_confirmation(source: FakeSource) -> Non
             await explorer.host.stories()
             await explorer.settle()
             assert bool(source.proven) == answer
-            assert (PROVEN in explorer.app.text()) == answer
+            assert (PROOF_MARK in explorer.app.text()) == answer
             assert bool(outdated) == answer
         newest = hash_of(source.rows_[0].blocks - 1)
         assert source.proven == {newest}
         assert explorer.host.last_notice == "block 11 of port-haven.air-readings is signed by its owner"
-        (line,) = [line for line in explorer.app.text().splitlines() if f"{PROVEN}   11 " in line]
+        (line,) = [line for line in explorer.app.text().splitlines() if f"{PROOF_MARK}   11 " in line]
         assert newest[-8:] in line
-        assert f"{PROVEN} signed by the dataset's owner" in str(explorer.pane.border_subtitle)
+        assert f"{PROOF_MARK} signed by the dataset's owner" in str(explorer.pane.border_subtitle)
         async with shown(explorer.host.dialogs[-1]) as (app, _):
             assert "Sign block 11 as the owner?" in app.text()
             assert "all blocks before it." in app.text()
@@ -60,7 +60,7 @@ async def test_findings_are_above_proofs() -> None:
     block = BlockDocument("kind: x\n", number=11, hash=hash_of(11), proof="signed by its owner")
     wrong = "slice-offsets: offsets overlap"
     async with shown(BlockDialog("block 11", AIR, block, wrong, print, NoNavigation())) as (app, _):
-        assert app.text().index("≠ slice-offsets") < app.text().index(f"{PROVEN} signed by its owner")
+        assert app.text().index("≠ slice-offsets") < app.text().index(f"{PROOF_MARK} signed by its owner")
 
 
 async def test_nobody_signs_without_the_key(source: FakeSource) -> None:
@@ -74,8 +74,8 @@ async def test_nobody_signs_without_the_key(source: FakeSource) -> None:
 
 def test_the_mark_has_a_letter_of_its_own_on_every_terminal() -> None:
     others = {ascii_fallback.ASCII[sign] for sign in "◇◆✓✗·◦▸÷≠∅↯⊘●○"}
-    assert ascii_fallback.with_ascii(PROVEN) not in others | {PROVEN}
-    assert len(ascii_fallback.with_ascii(PROVEN, "console")) == 1
+    assert ascii_fallback.with_ascii(PROOF_MARK) not in others | {PROOF_MARK}
+    assert len(ascii_fallback.with_ascii(PROOF_MARK, "console")) == 1
 
 
 def test_proofs_of_a_real_chain(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.blocks.block_dialogs import BlockDialog
-from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksWanted
+from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested
 from odf_tui.state.model import BlockFilter, BlockLink, Target
 from tests.tui.test_blocks import NoNavigation
 from tests.tui.test_engine import MANIFEST, add_rows
@@ -184,7 +184,7 @@ async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
     async with shown(BlocksPane("blocks"), (80, 13)) as (app, pilot):
         view = app.query_one(BlocksPane).view
         view.open(name, 0)
-        view.take(BlocksWanted(name, None, BlockFilter()), page, "")
+        view.load(BlocksRequested(name, None, BlockFilter()), page, "")
         await pilot.pause()
         (line,) = [line for line in app.text().splitlines() if "not readable" in line]
         assert "≠" in line

@@ -16,7 +16,7 @@ from odf_engine.coordinator.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.gateway.protocol import WorkerLink
-from odf_tui.gateway.workspace_gateway import JobReads
+from odf_tui.gateway.workspace_gateway import JobReader
 from odf_tui.state.model import DatasetRow
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource, dataset
@@ -34,7 +34,7 @@ class PretendedSource(FakeSource):
 
     def __init__(self, folder: Path, rows: Sequence[DatasetRow]) -> None:
         super().__init__(folder, rows)
-        real = JobReads(Workspace.find(explicit=folder))
+        real = JobReader(Workspace.find(explicit=folder))
         for name in ("jobs", "log", "log_page", "find_in_log", "save_log", "blocks_of_job", "request_of_job"):
             setattr(self, name, getattr(real, name))
 
