@@ -240,7 +240,7 @@ FEATURES: Final = (  # no wider annotation: pyright checks the methods of each
             "add": lambda c: c.add_dataset(),
             "add_file": lambda c: c.add_from_manifest(),
             "edit": lambda c: c.edit_definition(),
-            "take_columns": lambda c: c.take_new_columns(),
+            "take_columns": lambda c: c.add_new_columns(),
             "make_demo": lambda c: c.make_demo(),
         },
     ),

@@ -35,7 +35,7 @@ from odf_tui.cli.output import (
     read_text,
     verb,
 )
-from odf_tui.gateway.samples import add_datasets, requests_for, write_files
+from odf_tui.gateway.samples import add_datasets, make_requests, write_files
 from odf_tui.text import format
 from odf_tui.text.format import printable
 
@@ -450,7 +450,7 @@ def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
     measuring stations. In the first week of March smoke drifts in. Needs no network.
     """
     workspace = _workspace(folder)
-    requests = requests_for(workspace, add_datasets(workspace))
+    requests = make_requests(workspace, add_datasets(workspace))
     if no_tui:
         _print(workspace, folder, requests)
         return None

@@ -23,7 +23,7 @@ from odf_tui.state.model import (
     in_dependency_order,
 )
 from odf_tui.text.format import Span, format_count, format_duration, format_time, printable
-from odf_tui.text.highlight import _NAMES, fact_lines, yaml_spans
+from odf_tui.text.highlight import NAME_WIDTH, fact_lines, yaml_spans
 from odf_tui.text.job_text import failure_spans, job_activity, job_outcome, job_seconds
 from odf_tui.text.remotes import Remote, direction, diverged_remotes, pull_remotes, remote_text
 from odf_tui.widgets.dialogs import TextDialog, TypedConfirmation
@@ -258,14 +258,14 @@ def _last_job(row: DatasetRow, job: Job | None) -> Text:
     lines.append([_name("when"), (format_time(job.started or job.created) + after, "")])
     # The log says the same with narrower names.
     for (name, how), *rest in failure_spans(job):
-        lines.append([_name(name.strip()) if name.strip() else (" " * (_NAMES + 5), how), *rest])
+        lines.append([_name(name.strip()) if name.strip() else (" " * (NAME_WIDTH + 5), how), *rest])
     if job.error is not None and not job.error.hint:
         lines.append([_name("next"), ("its log in pane 4 says more", "good")])
     return lines
 
 
 def _name(text: str) -> Span:
-    return (f"   {text:<{_NAMES}}  ", "bad" if text == "failed" else "muted")
+    return (f"   {text:<{NAME_WIDTH}}  ", "bad" if text == "failed" else "muted")
 
 
 def what_next(row: DatasetRow) -> str:

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 
 _PAGE: Final = 50
-_LOOKED: Final = 2000
+_MAX_SEARCHED: Final = 2000
 
 
-class RevisionReads(WorkspaceEntries):
+class RevisionReader(WorkspaceEntries):
     """Reads blocks one by one."""
 
     def hash_of(self, chain: Dataset, which: BlockRef) -> Multihash:
@@ -78,7 +78,7 @@ class RevisionReads(WorkspaceEntries):
             raise UsageError(
                 f"block {number} is {kind}: only queries, sources, schemas and descriptions change"
             )
-        older = next(_older(chain, event, number), None)
+        older = next(_find_older(chain, event, number), None)
         before = None if older is None else chain.block(older).block.event
         names = {each.id: str(each.alias) for each in self.workspace.datasets()}
         name = getattr(event, "source_name", None)
@@ -87,8 +87,8 @@ class RevisionReads(WorkspaceEntries):
             number=number,
             before=older,
             older=older,
-            newer=_newer(chain, event, number),
-            lines=tuple(difference(event, before, names)),
+            newer=_find_newer(chain, event, number),
+            lines=tuple(compare_events(event, before, names)),
         )
 
     def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
@@ -98,29 +98,29 @@ class RevisionReads(WorkspaceEntries):
         chain = self.entry(dataset).dataset
         block_hash = self.hash_of(chain, which)
         data = chain.block_bytes(block_hash)
-        anatomy = parse_block_layout(data)
+        layout = parse_block_layout(data)
         problems = []
         if Multihash.sha3_256(data) != block_hash:
             problems.append("these are not the bytes that its hash was made of")
-        if (fault := anatomy.fault) is not None:
+        if (fault := layout.fault) is not None:
             problems.append(f"at {fault.at:#06x}, {fault.path or 'manifest'}: {fault.message}")
-        pieces = (ByteRange(span.start, span.end, span.path, span.text, span.value) for span in anatomy.spans)
+        pieces = (ByteRange(span.start, span.end, span.path, span.text, span.value) for span in layout.spans)
         number = which if isinstance(which, int) else None
         return BlockBytes(number, str(block_hash), data, tuple(pieces), "; ".join(problems))
 
     def checkpoint(self, dataset: str, checkpoint: str, at: int) -> CheckpointFacts:
         """What is known of a checkpoint that block ``at`` names."""
         chain = self.entry(dataset).dataset
-        wanted = Multihash.parse(checkpoint)
-        size, made_by, sure = _first_with(chain, wanted, at)
+        checkpoint_hash = Multihash.parse(checkpoint)
+        size, made_by, sure = _find_checkpoint(chain, checkpoint_hash, at)
         try:
-            on_disk = chain.checkpoint_path(wanted).stat().st_size
+            on_disk = chain.checkpoint_path(checkpoint_hash).stat().st_size
         except OSError:
             on_disk = None
         return CheckpointFacts(checkpoint, size, made_by, sure, on_disk)
 
 
-def _older(chain: Dataset, event: Any, number: int) -> Iterator[int]:
+def _find_older(chain: Dataset, event: Any, number: int) -> Iterator[int]:
     """Blocks before a number that said the same kind of thing, newest first."""
     kind, name = model.kind_of(event), getattr(event, "source_name", None)
     before = number
@@ -131,19 +131,21 @@ def _older(chain: Dataset, event: Any, number: int) -> Iterator[int]:
         before = rows[-1].sequence_number
 
 
-def _newer(chain: Dataset, event: Any, number: int) -> int | None:
+def _find_newer(chain: Dataset, event: Any, number: int) -> int | None:
     newest = chain.state().sequence_number + 1
     found = None
-    for each in _older(chain, event, newest):
+    for each in _find_older(chain, event, newest):
         if each <= number:
             break
         found = each
     return found
 
 
-def _first_with(chain: Dataset, wanted: Multihash, at: int) -> tuple[int | None, int | None, bool]:
+def _find_checkpoint(
+    chain: Dataset, checkpoint_hash: Multihash, at: int
+) -> tuple[int | None, int | None, bool]:
     """Size of a checkpoint, the oldest block of those in a row that have it, and whether that is sure."""
-    size, first, looked, before = None, None, 0, at + 1
+    size, first, searched, before = None, None, 0, at + 1
     while rows := chain.list_blocks(_PAGE, before=before, kinds={"AddData", "ExecuteTransform"}):
         for row in rows:
             try:
@@ -151,12 +153,12 @@ def _first_with(chain: Dataset, wanted: Multihash, at: int) -> tuple[int | None,
             except OdfError:
                 return size, first, False
             new: model.Checkpoint | None = event.new_checkpoint
-            if new is not None and new.physical_hash == wanted:
+            if new is not None and new.physical_hash == checkpoint_hash:
                 size, first = new.size, row.sequence_number
             elif first is not None:
                 return size, first, True
-            looked += 1
-            if looked >= _LOOKED:
+            searched += 1
+            if searched >= _MAX_SEARCHED:
                 return size, first, False
         before = rows[-1].sequence_number
     return size, first, first is not None
@@ -169,18 +171,18 @@ _DAMAGED: Final = (
 )
 
 
-class BlockReader(RevisionReads):
+class BlockReader(RevisionReader):
     """Reads blocks."""
 
-    def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
+    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockPage:
         """Blocks from a place on, oldest first; of a chain that breaks, all that can be read."""
         from odf_engine.chain.block_search import find_blocks
 
         chain = self.entry(dataset).dataset
         try:
-            found = find_blocks(chain, first, limit, want.kinds, want.text)
+            found = find_blocks(chain, first, limit, block_filter.kinds, block_filter.text)
         except OdfError:
-            return self._broken(dataset, want)
+            return self._read_broken_chain(dataset, block_filter)
         return BlockPage(
             found.total,
             found.first,
@@ -196,10 +198,10 @@ class BlockReader(RevisionReads):
         entry = self.entry(dataset)
         try:
             changed = (entry.dataset.folder / PROOFS_FOLDER).stat().st_mtime_ns
-            about = (changed, str(entry.dataset.head()))
+            cache_key = (changed, str(entry.dataset.head()))
             known = self._proofs.get(dataset)
-            if known is None or known[0] != about:
-                known = about, {str(each.hash): each.number for each in list_proven_blocks(entry)}
+            if known is None or known[0] != cache_key:
+                known = cache_key, {str(each.hash): each.number for each in list_proven_blocks(entry)}
                 self._proofs[dataset] = known
         except (OSError, OdfError):  # there are none, or the chain cannot be read
             return {}
@@ -220,27 +222,27 @@ class BlockReader(RevisionReads):
         prove_block(self.workspace, self.entry(dataset), Multihash.parse(block))
         notify_datasets_changed(self.folder)
 
-    def _broken(self, dataset: str, want: BlockFilter) -> BlockPage:
+    def _read_broken_chain(self, dataset: str, block_filter: BlockFilter) -> BlockPage:
         from odf_engine.chain.block_search import read_from_head
 
-        walked = read_from_head(self.entry(dataset).dataset)
-        lines = list(map(_block_line, walked.rows))
-        if want.kinds:
-            lines = [line for line in lines if line.event in want.kinds]
-        if want.text:
-            text = want.text.lower()
+        chain_part = read_from_head(self.entry(dataset).dataset)
+        lines = list(map(_block_line, chain_part.rows))
+        if block_filter.kinds:
+            lines = [line for line in lines if line.event in block_filter.kinds]
+        if block_filter.text:
+            text = block_filter.text.lower()
             lines = [
                 line
                 for line in lines
                 if text in f"{line.event} {line.summary} {line.sequence_number}".lower()
             ]
-        number = -1 if walked.number is None else walked.number
-        if walked.error is not None:
-            what = walked.error.message
-            lines.insert(0, BlockLine(number, walked.block, "", "not readable", None, what, True))
-        elif walked.block:
+        number = -1 if chain_part.number is None else chain_part.number
+        if chain_part.error is not None:
+            what = chain_part.error.message
+            lines.insert(0, BlockLine(number, chain_part.block, "", "not readable", None, what, True))
+        elif chain_part.block:
             what = "this and older blocks were not looked at: somewhere there the chain breaks"
-            lines.insert(0, BlockLine(number, walked.block, "", "not read", None, what, True))
+            lines.insert(0, BlockLine(number, chain_part.block, "", "not read", None, what, True))
         return BlockPage(len(lines), 0, tuple(lines), True)
 
     def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
@@ -285,8 +287,8 @@ class BlockReader(RevisionReads):
             head += "# from a newer specification: " + ", ".join(stored.unknown) + "\n"
         try:
             transaction, links = (
-                transaction_of(self.workspace, entry, stored),
-                block_links(self.workspace, entry, stored),
+                read_transaction(self.workspace, entry, stored),
+                find_links(self.workspace, entry, stored),
             )
         except OdfError:  # the rest of the chain cannot be read: the block can
             transaction, links = None, ()
@@ -299,11 +301,11 @@ class BlockReader(RevisionReads):
             stored.block.sequence_number,
             str(stored.hash),
             links,
-            proof=_proof_words(self._proven(dataset), stored.block.sequence_number),
+            proof=_describe_proof(self._proven(dataset), stored.block.sequence_number),
         )
 
 
-def _proof_words(proven: Mapping[str, int], number: int) -> str:
+def _describe_proof(proven: Mapping[str, int], number: int) -> str:
     """Whether the owner stands behind a block."""
     if not proven:
         return ""
@@ -327,7 +329,7 @@ def _block_line(row: BlockSummary) -> BlockLine:
     )
 
 
-def transaction_of(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> Transaction | None:
+def read_transaction(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> Transaction | None:
     """What a block says of a transaction; None for a block of another kind.
 
     Raises:
@@ -339,22 +341,25 @@ def transaction_of(workspace: Workspace, entry: DatasetEntry, stored: StoredBloc
     if not isinstance(event, ExecuteTransform):
         return None
     entries = {each.id: each for each in workspace.datasets()}
-    transform = _transform_at(entry.dataset, stored.block.sequence_number)
+    transform = _find_transform(entry.dataset, stored.block.sequence_number)
     aliases = {item.dataset_ref: item.alias for item in transform.inputs} if transform else {}
     data, checkpoint = event.new_data, event.new_checkpoint
     return Transaction(
-        parts=tuple(_part(entries, item, aliases.get(str(item.dataset_id))) for item in event.query_inputs),
+        parts=tuple(
+            _transaction_input(entries, item, aliases.get(str(item.dataset_id)))
+            for item in event.query_inputs
+        ),
         rows=None if data is None else (data.offset_interval.start, data.offset_interval.end),
         size=0 if data is None else data.size,
         watermark=None if event.new_watermark is None else str(event.new_watermark),
         state=None if checkpoint is None else checkpoint.size,
         kept=checkpoint is not None and checkpoint.physical_hash == event.prev_checkpoint,
         query=tuple(query_facts(transform.transform)) if transform else (),
-        standing=_standing(entry.dataset, event, stored.block.sequence_number),
+        standing=_find_reason(entry.dataset, event, stored.block.sequence_number),
     )
 
 
-def _standing(dataset: Dataset, event: ExecuteTransform, number: int) -> Literal["", "flushed", "rebuilt"]:
+def _find_reason(dataset: Dataset, event: ExecuteTransform, number: int) -> Literal["", "flushed", "rebuilt"]:
     """Why there was a transaction in which no input moved (see ``odf_engine.transform.query_migration``)."""
     if any(item.new_block_hash is not None or item.new_offset is not None for item in event.query_inputs):
         return ""
@@ -362,14 +367,14 @@ def _standing(dataset: Dataset, event: ExecuteTransform, number: int) -> Literal
     return "rebuilt" if before and before[0].kind == "SetTransform" else "flushed"
 
 
-def _transform_at(dataset: Dataset, number: int) -> SetTransform | None:
+def _find_transform(dataset: Dataset, number: int) -> SetTransform | None:
     """The query in force at a block."""
     rows = dataset.list_blocks(1, before=number, kinds={"SetTransform"})
     event = dataset.block(rows[0].hash).block.event if rows else None
     return event if isinstance(event, SetTransform) else None
 
 
-def _part(
+def _transaction_input(
     entries: dict[DatasetId, DatasetEntry], item: ExecuteTransformInput, alias: str | None
 ) -> TransactionInput:
     entry = entries.get(item.dataset_id)
@@ -380,19 +385,19 @@ def _part(
         name=name,
         alias=alias or name,
         rows=None if item.new_offset is None else (first, item.new_offset),
-        block=number_of(entry, item.new_block_hash or item.prev_block_hash),
-        after=number_of(entry, item.prev_block_hash),
+        block=find_block_number(entry, item.new_block_hash or item.prev_block_hash),
+        after=find_block_number(entry, item.prev_block_hash),
         here=entry is not None,
     )
 
 
-def number_of(entry: DatasetEntry | None, block: Multihash | None) -> int | None:
+def find_block_number(entry: DatasetEntry | None, block: Multihash | None) -> int | None:
     """The number of a block, if the chain holds it."""
     if entry is None or block is None:
         return None
     try:
-        held = entry.dataset.contains_block(block)
-        return entry.dataset.block(block).block.sequence_number if held else None
+        is_held = entry.dataset.contains_block(block)
+        return entry.dataset.block(block).block.sequence_number if is_held else None
     except OdfError:
         return None
 
@@ -400,7 +405,7 @@ def number_of(entry: DatasetEntry | None, block: Multihash | None) -> int | None
 _Entries = Mapping[DatasetId, DatasetEntry]
 
 
-def block_links(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> tuple[BlockLink, ...]:
+def find_links(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> tuple[BlockLink, ...]:
     """The texts in a block that lead on: to blocks, rows, datasets and checkpoints that are here.
 
     Raises:
@@ -437,8 +442,10 @@ def _input_links(
 ) -> Iterator[BlockLink]:
     if isinstance(event, model.SetTransform):
         for each in event.inputs:
-            if _as_id(each.dataset_ref) in entries:
-                yield BlockLink(each.dataset_ref, Target(str(_as_id(each.dataset_ref)), "datasets"))
+            if _parse_dataset_id(each.dataset_ref) in entries:
+                yield BlockLink(
+                    each.dataset_ref, Target(str(_parse_dataset_id(each.dataset_ref)), "datasets")
+                )
         return
     for item in event.query_inputs:
         dataset = str(item.dataset_id)
@@ -446,12 +453,12 @@ def _input_links(
         if entry is not None:
             yield BlockLink(dataset, Target(dataset, "datasets"))
         for block in (item.prev_block_hash, item.new_block_hash):
-            number = number_of(entry, block)
+            number = find_block_number(entry, block)
             if number is not None:
                 yield BlockLink(str(block), Target(dataset, "blocks", number))
 
 
-def _as_id(text: str) -> DatasetId | None:
+def _parse_dataset_id(text: str) -> DatasetId | None:
     try:
         return DatasetId.parse(text)
     except InvalidIdentity:
@@ -461,7 +468,7 @@ def _as_id(text: str) -> DatasetId | None:
 _Column = tuple[str, str, str]  # name, type, comment
 
 
-def difference(
+def compare_events(
     event: model.MetadataEvent, before: model.MetadataEvent | None, names: Mapping[DatasetId, str]
 ) -> list[str]:
     """Lines that start with ``+`` (new), ``-`` (gone), ``~`` (another type or comment) or a space."""
@@ -469,14 +476,14 @@ def difference(
 
     if isinstance(event, model.SetDataSchema):
         old = before if isinstance(before, model.SetDataSchema) else None
-        columns = _columns(event), [] if old is None else _columns(old)
+        columns = _read_columns(event), [] if old is None else _read_columns(old)
         if columns[0] is not None and columns[1] is not None:
             return list(_column_lines(columns[1], columns[0]))
     lines = describe_change(event, before, names).lines
     return lines or ["  nothing is other"]
 
 
-def _columns(event: model.SetDataSchema) -> list[_Column] | None:
+def _read_columns(event: model.SetDataSchema) -> list[_Column] | None:
     """The columns; None where the bytes of the schema cannot be read."""
     if event.schema is not None:
         from odf_engine.chain.schema_evolution import read_schema
@@ -495,15 +502,17 @@ def _columns(event: model.SetDataSchema) -> list[_Column] | None:
         return None
     from odf_engine.metadata.yaml import to_builtins
 
-    return [(each.name, _type_text(to_builtins(each.type)), _extra(each)) for each in event.odf_schema.fields]
+    return [
+        (each.name, _type_text(to_builtins(each.type)), _extra_text(each)) for each in event.odf_schema.fields
+    ]
 
 
 def _comment(field: pa.Field) -> str:
     pairs = (field.metadata or {}).items()
-    return ", ".join(f"{_text(key)}={_text(value)}" for key, value in pairs)
+    return ", ".join(f"{_decode(key)}={_decode(value)}" for key, value in pairs)
 
 
-def _text(value: bytes) -> str:
+def _decode(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
@@ -514,7 +523,7 @@ def _type_text(plain: Any) -> str:
     return str(plain.get("kind", "")) + (f"({', '.join(parts)})" if parts else "")
 
 
-def _extra(field: model.DataField) -> str:
+def _extra_text(field: model.DataField) -> str:
     return "" if field.extra is None else str(field.extra.entries)
 
 
@@ -524,21 +533,21 @@ def _column_lines(old: list[_Column], new: list[_Column]) -> Iterator[str]:
     width = min(width, 30)
     before = {name: (kind, comment) for name, kind, comment in old}
     after = {name for name, *_ in new}
-    gone = [column for column in old if column[0] not in after]
-    places = {name: at for at, (name, *_) in enumerate(old)}
+    removed = [column for column in old if column[0] not in after]
+    positions = {name: at for at, (name, *_) in enumerate(old)}
     for name, kind, comment in new:
-        while gone and name in places and places[gone[0][0]] < places[name]:
-            yield _revision_line("-", *gone.pop(0), width)
+        while removed and name in positions and positions[removed[0][0]] < positions[name]:
+            yield _revision_line("-", *removed.pop(0), width)
         if name not in before:
             yield _revision_line("+", name, kind, comment, width)
         elif before[name] == (kind, comment):
             yield _revision_line(" ", name, kind, comment, width)
         else:
-            was, said = before[name]
-            yield _revision_line("~", name, kind if was == kind else f"{was} → {kind}", "", width)
-            if said != comment:
-                yield from (f"{sign}   {text}" for sign, text in (("-", said), ("+", comment)) if text)
-    for column in gone:
+            old_kind, old_comment = before[name]
+            yield _revision_line("~", name, kind if old_kind == kind else f"{old_kind} → {kind}", "", width)
+            if old_comment != comment:
+                yield from (f"{sign}   {text}" for sign, text in (("-", old_comment), ("+", comment)) if text)
+    for column in removed:
         yield _revision_line("-", *column, width)
     if [name for name in before if name in after] != [name for name, *_ in new if name in before]:
         yield "  the columns are in another order"

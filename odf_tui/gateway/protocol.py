@@ -281,14 +281,14 @@ class Gateway(Protocol):
 
     # --- Blocks ---
 
-    def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
+    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockPage:
         """Return a page of the blocks that match a filter, oldest first.
 
         Args:
             dataset: id of the dataset.
             first: index of the first block among the matching ones, from 0; None: the newest page.
             limit: greatest number of blocks.
-            want: the filter.
+            block_filter: the filter.
         """
         ...
 

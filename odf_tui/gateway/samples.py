@@ -205,37 +205,37 @@ _STATIONS: Final = {
 
 def demo_files() -> dict[str, str]:
     """The manifests and the sources, by their paths in the workspace's folder: the same text every time."""
-    chance = random.Random(20240301)
+    generator = random.Random(20240301)
     files = {f"manifests/{name}": text for name, text in MANIFESTS.items()}
-    files |= {f"sources/stations/{day}.csv": text for day, text in _station_lists().items()}
-    files["sources/air-readings.csv"] = _readings(chance)
-    files["sources/clinic-visits.ndjson"] = _visits(chance)
+    files |= {f"sources/stations/{day}.csv": text for day, text in _make_station_lists().items()}
+    files["sources/air-readings.csv"] = _make_readings(generator)
+    files["sources/clinic-visits.ndjson"] = _make_visits(generator)
     return files
 
 
-def _smoke(hours: float) -> float:
+def _smoke_at(hours: float) -> float:
     """How much smoke lies over the town, 0 to 1, so many hours after the start."""
     return math.exp(-(((hours - 130) / 30) ** 2))
 
 
-def _readings(chance: random.Random) -> str:
+def _make_readings(generator: random.Random) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["station", "measured_at", "pm25", "no2", "sensor"])
     for hour in range(24 * DAYS):
-        moment = START + timedelta(hours=hour)
-        traffic = 1 + 0.6 * math.sin((moment.hour - 8) / 24 * 2 * math.pi) ** 2
+        time = START + timedelta(hours=hour)
+        traffic = 1 + 0.6 * math.sin((time.hour - 8) / 24 * 2 * math.pi) ** 2
         for at, (station, facts) in enumerate(_STATIONS.items()):
             if station == "ph-03" and 60 <= hour < 63:
                 continue  # the mast lost power
-            pm25 = 6 + 2 * at + chance.gauss(0, 1.2) + _smoke(hour - at) * (70 - 9 * at)
-            no2 = 11 * traffic + chance.gauss(0, 2) - at
-            broken = chance.random() < 0.01
+            pm25 = 6 + 2 * at + generator.gauss(0, 1.2) + _smoke_at(hour - at) * (70 - 9 * at)
+            no2 = 11 * traffic + generator.gauss(0, 2) - at
+            broken = generator.random() < 0.01
             sensor = "PMS-7003" if station == "ph-02" and hour >= 72 else facts[3]
             writer.writerow(
                 [
                     station,
-                    f"{moment:%Y-%m-%dT%H:%M:%SZ}",
+                    f"{time:%Y-%m-%dT%H:%M:%SZ}",
                     "" if broken else f"{max(pm25, 0.4):.1f}",
                     f"{max(no2, 0.2):.1f}",
                     sensor,
@@ -244,22 +244,22 @@ def _readings(chance: random.Random) -> str:
     return out.getvalue()
 
 
-def _visits(chance: random.Random) -> str:
+def _make_visits(generator: random.Random) -> str:
     lines: list[str] = []
     complaints = ["injury", "fever", "cough", "asthma", "short of breath", "check-up", "rash"]
     for day in range(DAYS):
-        smoke = _smoke(24 * day - 12)
+        smoke = _smoke_at(24 * day - 12)
         weights = [14, 10, 8 + 14 * smoke, 4 + 22 * smoke, 3 + 26 * smoke, 16, 6]
-        count = round(38 + 45 * smoke + chance.gauss(0, 4))
-        minutes = sorted(chance.randrange(7 * 60, 21 * 60) for _ in range(count))
+        count = round(38 + 45 * smoke + generator.gauss(0, 4))
+        minutes = sorted(generator.randrange(7 * 60, 21 * 60) for _ in range(count))
         for minute in minutes:
-            complaint = chance.choices(complaints, weights)[0]
-            urgent = complaint in ("asthma", "short of breath") and chance.random() < 0.4
+            complaint = generator.choices(complaints, weights)[0]
+            urgent = complaint in ("asthma", "short of breath") and generator.random() < 0.4
             visit = {
                 "visit_id": 1000 + len(lines),
                 "arrived_at": f"{START + timedelta(days=day, minutes=minute):%Y-%m-%dT%H:%M:%SZ}",
-                "clinic": chance.choice(["Quayside", "Hillcrest"]),
-                "age": max(0, min(97, round(chance.gauss(43, 22)))),
+                "clinic": generator.choice(["Quayside", "Hillcrest"]),
+                "age": max(0, min(97, round(generator.gauss(43, 22)))),
                 "complaint": complaint,
                 "triage": "urgent" if urgent else "standard",
             }
@@ -267,7 +267,7 @@ def _visits(chance: random.Random) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _station_lists() -> dict[str, str]:
+def _make_station_lists() -> dict[str, str]:
     """A list a day for a week, with what happened in between."""
     stations = {key: list(facts) for key, facts in _STATIONS.items()}
     lists: dict[str, str] = {}
@@ -481,16 +481,16 @@ def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
     """Adds those of the demo's datasets that are not there yet; all of them, inputs first."""
     from odf_engine.metadata.yaml import read_manifests
 
-    wanted = []
+    snapshots = []
     for name in MANIFESTS:
         path = workspace.folder / "manifests" / name
-        wanted += read_manifests(path.read_text(encoding="utf-8"), str(path))
-    there = {str(entry.alias).lower() for entry in workspace.datasets()}
-    workspace.add([snapshot for snapshot in wanted if snapshot.name.lower() not in there])
-    return [workspace.resolve(snapshot.name) for snapshot in wanted]
+        snapshots += read_manifests(path.read_text(encoding="utf-8"), str(path))
+    names = {str(entry.alias).lower() for entry in workspace.datasets()}
+    workspace.add([snapshot for snapshot in snapshots if snapshot.name.lower() not in names])
+    return [workspace.resolve(snapshot.name) for snapshot in snapshots]
 
 
-def requests_for(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list[tuple[Request, str]]:
+def make_requests(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list[tuple[Request, str]]:
     """A pull and a verification of each dataset, and its name."""
     graph = DatasetGraph(workspace.summaries())
     requests: list[tuple[Request, str]] = []
@@ -508,4 +508,4 @@ def make_demo(workspace: Workspace) -> list[tuple[Request, str]]:
         OdfError: see :func:`write_files`.
     """
     write_files(workspace.folder)
-    return requests_for(workspace, add_datasets(workspace))
+    return make_requests(workspace, add_datasets(workspace))

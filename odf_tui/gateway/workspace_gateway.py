@@ -96,7 +96,7 @@ class DatasetEditor(WorkspaceEntries):
         entry = self.entry(dataset)
         return TrustRequest(
             self.trusts.read_origin(entry) or "",
-            _shown(self.trusts.list_executions(entry)),
+            _trusted_steps(self.trusts.list_executions(entry)),
             self.trusts.find_grant(entry) is not None,
         )
 
@@ -104,7 +104,7 @@ class DatasetEditor(WorkspaceEntries):
         """Lets a dataset run what was shown."""
         entry = self.entry(dataset)
         runs = self.trusts.list_executions(entry)
-        if _shown(runs) != shown.runs:
+        if _trusted_steps(runs) != shown.runs:
             raise Conflict("its sources changed meanwhile", hint="look at what they run now, and decide")
         self.trusts.grant(entry, shown=runs)
 
@@ -113,18 +113,18 @@ class DatasetEditor(WorkspaceEntries):
         return self.trusts.revoke(self.entry(dataset))
 
 
-def _shown(runs: Sequence[trust.Execution]) -> tuple[TrustedStep, ...]:
+def _trusted_steps(runs: Sequence[trust.Execution]) -> tuple[TrustedStep, ...]:
     return tuple(TrustedStep(trust.KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs)
 
 
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
-_AGAIN: Final = ("pull", "verify", "push", "compare")
+_REPEATABLE: Final = ("pull", "verify", "push", "compare")
 """What makes sense again although it was done."""
-_FOR_SCREENS: Final = ("validate", "describe", "project", "sql", "search", "trace", "diff", "check-proof")
+_SCREEN_JOBS: Final = ("validate", "describe", "project", "sql", "search", "trace", "diff", "check-proof")
 
 
-class JobReads(WorkspaceEntries):
+class JobReader(WorkspaceEntries):
     """Reads jobs."""
 
     @property
@@ -156,7 +156,7 @@ class JobReads(WorkspaceEntries):
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
         """The journal number of the next line, after or before another, that has a text in it."""
-        journal, wanted = self._journal, text.lower()
+        journal, needle = self._journal, text.lower()
         while True:
             if back:
                 page = journal.tail(PAGE, job=job, before=start)[::-1]
@@ -165,7 +165,7 @@ class JobReads(WorkspaceEntries):
             if not page:
                 return None
             for line in merge_log_entries(page):
-                if wanted in log_search_text(line):
+                if needle in log_search_text(line):
                     return line.seq
             start = page[-1].seq
 
@@ -178,12 +178,12 @@ class JobReads(WorkspaceEntries):
         lines = 0
         with path.open("w" if replace else "x", encoding="utf-8", errors="replace") as file:
             file.writelines(f"{line}\n" for line in file_head(job))
-            after, said = 0, []
+            after, written = 0, []
             while (page := self.log_page(job.id, after=after)).events:
-                found = merge_log_entries([*said, *page.events])[len(said) :]
+                found = merge_log_entries([*written, *page.events])[len(written) :]
                 file.writelines(f"{format_log_line(line)}\n" for line in found)
                 lines += len(found)
-                after, said = page.events[-1].seq, [*said, *found][-1:]
+                after, written = page.events[-1].seq, [*written, *found][-1:]
             file.writelines(f"{line}\n" for line in file_end(job))
         return lines
 
@@ -205,9 +205,9 @@ class JobReads(WorkspaceEntries):
         Raises:
             OdfError: why that cannot or should not be.
         """
-        if job.kind in _FOR_SCREENS:
+        if job.kind in _SCREEN_JOBS:
             raise OdfError(f"what {job.kind} finds is for the screen that asked: open that again")
-        if job.state is JobState.done and job.kind not in _AGAIN:
+        if job.state is JobState.done and job.kind not in _REPEATABLE:
             raise OdfError(f"this {job.kind} is done already")
         request = self._journal.request(job.id)
         if request is None:
@@ -238,7 +238,7 @@ class JobReads(WorkspaceEntries):
 
 
 class WorkspaceGateway(
-    DatasetReads, BlockReader, RowReads, DatasetEditor, JobReads, SqlReads, StatisticsReader, TimelineReads
+    DatasetReads, BlockReader, RowReads, DatasetEditor, JobReader, SqlReads, StatisticsReader, TimelineReads
 ):
     """What the screen needs of a workspace."""
 

@@ -18,7 +18,7 @@ _TAB: Final = 4
 
 # Weight and colour both: a terminal without colours shows keywords bold.
 _STYLES: Final = {Comment: "muted", Keyword: "key", Name.Function: "name", Number: "title", String: "good"}
-_NO_FUNCTIONS: Final = "in|and|or|not|exists|values|over|using|on|where|having|by|as|from|filter|when|then"
+_NOT_FUNCTIONS: Final = "in|and|or|not|exists|values|over|using|on|where|having|by|as|from|filter|when|then"
 
 
 class _SparkSql(MySqlLexer):
@@ -29,7 +29,7 @@ class _SparkSql(MySqlLexer):
             (r"--[^\n]*", Comment.Single),
             (r"#", Name),
             (r"(?<=\.)[a-z_]\w*(?!\w*\()", Name),  # a column may be called like a keyword
-            (rf"\b(?!(?:{_NO_FUNCTIONS})\()[a-z_]\w*(?=\()", Name.Function),
+            (rf"\b(?!(?:{_NOT_FUNCTIONS})\()[a-z_]\w*(?=\()", Name.Function),
             inherit,
         ]
     }
@@ -44,15 +44,15 @@ def sql_spans(text: str) -> list[list[Span]]:
     for token, part in _LEXER.get_tokens(text):
         style = _style(token)
         first, *more = part.split("\n")
-        for at, piece in enumerate((first, *more)):
+        for at, part_line in enumerate((first, *more)):
             if at:
                 lines.append([])
-            if not piece:
+            if not part_line:
                 continue
             if lines[-1] and lines[-1][-1][1] == style:
-                lines[-1][-1] = (lines[-1][-1][0] + printable(piece), style)
+                lines[-1][-1] = (lines[-1][-1][0] + printable(part_line), style)
             else:
-                lines[-1].append((printable(piece), style))
+                lines[-1].append((printable(part_line), style))
     return lines
 
 
@@ -63,19 +63,19 @@ def _style(token: Any) -> str:
 def yaml_spans(text: str) -> list[list[Span]]:
     """YAML with its keys told apart, and the queries in it as queries."""
     lines: list[list[Span]] = []
-    given = text.splitlines()
+    source_lines = text.splitlines()
     at = 0
-    while at < len(given):
-        safe = printable(given[at])
+    while at < len(source_lines):
+        line = printable(source_lines[at])
         at += 1
-        if safe.lstrip().startswith("#"):
-            lines.append([(safe, "muted")])
-        elif (match := _YAML.match(safe)) is None:
-            lines.append([(safe, "")])
+        if line.lstrip().startswith("#"):
+            lines.append([(line, "muted")])
+        elif (match := _YAML.match(line)) is None:
+            lines.append([(line, "")])
         elif match[2] == "query:" and _BLOCK.match(match[3]):
             lines.append([(match[1], ""), (match[2], "name"), (match[3], "muted")])
-            end = _end_of_block(given, at, len(match[1]))
-            lines += _indented_sql(given[at:end])
+            end = _end_of_block(source_lines, at, len(match[1]))
+            lines += _indented_sql(source_lines[at:end])
             at = end
         elif match[2] == "query:" and match[3][1:2] not in ("'", '"'):
             lines.append([(match[1], ""), (match[2], "name"), (" ", ""), *sql_spans(match[3][1:])[0]])
@@ -98,23 +98,23 @@ def _end_of_block(lines: Sequence[str], start: int, indent: int) -> int:
 
 def _indented_sql(lines: Sequence[str]) -> list[list[Span]]:
     indent = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
-    shown = sql_spans("\n".join(line[indent:] for line in lines))
-    return [[(" " * indent, ""), *spans] for spans in shown] if lines else []
+    printed = sql_spans("\n".join(line[indent:] for line in lines))
+    return [[(" " * indent, ""), *spans] for spans in printed] if lines else []
 
 
-_NAMES = 12
-_WIDEST_NAME = 30
+NAME_WIDTH = 12
+_MAX_NAME_WIDTH = 30
 Text = list[list[Span]]
 
 
 def fact_lines(section: Section) -> Text:
     """A title, and the facts under it."""
-    width = min(max([_NAMES, *(len(printable(name)) for name, _ in section.facts)]), _WIDEST_NAME)
+    width = min(max([NAME_WIDTH, *(len(printable(name)) for name, _ in section.facts)]), _MAX_NAME_WIDTH)
     lines: Text = [[(f" {printable(section.title)}", "title")]]
     for name, value in section.facts:
         for at, spans in enumerate(value_lines(value)):
-            shown = printable(name)[:width] if not at else ""
-            lines.append([(f"   {shown:<{width}}  ", "muted"), *spans])
+            printed = printable(name)[:width] if not at else ""
+            lines.append([(f"   {printed:<{width}}  ", "muted"), *spans])
     return lines
 
 

@@ -60,14 +60,14 @@ class FakeBlocks:
         row = next(row for row in self.rows_ if row.id == dataset)
         return [fake_line(number) for number in range(row.blocks)]
 
-    def blocks(self, dataset: str, first: int | None, limit: int, want: BlockFilter) -> BlockPage:
+    def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockPage:
         """Return a page of blocks, and record the arguments."""
-        self.asked.append((dataset, first, limit, want))
-        text = want.text.lower()
+        self.asked.append((dataset, first, limit, block_filter))
+        text = block_filter.text.lower()
         found = [
             line
             for line in self._chain(dataset)
-            if (not want.kinds or line.event in want.kinds)
+            if (not block_filter.kinds or line.event in block_filter.kinds)
             and text in f"{line.event} {line.summary} {line.hash}".lower()
         ]
         if dataset in self.broken:

@@ -1,62 +1,170 @@
-"""Pane 2: finding blocks, reading them, following what they name, and what a verification found.
+"""Pane 2: the list of blocks, jumps, filters, links, revisions, bytes, and findings of verifications.
 
-Captures are ``tests/golden/blocks-*.txt``; ``ODF_UPDATE_GOLDEN=1`` writes them anew.
+Pictures are ``tests/golden/blocks-*.txt``; ``ODF_UPDATE_GOLDEN=1`` writes them.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
+from textual.pilot import Pilot
 
 from odf_engine.coordinator.protocol import JobState
+from odf_tui.actions.model import Situation
+from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.panes.blocks.block_dialogs import BlockBytesDialog, BlockDialog, EventKindsDialog, RevisionDialog
-from odf_tui.panes.blocks.view import KEPT, PAGE
+from odf_tui.panes.blocks.controller import BlocksController
+from odf_tui.panes.blocks.view import MAX_PAGES, PAGE, BlocksPane, BlocksRequested, BlocksView
+from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.model import (
     BlockBytes,
     BlockDocument,
+    BlockFilter,
     BlockLink,
+    BlockPage,
     BlockSummary,
     ByteRange,
     Revision,
     Target,
 )
 from odf_tui.widgets.dialogs import GoToBlockDialog
-from tests.tui.conftest import Driven, driven
+from tests.tui.conftest import driven
+from tests.tui.context import FakeHost, Fakes
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.fake_blocks import fake_line, hash_of
-
-pytestmark = pytest.mark.app
+from tests.tui.widget_app import WidgetApp, shown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-AIR = "did:odf:port-haven.air-readings"
+AIR, TIDES = "did:odf:port-haven.air-readings", "did:odf:harbour.tides"
 SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
 
 
-def compare(drive: Driven, size: tuple[int, int], name: str) -> None:
-    """Compares the dialog, or the pane, with its golden: what is around it belongs to others."""
+def compare(text: str, size: tuple[int, int], name: str) -> None:
+    """Compare a text with its picture: the pane, or a dialog, on a terminal of this size."""
     path = GOLDEN / f"blocks-{size[0]}x{size[1]}-{name}.txt"
-    screen = drive.app.screen
-    shown = drive.blocks_pane if screen is drive.bench else screen.query_one(".dialog")
-    x, y, width, height = shown.region
-    lines = [line[x : x + width].rstrip() for line in drive.text().splitlines()[y : y + height]]
-    text = "\n".join(lines) + "\n"
     if os.environ.get("ODF_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 
 
+def dialog_text(app: WidgetApp) -> str:
+    """Return the dialog in front as text."""
+    x, y, width, height = app.screen.query_one(".dialog").region
+    lines = app.text().splitlines()[y : y + height]
+    return "\n".join(line[x : x + width].rstrip() for line in lines) + "\n"
+
+
+def pane_size(size: tuple[int, int]) -> tuple[int, int]:
+    """Return the size of the pane on a terminal of this size, while it has the focus."""
+    picture = (GOLDEN / f"blocks-{size[0]}x{size[1]}-findings.txt").read_text(encoding="utf-8")
+    return len(picture.splitlines()[0]), len(picture.splitlines())
+
+
 def verified(source: FakeSource, *findings: tuple[int | str, str, str], head: str | None = None) -> None:
-    """A verification that is done."""
+    """Add a verification that is done."""
     found = [
         {"block": hash_of(at) if isinstance(at, int) else at, "kind": kind, "message": message}
         for at, kind, message in findings
     ]
     result = json.dumps({"valid": not found, "head": head, "blocks": 12, "slices": 8, "findings": found})
     source.changed(source.job(JobState.done, "port-haven.air-readings", "verify", result=result))
+
+
+class AppHost(FakeHost):
+    """A host whose dialogs open in an app."""
+
+    def __init__(self, app: WidgetApp) -> None:
+        self._app = app
+        super().__init__(widgets={BlocksPane: app.query_one(BlocksPane)})
+
+    @property
+    def top(self) -> Any:
+        """The screen in front."""
+        return self._app.screen
+
+    @property
+    def is_front(self) -> bool:
+        """Whether no dialog is open."""
+        return len(self._app.screen_stack) == 1
+
+    @is_front.setter
+    def is_front(self, value: bool) -> None: ...
+
+    def open(self, dialog: Any, then: Callable[[Any], object] | None = None) -> None:
+        """Open a dialog."""
+        self._app.push_screen(dialog, cast("Any", then))
+
+    async def ask(self, dialog: Any) -> Any:
+        """Open a dialog, or take the next prepared answer."""
+        return self._answer(dialog)
+
+
+class Explorer:
+    """Pane 2 with its controller, alone on the screen."""
+
+    def __init__(self, app: WidgetApp, pilot: Pilot[None], source: FakeSource) -> None:
+        self.app, self.pilot, self.source = app, pilot, source
+        self.pane = app.query_one(BlocksPane)
+        self.fakes = Fakes(source, "port-haven.air-readings")
+        self.host = self.fakes.host = AppHost(app)
+        self.state = self.fakes.state
+        self.controller = BlocksController(self.fakes.context)
+        app.routes = self.controller.routes()
+        self.state.focus_pane("blocks")
+
+    @property
+    def view(self) -> BlocksView:
+        """The list."""
+        return self.pane.view
+
+    @property
+    def number(self) -> int | None:
+        """The number of the block under the cursor."""
+        return None if self.view.block is None else self.view.block.sequence_number
+
+    async def show(self) -> None:
+        """Read the datasets, and show the selected one."""
+        self.state.set_datasets(self.source.datasets())
+        self.state.show(self.state.row)
+        await self.settle()
+
+    async def press(self, *keys: str) -> None:
+        """Press keys in the dialog in front."""
+        await self.pilot.press(*keys)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until the messages of a paint, and what they lead to, were handled."""
+        for _ in range(3):
+            await self.pilot.pause()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until a condition is true."""
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline, self.app.text()
+            await self.pilot.pause(0.005)
+
+    def dialog(self) -> str:
+        """Return the dialog in front as text."""
+        return dialog_text(self.app)
+
+
+@asynccontextmanager
+async def explored(source: FakeSource, size: tuple[int, int] = (80, 13)) -> AsyncIterator[Explorer]:
+    """Show the blocks of the air readings."""
+    async with shown(BlocksPane("blocks"), size) as (app, pilot):
+        explorer = Explorer(app, pilot, source)
+        await explorer.show()
+        yield explorer
 
 
 SLICE = "slice f16200c1d has other bytes: their hash is f1620ab12"
@@ -86,216 +194,417 @@ CHANGES = [
 ]
 
 
-@SIZES
-async def test_findings_stand_on_their_blocks(source: FakeSource, size: tuple[int, int]) -> None:
-    source.lines[AIR] = CHANGES
-    source.rows_[0] = replace(source.rows_[0], blocks=10)
-    verified(source, (9, "slice-offsets", "offsets overlap"), (5, "slice-physical-hash", SLICE), head=None)
-    async with driven(source, size) as drive:
-        await drive.press("2", "n")
-        view = drive.blocks_pane.view
-        assert view.block is not None
-        assert view.block.sequence_number == 5
-        compare(drive, size, "findings")
-        await drive.press("n")  # after the last comes the first
-        assert view.cursor == 0
-        await drive.press("right_curly_bracket", "N")
-        assert view.cursor == 0
-        await drive.press("enter")
-        assert "≠ slice-offsets: offsets overlap" in drive.text()
+YAML = (
+    f"# {hash_of(11)}\n# 504 bytes\nkind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: 11\n"
+    f"  prevBlockHash: {hash_of(10)}\n  event:\n    kind: ExecuteTransform\n    queryInputs:\n"
+    f"      - datasetId: {TIDES}\n        newBlockHash: {hash_of(99)}\n        newOffset: 95\n"
+    f"    newData:\n      physicalHash: {hash_of(77)}\n      offsetInterval:\n        start: 1200\n"
+    f"        end: 2399\n    newCheckpoint:\n      physicalHash: {hash_of(55)}\n      size: 4096\n"
+)
+LINKS = (
+    BlockLink(hash_of(10), Target(AIR, "blocks", 10)),
+    BlockLink(TIDES, Target(TIDES, "datasets")),
+    BlockLink(hash_of(99), Target(TIDES, "blocks", 4)),
+    BlockLink(hash_of(77), Target(AIR, "data", 1200)),
+    BlockLink(hash_of(55), None),
+)
+LINKED = BlockDocument(YAML, None, "ExecuteTransform", 11, hash_of(11), LINKS)
+DIFFERENCE = (
+    "  …", "      query: |-", "        SELECT event_time, station,", "-         avg(pm25) AS pm25",
+    "+         round(avg(pm25), 1) AS pm25,", "+         count(*) AS readings", "        FROM air",
+)  # fmt: skip
+REVISION = Revision("SetTransform", 11, 6, 6, None, DIFFERENCE)
+WRONG_BYTES = "its bytes are not those that its hash was made of"
+BROKEN = BlockSummary(7, hash_of(7), "", "not readable", None, WRONG_BYTES, True)
+DAMAGED = BlockBytes(
+    None,
+    hash_of(7),
+    bytes(range(60, 90)),
+    (
+        ByteRange(0, 4, "manifest", "begins at 0x14", False),
+        ByteRange(4, 24, "content.event.newData.physicalHash", "digest", True),
+        ByteRange(24, 30, "", "was not read", False),
+    ),
+    "these are not the bytes that its hash was made of; at 0x0018, content.event: it is not UTF-8 text",
+)
 
 
-async def test_a_chain_that_was_verified_up_to_its_head_says_so(source: FakeSource) -> None:
-    verified(source, head=source.rows_[0].head)
-    async with driven(source) as drive:
-        pane = drive.blocks_pane
-        assert "✓ verified" in str(pane.border_subtitle)
-        await drive.press("2", "n")
-        assert "nothing was found on these blocks" in drive.hint()
-        # The chain grows: what was found says nothing about its end.
-        source.rows_[0] = dataset("port-haven.air-readings", records=9000)
-        await drive.press("r")
-        assert "verified" not in str(pane.border_subtitle)
-        # Another verification, while one looks on.
-        result = json.dumps(
-            {"valid": False, "findings": [{"block": "head", "kind": "head-missing", "message": "gone"}]}
-        )
-        job = source.job(JobState.done, "port-haven.air-readings", "verify", result=result)
-        source.link.tell(source.changed(job))
-        await drive.until(lambda: "≠ 1 finding" in str(pane.border_subtitle))
-        await drive.press("n")
-        assert "gone" in drive.hint()
+class NoNavigation:
+    """A navigation that notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def step_block(self, by: int) -> None:
+        """Note it."""
+        self.calls.append(by)
+
+    def follow_link(self, reader: BlockDialog, link: BlockLink) -> None:
+        """Note it."""
+        self.calls.append(link.target)
+
+    def back(self) -> None:
+        """Note it."""
+        self.calls.append("back")
+
+    def open_revision(self) -> None:
+        """Note it."""
+        self.calls.append("revision")
+
+    def open_bytes(self) -> None:
+        """Note it."""
+        self.calls.append("bytes")
 
 
-async def test_kinds_of_events_are_chosen_and_left(source: FakeSource) -> None:
+@pytest.mark.app
+async def test_blocks_are_found_read_and_followed_by_keys(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.lines[AIR] = [*map(fake_line, range(11)), replace(fake_line(11), event="SetTransform")]
+    source.texts[AIR, 11] = replace(LINKED, kind="SetTransform")
+    source.revisions[AIR, 11] = REVISION
+    source.revisions[AIR, 6] = Revision("SetTransform", 6, None, None, 11, ("+ kind: SetTransform",))
+    verified(source, (9, "slice-offsets", "offsets overlap"), (5, "slice-physical-hash", SLICE))
     async with driven(source, (80, 24)) as drive:
-        pane = drive.blocks_pane
-        await drive.press("2", "f")
-        assert isinstance(drive.app.screen, EventKindsDialog)
-        assert "AddData" in drive.text()
+        pane, view = drive.blocks_pane, drive.blocks_pane.view
+
+        def number() -> int | None:
+            return None if view.block is None else view.block.sequence_number
+
+        # Findings, and the block of one of them.
+        await drive.press("2", "n")
+        assert number() == 9
+        await drive.press("n")
+        assert number() == 5
+        await drive.press("enter")
+        assert "≠ slice-physical-hash: slice f16200c1d" in drive.text()
+        await drive.press("escape", "right_curly_bracket")
+        assert number() == 9
+        await drive.press("N")
+        assert number() == 5
+        # Kinds of events, with a filter on top of them.
+        await drive.press("f")
+        await drive.until(lambda: isinstance(drive.app.screen, EventKindsDialog))
         await drive.press("j", "space", "space", "enter")
         assert pane.kinds == ("Seed", "SetDataSchema")
-        assert pane.view.count() == 2
         assert "only Seed, SetDataSchema · 2 of 12" in drive.text()
         await drive.press("slash", "=seed", "enter")
-        assert pane.view.count() == 1
+        assert view.count() == 1
         await drive.press("escape")
-        assert pane.view.count() == 2
-        await drive.press("f", "enter")  # as they are
-        assert pane.kinds == ("Seed", "SetDataSchema")
+        assert view.count() == 2
         await drive.press("escape")
-        assert pane.view.count() == 12
-        await drive.press("f", "j", "j", "enter")  # one alone
-        assert pane.kinds == ("SetDataSchema",)
-        await drive.press("f", "a")
-        assert pane.view.count() == 12
-        await drive.press("escape")
-        assert drive.pane == "datasets"
-
-
-async def test_jumping_says_what_there_is(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        view = drive.blocks_pane.view
-        await drive.press("2", "J")
+        assert (view.count(), drive.pane) == (12, "blocks")
+        # Jumps.
+        await drive.press("J")
         assert isinstance(drive.app.screen, GoToBlockDialog)
         await drive.press("=99", "enter")
         assert "there is no block 99: they go from 0 to 11" in drive.text()
-        await drive.press("=yesterday", "enter")
-        assert "'yesterday' is no number, hash, date or offset" in drive.text()
         await drive.press("=3", "enter")
-        assert drive.app.screen is drive.bench
-        assert view.block == fake_line(3)
-        # What hides the block is taken away.
-        await drive.press("f", "enter", "J", "=1", "enter")
-        await drive.until(lambda: view.block == fake_line(1))
-        assert drive.blocks_pane.kinds == ()
-
-
-async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSource) -> None:
-    source.rows_[0] = dataset("port-haven.air-readings", records=9_996_000)
-    source.lines[AIR] = [fake_line(number) for number in range(10_000)]
-    async with driven(source) as drive:
-        view = drive.blocks_pane.view
-        await drive.press("2")
-        for _ in range(2 * KEPT):
-            view.go(view.cursor + PAGE)
-            await drive.settle()
-        assert len(view._pages) == KEPT
-        assert view.block is not None
-        await drive.press("g")
-        await drive.until(lambda: view.block == fake_line(9999))
-        await drive.press("G")
-        await drive.until(lambda: view.block == fake_line(0))
-
-
-@SIZES
-async def test_links_are_walked_and_come_back(
-    source: FakeSource, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tides = "did:odf:harbour.tides"
-    yaml = (
-        f"# {hash_of(11)}\n# 504 bytes\nkind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: 11\n"
-        f"  prevBlockHash: {hash_of(10)}\n  event:\n    kind: ExecuteTransform\n    queryInputs:\n"
-        f"      - datasetId: {tides}\n        newBlockHash: {hash_of(99)}\n        newOffset: 95\n"
-        f"    newData:\n      physicalHash: {hash_of(77)}\n      offsetInterval:\n        start: 1200\n"
-        f"        end: 2399\n    newCheckpoint:\n      physicalHash: {hash_of(55)}\n      size: 4096\n"
-    )
-    links = (
-        BlockLink(hash_of(10), Target(AIR, "blocks", 10)),
-        BlockLink(tides, Target(tides, "datasets")),
-        BlockLink(hash_of(99), Target(tides, "blocks", 4)),
-        BlockLink(hash_of(77), Target(AIR, "data", 1200)),
-        BlockLink(hash_of(55), None),
-    )
-    source.texts[AIR, 11] = BlockDocument(yaml, None, "ExecuteTransform", 11, hash_of(11), links)
-    async with driven(source, size) as drive:
-        bench = drive
-        await drive.press("2", "enter")
+        assert (drive.app.screen, number()) == (drive.bench, 3)
+        # Revisions, from the list and from a block.
+        await drive.press("g", "d")
+        assert isinstance(drive.app.screen, RevisionDialog)
+        await drive.press("left_square_bracket")
+        assert "block 6 · SetTransform" in drive.text()
+        await drive.press("escape", "enter", "d")
+        assert isinstance(drive.app.screen, RevisionDialog)
+        await drive.press("escape")
+        assert isinstance(drive.app.screen, BlockDialog)
+        await drive.press("b")
+        assert isinstance(drive.app.screen, BlockBytesDialog)
+        await drive.press("escape")
+        # Links, to another dataset, a checkpoint and rows, and back.
         copied: list[str] = []
         monkeypatch.setattr(drive.app, "copy", lambda text: copied.append(text) or "copied")
         await drive.press("y")
-        assert copied == [yaml]  # without the arrows
-        await drive.press("tab", "tab")
-        compare(drive, size, "links")
-        await drive.press("enter")  # a block of another dataset
+        assert copied == [YAML]  # without the arrows
+        await drive.press("tab", "tab", "enter")  # a block of another dataset
         assert "harbour.tides · block 4" in drive.text()
-        assert bench.graph.selected == tides
+        assert drive.graph.selected == TIDES
         await drive.press("enter")  # the block before it
         assert "harbour.tides · block 3" in drive.text()
-        assert bench.blocks_pane.view.block is not None
-        assert bench.blocks_pane.view.block.sequence_number == 3
+        assert number() == 3
         await drive.press("backspace", "backspace")
         assert "port-haven.air-readings · block 11" in drive.text()
         await drive.press("shift+tab", "enter")  # the last: a checkpoint
         assert "block 11 →" in drive.text()
         assert "is not here: the next pull makes the state again" in drive.text()
         await drive.press("backspace", "tab", "tab", "tab", "enter")  # its rows
-        await drive.until(lambda: bench.data_pane.view.cursor == 1200)
-        assert (drive.app.screen, bench.pane) == (drive.bench, "data")
+        await drive.until(lambda: drive.data_pane.view.cursor == 1200)
+        assert (drive.app.screen, drive.pane) == (drive.bench, "data")
         await drive.press("ctrl+o")
         assert "port-haven.air-readings · block 11" in drive.text()
-        await drive.press("j", "enter")  # links in sight are walked line by line as well
-        assert (drive.app.screen, bench.pane, bench.graph.selected) == (drive.bench, "datasets", tides)
+        await drive.press("j", "enter")  # visible links are stepped through line by line as well
+        assert (drive.app.screen, drive.pane, drive.graph.selected) == (drive.bench, "datasets", TIDES)
         await drive.press("backspace", "escape", "ctrl+o")
         assert "no link was followed yet" in drive.hint()
-
-
-@SIZES
-async def test_a_revision_is_compared_with_the_one_before(source: FakeSource, size: tuple[int, int]) -> None:
-    lines = (
-        "  …", "      query: |-", "        SELECT event_time, station,", "-         avg(pm25) AS pm25",
-        "+         round(avg(pm25), 1) AS pm25,", "+         count(*) AS readings", "        FROM air",
-    )  # fmt: skip
-    source.lines[AIR] = [*map(fake_line, range(11)), replace(fake_line(11), event="SetTransform")]
-    source.revisions[AIR, 11] = Revision("SetTransform", 11, 6, 6, None, lines)
-    source.revisions[AIR, 6] = Revision("SetTransform", 6, None, None, 11, ("+ kind: SetTransform",))
-    async with driven(source, size) as drive:
-        await drive.press("2", "d")
-        assert isinstance(drive.app.screen, RevisionDialog)
-        compare(drive, size, "diff")
-        await drive.press("right_square_bracket")  # there is none
-        await drive.press("left_square_bracket")
-        assert "block 6 · SetTransform" in drive.text()
-        assert "the first of its kind" in drive.text()
-        assert "] newer" in drive.text()
-        await drive.press("escape", "j", "d")
-        assert "is AddData: only queries, sources, schemas and descriptions change" in drive.hint()
-        await drive.press("k", "enter")
-        await drive.press("d")  # from the block, and back to it
-        assert isinstance(drive.app.screen, RevisionDialog)
+        # A signature, after a confirmation.
+        await drive.press("S")
+        await drive.until(lambda: "as the owner?" in drive.text())
+        await drive.press("n")
+        assert not source.proven
+        await drive.press("S")
+        await drive.until(lambda: "as the owner?" in drive.text())
+        await drive.press("y")
+        await drive.until(lambda: "block 11 of port-haven.air-readings is signed by" in drive.hint())
+        assert source.proven == {hash_of(11)}
+        # The kinds are left with escape, then the pane.
         await drive.press("escape")
-        assert isinstance(drive.app.screen, BlockDialog)
+        assert drive.pane == "datasets"
+
+
+# --- Pictures ---
 
 
 @SIZES
-async def test_a_broken_chain_shows_what_can_be_read(source: FakeSource, size: tuple[int, int]) -> None:
-    wrong = "its bytes are not those that its hash was made of"
-    broken = BlockSummary(7, hash_of(7), "", "not readable", None, wrong, True)
-    source.lines[AIR] = [broken, *CHANGES[8:]]
+async def test_picture_of_findings_in_the_list(source: FakeSource, size: tuple[int, int]) -> None:
+    source.lines[AIR] = CHANGES
+    source.rows_[0] = replace(source.rows_[0], blocks=10)
+    verified(source, (9, "slice-offsets", "offsets overlap"), (5, "slice-physical-hash", SLICE))
+    async with explored(source, pane_size(size)) as explorer:
+        explorer.controller.next_finding()
+        await explorer.settle()
+        compare(explorer.app.text(), size, "findings")
+
+
+@SIZES
+async def test_picture_of_a_broken_chain(source: FakeSource, size: tuple[int, int]) -> None:
+    source.lines[AIR] = [BROKEN, *CHANGES[8:]]
     source.broken.add(AIR)
-    source.rows_[0] = dataset("port-haven.air-readings", blocks=0, problem=wrong)
-    pieces = (
-        ByteRange(0, 4, "manifest", "begins at 0x14", False),
-        ByteRange(4, 24, "content.event.newData.physicalHash", "digest", True),
-        ByteRange(24, 30, "", "was not read", False),
+    source.rows_[0] = dataset("port-haven.air-readings", blocks=0, problem=WRONG_BYTES)
+    async with explored(source, pane_size(size)) as explorer:
+        assert "the chain breaks: G" in explorer.app.text()
+        explorer.view.move("last")
+        await explorer.settle()
+        assert "the chain breaks here" in explorer.app.text()
+        compare(explorer.app.text(), size, "broken")
+
+
+@SIZES
+async def test_pictures_of_dialogs(size: tuple[int, int]) -> None:
+    copied: list[str] = []
+    name, navigation = "port-haven.air-readings · block 11", NoNavigation()
+    async with shown(BlockDialog(name, AIR, LINKED, "", copied.append, navigation), size) as (app, pilot):
+        await pilot.press("tab", "tab")
+        await pilot.pause()
+        compare(dialog_text(app), size, "links")  # the cursor on the third link
+    revision = RevisionDialog(f"{name} · SetTransform", REVISION, copied.append, navigation.step_block)
+    async with shown(revision, size) as (app, _):
+        compare(dialog_text(app), size, "diff")  # removed and added lines, and which revisions there are
+    title = "port-haven.air-readings · block 7 · 30 bytes"
+    async with shown(BlockBytesDialog(title, DAMAGED, copied.append, navigation.step_block), size) as (
+        app,
+        _,
+    ):
+        compare(dialog_text(app), size, "bytes")  # the problem, the bytes and their fields
+
+
+# --- Findings ---
+
+
+async def test_findings_are_stepped_through_in_both_directions(source: FakeSource) -> None:
+    verified(source, (9, "slice-offsets", "offsets overlap"), (5, "slice-physical-hash", SLICE))
+    async with explored(source) as explorer:
+        found = []
+        for step in (explorer.controller.next_finding,) * 3 + (explorer.controller.previous_finding,) * 2:
+            step()
+            await explorer.settle()
+            found.append(explorer.number)
+        assert found == [9, 5, 9, 5, 9]  # after the last comes the first
+        explorer.controller.open_block()
+        await explorer.settle()
+        assert "≠ slice-offsets: offsets overlap" in explorer.dialog()
+
+
+async def test_a_verification_holds_for_the_head_that_it_verified(source: FakeSource) -> None:
+    verified(source, head=source.rows_[0].head)
+    refused = DEFAULT_KEYMAP.by_id["next_finding"].guard(
+        Situation(pane="blocks", dataset=source.rows_[0], block=fake_line(1), findings=False)
     )
-    problem = (
-        "these are not the bytes that its hash was made of; at 0x0018, content.event: it is not UTF-8 text"
-    )
-    source.bytes[AIR, hash_of(7)] = BlockBytes(None, hash_of(7), bytes(range(60, 90)), pieces, problem)
-    async with driven(source, size) as drive:
-        await drive.press("2")
-        assert "the chain breaks: G" in drive.text()
-        await drive.press("G")
-        assert "the chain breaks here" in drive.text()
-        compare(drive, size, "broken")
-        await drive.press("enter")
-        assert "This block cannot be read: its bytes are damaged" in drive.text()
-        assert "get it again" in drive.text()
-        await drive.press("b")
-        assert isinstance(drive.app.screen, BlockBytesDialog)
-        compare(drive, size, "bytes")
-        await drive.press("y", "right_square_bracket", "escape", "escape")
-        assert "bytes:" in drive.hint()
-        await drive.press("k", "b")
-        assert "manifest  begins" in drive.text()
+    assert refused is not None and "nothing was found on these blocks" in refused
+    async with explored(source) as explorer:
+        assert "✓ verified" in str(explorer.pane.border_subtitle)
+        source.rows_[0] = dataset("port-haven.air-readings", records=9000)  # another head
+        await explorer.show()
+        assert "verified" not in str(explorer.pane.border_subtitle)
+        # Another verification ends. Its finding is on no block of the list.
+        result = json.dumps(
+            {"valid": False, "findings": [{"block": "head", "kind": "head-missing", "message": "gone"}]}
+        )
+        job = source.job(JobState.done, "port-haven.air-readings", "verify", result=result)
+        explorer.state.apply_events([source.changed(job)])
+        assert "≠ 1 finding" in str(explorer.pane.border_subtitle)
+        explorer.controller.next_finding()
+        assert explorer.host.last_notice == "gone"
+
+
+# --- Filters and jumps ---
+
+
+async def test_kinds_of_events_are_chosen_in_a_dialog() -> None:
+    kinds = {"AddData": 8, "Seed": 1, "SetInfo": 1}
+
+    async def result(chosen: tuple[str, ...], *keys: str) -> object:
+        async with shown(EventKindsDialog(kinds, chosen)) as (app, pilot):
+            assert "AddData" in app.text()
+            await pilot.press(*keys)
+            await pilot.pause()
+            return app.result
+
+    assert await result((), "j", "space", "space", "enter") == ("Seed", "SetInfo")
+    assert await result(("Seed",), "enter") == ("Seed",)  # unchanged
+    assert await result((), "j", "j", "enter") == ("SetInfo",)  # the one under the cursor
+    assert await result(("Seed",), "a") == ()
+    assert await result((), "space", "space", "space", "enter") == ()  # all of them
+    assert await result(("Seed",), "escape") is None
+
+
+async def test_kinds_and_filter_narrow_the_list(source: FakeSource) -> None:
+    async with explored(source) as explorer:
+        pane, view = explorer.pane, explorer.view
+        explorer.controller.choose_kinds()
+        await explorer.settle()
+        assert isinstance(explorer.app.screen, EventKindsDialog)
+        await explorer.press("j", "enter")
+        assert (pane.kinds, view.count()) == (("Seed",), 1)
+        assert "only Seed · 1 of 12" in explorer.app.text()
+        pane.set_filter("nothing like it")
+        await explorer.settle()
+        assert "No block has nothing like it in it." in explorer.app.text()
+        pane.set_filter("")
+        assert explorer.controller.leave()
+        await explorer.settle()
+        assert (pane.kinds, view.count()) == ((), 12)
+        assert not explorer.controller.leave()
+
+
+async def test_a_jump_reports_what_is_wrong_and_clears_what_hides_the_block(source: FakeSource) -> None:
+    async with explored(source, (80, 24)) as explorer:
+        explorer.pane.set_kinds(("Seed",))
+        explorer.controller.jump()
+        await explorer.settle()
+        assert isinstance(explorer.app.screen, GoToBlockDialog)
+        for typed, problem in (
+            ("99", "there is no block 99: they go from 0 to 11"),
+            ("yesterday", "'yesterday' is no number, hash, date or offset"),
+        ):
+            explorer.app.screen.query_one("Input").value = typed  # type: ignore[attr-defined]
+            await explorer.press("enter")
+            assert problem in explorer.dialog()
+        explorer.app.screen.query_one("Input").value = "1"  # type: ignore[attr-defined]
+        await explorer.press("enter")
+        assert len(explorer.app.screen_stack) == 1
+        assert explorer.pane.kinds == ()
+        await explorer.until(lambda: explorer.number == 1)
+
+
+async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSource) -> None:
+    source.rows_[0] = dataset("port-haven.air-readings", records=9_996_000)
+    source.lines[AIR] = [fake_line(number) for number in range(10_000)]
+    async with explored(source) as explorer:
+        view = explorer.view
+        for _ in range(2 * MAX_PAGES):
+            view.go(view.cursor + PAGE)
+            await explorer.settle()
+        await explorer.until(lambda: view.block is not None)
+        assert len(view._pages) == MAX_PAGES
+        for move, number in (("first", 9999), ("last", 0)):
+            view.move(move)
+            await explorer.until(lambda number=number: view.block == fake_line(number))
+
+
+# --- One block ---
+
+
+async def test_a_block_dialog_walks_links_and_passes_keys_on() -> None:
+    copied: list[str] = []
+    navigation = NoNavigation()
+    dialog = BlockDialog("block 11", AIR, replace(LINKED, kind="SetTransform"), "", copied.append, navigation)
+    async with shown(dialog) as (app, pilot):
+        await pilot.press("enter", "tab", "enter", "shift+tab", "shift+tab", "enter", "backspace", "d", "b")
+        await pilot.press("right_square_bracket", "y")
+        await pilot.pause()
+        assert navigation.calls == [LINKS[0].target, LINKS[1].target, None, "back", "revision", "bytes", 1]
+        assert copied == [YAML]
+        assert "d diff · b bytes" in app.text()
+
+
+async def test_a_revision_dialog_goes_only_where_there_is_another(source: FakeSource) -> None:
+    source.lines[AIR] = [*map(fake_line, range(11)), replace(fake_line(11), event="SetTransform")]
+    source.revisions[AIR, 11] = REVISION
+    source.revisions[AIR, 6] = Revision("SetTransform", 6, None, None, 11, ("+ kind: SetTransform",))
+    async with explored(source, (80, 24)) as explorer:
+        explorer.controller.open_revision()
+        await explorer.settle()
+        await explorer.press("right_square_bracket")
+        assert "block 11 compared with block 6" in explorer.dialog()  # there is no newer one
+        assert not explorer.host.notices
+        await explorer.press("left_square_bracket")
+        assert "block 6 · SetTransform" in explorer.dialog()
+        assert "the first of its kind" in explorer.dialog()
+        assert "] newer" in explorer.dialog()
+        await explorer.press("escape")
+        explorer.view.move("down")
+        explorer.controller.open_revision()
+        assert (
+            "is AddData: only queries, sources, schemas and descriptions change" in explorer.host.last_notice
+        )
+
+
+async def test_a_damaged_block_shows_its_bytes(source: FakeSource) -> None:
+    source.lines[AIR] = [BROKEN, *CHANGES[8:]]
+    source.broken.add(AIR)
+    source.rows_[0] = dataset("port-haven.air-readings", blocks=0, problem=WRONG_BYTES)
+    source.bytes[AIR, hash_of(7)] = DAMAGED
+    async with explored(source, (80, 24)) as explorer:
+        explorer.view.move("last")
+        explorer.controller.open_block()
+        await explorer.settle()
+        assert "This block cannot be read: its bytes are damaged" in explorer.dialog()
+        assert "get it again" in explorer.dialog()
+        await explorer.press("b")
+        assert isinstance(explorer.app.screen, BlockBytesDialog)
+        await explorer.press("y", "right_square_bracket")  # its number is unknown: there is no next one
+        assert explorer.host.last_notice == "bytes: copied"
+        assert "these are not the bytes" in explorer.host.station.copied[0]
+        await explorer.press("escape", "escape")
+        explorer.view.move("above")
+        explorer.controller.open_bytes()
+        await explorer.settle()
+        assert "manifest  begins" in explorer.dialog()
+
+
+async def test_the_trail_leads_back_to_an_open_block(source: FakeSource) -> None:
+    source.texts[AIR, 11] = LINKED
+    async with explored(source, (80, 24)) as explorer:
+        navigator = explorer.fakes.navigator
+        explorer.controller.open_block()
+        await explorer.settle()
+        await explorer.press("tab", "tab", "tab", "enter")  # the link to its rows
+        assert len(explorer.app.screen_stack) == 1
+        assert navigator.trail == (TrailEntry(AIR, "blocks", 11, reading=True),)
+        explorer.controller.back()
+        await explorer.settle()
+        assert "port-haven.air-readings · block 11" in explorer.dialog()
+        await explorer.press("escape")
+        # From the list, the position of the cursor is on the trail.
+        explorer.view.go(3)
+        navigator.follow(Target(AIR, "blocks", 2))
+        await explorer.until(lambda: explorer.number == 2)
+        explorer.controller.back()
+        await explorer.until(lambda: explorer.number == 8)
+
+
+async def test_pages_that_no_longer_fit_are_dropped(source: FakeSource) -> None:
+    async with explored(source) as explorer:
+        view = explorer.view
+        page = BlockPage(1, 0, (fake_line(0),))
+        for outdated in (
+            BlocksRequested(TIDES, 0, BlockFilter()),
+            BlocksRequested(AIR, 0, BlockFilter(text="x")),
+        ):
+            view.load(outdated, page, "")
+            assert (view.count(), explorer.number) == (12, 11)
+        view.load(BlocksRequested(AIR, 0, BlockFilter()), None, "no such chain")
+        await explorer.settle()
+        assert "no such chain" in explorer.app.text()

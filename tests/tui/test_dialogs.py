@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_tui.features.definitions.manifest_dialogs import AddDialog, manifest_files
+from odf_tui.features.definitions.manifest_dialogs import AddManifestDialog, find_manifest_files
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
 from tests.tui.conftest import driven
@@ -42,7 +42,7 @@ async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
         await drive.press("A", "=boa", "tab")
         assert "manifests/boats.yaml" in drive.text()
         await drive.press("enter")
-        assert not isinstance(drive.app.screen, AddDialog)
+        assert not isinstance(drive.app.screen, AddManifestDialog)
         await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
         assert "added boats: p pulls" in drive.hint()
         source.rows_.pop()
@@ -55,7 +55,7 @@ def test_manifest_files_leave_out_what_is_hidden_and_deep(tmp_path: Path) -> Non
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert [str(path) for path in manifest_files(tmp_path)] == ["a.yaml", "m/b.yml"]
+    assert [str(path) for path in find_manifest_files(tmp_path)] == ["a.yaml", "m/b.yml"]
 
 
 def test_scores_prefer_whole_parts_and_beginnings() -> None:

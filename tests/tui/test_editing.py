@@ -1,7 +1,8 @@
-"""Writing definitions in an editor, which is a script here: new datasets, mistakes, and leaving them."""
+"""Definitions in the user's editor, which is a script here: new datasets, invalid manifests, changes."""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import pty
@@ -16,6 +17,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,12 +26,15 @@ from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.features.definitions import manifest_draft
-from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position, excerpt
+from odf_tui.features.definitions.controller import DefinitionsController
+from odf_tui.features.definitions.manifest_dialogs import TextPosition, error_position, excerpt_lines
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
 from odf_tui.theming.terminal import ExternalEditor
 from odf_tui.widgets.dialogs import DecisionDialog, PromptDialog
-from odf_tui.workbench import Workbench
 from tests.tui.conftest import Driven
+from tests.tui.context import Fakes, FakeStation
 from tests.tui.fake import FakeSource
 from tests.tui.test_engine import MANIFEST, LonelySource
 
@@ -108,7 +114,9 @@ def hinted(drive: Driven, text: str) -> Callable[[], bool]:
 
 
 @pytest.mark.app
-async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace, typist: Typist) -> None:
+async def test_a_new_dataset_from_its_template_to_a_changed_definition(
+    workspace: Workspace, typist: Typist
+) -> None:
     async with opened(workspace) as drive:
         # A mistake, whose line the second opening is told; then corrected.
         typist.next(
@@ -144,6 +152,20 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         assert typist.calls == [f"+4 {draft}", f"+{first[1]} {draft}"]
         assert manifests(workspace) == ["boats.yaml"]
 
+        # Its definition is edited: the plan shows what is appended.
+        typist.next('sed -i "s/description: .*/description: Vessels/" "$file"')
+        await drive.pilot.press("e")
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
+        await drive.settle()
+        assert "boats: 1 block to append" in drive.text()
+        assert "description: Vessels" in drive.text()
+        assert "⏎ appends · e edits again · esc discards" in drive.text()
+        await drive.pilot.press("enter")
+        await drive.until(hinted(drive, "appended 1 block to boats"))
+        await drive.settle()
+        info = workspace.resolve("boats").dataset.state().info
+        assert info is not None and info.description == "Vessels"
+
         # The same name again is an error without a line of its own; esc keeps the text.
         typist.next('sed -i "s/my.dataset/boats/" "$file"')
         await named(drive, "p")
@@ -152,14 +174,6 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         assert "a dataset named boats exists already" in drive.text()
         await drive.press("escape")
         assert "nothing was added; the manifest is kept: new-push.yaml" in drive.hint()
-        # What is kept is never written over, and d discards.
-        typist.next('echo "nonsense" >"$file"')
-        await named(drive, "p")
-        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
-        assert manifests(workspace) == ["boats.yaml", "new-push-2.yaml", "new-push.yaml"]
-        await drive.press("d")
-        assert manifests(workspace) == ["boats.yaml", "new-push.yaml"]
-        await drive.until(lambda: "discarded new-push-2.yaml" in drive.hint())
         # The file that was kept can be added as before.
         (workspace.folder / "new-push.yaml").write_text(
             (workspace.folder / "new-push.yaml").read_text().replace("boats", "gauges")
@@ -168,37 +182,147 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         await drive.until(lambda: drive.graph.row and drive.graph.row.name == "gauges")
 
 
-@pytest.mark.app
-async def test_editors_that_do_not_do_their_work(
+class EditorStation(FakeStation):
+    """An application that opens the user's editor."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    async def edit(self, path: Path, line: int | None = None) -> None:
+        """Run the editor until it ends."""
+        await asyncio.to_thread(terminal.run, terminal.find(), path, line, self._folder)
+
+
+class Writing:
+    """Definitions that are written without a screen.
+
+    Attributes:
+        texts: title and lines of each DecisionDialog.
+    """
+
+    def __init__(self, workspace: Workspace, selected: str = "") -> None:
+        source: Any = WorkspaceGateway(workspace)
+        self.graph = SimpleNamespace(selected="")
+        self.fakes = Fakes(source, selected, widgets={GraphView: self.graph})
+        self.host = self.fakes.host
+        self.host.station = EditorStation(workspace.folder)
+        self.controller = DefinitionsController(self.fakes.context)
+        self.texts: list[str] = []
+
+    async def add(self, template: str, *decisions: str, name: str = "my.dataset") -> str:
+        """Add a dataset from a template. Returns the notice."""
+        self.host.answers.extend([template, name, *map(self._decide, decisions)])
+        self.controller.add_dataset()
+        return await self._end()
+
+    async def edit(self, *decisions: str) -> str:
+        """Edit the definition of the selected dataset. Returns the notice."""
+        self.host.answers.extend(map(self._decide, decisions))
+        self.controller.edit_definition()
+        return await self._end()
+
+    async def _end(self) -> str:
+        await self.host.stories()
+        assert not self.host.answers
+        return self.host.last_notice
+
+    def _decide(self, answer: str) -> Callable[[DecisionDialog], str]:
+        def decide(dialog: DecisionDialog) -> str:
+            assert answer in [each for each, _, _ in dialog._answers]
+            lines = ["".join(text for text, _ in line) for line in dialog._lines]
+            self.texts.append("\n".join([dialog._title, *lines]))
+            return answer
+
+        return decide
+
+
+async def test_a_manifest_that_is_invalid_is_kept_or_discarded(workspace: Workspace, typist: Typist) -> None:
+    writing = Writing(workspace)
+    typist.next(
+        'sed -i "s/keywords:/kywords:/" "$file"',
+        'sed -i "s/kywords:/keywords:/" "$file"',
+        'echo "# mine" >>"$file"',
+        'echo "nonsense" >"$file"',
+    )
+    assert await writing.add("push", "edit", name="boats") == (
+        "added boats (boats.yaml): p says how to push into it"
+    )
+    assert "new-push.yaml is not right yet" in writing.texts[0]
+    assert "unknown field 'kywords'" in writing.texts[0]
+    assert writing.graph.selected == str(workspace.resolve("boats").id)
+    assert manifests(workspace) == ["boats.yaml"]
+    # The second opening starts at the line of the error.
+    lines = [call.split()[0] for call in typist.calls]
+    assert lines[0] != lines[1] and lines[1][0] == "+"
+    # The same name again is an error without a line of its own. The text stays.
+    assert await writing.add("push", "leave", name="boats") == (
+        "nothing was added; the manifest is kept: new-push.yaml"
+    )
+    assert "a dataset named boats exists already" in writing.texts[1]
+    # It is never overwritten, and the next one can be discarded.
+    assert await writing.add("push", "discard") == "discarded new-push-2.yaml"
+    assert manifests(workspace) == ["boats.yaml", "new-push.yaml"]
+
+
+async def test_editors_that_fail(
     workspace: Workspace, typist: Typist, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(workspace) as drive:
-        typist.next("true", 'false "$file"', 'echo x >>"$file"; kill -TERM $$', "true")
+    writing = Writing(workspace)
+    typist.next("true", 'false "$file"', 'echo x >>"$file"; kill -TERM $$', "true")
+    assert "the manifest was left as it was: nothing is added" in await writing.add("root")
+    assert "the editor vi ended with code 1" in await writing.add("derivative")
+    assert manifests(workspace) == []
+    assert "ended by signal 15 – what was written is in new-derivative.yaml" in await writing.add(
+        "derivative"
+    )
+    assert manifests(workspace) == ["new-derivative.yaml"]
+    monkeypatch.setenv("VISUAL", "no-such-editor --wait")
+    problem = "no-such-editor (from $VISUAL) cannot be started: No such file or directory"
+    assert problem in await writing.add("root")
+    monkeypatch.setenv("VISUAL", "vi 'half")
+    assert "$VISUAL is no command" in await writing.add("root")
+    assert manifests(workspace) == ["new-derivative.yaml"]
 
-        async def add(key: str, said: str) -> None:
-            await named(drive, key)
-            await drive.until(hinted(drive, said))
-            assert drive.app.screen is drive.bench
 
-        await add("r", "the manifest was left as it was: nothing is added")
-        await add("d", "the editor vi ended with code 1")
-        assert manifests(workspace) == []
-        await add("d", "ended by signal 15 – what was written is in new-derivative.yaml")
-        assert manifests(workspace) == ["new-derivative.yaml"]
-        monkeypatch.setenv("VISUAL", "no-such-editor --wait")
-        await add("r", "no-such-editor (from $VISUAL) cannot be started: No such file or directory")
-        monkeypatch.setenv("VISUAL", "vi 'half")
-        await add("r", "$VISUAL is no command")
-        assert manifests(workspace) == ["new-derivative.yaml"]
-        assert isinstance(drive.app.screen, Workbench)
+async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspace, typist: Typist) -> None:
+    (workspace.folder / "boats.yaml").write_text(MANIFEST)
+    WorkspaceGateway(workspace).add(workspace.folder / "boats.yaml")
+    entry = workspace.resolve("boats")
+    head = entry.dataset.head()
+    writing = Writing(workspace, "boats")
+    # What breaks a rule is reported with its line; after discard, nothing is left.
+    typist.next('sed -i "s/name STRING/name STRIN/" "$file"', "true", 'sed -i "s/boats/ships/" "$file"')
+    assert await writing.edit("discard") == "the changes of boats are discarded"
+    assert "boats.yaml is not right yet" in writing.texts[0]
+    assert "- name STRIN" in writing.texts[0]
+    assert await writing.edit() == "the definition of boats stays as it is: nothing differs"
+    await writing.edit("discard")
+    assert "this has to be the definition of boats, and of nothing else" in writing.texts[1]
+    assert entry.dataset.head() == head
+    # A plan shows what is added and removed; it can be edited again before it is appended.
+    typist.next('sed -i "s/Boats in/Ships in/" "$file"', 'sed -i "s/Ships in/Vessels in/" "$file"')
+    assert await writing.edit("edit", "append") == "appended 1 block to boats"
+    assert "boats: 1 block to append" in writing.texts[2]
+    assert "SetInfo" in writing.texts[3]
+    assert "-description: Boats in the harbour" in writing.texts[3].replace("- d", "-d")
+    assert "+description: Vessels in the harbour" in writing.texts[3].replace("+ d", "+d")
+    info = entry.dataset.state().info
+    assert info is not None
+    assert info.description == "Vessels in the harbour"
+    assert list((workspace.odf / "cache" / "edit").iterdir()) == []
+    assert all(call.endswith("/edit/boats.yaml") for call in typist.calls)
 
 
 PROGRAM = """\
 import sys
 from pathlib import Path
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.panes.datasets.view import GraphView
 from odf_tui.theming import terminal
 terminal.configure_environment()
 from odf_tui.app import Workstation
+from tests.tui.context import Fakes, FakeStation
 from tests.tui.fake import FakeSource
 Workstation(FakeSource(Path(sys.argv[1]))).run()
 """
@@ -292,13 +416,13 @@ def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
 
 
 def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
-    first = manifest_draft.create(tmp_path, "root", manifest_draft.unused_dataset_name(["My.Dataset"]))
+    first = manifest_draft.create(tmp_path, "root", manifest_draft.find_unused_name(["My.Dataset"]))
     assert "name: my.dataset-2" in first.text
-    assert not first.changed()
+    assert not first.is_changed()
     second = manifest_draft.create(tmp_path, "root", "x")
     assert (first.path.name, second.path.name) == ("new-root.yaml", "new-root-2.yaml")
     second.path.write_text("mine")
-    assert second.changed()
+    assert second.is_changed()
     (tmp_path / "boats.yaml").write_text("older")
     assert manifest_draft.rename_after_dataset(second.path, "boats").name == "boats-2.yaml"
     assert manifest_draft.rename_after_dataset(first.path, "org/../x").name == "org-..-x.yaml"
@@ -307,57 +431,6 @@ def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
     assert manifest_draft.create(tmp_path, "push", "x").path.parent.name == "manifests"
     with pytest.raises(OdfError, match="no manifest can be written"):
         manifest_draft.create(tmp_path / "nowhere", "push", "x")
-
-
-@pytest.mark.app
-async def test_a_definition_is_edited_and_only_what_differs_is_appended(
-    workspace: Workspace, typist: Typist
-) -> None:
-    (workspace.folder / "boats.yaml").write_text(MANIFEST)
-    source = LonelySource(workspace)
-    source.add(workspace.folder / "boats.yaml")
-    entry = workspace.resolve("boats")
-    head = entry.dataset.head()
-    async with opened(workspace) as drive:
-        # What breaks a rule is said with its line; esc discards, and nothing is left.
-        typist.next('sed -i "s/name STRING/name STRIN/" "$file"', "true", 'sed -i "s/boats/ships/" "$file"')
-        await drive.pilot.press("e")
-        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
-        await drive.settle()
-        assert "boats.yaml is not right yet" in drive.text()
-        assert "- name STRIN" in drive.text()
-        assert "e edits again · esc discards" in drive.text()
-        await drive.pilot.press("escape")
-        await drive.until(hinted(drive, "the changes of boats are discarded"))
-        await drive.pilot.press("e")
-        await drive.until(hinted(drive, "the definition of boats stays as it is: nothing differs"))
-        await drive.pilot.press("e")
-        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
-        await drive.settle()
-        assert "this has to be the definition of boats, and of nothing else" in drive.text()
-        await drive.pilot.press("escape")
-        await drive.pilot.pause()
-        assert entry.dataset.head() == head
-        # A plan shows what comes and goes; e edits again, enter appends.
-        typist.next('sed -i "s/Boats in/Ships in/" "$file"', 'sed -i "s/Ships in/Vessels in/" "$file"')
-        await drive.pilot.press("e")
-        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
-        await drive.settle()
-        assert "boats: 1 block to append" in drive.text()
-        await drive.pilot.press("e")
-        await drive.until(lambda: "Vessels in" in drive.text())
-        assert "SetInfo" in drive.text()
-        assert "-description: Boats in the harbour" in drive.text().replace("- d", "-d")
-        assert "+description: Vessels in the harbour" in drive.text().replace("+ d", "+d")
-        assert "⏎ appends · e edits again · esc discards" in drive.text()
-        await drive.pilot.press("enter")
-        await drive.until(hinted(drive, "appended 1 block to boats"))
-        await drive.settle()
-    info = entry.dataset.state().info
-    assert info is not None
-    assert info.description == "Vessels in the harbour"
-    assert list((workspace.odf / "cache" / "edit").iterdir()) == []
-    assert all(call.endswith("/edit/boats.yaml") for call in typist.calls)
 
 
 TEXT = """\
@@ -403,7 +476,7 @@ def test_the_line_that_an_error_is_about(where: str | None, message: str, place:
 
 
 def test_long_lines_are_shown_around_their_column() -> None:
-    lines = excerpt("a\n" + "x" * 200 + "HERE" + "y" * 200 + "\nb", TextPosition(2, 201))
+    lines = excerpt_lines("a\n" + "x" * 200 + "HERE" + "y" * 200 + "\nb", TextPosition(2, 201))
     shown, mark = ("".join(text for text, _ in line) for line in lines[1:3])
     assert mark.index("^") == shown.index("HERE")
     assert len(shown) <= 70

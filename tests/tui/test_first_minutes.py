@@ -10,7 +10,7 @@ from odf_engine.coordinator.protocol import Pull, Verify
 from odf_engine.errors import Conflict
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.features.definitions.file_manifest import data_files, manifest_for, suggest_name
+from odf_tui.features.definitions.file_manifest import find_data_files, infer_manifest, suggest_name
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.gateway.samples import make_demo
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog
@@ -106,8 +106,8 @@ def test_manifests_of_files_are_right(
     tmp_path: Path, name: str, content: str | bytes, expected: list[str]
 ) -> None:
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
-    assert [found for found, _ in data_files(tmp_path)] == [name]
-    text = manifest_for(name, tmp_path, suggest_name(name, []))
+    assert [found for found, _ in find_data_files(tmp_path)] == [name]
+    text = infer_manifest(name, tmp_path, suggest_name(name, []))
     for part in expected:
         assert part in text
     (snapshot,) = read_manifests(text, name)
@@ -130,7 +130,7 @@ def test_manifests_of_files_are_right(
 )
 def test_a_manifest_for_a_damaged_file_has_examples(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
-    text = manifest_for(name, tmp_path, "a")
+    text = infer_manifest(name, tmp_path, "a")
     assert "The columns are examples" in text
     assert read_manifests(text, name)[0].name == "a"
 
@@ -138,13 +138,13 @@ def test_a_manifest_for_a_damaged_file_has_examples(tmp_path: Path, name: str, c
 def test_files_whose_names_are_not_utf8_are_not_offered(tmp_path: Path) -> None:
     for name in ("a.csv", "caf\udce9.csv"):
         (tmp_path / name).write_text("id\n1\n")
-    assert [found for found, _ in data_files(tmp_path)] == ["a.csv"]
+    assert [found for found, _ in find_data_files(tmp_path)] == ["a.csv"]
 
 
 def test_places_give_names() -> None:
     assert suggest_name("data/Meine Daten 2024.csv.gz", []) == "meine-daten-2024"
     assert suggest_name("https://example.com/cases.zip?x=1", ["Cases"]) == "cases-2"
     assert suggest_name("___.csv", []) == "my.dataset"
-    text = manifest_for("https://example.com/cases.csv.gz", Path(), "cases")
+    text = infer_manifest("https://example.com/cases.csv.gz", Path(), "cases")
     assert "format: Gzip" in text
     assert 'url: "https://example.com/cases.csv.gz"' in text or "url: https://example.com" in text

@@ -13,58 +13,69 @@ from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.trust import prove_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
-from odf_tui.panes.blocks.view import PROVEN
+from odf_tui.panes.blocks.block_dialogs import BlockDialog
+from odf_tui.panes.blocks.view import PROOF_MARK
 from odf_tui.state.model import BlockDocument, BlockFilter
 from odf_tui.text.format import Section
 from odf_tui.theming import ascii_fallback
-from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 from tests.tui.fake_blocks import hash_of
-from tests.tui.test_blocks import AIR, verified
+from tests.tui.test_blocks import AIR, NoNavigation, explored
 from tests.tui.test_engine import MANIFEST
+from tests.tui.widget_app import shown
 
 
-@pytest.mark.app
-async def test_a_block_is_signed_after_a_question(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("2", "S")
-        await drive.until(lambda: "as the owner?" in drive.text())
-        assert "all blocks before it." in drive.text()
-        await drive.press("n")
-        assert not source.proven and PROVEN not in drive.text()
-        await drive.press("S")
-        await drive.until(lambda: "as the owner?" in drive.text())
-        await drive.press("y")
-        await drive.until(lambda: "is signed by" in drive.hint())
-        await drive.settle()
+async def test_a_block_is_signed_after_a_confirmation(source: FakeSource) -> None:
+    async with explored(source) as explorer:
+        outdated: list[None] = []
+        explorer.state.datasets_outdated.connect(outdated.append)
+        for answer in (False, True):
+            explorer.host.answers.append(answer)
+            explorer.controller.sign_block()
+            await explorer.host.stories()
+            await explorer.settle()
+            assert bool(source.proven) == answer
+            assert (PROOF_MARK in explorer.app.text()) == answer
+            assert bool(outdated) == answer
         newest = hash_of(source.rows_[0].blocks - 1)
         assert source.proven == {newest}
-        assert "block 11 of port-haven.air-readings is signed by its owner" in drive.hint()
-        (line,) = [line for line in drive.text().splitlines() if f"{PROVEN}   11 " in line]
+        assert explorer.host.last_notice == "block 11 of port-haven.air-readings is signed by its owner"
+        (line,) = [line for line in explorer.app.text().splitlines() if f"{PROOF_MARK}   11 " in line]
         assert newest[-8:] in line
-        assert f"{PROVEN} signed by the dataset's owner" in str(drive.blocks_pane.border_subtitle)
-        # What was found wrong matters more.
-        verified(source, (11, "slice-offsets", "offsets overlap"))
-        source.texts[AIR, 11] = BlockDocument(
-            "kind: x\n", number=11, hash=newest, proof="signed by its owner"
-        )
-        await drive.press("r", "enter")
-        assert drive.text().index("≠ slice-offsets") < drive.text().index(f"{PROVEN} signed by its owner")
+        assert f"{PROOF_MARK} signed by the dataset's owner" in str(explorer.pane.border_subtitle)
+        async with shown(explorer.host.dialogs[-1]) as (app, _):
+            assert "Sign block 11 as the owner?" in app.text()
+            assert "all blocks before it." in app.text()
+            assert "The proof goes where the dataset goes." in app.text()
+        # Of an older block, the proof is not shared.
+        explorer.host.answers.append(False)
+        explorer.view.go(1)
+        explorer.controller.sign_block()
+        await explorer.host.stories()
+        async with shown(explorer.host.dialogs[-1]) as (app, _):
+            assert "Only the newest block's proof" in app.text()
 
 
-@pytest.mark.app
+async def test_findings_are_above_proofs() -> None:
+    block = BlockDocument("kind: x\n", number=11, hash=hash_of(11), proof="signed by its owner")
+    wrong = "slice-offsets: offsets overlap"
+    async with shown(BlockDialog("block 11", AIR, block, wrong, print, NoNavigation())) as (app, _):
+        assert app.text().index("≠ slice-offsets") < app.text().index(f"{PROOF_MARK} signed by its owner")
+
+
 async def test_nobody_signs_without_the_key(source: FakeSource) -> None:
     source.owned = False
-    async with driven(source) as drive:
-        await drive.press("2", "S")
-        await drive.until(lambda: "only who has it can sign" in drive.hint())
-        assert not source.proven
+    async with explored(source) as explorer:
+        explorer.controller.sign_block()
+        await explorer.host.stories()
+        assert "only who has it can sign" in explorer.host.last_notice
+        assert not source.proven and not explorer.host.dialogs
 
 
 def test_the_mark_has_a_letter_of_its_own_on_every_terminal() -> None:
     others = {ascii_fallback.ASCII[sign] for sign in "◇◆✓✗·◦▸÷≠∅↯⊘●○"}
-    assert ascii_fallback.with_ascii(PROVEN) not in others | {PROVEN}
-    assert len(ascii_fallback.with_ascii(PROVEN, "console")) == 1
+    assert ascii_fallback.with_ascii(PROOF_MARK) not in others | {PROOF_MARK}
+    assert len(ascii_fallback.with_ascii(PROOF_MARK, "console")) == 1
 
 
 def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
@@ -98,7 +109,5 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     assert source.blocks(dataset, None, 100, BlockFilter()).proven == {str(other.head)}
     workspace.keys.delete(boats.id)
     assert not source.holds_key(dataset)
-    try:
+    with pytest.raises(NotFound, match="key of boats is not in this workspace"):
         source.sign_block(dataset, str(head))
-    except NotFound as error:
-        assert "key of boats is not in this workspace" in error.message

@@ -21,13 +21,14 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.app import Workstation
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
-from odf_tui.panes.blocks.view import PAGE
+from odf_tui.panes.blocks.block_dialogs import BlockDialog
+from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested
 from odf_tui.state.model import BlockFilter, BlockLink, Target
-from tests.tui.conftest import Driven
-from tests.tui.test_engine import MANIFEST, LonelySource, add_rows
+from tests.tui.test_blocks import NoNavigation
+from tests.tui.test_engine import MANIFEST, add_rows
 from tests.tui.test_transforms import transact
+from tests.tui.widget_app import shown
 
 
 @pytest.fixture
@@ -157,26 +158,33 @@ def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
         source.block_bytes(name, line.hash)
 
 
-@pytest.mark.app
 async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
-    boats = workspace.resolve("boats").dataset
+    entry = workspace.resolve("boats")
+    boats, name = entry.dataset, str(entry.id)
     hashes = [str(row.hash) for row in boats.list_blocks(20)]
     path = boats.folder / "blocks" / hashes[3]
     path.write_bytes(path.read_bytes()[:-40])
     workspace.index.close()
-    (workspace.index._path or Path()).unlink()  # what it knew from before is gone
-    app = Workstation(LonelySource(workspace))
-    async with app.run_test(size=(100, 40)) as pilot:
-        drive = Driven(app, pilot, None)  # type: ignore[arg-type]
-        await drive.settle()
-        await drive.press("2", "G")
-        text = drive.text()
-        assert "licence CC0-1.0" in text
-        assert "≠" in text
-        assert "not readable" in text
-        await drive.press("enter")
-        assert "This block cannot be read" in drive.text()
-        await drive.press("b")
-        assert "these are not the bytes that its hash was made of" in drive.text()
-        await drive.press("escape", "escape", "slash", "=licence", "enter")
-        assert drive.blocks_pane.view.count() == 2  # and where it breaks
+    (workspace.index._path or Path()).unlink()  # the cached chain is lost
+    source = WorkspaceGateway(workspace)
+    page = source.blocks(name, None, PAGE, BlockFilter())
+    assert page.broken
+    assert page.lines[-1].summary == "licence CC0-1.0"
+    damaged = page.lines[0]
+    assert (damaged.hash, damaged.broken, damaged.event) == (hashes[3], True, "not readable")
+    assert [line.broken for line in page.lines[1:]] == [False] * 3
+    block = source.block(name, damaged.hash)
+    async with shown(BlockDialog("boats", name, block, "", print, NoNavigation())) as (app, _):
+        assert "This block cannot be read" in app.text()
+    found = source.block_bytes(name, damaged.hash)
+    assert "these are not the bytes that its hash was made of" in found.problem
+    # A filter shows the blocks that match, and where the chain breaks.
+    assert source.blocks(name, None, PAGE, BlockFilter(text="licence")).total == 2
+    # The pane marks it.
+    async with shown(BlocksPane("blocks"), (80, 13)) as (app, pilot):
+        view = app.query_one(BlocksPane).view
+        view.open(name, 0)
+        view.load(BlocksRequested(name, None, BlockFilter()), page, "")
+        await pilot.pause()
+        (line,) = [line for line in app.text().splitlines() if "not readable" in line]
+        assert "≠" in line

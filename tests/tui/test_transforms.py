@@ -15,18 +15,19 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.app import Workstation
-from odf_tui.panes.blocks.block_dialogs import transaction_lines
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway
+from odf_tui.panes.blocks.block_dialogs import BlockDialog, transaction_lines
 from odf_tui.state.job_book import JobBook, dataset_healths
-from odf_tui.state.model import Health, Target, Transaction, TransactionInput
+from odf_tui.state.model import BlockDocument, DatasetRow, Health, Target, Transaction, TransactionInput
 from odf_tui.text.format import Sql
 from odf_tui.text.highlight import sql_spans, value_lines, yaml_spans
 from odf_tui.text.job_text import job_outcome, verification_spans
 from odf_tui.widgets.dialogs import TypedConfirmation
-from tests.tui.conftest import Driven, driven
+from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
-from tests.tui.test_blocks import compare
-from tests.tui.test_engine import MANIFEST, LonelySource, add_rows
+from tests.tui.test_blocks import NoNavigation, compare, dialog_text
+from tests.tui.test_engine import MANIFEST, add_rows
+from tests.tui.widget_app import shown
 
 AIR, DAYS = "did:odf:port-haven.air-readings", "did:odf:air-by-day"
 QUERY = "SELECT round(avg(t.start)) AS n, -- all\n  'it''s' AS `from`\nFROM air WHERE x IN(1) AND y > 1.5"
@@ -81,21 +82,48 @@ def test_a_transaction_says_what_it_could_not_show() -> None:
     assert texts[-1].endswith("SELECT 1")
 
 
+PARTS = (
+    TransactionInput(AIR, "port-haven.air-readings", "air", (1200, 2399), 6, 4),
+    TransactionInput("did:odf:port-haven.stations", "port-haven.stations", "stations", None, 4, 4),
+)
+MADE = Transaction(
+    PARTS, (120, 239), 4440, "2024-03-10T00:00:00Z", None, False, (("engine", "spark"), ("query", Sql(QUERY)))
+)
+
+
+async def test_picture_of_a_transaction() -> None:
+    block = BlockDocument("sequenceNumber: 4\n", MADE, "", 4, "f1620" + "04" * 32)
+    navigation, size = NoNavigation(), (80, 24)
+    async with shown(BlockDialog("air-by-day · block 4", DAYS, block, "", print, navigation), size) as (
+        app,
+        pilot,
+    ):
+        compare(dialog_text(app), size, "transaction")  # its rows, its inputs, its query
+        await pilot.press("w")
+        assert "sequenceNumber: 4" in app.text()
+        await pilot.press("w", "enter", "j", "enter")
+        assert navigation.calls == [Target(DAYS, "data", 120), Target(AIR, "blocks", 6)]
+
+
 @pytest.mark.app
-async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource) -> None:
-    parts = (
-        TransactionInput(AIR, "port-haven.air-readings", "air", (1200, 2399), 6, 4),
-        TransactionInput("did:odf:port-haven.stations", "port-haven.stations", "stations", None, 4, 4),
-    )
-    query = (("engine", "spark"), ("query", Sql(QUERY)))
-    made = Transaction(parts, (120, 239), 4440, "2024-03-10T00:00:00Z", None, False, query)
-    source.transactions[DAYS, 4] = made
+async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(source: FakeSource) -> None:
+    source.transactions[DAYS, 4] = MADE
+    rows = [
+        replace(row, diverged=("port-haven.stations",)) if row.id == DAYS else row for row in source.rows_
+    ]
+    # Of the downstream datasets only those with rows are named.
+    source.rows_ = [
+        replace(row, last_pulled="2024-03-11T08:15:00Z") if row.name == "smoke-and-breath" else row
+        for row in rows
+    ]
     async with driven(source, (80, 24)) as drive:
         bench = drive
+        await drive.press("D")
+        assert "port-haven.air-readings has not diverged" in drive.hint()
         await drive.press("slash", "=air-by-day", "enter")
+        assert "◆ air-by-day ÷" in drive.text()
         await drive.press("2")
         await drive.press("enter")
-        compare(drive, (80, 24), "transaction")
         await drive.press("j", "enter")  # the block of the first input, which is read next
         assert "port-haven.air-readings · block 6" in drive.text()
         assert "sequenceNumber: 6" in drive.text()
@@ -111,35 +139,18 @@ async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource
         await drive.until(lambda: bench.data_pane.view.cursor == 1200)
         assert (bench.pane, bench.graph.selected) == ("data", AIR)
         assert "row 1 201 of 7 200" in drive.text()
-        # The rows that it made are a link as well.
+        # The rows of the transaction are a link as well.
         await drive.press("backspace")
         await drive.press("enter")
         await drive.until(lambda: bench.data_pane.view.cursor == 120)
         await drive.press("2")
         await drive.press("enter")
-        await drive.press("w")
-        assert "sequenceNumber: 4" in drive.text()
-        await drive.press("left_square_bracket")
+        await drive.press("w", "left_square_bracket")
         assert "sequenceNumber: 3" in drive.text()
         await drive.press("escape")
         assert drive.app.screen is drive.bench
-
-
-@pytest.mark.app
-async def test_a_diverged_dataset_is_made_anew_after_its_name_was_typed(source: FakeSource) -> None:
-    rows = [
-        replace(row, diverged=("port-haven.stations",)) if row.id == DAYS else row for row in source.rows_
-    ]
-    # One that is made of it has rows; another one would not be named.
-    source.rows_ = [
-        replace(row, last_pulled="2024-03-11T08:15:00Z") if row.name == "smoke-and-breath" else row
-        for row in rows
-    ]
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("D")
-        assert "port-haven.air-readings has not diverged" in drive.hint()
-        await drive.press("l")
-        assert "◆ air-by-day ÷" in drive.text()
+        # A diverged dataset is not pulled, but rebuilt after its name was typed.
+        await drive.press("1")
         assert "÷ port-haven.stations was reset or replaced: D makes it anew" in drive.text()
         await drive.press("p")
         assert "D makes air-by-day anew" in drive.hint()
@@ -261,35 +272,36 @@ def transact(long: DatasetEntry, boats: DatasetEntry) -> None:
     long.dataset.commit([event], system_time=Timestamp.now(), expected_head=state.head, checkpoint=staged)
 
 
-@pytest.mark.app
-async def test_transactions_of_a_workspace(workspace: Workspace) -> None:
-    app = Workstation(LonelySource(workspace))
-    async with app.run_test(size=(100, 40)) as pilot:
-        drive = Driven(app, pilot, None)  # type: ignore[arg-type]
-        await drive.settle()
-        assert "◆ long-boats ~" in drive.text()  # the second slice was not taken in yet
-        await drive.press("l", "enter")
-        text = drive.text()
-        assert "state         1.8 kB in a checkpoint" in text
-        assert "SELECT * FROM boats" in text
-        await drive.press("escape", "2")
-        await drive.press("enter")
-        text = drive.text()
-        assert "rows          3, offsets 0 to 2 →" in text
-        assert "watermark     2024-03-10" in text
-        assert "1.8 kB in a checkpoint" in text
-        await drive.press("j", "enter")
-        assert drive.data_pane.dataset.endswith(str(workspace.resolve("boats").id)[-12:])
-        assert drive.data_pane.view.cursor == 0
-        # The input begins anew: what was made from it says so.
-        boats = workspace.resolve("boats").dataset
-        boats.restart_chain(
-            [SetInfo(description="other boats")],
-            system_time=Timestamp.now(),
-            expected_head=boats.state().head,
-        )
-        await drive.press("1", "r")
-        await drive.until(lambda: "◆ long-boats ÷" in drive.text())
-        await drive.press("l", "2")
-        await drive.press("enter")
-        assert "its chain does not hold the blocks that were read" in drive.text()
+def test_transactions_of_a_workspace(workspace: Workspace) -> None:
+    source = WorkspaceGateway(workspace)
+    boats, long = (workspace.resolve(name) for name in ("boats", "long-boats"))
+    name = str(long.id)
+
+    def row() -> DatasetRow:
+        return next(row for row in source.datasets() if row.id == name)
+
+    def transaction() -> tuple[str, list[Target]]:
+        made = source.block(name, long.dataset.state().sequence_number).transaction
+        assert made is not None
+        lines, links = transaction_lines(name, made)
+        return "\n".join("".join(text for text, _ in line) for line in lines), list(links.values())
+
+    assert row().behind and not row().diverged  # the second slice of its input was not read yet
+    detail = source.detail(name)
+    assert ("state", "1.8 kB in a checkpoint") in [
+        fact for section in detail.sections for fact in section.facts
+    ]
+    assert "SELECT * FROM boats" in str(detail)
+    text, links = transaction()
+    assert "rows          3, offsets 0 to 2 →" in text
+    assert "watermark     2024-03-10" in text
+    assert "1.8 kB in a checkpoint" in text
+    assert Target(str(boats.id), "data", 0) in links
+    # The input is replaced: its chain no longer has the blocks that were read.
+    boats.dataset.restart_chain(
+        [SetInfo(description="other boats")],
+        system_time=Timestamp.now(),
+        expected_head=boats.dataset.state().head,
+    )
+    assert row().diverged == ("boats",)
+    assert "its chain does not hold the blocks that were read" in transaction()[0]

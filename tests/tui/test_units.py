@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from odf_engine.coordinator.protocol import Event, JobProgress, JobRequest, JobState, Request
 from odf_tui.features.sql.sql_editor import state_spans
-from odf_tui.panes.blocks.controller import findings_in
+from odf_tui.panes.blocks.controller import parse_findings
 from odf_tui.panes.datasets.dataset_filter import visible_graph
 from odf_tui.services.jobs_client import EventBatcher
 from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
@@ -182,6 +182,6 @@ def test_a_result_of_another_version_does_not_break_the_screen(
     assert job_outcome(job)[0]
     assert len(job_glyph(job)) == 2
     assert verification_spans(job) == []
-    assert findings_in(text) == ()
+    assert parse_findings(text) == ()
     assert state_spans(job)
     assert dataset_healths(source.rows_, book)[job.dataset] is not Health.invalid

@@ -1,4 +1,4 @@
-"""The screen and a real worker process, whose jobs are pretended: news, cancelling, crashes, coming back."""
+"""The screen and a real worker process whose jobs are small programs: events, cancellation, crashes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from odf_engine.coordinator.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.app import Workstation
 from odf_tui.gateway.protocol import WorkerLink
-from odf_tui.gateway.workspace_gateway import JobReads
+from odf_tui.gateway.workspace_gateway import JobReader
 from odf_tui.state.model import DatasetRow
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource, dataset
@@ -34,7 +34,7 @@ class PretendedSource(FakeSource):
 
     def __init__(self, folder: Path, rows: Sequence[DatasetRow]) -> None:
         super().__init__(folder, rows)
-        real = JobReads(Workspace.find(explicit=folder))
+        real = JobReader(Workspace.find(explicit=folder))
         for name in ("jobs", "log", "log_page", "find_in_log", "save_log", "blocks_of_job", "request_of_job"):
             setattr(self, name, getattr(real, name))
 
@@ -73,66 +73,52 @@ async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
     await client.stop()
 
 
-async def test_a_job_from_its_key_to_its_end(source: PretendedSource) -> None:
+async def test_jobs_run_fail_are_cancelled_and_repeated_and_the_worker_crashes(
+    source: PretendedSource,
+) -> None:
     async with opened(source) as drive:
+        book = drive.book
+        # A job from its key to its end.
         await drive.press("colon", "=slow", "enter", "p")
-        await drive.until(lambda: "1" in drive.book.jobs and drive.book.jobs["1"].progress.rows)
+        await drive.until(lambda: "1" in book.jobs and book.jobs["1"].progress.rows)
         await drive.until(lambda: drive.jobs_pane.view.job.state is JobState.done)  # type: ignore[union-attr]
         await drive.until(lambda: "row 300" in drive.text())
-        assert len(drive.book.logs["1"]) == 300
-
-
-async def test_cancelling_and_failing(source: PretendedSource) -> None:
-    async with opened(source) as drive:
-        await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
-        await drive.until(lambda: drive.book.active_job_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
-        # This job stays, so its live progress in the status line can be waited for on any machine.
-        await drive.until(lambda: "wait · 1 row" in drive.status())
-        await drive.press("x", "y")
-        await drive.until(lambda: drive.book.jobs["1"].state is JobState.cancelled)
+        assert len(book.logs["1"]) == 300
+        # A job that fails, and the same request again.
         await drive.press("colon", "=broken", "enter", "p")
-        await drive.until(lambda: "2" in drive.book.jobs and drive.book.jobs["2"].state.final)
+        await drive.until(lambda: "2" in book.jobs and book.jobs["2"].state.final)
         await drive.settle()
         assert "'x' is not a number" in drive.text()
         assert "file.csv:3" in drive.text()
         assert "correct it" in drive.text()
-
-
-async def test_leaving_and_coming_back(source: PretendedSource) -> None:
-    async with opened(source) as drive:
-        await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
-        await drive.pilot.press("q")
-        await drive.pilot.pause()
-    assert "pull wait:0/forever goes on" in drive.app.farewell
-    async with opened(source) as drive:
-        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
-        assert "▸ pull" in drive.text()
-        await drive.press("4", "x", "y")
-        await drive.until(lambda: drive.book.jobs["1"].state is JobState.cancelled)
-
-
-async def test_a_crash_of_the_worker(source: PretendedSource) -> None:
-    async with opened(source) as drive:
-        await drive.press("colon", "=forever", "enter", "p")
-        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
+        await drive.press("4", "full_stop")
+        await drive.until(lambda: "3" in book.jobs and book.jobs["3"].state.final)
+        journal = read_journal(source.folder)
+        assert journal.request("3") == journal.request("2")
+        # A job that is cancelled. It stays, so its progress can be waited for on any machine.
+        await drive.press("1", "colon", "=forever", "enter", "p")
+        await drive.until(lambda: book.active_job_of(FOREVER.id))
+        await drive.until(lambda: book.active_job_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
+        await drive.until(lambda: "wait · 1 row" in drive.status())
+        await drive.press("x", "y")
+        await drive.until(lambda: book.jobs["4"].state is JobState.cancelled)
+        # The worker is killed while a job runs, and started again.
+        await drive.press("p")
+        await drive.until(lambda: book.active_job_of(FOREVER.id))
         await drive.until(lambda: drive.worker_status is not None)
         os.kill(drive.worker_status.pid, signal.SIGKILL)  # type: ignore[union-attr]
         await drive.until(lambda: "worker gone" in drive.status())
-        await drive.until(lambda: drive.book.jobs["1"].state is JobState.interrupted)
+        await drive.until(lambda: book.jobs["5"].state is JobState.interrupted)
         await drive.settle()
         assert "the worker ended before this job did" in drive.text()
         await drive.press("R")
         await drive.until(lambda: drive.worker_state == "connected")
         assert len(source.links) == 2
         await drive.press("colon", "=slow", "enter", "p")
-        await drive.until(lambda: "2" in drive.book.jobs)
+        await drive.until(lambda: "6" in book.jobs)
 
 
-async def test_two_terminals_follow_and_one_that_is_lost_finds_everything_again(
-    source: PretendedSource,
-) -> None:
+async def test_two_terminals_follow_jobs_that_continue_after_both_are_closed(source: PretendedSource) -> None:
     other = PretendedSource(source.folder, source.rows_)
     async with opened(source) as drive:
         async with opened(other) as second:
@@ -140,21 +126,21 @@ async def test_two_terminals_follow_and_one_that_is_lost_finds_everything_again(
             for each in (drive, second):
                 await each.until(lambda each=each: "1" in each.book.jobs)
                 await each.until(lambda each=each: len(each.book.logs.get("1", ())) >= 20)
-        # One terminal is gone; what comes meanwhile is in the journal.
+        # One terminal is closed; the journal has what follows.
         await drive.until(lambda: drive.book.jobs["1"].state is JobState.done)
         assert len(drive.book.logs["1"]) == 300
+        await drive.press("colon", "=forever", "enter", "p")
+        await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
+        await drive.pilot.press("q")
+        await drive.pilot.pause()
+    assert "pull wait:0/forever goes on" in drive.app.farewell
+    # Another session finds the running job, and the log of the first one.
     async with opened(other) as again:
-        await again.press("4", "enter")
+        await again.until(lambda: again.book.active_job_of(FOREVER.id))
+        assert "▸ pull" in again.text()
+        await again.press("4", "x", "y")
+        await again.until(lambda: again.book.jobs["2"].state is JobState.cancelled)
+        await again.press("j", "enter")
         await again.until(lambda: "row 300" in again.text())
         await again.press("g")
         assert "row 1\n" in "".join(line.rstrip(" │▐") + "\n" for line in again.text().splitlines())
-
-
-async def test_a_failed_job_is_done_again_with_what_was_asked_at_first(source: PretendedSource) -> None:
-    async with opened(source) as drive:
-        await drive.press("colon", "=broken", "enter", "p")
-        await drive.until(lambda: "1" in drive.book.jobs and drive.book.jobs["1"].state.final)
-        await drive.press("4", "full_stop")
-        await drive.until(lambda: "2" in drive.book.jobs and drive.book.jobs["2"].state.final)
-        journal = read_journal(source.folder)
-        assert journal.request("2") == journal.request("1")

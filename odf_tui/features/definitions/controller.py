@@ -41,18 +41,18 @@ Answer = tuple[str, tuple[str, ...], str]
 """An answer of a DecisionDialog, its keys, and its label."""
 _EDIT: Final[Answer] = ("edit", ("e", "enter"), "edits again")
 _DISCARD: Final[Answer] = ("discard", ("d",), "discards")
-_LATER: Final[Answer] = ("leave", ("escape", "q"), "leaves it for later")
+_KEEP: Final[Answer] = ("leave", ("escape", "q"), "leaves it for later")
 _APPEND: Final[Answer] = ("append", ("enter",), "appends")
-_ADD: Final[Answer] = ("add", ("enter",), "adds it")
-_TO_EDITOR: Final[Answer] = ("edit", ("e",), "opens it in your editor")
-_DROP: Final[Answer] = ("discard", ("escape", "q"), "discards")
-_CHANGE: Final[Answer] = ("edit", ("e",), "edits again")
+_ADD_NEW: Final[Answer] = ("add", ("enter",), "adds it")
+_OPEN_EDITOR: Final[Answer] = ("edit", ("e",), "opens it in your editor")
+_DISCARD_NEW: Final[Answer] = ("discard", ("escape", "q"), "discards")
+_EDIT_AGAIN: Final[Answer] = ("edit", ("e",), "edits again")
 _UNCHECKED: Final[Answer] = ("unchecked", ("a",), "adds it unchecked")
 _FLUSH: Final[Answer] = ("flush", ("f",), "flushes")
 _REBUILD: Final[Answer] = ("rebuild", ("r",), "rebuilds")
-_TAKE: Final[Answer] = ("append", ("enter",), "takes them in")
-_KEEP: Final[Answer] = ("leave", ("escape", "q"), "leaves it as it is")
-_FORGET: Final[Answer] = ("discard", ("escape", "q"), "discards")
+_ADD_COLUMNS: Final[Answer] = ("append", ("enter",), "takes them in")
+_LEAVE: Final[Answer] = ("leave", ("escape", "q"), "leaves it as it is")
+_DISCARD_CHANGES: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
 class DefinitionsController(Controller):
@@ -84,9 +84,9 @@ class DefinitionsController(Controller):
 
     def add_from_manifest(self) -> None:
         """Add the datasets of a manifest file."""
-        from odf_tui.features.definitions.manifest_dialogs import AddDialog  # deferred: loads faster
+        from odf_tui.features.definitions.manifest_dialogs import AddManifestDialog  # deferred: loads faster
 
-        self.host.open(AddDialog(self.gateway), self._added)
+        self.host.open(AddManifestDialog(self.gateway), self._added)
 
     def _added(self, names: Mapping[str, str] | None, remark: str = ": p pulls") -> None:
         if not names:
@@ -97,36 +97,38 @@ class DefinitionsController(Controller):
         self.state.datasets_outdated.send(None)
 
     async def _add_from_template(self, template: str) -> None:
-        name = await self._ask_name(manifest_draft.unused_dataset_name(self._names()))
+        name = await self._ask_name(manifest_draft.find_unused_name(self._dataset_names()))
         if name:
             draft = await asyncio.to_thread(manifest_draft.create, self.gateway.folder, template, name)
             await self._add_draft(draft, template)
 
     async def _add_from_data_file(self) -> None:
         """Add a dataset with a manifest inferred from the first rows of a data file."""
-        from odf_tui.features.definitions.file_manifest import data_files, manifest_for, suggest_name
+        from odf_tui.features.definitions.file_manifest import find_data_files, infer_manifest, suggest_name
         from odf_tui.features.definitions.manifest_dialogs import DataFilePicker, manifest_lines
 
         folder = self.gateway.folder
-        files = await asyncio.to_thread(data_files, folder)
+        files = await asyncio.to_thread(find_data_files, folder)
         source = await self.host.ask(DataFilePicker(folder, files))
-        name = await self._ask_name(suggest_name(source, self._names())) if source else None
+        name = await self._ask_name(suggest_name(source, self._dataset_names())) if source else None
         if not source or not name:
             return
-        text = await asyncio.to_thread(manifest_for, source, folder, name)
+        text = await asyncio.to_thread(infer_manifest, source, folder, name)
         draft = await asyncio.to_thread(manifest_draft.write, folder, name, text)
 
         async def review() -> str:
-            return await self._decide(f"{name}, of {source}", manifest_lines(text), (_ADD, _TO_EDITOR, _DROP))
+            return await self._decide(
+                f"{name}, of {source}", manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _DISCARD_NEW)
+            )
 
         await self._add_draft(draft, "root", await review(), review)
 
-    def _names(self) -> list[str]:
+    def _dataset_names(self) -> list[str]:
         return [row.name for row in self.state.datasets]
 
     async def _ask_name(self, proposed: str) -> str | None:
         remark = "letters, digits, - and . make a name"
-        check = name_check(self._names())
+        check = name_check(self._dataset_names())
         return await self.host.ask(PromptDialog("The name of the dataset", proposed, remark, check))
 
     async def _add_draft(
@@ -145,12 +147,12 @@ class DefinitionsController(Controller):
             review: asks for the next step if the manifest is valid without edits. Without it, an unedited
                 manifest is discarded.
         """
-        line: int | None = draft.line_of("name")
+        line: int | None = draft.find_line("name")
         edited = False
         while answer in ("edit", "unchecked", "add"):
             if answer == "edit":
                 await self._edit(draft, line)
-                edited = edited or await asyncio.to_thread(draft.changed)
+                edited = edited or await asyncio.to_thread(draft.is_changed)
                 if not edited:
                     if review is not None:
                         answer = await review()
@@ -163,28 +165,28 @@ class DefinitionsController(Controller):
                 derivative = await asyncio.to_thread(self.gateway.derivative_in_manifest, draft.path)
                 if derivative and answer != "unchecked":
                     validating = True
-                    plan = await self._validate_query(await _read(draft.path), derivative)
+                    plan = await self._validate_query(await _read_file(draft.path), derivative)
                     validating = False
                 names = await asyncio.to_thread(self.gateway.add, draft.path)
             except OdfError as error:
                 skip = (_UNCHECKED,) if validating else ()
-                answers = (_EDIT, *skip, _DISCARD, _LATER)
+                answers = (_EDIT, *skip, _DISCARD, _KEEP)
                 answer, position = await self._show_problem(error, draft.path, answers)
                 line = None if position is None else position.line
             else:
                 path = await asyncio.to_thread(
                     manifest_draft.rename_after_dataset, draft.path, next(iter(names.values()))
                 )
-                self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_remark(plan)}")
+                self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_describe_plan(plan)}")
                 return
-        await self._give_up(draft.path, discard=answer == "discard")
+        await self._keep_or_discard(draft.path, discard=answer == "discard")
 
-    async def _give_up(self, path: Path, *, discard: bool) -> None:
+    async def _keep_or_discard(self, path: Path, *, discard: bool) -> None:
         if discard:
             await asyncio.to_thread(manifest_draft.discard, path)
             self.host.notice(f"discarded {path.name}")
         else:
-            self.host.notice(f"nothing was added; the manifest is kept: {self._relative(path)}", "warn")
+            self.host.notice(f"nothing was added; the manifest is kept: {self._relative_path(path)}", "warn")
 
     # --- Changes of datasets ---
 
@@ -202,13 +204,13 @@ class DefinitionsController(Controller):
         changes: list[PendingEvent] = []
         while answer == "edit":
             await self._edit(draft, line)
-            if not await asyncio.to_thread(draft.changed):
+            if not await asyncio.to_thread(draft.is_changed):
                 answer = "nothing"
                 break
             try:
                 changes = await asyncio.to_thread(self.gateway.update, row.id, draft.path, dry_run=True)
                 new_query = row.derivative and any(each.title == "SetTransform" for each in changes)
-                text = await _read(draft.path)
+                text = await _read_file(draft.path)
                 plan = await self._validate_query(text, row.name, row.id) if new_query else None
                 answer, line = await self._decide_on_changes(row, changes, plan), None
                 if answer in _APPLIED and plan is not None and row.last_pulled:
@@ -216,14 +218,14 @@ class DefinitionsController(Controller):
                 elif answer in _APPLIED:
                     changes = await asyncio.to_thread(self.gateway.update, row.id, draft.path, dry_run=False)
             except LeftRunning:
-                path = self._relative(draft.path)
+                path = self._relative_path(draft.path)
                 self.host.notice(f"{row.name} is being changed; what was written stays in {path} until then")
                 return
             except OdfError as error:
-                answer, position = await self._show_problem(error, draft.path, (_EDIT, _FORGET))
+                answer, position = await self._show_problem(error, draft.path, (_EDIT, _DISCARD_CHANGES))
                 line = None if position is None else position.line
         await asyncio.to_thread(manifest_draft.discard, draft.path)
-        self._changed(row, changes, answer)
+        self._report_changes(row, changes, answer)
 
     async def _decide_on_changes(
         self, row: DatasetRow, changes: Sequence[PendingEvent], plan: ValidateResult | None
@@ -234,12 +236,12 @@ class DefinitionsController(Controller):
         if not changes:
             return "nothing"
         lines = change_lines(changes)
-        answers = (_APPEND, _CHANGE, _FORGET)
+        answers = (_APPEND, _EDIT_AGAIN, _DISCARD_CHANGES)
         if plan is not None and row.last_pulled:
             lines += migration_plan_lines(plan)
             if plan.state == "lost":
-                answers = (_FLUSH, _REBUILD, _CHANGE, _FORGET)
-        return await self._decide(f"{row.name}: {_blocks(changes)} to append", lines, answers)
+                answers = (_FLUSH, _REBUILD, _EDIT_AGAIN, _DISCARD_CHANGES)
+        return await self._decide(f"{row.name}: {_count_blocks(changes)} to append", lines, answers)
 
     async def _migrate(self, row: DatasetRow, text: str, answer: str, plan: ValidateResult) -> None:
         """Replace the query of a dataset that has data.
@@ -256,9 +258,9 @@ class DefinitionsController(Controller):
         )
         await self.jobs.outcome(request, row.name, f"Changing {row.name}", leaves=True)
 
-    def _changed(self, row: DatasetRow, changes: Sequence[PendingEvent], answer: str) -> None:
+    def _report_changes(self, row: DatasetRow, changes: Sequence[PendingEvent], answer: str) -> None:
         if answer in _APPLIED:
-            self.host.notice(f"appended {_blocks(changes)} to {row.name}")
+            self.host.notice(f"appended {_count_blocks(changes)} to {row.name}")
             self.state.datasets_outdated.send(None)
         elif answer == "nothing":
             self.host.notice(f"the definition of {row.name} stays as it is: nothing differs", "warn")
@@ -267,13 +269,13 @@ class DefinitionsController(Controller):
 
     # --- New columns of queries ---
 
-    def take_new_columns(self) -> None:
+    def add_new_columns(self) -> None:
         """Add columns that the query of the selected dataset newly returns to its schema."""
         row = self.state.row
         if row is not None:
-            self.host.start(self._take_new_columns(row))
+            self.host.start(self._add_new_columns(row))
 
-    async def _take_new_columns(self, row: DatasetRow) -> None:
+    async def _add_new_columns(self, row: DatasetRow) -> None:
         from odf_tui.features.definitions.manifest_dialogs import migration_plan_lines
 
         text = await asyncio.to_thread(self.gateway.definition, row.id)
@@ -281,9 +283,9 @@ class DefinitionsController(Controller):
         if not plan.new:
             self.host.notice(f"the query of {row.name} gives no other columns than it has", "warn")
             return
-        answers = (_FLUSH, _REBUILD) if plan.state == "lost" else (_TAKE,)
+        answers = (_FLUSH, _REBUILD) if plan.state == "lost" else (_ADD_COLUMNS,)
         title = f"{row.name}: its query gives new columns"
-        answer = await self._decide(title, migration_plan_lines(plan), (*answers, _KEEP))
+        answer = await self._decide(title, migration_plan_lines(plan), (*answers, _LEAVE))
         if answer not in _APPLIED:
             self.host.notice(f"{row.name} stays as it is", "warn")
             return
@@ -315,8 +317,8 @@ class DefinitionsController(Controller):
         try:
             await self.host.station.edit(draft.path, line)
         except OdfError as error:
-            if await asyncio.to_thread(draft.changed):
-                error.hint = f"what was written is in {self._relative(draft.path)}"
+            if await asyncio.to_thread(draft.is_changed):
+                error.hint = f"what was written is in {self._relative_path(draft.path)}"
             else:
                 await asyncio.to_thread(manifest_draft.discard, draft.path)
             raise
@@ -325,9 +327,13 @@ class DefinitionsController(Controller):
         self, error: OdfError, path: Path, answers: Sequence[Answer]
     ) -> tuple[str, TextPosition | None]:
         """Show why a manifest is invalid. Returns the answer of the user, and the position of the error."""
-        from odf_tui.features.definitions.manifest_dialogs import error_position, problem_lines, text_of
+        from odf_tui.features.definitions.manifest_dialogs import (
+            error_position,
+            problem_lines,
+            read_manifest_text,
+        )
 
-        text = await asyncio.to_thread(text_of, path)
+        text = await asyncio.to_thread(read_manifest_text, path)
         answer = await self._decide(f"{path.name} is not right yet", problem_lines(error, text), answers)
         return answer, error_position(error, text)
 
@@ -335,7 +341,7 @@ class DefinitionsController(Controller):
         """Show a DecisionDialog. Returns the name of the answer; escape is the last one."""
         return await self.host.ask(DecisionDialog(title, lines, answers)) or answers[-1][0]
 
-    def _relative(self, path: Path) -> str:
+    def _relative_path(self, path: Path) -> str:
         folder = self.gateway.folder
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
@@ -374,16 +380,16 @@ class DefinitionsController(Controller):
             self.host.widget(JobsPane).view.move("last")  # jobs are listed newest first
 
 
-async def _read(path: Path) -> str:
+async def _read_file(path: Path) -> str:
     return await asyncio.to_thread(path.read_text, encoding="utf-8")
 
 
-def _remark(plan: ValidateResult | None) -> str:
+def _describe_plan(plan: ValidateResult | None) -> str:
     """Describe the result of the validation of a new query."""
     if plan is None:
         return ""
     return f"; {plan.message}" if plan.message else "; its query is right"
 
 
-def _blocks(changes: Sequence[PendingEvent]) -> str:
+def _count_blocks(changes: Sequence[PendingEvent]) -> str:
     return f"{format_count(len(changes))} block{'' if len(changes) == 1 else 's'}"

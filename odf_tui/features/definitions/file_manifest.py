@@ -30,14 +30,14 @@ FORMATS: Final = {
     ".parquet": "Parquet", ".geojson": "GeoJson",
 }  # fmt: skip
 """The formats of files by their endings."""
-_FOUND: Final = (*(FORMATS.keys() - {".txt"}), ".csv.gz", ".json.gz", ".ndjson.gz", ".zip")
+_SUFFIXES: Final = (*(FORMATS.keys() - {".txt"}), ".csv.gz", ".json.gz", ".ndjson.gz", ".zip")
 _MAX_FILES: Final = 200
 _DEPTH: Final = 4
 _UNSAFE: Final = re.compile(r"[^a-z0-9.]+")
-_USUAL_NAME: Final = "my.dataset"
+_DEFAULT_NAME: Final = "my.dataset"
 
 
-def data_files(folder: Path) -> list[tuple[str, int]]:
+def find_data_files(folder: Path) -> list[tuple[str, int]]:
     """Data files in a folder and some levels below: their paths from there, and their sizes in bytes.
 
     Files whose paths are not UTF-8 are left out: a manifest cannot name them.
@@ -47,7 +47,7 @@ def data_files(folder: Path) -> list[tuple[str, int]]:
         here = Path(root).relative_to(folder)
         folders[:] = [] if len(here.parts) >= _DEPTH else sorted(set(folders) - SKIPPED)
         for name in sorted(files):
-            if name.lower().endswith(_FOUND) and not has_surrogates(str(here / name)):
+            if name.lower().endswith(_SUFFIXES) and not has_surrogates(str(here / name)):
                 try:
                     found.append((str(here / name), (Path(root) / name).stat().st_size))
                 except OSError:
@@ -57,27 +57,27 @@ def data_files(folder: Path) -> list[tuple[str, int]]:
     return found
 
 
-def is_url(place: str) -> bool:
+def is_url(location: str) -> bool:
     """Whether a place is somewhere in a network."""
-    return urlsplit(place).scheme.lower() in ("http", "https", "ftp", "ftps", "s3")
+    return urlsplit(location).scheme.lower() in ("http", "https", "ftp", "ftps", "s3")
 
 
-def format_and_compression(place: str) -> tuple[str, str]:
+def split_extensions(location: str) -> tuple[str, str]:
     """The ending that tells the format, and the one that tells how it is packed: ``.gz``, ``.zip``, none."""
-    path = PurePosixPath(urlsplit(place).path.lower() if is_url(place) else place.lower())
-    packed = path.suffix if path.suffix in (".gz", ".zip") else ""
-    return (PurePosixPath(path.stem).suffix if packed else path.suffix), packed
+    path = PurePosixPath(urlsplit(location).path.lower() if is_url(location) else location.lower())
+    compression = path.suffix if path.suffix in (".gz", ".zip") else ""
+    return (PurePosixPath(path.stem).suffix if compression else path.suffix), compression
 
 
-def suggest_name(place: str, taken: Collection[str]) -> str:
+def suggest_name(location: str, used_names: Collection[str]) -> str:
     """A name for the dataset of a file or URL, which no other has; of nothing, some name."""
-    path = PurePosixPath(urlsplit(place).path if is_url(place) else place)
+    path = PurePosixPath(urlsplit(location).path if is_url(location) else location)
     stem = path.name
-    for ending in reversed(format_and_compression(place)):
-        stem = stem[: len(stem) - len(ending)] if ending else stem
+    for suffix in reversed(split_extensions(location)):
+        stem = stem[: len(stem) - len(suffix)] if suffix else stem
     name = _UNSAFE.sub("-", stem.lower()).strip("-.")
-    name = name if is_valid_name(name) else _USUAL_NAME
-    used = {each.lower() for each in taken}
+    name = name if is_valid_name(name) else _DEFAULT_NAME
+    used = {each.lower() for each in used_names}
     return next(
         each for number in count(1) if (each := name if number == 1 else f"{name}-{number}") not in used
     )
@@ -116,36 +116,36 @@ def detect_file(path: Path) -> DetectedFile:
         BadData: it has no rows, or cannot be read as what its name says.
         OSError: it cannot be read at all.
     """
-    ending, packed = format_and_compression(path.name)
+    suffix, compression = split_extensions(path.name)
     prepare: tuple[str, ...] = ()
-    if packed == ".zip":
+    if compression == ".zip":
         with zipfile.ZipFile(path) as archive:
             inner = next((name for name in archive.namelist() if Path(name).suffix.lower() in FORMATS), "")
             if not inner:
                 raise BadData("there is no CSV, JSON or Parquet file in it")
-            ending = Path(inner).suffix.lower()
-            prepare = (*decompression_step(packed), f"  subPath: {json.dumps(inner)}")
+            suffix = Path(inner).suffix.lower()
+            prepare = (*decompression_lines(compression), f"  subPath: {json.dumps(inner)}")
             with archive.open(inner) as file:
-                data = file.read(_MAX_DOCUMENT if ending in (".json", ".geojson", ".parquet") else _MAX_BYTES)
-    elif packed == ".gz":
-        prepare = decompression_step(packed)
+                data = file.read(_MAX_DOCUMENT if suffix in (".json", ".geojson", ".parquet") else _MAX_BYTES)
+    elif compression == ".gz":
+        prepare = decompression_lines(compression)
         with gzip.open(path) as file:
             data = file.read(_MAX_BYTES)
     else:
         with path.open("rb") as file:
-            data = file.read(_MAX_DOCUMENT if ending in (".json", ".geojson") else _MAX_BYTES)
-    source: Path | io.BytesIO = path if ending == ".parquet" and not packed else io.BytesIO(data)
-    reader, table = _read(FORMATS.get(ending, "Csv"), source, data)
+            data = file.read(_MAX_DOCUMENT if suffix in (".json", ".geojson") else _MAX_BYTES)
+    source: Path | io.BytesIO = path if suffix == ".parquet" and not compression else io.BytesIO(data)
+    reader, table = _read(FORMATS.get(suffix, "Csv"), source, data)
     if not table.num_rows:
         raise BadData("it has no rows")
-    return _described(reader, table, prepare)
+    return _describe(reader, table, prepare)
 
 
-def decompression_step(packed: str) -> tuple[str, ...]:
+def decompression_lines(compression: str) -> tuple[str, ...]:
     """The step, as lines of YAML, that unpacks files with this ending (``.gz``, ``.zip`` or none)."""
-    if not packed:
+    if not compression:
         return ()
-    return "- kind: Decompress", f"  format: {'Zip' if packed == '.zip' else 'Gzip'}"
+    return "- kind: Decompress", f"  format: {'Zip' if compression == '.zip' else 'Gzip'}"
 
 
 def _read(kind: str, source: Path | io.BytesIO, data: bytes) -> tuple[tuple[str, ...], pa.Table]:
@@ -153,17 +153,17 @@ def _read(kind: str, source: Path | io.BytesIO, data: bytes) -> tuple[tuple[str,
 
     try:
         if kind == "Parquet":
-            return ("kind: Parquet",), _parquet(source)
+            return ("kind: Parquet",), _read_parquet(source)
         if kind == "NdJson":
-            return ("kind: NdJson",), _json_lines(data)
+            return ("kind: NdJson",), _read_json_lines(data)
         if kind in ("Json", "GeoJson"):
-            return _document(kind, data)
-        return _csv(data)
+            return _read_document(kind, data)
+        return _read_csv(data)
     except (pa.ArrowException, ValueError, csv.Error) as error:
         raise BadData(f"it cannot be read as {kind}: {str(error).splitlines()[0]}") from None
 
 
-def _parquet(source: Path | io.BytesIO) -> pa.Table:
+def _read_parquet(source: Path | io.BytesIO) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -177,12 +177,12 @@ def _parquet(source: Path | io.BytesIO) -> pa.Table:
         return pa.Table.from_batches([batch] if batch is not None else [], file.schema_arrow)
 
 
-def _csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
+def _read_csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     encoding = "utf-8"
-    lines = _whole_lines(data)
+    lines = _complete_lines(data)
     try:
         text = lines.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -192,7 +192,7 @@ def _csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
     rows = [
         row for row, _ in zip(csv.reader(io.StringIO(text), delimiter=separator), range(200), strict=False)
     ]
-    header = bool(rows) and len(set(rows[0])) == len(rows[0]) and all(map(_is_word, rows[0]))
+    header = bool(rows) and len(set(rows[0])) == len(rows[0]) and all(map(_is_column_name, rows[0]))
     names = rows[0] if header else [f"c{number + 1}" for number in range(len(rows[0]) if rows else 0)]
     body = rows[1:] if header else rows
     padded = {
@@ -212,39 +212,39 @@ def _csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
     return tuple(reader), table.slice(0, _MAX_ROWS)
 
 
-def _is_word(text: str) -> bool:
+def _is_column_name(text: str) -> bool:
     """Whether a cell looks like the name of a column."""
     return bool(text) and re.search(r"[^\W\d_]", text) is not None and not _TIME.fullmatch(text)
 
 
-def _whole_lines(data: bytes) -> bytes:
+def _complete_lines(data: bytes) -> bytes:
     """The beginning of a file up to its last whole line, when it goes on."""
     return data if len(data) < _MAX_BYTES else data[: data.rfind(b"\n") + 1] or data
 
 
-def _json_lines(data: bytes) -> pa.Table:
-    lines = [line for line in _whole_lines(data).splitlines() if line.strip()][:_MAX_ROWS]
-    return _objects([json.loads(line) for line in lines])
+def _read_json_lines(data: bytes) -> pa.Table:
+    lines = [line for line in _complete_lines(data).splitlines() if line.strip()][:_MAX_ROWS]
+    return _objects_to_table([json.loads(line) for line in lines])
 
 
-def _document(kind: str, data: bytes) -> tuple[tuple[str, ...], pa.Table]:
+def _read_document(kind: str, data: bytes) -> tuple[tuple[str, ...], pa.Table]:
     if kind == "Json" and data.lstrip()[:1] == b"{":  # one object a line, under another name
         first = data.strip().partition(b"\n")
         if first[2] and _is_object(first[0]):
-            return ("kind: NdJson",), _json_lines(data)
+            return ("kind: NdJson",), _read_json_lines(data)
     found = json.loads(data)
     if kind == "GeoJson":
         shapes = [
             {**(each.get("properties") or {}), "geometry": json.dumps(each.get("geometry"))}
             for each in found["features"][:_MAX_ROWS]
         ]
-        return ("kind: GeoJson",), _objects(shapes)
+        return ("kind: GeoJson",), _objects_to_table(shapes)
     if isinstance(found, list):
-        return ("kind: Json",), _objects(found[:_MAX_ROWS])
-    path, rows = next(_lists(found, ()), ((), []))
+        return ("kind: Json",), _objects_to_table(found[:_MAX_ROWS])
+    path, rows = next(_find_lists(found, ()), ((), []))
     if not path:
         raise ValueError("there is no list of objects in it")
-    return ("kind: Json", f"subPath: {json.dumps('.'.join(path))}"), _objects(rows[:_MAX_ROWS])
+    return ("kind: Json", f"subPath: {json.dumps('.'.join(path))}"), _objects_to_table(rows[:_MAX_ROWS])
 
 
 def _is_object(line: bytes) -> bool:
@@ -254,16 +254,16 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _lists(value: Any, path: tuple[str, ...]) -> Any:
+def _find_lists(value: Any, path: tuple[str, ...]) -> Any:
     """Lists of objects in a document, with the way to them."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         yield path, value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _lists(inner, (*path, name))
+            yield from _find_lists(inner, (*path, name))
 
 
-def _objects(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def _objects_to_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Objects as a table; texts that are times become times."""
     import pyarrow as pa
 
@@ -276,13 +276,15 @@ def _objects(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         texts = [value for value in values if value is not None]
         if texts and all(isinstance(each, str) and _TIME.fullmatch(each) for each in texts):
             kind = pa.date32() if all(len(each) == 10 for each in texts) else pa.timestamp("ms", "UTC")
-            columns[name] = pa.nulls(len(values), kind) if len(texts) < len(values) else _filled(values, kind)
+            columns[name] = (
+                pa.nulls(len(values), kind) if len(texts) < len(values) else _time_array(values, kind)
+            )
         else:
-            columns[name] = _array(values)
+            columns[name] = _to_array(values)
     return pa.table(columns)
 
 
-def _filled(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _time_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Times that are all there: which ones does not matter, only whether they differ."""
     import pyarrow as pa
 
@@ -291,7 +293,7 @@ def _filled(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array([numbers[value] for value in values], storage).cast(kind)
 
 
-def _array(values: Sequence[Any]) -> pa.Array:
+def _to_array(values: Sequence[Any]) -> pa.Array:
     import pyarrow as pa
 
     try:
@@ -303,15 +305,15 @@ def _array(values: Sequence[Any]) -> pa.Array:
 # --- What it means ---
 
 
-def _described(reader: tuple[str, ...], table: pa.Table, prepare: tuple[str, ...]) -> DetectedFile:
+def _describe(reader: tuple[str, ...], table: pa.Table, prepare: tuple[str, ...]) -> DetectedFile:
     import pyarrow as pa
 
     from odf_engine.data.ddl import to_ddl
 
-    key, time = _key(table), _time(table)
+    key, time = _find_key(table), _find_time(table)
     fields: list[pa.Field] = []
     for field in table.schema:
-        kind = _sound(field.type)
+        kind = _readable_type(field.type)
         fields.append(pa.field(field.name, kind, nullable=field.name != key))
     columns = (
         None
@@ -321,7 +323,7 @@ def _described(reader: tuple[str, ...], table: pa.Table, prepare: tuple[str, ...
     return DetectedFile(reader, prepare, columns, key, time)
 
 
-def _sound(kind: pa.DataType) -> pa.DataType:
+def _readable_type(kind: pa.DataType) -> pa.DataType:
     """A type that a reader knows."""
     import pyarrow as pa
     from pyarrow import types
@@ -331,17 +333,17 @@ def _sound(kind: pa.DataType) -> pa.DataType:
     if types.is_null(kind) or types.is_time(kind) or types.is_duration(kind):
         return pa.string()
     if types.is_list(kind):
-        return pa.list_(_sound(kind.value_type))
+        return pa.list_(_readable_type(kind.value_type))
     if types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _sound(each.type)) for each in kind])
+        return pa.struct([pa.field(each.name, _readable_type(each.type)) for each in kind])
     return kind
 
 
-def _key(table: pa.Table) -> str:
+def _find_key(table: pa.Table) -> str:
     """A column whose values are all there and all different: one that is called so, or the first."""
     from pyarrow import types
 
-    def fits(name: str) -> bool:
+    def is_unique(name: str) -> bool:
         column = table[name]
         kind = column.type
         if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
@@ -349,48 +351,52 @@ def _key(table: pa.Table) -> str:
         return not column.null_count and len(column.unique()) == len(column) > 1
 
     names = table.column_names
-    called = [name for name in names if re.search(r"(^|[_\W])(id|key|code|uuid|no|nr)$", name, re.IGNORECASE)]
-    return next((name for name in dict.fromkeys([*called, *names[:1]]) if fits(name)), "")
+    named = [name for name in names if re.search(r"(^|[_\W])(id|key|code|uuid|no|nr)$", name, re.IGNORECASE)]
+    return next((name for name in dict.fromkeys([*named, *names[:1]]) if is_unique(name)), "")
 
 
-def _time(table: pa.Table) -> tuple[str, bool]:
+def _find_time(table: pa.Table) -> tuple[str, bool]:
     from pyarrow import types
 
-    for test, day in ((types.is_timestamp, False), (types.is_date, True)):
+    for test, is_day in ((types.is_timestamp, False), (types.is_date, True)):
         for name in table.column_names:
             if test(table[name].type) and not table[name].null_count:
-                return name, day
+                return name, is_day
     return "", False
 
 
-_NO_TEXT: Final = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+_YAML_WORDS: Final = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 
 
-def manifest_for(place: str, folder: Path, name: str) -> str:
+def infer_manifest(location: str, folder: Path, name: str) -> str:
     """A manifest for a file, by its path from a folder, or for a URL, of which only the name is known."""
-    if is_url(place):
-        return _text(place, name, _example(place), "The columns are examples: write those of the file.")
+    if is_url(location):
+        return _manifest_text(
+            location, name, _example_file(location), "The columns are examples: write those of the file."
+        )
     try:
-        return _text(place, name, detect_file(folder / Path(place).expanduser()), "")
+        return _manifest_text(location, name, detect_file(folder / Path(location).expanduser()), "")
     except Exception as error:  # a damaged file makes its decoder raise anything, and examples do as well
         why = " ".join(str(error).split())
-        return _text(place, name, _example(place), f"The columns are examples, for want of a look: {why}")
+        return _manifest_text(
+            location, name, _example_file(location), f"The columns are examples, for want of a look: {why}"
+        )
 
 
-def _example(place: str) -> DetectedFile:
+def _example_file(location: str) -> DetectedFile:
     """What to start from where nothing can be looked at."""
-    ending, packed = format_and_compression(place)
-    kind = FORMATS.get(ending, "Csv")
+    suffix, compression = split_extensions(location)
+    kind = FORMATS.get(suffix, "Csv")
     reader = (f"kind: {kind}", "header: true") if kind == "Csv" else (f"kind: {kind}",)
     columns = None if kind == "Parquet" else ("id BIGINT NOT NULL", "name STRING")
-    return DetectedFile(reader, decompression_step(packed), columns)
+    return DetectedFile(reader, decompression_lines(compression), columns)
 
 
-def _text(place: str, name: str, found: DetectedFile, problem: str) -> str:
-    return "\n".join(_lines(place, name, found, problem)) + "\n"
+def _manifest_text(location: str, name: str, found: DetectedFile, problem: str) -> str:
+    return "\n".join(_manifest_lines(location, name, found, problem)) + "\n"
 
 
-def _lines(place: str, name: str, found: DetectedFile, problem: str) -> list[str]:
+def _manifest_lines(location: str, name: str, found: DetectedFile, problem: str) -> list[str]:
     lines = [
         "kind: DatasetSnapshot",
         "version: 1",
@@ -399,11 +405,11 @@ def _lines(place: str, name: str, found: DetectedFile, problem: str) -> list[str
         "  kind: Root",
         "  metadata:",
     ]
-    url = place if is_url(place) else f"file:{place}"
+    url = location if is_url(location) else f"file:{location}"
     lines += [
         "    - kind: SetPollingSource",
         "      # Every pull looks whether it has changed. A path begins at the workspace's folder.",
-        "      fetch:", "        kind: Url", f"        url: {_scalar(url)}",
+        "      fetch:", "        kind: Url", f"        url: {_yaml_scalar(url)}",
     ]  # fmt: skip
     if found.prepare:
         lines += ["      prepare:", *(f"        {line}" for line in found.prepare)]
@@ -412,30 +418,30 @@ def _lines(place: str, name: str, found: DetectedFile, problem: str) -> list[str
         lines.append("      # The columns as the first rows look: correct what is wrong.")
     lines += ["      read:", *(f"        {line}" for line in found.reader)]
     if found.columns is not None:
-        lines += ["        schema:", *(f"          - {_scalar(column)}" for column in found.columns)]
-    lines += [*_times(found), *_merge(found)]
+        lines += ["        schema:", *(f"          - {_yaml_scalar(column)}" for column in found.columns)]
+    lines += [*_preprocess_lines(found), *_merge_lines(found)]
     return [
         *lines,
         "    - kind: SetInfo",
-        f"      description: {_scalar('What ' + name + ' holds, in a sentence')}",
+        f"      description: {_yaml_scalar('What ' + name + ' holds, in a sentence')}",
     ]
 
 
-def _times(found: DetectedFile) -> list[str]:
-    name, day = found.time
+def _preprocess_lines(found: DetectedFile) -> list[str]:
+    name, is_day = found.time
     if not name or name == "event_time":
         return []
     quoted = "`" + name.replace("`", "``") + "`"  # it may be a word of SQL
     rest = f"CAST({quoted} AS TIMESTAMP) AS event_time, *"
-    what = rest if day else f"{quoted} AS event_time, * EXCEPT ({quoted})"
+    what = rest if is_day else f"{quoted} AS event_time, * EXCEPT ({quoted})"
     return [
         "      # When each row was true.",
         "      preprocess:", "        kind: Sql", "        engine: spark",
-        f"        query: {_scalar(f'SELECT {what} FROM input')}",
+        f"        query: {_yaml_scalar(f'SELECT {what} FROM input')}",
     ]  # fmt: skip
 
 
-def _merge(found: DetectedFile) -> list[str]:
+def _merge_lines(found: DetectedFile) -> list[str]:
     lines = [
         "      # How new data meets old:",
         "      #   Append    every row is new",
@@ -446,13 +452,13 @@ def _merge(found: DetectedFile) -> list[str]:
     if not found.key or found.key == found.time[0]:
         return [*lines, "        kind: Append"]
     kind = "Ledger" if found.time[0] else "Snapshot"
-    return [*lines, f"        kind: {kind}", f"        primaryKey: [{_scalar(found.key)}]"]
+    return [*lines, f"        kind: {kind}", f"        primaryKey: [{_yaml_scalar(found.key)}]"]
 
 
-def _scalar(text: str) -> str:
+def _yaml_scalar(text: str) -> str:
     """A text as YAML: plain where that is safe."""
     plain = (
-        text.lower() not in _NO_TEXT
+        text.lower() not in _YAML_WORDS
         and re.fullmatch(r"[A-Za-z_][\w ./:()<>*-]*", text, re.ASCII)
         and ": " not in text
         and text[-1] not in ": "

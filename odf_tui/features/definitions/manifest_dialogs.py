@@ -27,7 +27,7 @@ from odf_tui.widgets.dialogs import Dialog, PickerDialog
 from odf_tui.widgets.line_view import WrappedLines
 
 _FILE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
-_FURTHER: Final = re.compile(r"^\S.*?:(?P<line>\d+):(?P<column>\d+): (?P<message>.*)$")
+_OTHER_PROBLEM: Final = re.compile(r"^\S.*?:(?P<line>\d+):(?P<column>\d+): (?P<message>.*)$")
 _DATASET: Final = re.compile(r"^(?:dataset )?(?P<name>[\w./-]+)(?:, (?P<path>.*))?$")
 _IN_QUERY: Final = re.compile(
     r"query(?: step (?P<step>\d+) of \d+)?, line (?P<line>\d+), column (?P<column>\d+)"
@@ -46,7 +46,7 @@ _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
         [("   r  ", "key"), ("the new one reads its inputs anew, for the state it would have by now", "")],
     ],
 }
-_SHOWN: Final = 62  # cells of a line of an excerpt: it fits into a dialog of a small terminal
+_EXCERPT_WIDTH: Final = 62  # cells of a line of an excerpt: it fits into a dialog of a small terminal
 
 
 class TextPosition(msgspec.Struct, frozen=True):
@@ -62,24 +62,24 @@ def error_position(error: OdfError, text: str) -> TextPosition | None:
     if match := _FILE.match(where):
         return TextPosition(int(match["line"]), int(match["column"]) if match["column"] else None)
     lines = text.splitlines()
-    if (match := _IN_QUERY.search(where)) and (place := _in_query(lines, match)) is not None:
-        return place
+    if (match := _IN_QUERY.search(where)) and (position := _query_position(lines, match)) is not None:
+        return position
     match = _DATASET.match(where)
-    at = _index(lines, 0, lambda line: _field(line) == ("name", match["name"])) if match else None
+    at = _find_line(lines, 0, lambda line: _parse_field(line) == ("name", match["name"])) if match else None
     path, _, rest = (match["path"] or "").partition(", ") if match else ("", "", where)
     for part in path.split("."):
         name = part.partition("[")[0].strip()
-        found = _index(lines, at or 0, lambda line, name=name: f"{name}:" in line) if name else None
+        found = _find_line(lines, at or 0, lambda line, name=name: f"{name}:" in line) if name else None
         at = at if found is None else found
     # Words as they stand in values and lists of columns, not keys of the same name.
     names = (re.escape(word) for word in _QUOTED.findall(f"{rest} {error.message}"))
     words = (re.compile(rf"(?<![\w.-]){name}(?![\w.:-])") for name in names)
-    hits = (_index(lines, at or 0, lambda line, word=word: bool(word.search(line))) for word in words)
+    hits = (_find_line(lines, at or 0, lambda line, word=word: bool(word.search(line))) for word in words)
     at = next((line for line in hits if line is not None), at)
     return None if at is None else TextPosition(at + 1)
 
 
-def _in_query(lines: Sequence[str], where: re.Match[str]) -> TextPosition | None:
+def _query_position(lines: Sequence[str], where: re.Match[str]) -> TextPosition | None:
     """A place in a query as a place in the manifest that has the query."""
     queries = [(at, match) for at, line in enumerate(lines) if (match := _QUERY.match(line))]
     step = int(where["step"] or 1) - 1
@@ -95,26 +95,26 @@ def _in_query(lines: Sequence[str], where: re.Match[str]) -> TextPosition | None
     return TextPosition(at + 1 + line, len(first) - len(first.lstrip()) + column)
 
 
-def _index(lines: Sequence[str], start: int, fits: Callable[[str], bool]) -> int | None:
-    return next((at for at in range(start, len(lines)) if fits(lines[at])), None)
+def _find_line(lines: Sequence[str], start: int, matches: Callable[[str], bool]) -> int | None:
+    return next((at for at in range(start, len(lines)) if matches(lines[at])), None)
 
 
-def _field(line: str) -> tuple[str, str]:
+def _parse_field(line: str) -> tuple[str, str]:
     name, _, value = line.strip().removeprefix("- ").partition(":")
     return name, value.strip().strip("\"'")
 
 
-def excerpt(text: str, place: TextPosition, around: int = 1) -> list[list[Span]]:
+def excerpt_lines(text: str, position: TextPosition, around: int = 1) -> list[list[Span]]:
     """The line of a place with its neighbours, a mark under its column."""
     lines = text.splitlines()
-    start = max((place.column or 1) - _SHOWN * 2 // 3, 0)
+    start = max((position.column or 1) - _EXCERPT_WIDTH * 2 // 3, 0)
     found: list[list[Span]] = []
-    for number in range(max(place.line - around, 1), min(place.line + around, len(lines)) + 1):
-        here = number == place.line
-        shown = printable(lines[number - 1])[start : start + _SHOWN]
-        found.append([(f" {number:>5} ", "title" if here else "muted"), (shown, "" if here else "muted")])
-        if here and place.column:
-            found.append([(" " * (6 + place.column - start) + "^", "bad")])
+    for number in range(max(position.line - around, 1), min(position.line + around, len(lines)) + 1):
+        here = number == position.line
+        visible = printable(lines[number - 1])[start : start + _EXCERPT_WIDTH]
+        found.append([(f" {number:>5} ", "title" if here else "muted"), (visible, "" if here else "muted")])
+        if here and position.column:
+            found.append([(" " * (6 + position.column - start) + "^", "bad")])
     return found
 
 
@@ -124,15 +124,15 @@ def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
     lines: list[list[Span]] = [[(f" {printable(first)}", "bad")]]
     if error.where:
         lines.append([(" in ", "muted"), (printable(error.where), "strong")])
-    if place := error_position(error, text):
-        lines += excerpt(text, place)
+    if position := error_position(error, text):
+        lines += excerpt_lines(text, position)
     if error.hint:
         lines.append([(" try ", "muted"), (printable(error.hint), "good")])
     for other in others:
-        match = _FURTHER.match(other)
+        match = _OTHER_PROBLEM.match(other)
         lines.append([(f" {printable(match['message'] if match else other)}", "bad")])
         if match:
-            lines += excerpt(text, TextPosition(int(match["line"]), int(match["column"])), around=0)
+            lines += excerpt_lines(text, TextPosition(int(match["line"]), int(match["column"])), around=0)
     return lines
 
 
@@ -162,7 +162,7 @@ def change_lines(changes: Sequence[PendingEvent]) -> list[list[Span]]:
     return lines
 
 
-def text_of(path: Path) -> str:
+def read_manifest_text(path: Path) -> str:
     """The text of a file as far as it can be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -175,7 +175,7 @@ _MAX_FILES: Final = 200
 _DEPTH: Final = 4
 
 
-def manifest_files(folder: Path) -> Iterator[Path]:
+def find_manifest_files(folder: Path) -> Iterator[Path]:
     """YAML files in a folder and some levels below, relative to it; those whose paths are UTF-8."""
     found = 0
     for root, folders, files in os.walk(folder):
@@ -189,7 +189,7 @@ def manifest_files(folder: Path) -> Iterator[Path]:
                     return
 
 
-class AddDialog(Dialog[dict[str, str]]):
+class AddManifestDialog(Dialog[dict[str, str]]):
     """Takes the path of a manifest; ends with the names of the datasets that were added, by id."""
 
     AUTO_FOCUS = "Input"
@@ -202,23 +202,23 @@ class AddDialog(Dialog[dict[str, str]]):
         Binding("up,ctrl+p", "move('above')", show=False, priority=True),
     ]
 
-    class Tried(Message):
+    class Ended(Message):
         """A file was tried."""
 
         def __init__(self, added: dict[str, str], problem: Sequence[Sequence[Span]] = ()) -> None:
             super().__init__()
             self.added, self.problem = added, problem
 
-    class Found(Message):
+    class FilesFound(Message):
         """Files to choose from."""
 
         def __init__(self, files: Sequence[Path]) -> None:
             super().__init__()
             self.files = files
 
-    def __init__(self, source: Gateway) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         super().__init__()
-        self._source = source
+        self._gateway = gateway
         self._files: list[Choice] = []
         self._busy = False
 
@@ -237,21 +237,22 @@ class AddDialog(Dialog[dict[str, str]]):
         """Looks for files, in a thread."""
         self.query_one("#problem").display = False
         self.run_worker(
-            lambda: self.post_message(self.Found(list(manifest_files(self._source.folder)))), thread=True
+            lambda: self.post_message(self.FilesFound(list(find_manifest_files(self._gateway.folder)))),
+            thread=True,
         )
 
-    def on_add_dialog_found(self, message: Found) -> None:
+    def on_add_manifest_dialog_files_found(self, message: FilesFound) -> None:
         """Shows the files."""
         self._files = [Choice(str(path), str(path)) for path in message.files]
-        self._narrow(self.query_one(Input).value)
+        self._filter(self.query_one(Input).value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Narrows the list; the old complaint goes."""
         self.query_one("#problem").display = False
         self.query_one(".dialog").remove_class("-wrong")
-        self._narrow(event.value)
+        self._filter(event.value)
 
-    def _narrow(self, text: str) -> None:
+    def _filter(self, text: str) -> None:
         self.query_one(Choices).set(fuzzy_rank(text, ((choice.title, choice) for choice in self._files)))
 
     def action_move(self, move: str) -> None:
@@ -283,20 +284,20 @@ class AddDialog(Dialog[dict[str, str]]):
             elif not text:
                 return
         self._busy = True
-        self.run_worker(lambda: self._try(path), thread=True)
+        self.run_worker(lambda: self._add(path), thread=True)
 
     def _path(self, text: str) -> Path:
-        return self._source.folder / Path(text).expanduser()
+        return self._gateway.folder / Path(text).expanduser()
 
-    def _try(self, path: Path) -> None:
+    def _add(self, path: Path) -> None:
         try:
-            added = self._source.add(path)
+            added = self._gateway.add(path)
         except OdfError as error:
-            self.post_message(self.Tried({}, problem_lines(error, text_of(path))))
+            self.post_message(self.Ended({}, problem_lines(error, read_manifest_text(path))))
         else:
-            self.post_message(self.Tried(added))
+            self.post_message(self.Ended(added))
 
-    def on_add_dialog_tried(self, message: Tried) -> None:
+    def on_add_manifest_dialog_ended(self, message: Ended) -> None:
         """Closes, or shows what is wrong."""
         self._busy = False
         if not message.problem:

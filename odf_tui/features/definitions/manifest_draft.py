@@ -25,22 +25,22 @@ class ManifestDraft(msgspec.Struct, frozen=True):
     path: Path
     text: str
 
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Return whether the file was edited since; a removed file counts as unchanged."""
         try:
             return self.path.read_bytes() != self.text.encode()
         except FileNotFoundError:
             return False
 
-    def line_of(self, field: str) -> int | None:
+    def find_line(self, field: str) -> int | None:
         """Return the first line with a field, from 1."""
         lines = self.text.splitlines()
         return next((at + 1 for at, line in enumerate(lines) if line.strip().startswith(f"{field}:")), None)
 
 
-def unused_dataset_name(taken: Collection[str]) -> str:
+def find_unused_name(used: Collection[str]) -> str:
     """Return a name that no dataset has."""
-    names = {name.lower() for name in taken}
+    names = {name.lower() for name in used}
     return next(name for name in _numbered(_NAME) if name not in names)
 
 
@@ -64,11 +64,11 @@ def write(folder: Path, stem: str, text: str) -> ManifestDraft:
     Raises:
         OdfError: the folder is not writable.
     """
-    home = folder / "manifests" if (folder / "manifests").is_dir() else folder
+    directory = folder / "manifests" if (folder / "manifests").is_dir() else folder
     try:
-        return ManifestDraft(_write(home, _stem(stem), text), text)
+        return ManifestDraft(_write(directory, _stem(stem), text), text)
     except OSError as error:
-        raise OdfError(f"no manifest can be written: {error.strerror}", where=str(home)) from None
+        raise OdfError(f"no manifest can be written: {error.strerror}", where=str(directory)) from None
 
 
 def copy(folder: Path, dataset: str, text: str) -> ManifestDraft:
@@ -77,12 +77,12 @@ def copy(folder: Path, dataset: str, text: str) -> ManifestDraft:
     Raises:
         OdfError: the cache is not writable.
     """
-    home = folder / ".odf" / "cache" / "edit"
+    directory = folder / ".odf" / "cache" / "edit"
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        return ManifestDraft(_write(home, _stem(dataset), text), text)
+        directory.mkdir(parents=True, exist_ok=True)
+        return ManifestDraft(_write(directory, _stem(dataset), text), text)
     except OSError as error:
-        raise OdfError(f"nothing can be edited: {error.strerror}", where=str(home)) from None
+        raise OdfError(f"nothing can be edited: {error.strerror}", where=str(directory)) from None
 
 
 def rename_after_dataset(path: Path, dataset: str) -> Path:

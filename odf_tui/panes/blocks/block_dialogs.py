@@ -14,7 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_tui.panes.blocks.view import PROVEN, WRONG
+from odf_tui.panes.blocks.view import FINDING_MARK, PROOF_MARK
 from odf_tui.state.model import (
     REVISABLE_EVENTS,
     BlockBytes,
@@ -42,9 +42,9 @@ from odf_tui.widgets.dialogs import Dialog, TextDialog
 from odf_tui.widgets.line_view import LineView, StaticLines
 
 _Page = tuple[Text, Mapping[int, BlockLink]]
-_NAMES: Final = 12
-_TEXT: Final = 70
-_STANDING: Final = {
+_NAME_WIDTH: Final = 12
+_TEXT_WIDTH: Final = 70
+_REASONS: Final = {
     "flushed": "what was still to come of this query came out, before another took its place",
     "rebuilt": "no input moved: the state was made that this query would have by now",
 }
@@ -85,7 +85,7 @@ class BlockDialog(TextDialog):
         Binding("tab", "next_link(1)", "the next link", show=False),
         Binding("shift+tab", "next_link(-1)", "the link before", show=False),
         Binding("ctrl+o,backspace", "back", "back to where a link was followed from", show=False),
-        Binding("w", "turn", "in words, or as YAML", show=False),
+        Binding("w", "toggle_yaml", "in words, or as YAML", show=False),
         Binding("d", "diff", "what it changed", show=False),
         Binding("b", "bytes", "its bytes, with the fields in them", show=False),
     ]
@@ -95,80 +95,80 @@ class BlockDialog(TextDialog):
         title: str,
         dataset: str,
         block: BlockDocument,
-        wrong: str,
+        finding: str,
         copy: Callable[[str], None],
         navigation: BlockNavigation,
     ) -> None:
         super().__init__(title, [], copy, navigation.step_block)
         self._navigation = navigation
-        self._in_words = True
-        self._take(title, dataset, block, wrong)
+        self._shows_words = True
+        self._load(title, dataset, block, finding)
 
-    def open(self, title: str, dataset: str, block: BlockDocument, wrong: str) -> None:
+    def open(self, title: str, dataset: str, block: BlockDocument, finding: str) -> None:
         """Shows another block, in words if the one before was."""
-        self._take(title, dataset, block, wrong)
+        self._load(title, dataset, block, finding)
         self.show(title, self._page())
 
-    def _take(self, title: str, dataset: str, block: BlockDocument, wrong: str) -> None:
+    def _load(self, title: str, dataset: str, block: BlockDocument, finding: str) -> None:
         self._title, self._text = title, block.yaml
         self.dataset, self.number = dataset, block.number
         self.which: BlockRef = block.hash if block.number is None or block.problem else block.number
-        self._revised = block.kind in REVISABLE_EVENTS
-        self._aside: _Page | None = None
+        self._is_revisable = block.kind in REVISABLE_EVENTS
+        self._checkpoint_page: _Page | None = None
         self._yaml = _yaml_page(block)
         self._words: _Page | None = None
         if block.transaction is not None:
             lines, targets = transaction_lines(dataset, block.transaction)
             self._words = lines, {at: BlockLink("", target) for at, target in targets.items()}
         for text, style in (
-            (block.proof and f"{PROVEN} {block.proof}", "muted"),
-            (wrong and f"{WRONG} {wrong}", "bad"),
+            (block.proof and f"{PROOF_MARK} {block.proof}", "muted"),
+            (finding and f"{FINDING_MARK} {finding}", "bad"),
         ):
             if text:
-                self._yaml = _below(text, style, self._yaml)
-                self._words = self._words and _below(text, style, self._words)
-        self._choose_first()
+                self._yaml = _prepend(text, style, self._yaml)
+                self._words = self._words and _prepend(text, style, self._words)
+        self._select_first()
         self._lines = self._page()
 
     # --- Pages ---
 
     @property
     def _shown(self) -> _Page:
-        if self._aside is not None:
-            return self._aside
-        return self._words if self._in_words and self._words is not None else self._yaml
+        if self._checkpoint_page is not None:
+            return self._checkpoint_page
+        return self._words if self._shows_words and self._words is not None else self._yaml
 
     @property
     def _links(self) -> Mapping[int, BlockLink]:
         return self._shown[1]
 
-    def _choose_first(self) -> None:
-        self._chosen = next(iter(self._links), -1)
+    def _select_first(self) -> None:
+        self._selected = next(iter(self._links), -1)
 
     def _page(self) -> Text:
-        return [marked(line) if at == self._chosen else line for at, line in enumerate(self._shown[0])]
+        return [mark_link(line) if at == self._selected else line for at, line in enumerate(self._shown[0])]
 
     def show_checkpoint(self, facts: CheckpointFacts) -> None:
         """Shows what is known of a checkpoint; back leads to the block again."""
-        self._aside = checkpoint_lines(self.dataset, facts)
-        self._choose_first()
+        self._checkpoint_page = checkpoint_lines(self.dataset, facts)
+        self._select_first()
         self.show(self._title, self._page())
 
     def remarks(self) -> list[str]:
         """What the keys do."""
         found = ["⏎ follows"] if self._links else []
-        if self._aside is not None:
+        if self._checkpoint_page is not None:
             return [*found, "backspace goes back"]
         if self._words is not None:
             found.append("w YAML" if self._shown is self._words else "w words")
-        return [*found, *(["d diff"] if self._revised else []), "b bytes", "[ ] others"]
+        return [*found, *(["d diff"] if self._is_revisable else []), "b bytes", "[ ] others"]
 
-    def action_turn(self) -> None:
+    def action_toggle_yaml(self) -> None:
         """The other page."""
-        if self._words is None or self._aside is not None:
+        if self._words is None or self._checkpoint_page is not None:
             return
-        self._in_words = not self._in_words
-        self._choose_first()
+        self._shows_words = not self._shows_words
+        self._select_first()
         self.show(self._title, self._page())
 
     # --- Links ---
@@ -177,10 +177,10 @@ class BlockDialog(TextDialog):
         """To the next link, if one is in sight in that direction; else it scrolls."""
         step = {"down": 1, "above": -1}.get(move, 0)
         links = list(self._links)
-        at = links.index(self._chosen) + step if step and links else -1
+        at = links.index(self._selected) + step if step and links else -1
         top, height = self._body.scroll_offset.y, self._body.room.height
         if 0 <= at < len(links) and top <= links[at] < top + height:
-            self._choose(links[at])
+            self._select(links[at])
         else:
             super().action_move(move)
 
@@ -189,19 +189,19 @@ class BlockDialog(TextDialog):
         links = list(self._links)
         if not links:
             return
-        self._choose(links[(links.index(self._chosen) + step) % len(links)])
+        self._select(links[(links.index(self._selected) + step) % len(links)])
         top, height = self._body.scroll_offset.y, self._body.room.height
-        if not top <= self._chosen < top + height:
-            self._body.scroll_to(y=max(self._chosen - height // 2, 0), animate=False)
+        if not top <= self._selected < top + height:
+            self._body.scroll_to(y=max(self._selected - height // 2, 0), animate=False)
 
-    def _choose(self, line: int) -> None:
-        self._chosen = line
+    def _select(self, line: int) -> None:
+        self._selected = line
         self._lines = self._page()
         self._body.set(self._lines)
 
     def action_follow(self) -> None:
         """Goes where the link leads; without links it closes."""
-        link = self._links.get(self._chosen)
+        link = self._links.get(self._selected)
         if link is None:
             self.dismiss(None)
         else:
@@ -209,11 +209,11 @@ class BlockDialog(TextDialog):
 
     def action_back(self) -> None:
         """From a checkpoint to its block; else to where a link was followed from."""
-        if self._aside is None:
+        if self._checkpoint_page is None:
             self._navigation.back()
             return
-        self._aside = None
-        self._choose_first()
+        self._checkpoint_page = None
+        self._select_first()
         self.show(self._title, self._page())
 
     # --- More of the block ---
@@ -234,7 +234,7 @@ class BlockDialog(TextDialog):
         self._navigation.open_bytes()
 
 
-def _below(text: str, style: str, page: _Page) -> _Page:
+def _prepend(text: str, style: str, page: _Page) -> _Page:
     """A page under what a verification found, or the owner says."""
     lines, links = page
     head: Text = [*_paragraph(text, style), []]
@@ -246,7 +246,7 @@ def _yaml_page(block: BlockDocument) -> _Page:
     if block.problem:
         problem, _, hint = block.problem.partition("\n")
         lines: Text = [[(f" # {printable(block.hash)}", "muted")], []] if block.hash else []
-        lines += [*_paragraph(f"{WRONG} This block cannot be read: {problem}", "bad"), []]
+        lines += [*_paragraph(f"{FINDING_MARK} This block cannot be read: {problem}", "bad"), []]
         lines += _paragraph(hint, "")
         if block.hash:
             lines.append([(" b", "key"), (" shows its bytes", "muted")])
@@ -263,27 +263,29 @@ def _yaml_page(block: BlockDocument) -> _Page:
 
 
 def _paragraph(text: str, style: str) -> Text:
-    return [[(f" {line}", style)] for line in wrap(printable(text), _TEXT)]
+    return [[(f" {line}", style)] for line in wrap(printable(text), _TEXT_WIDTH)]
 
 
 def checkpoint_lines(dataset: str, facts: CheckpointFacts) -> _Page:
     """What is known of a checkpoint."""
-    lines: Text = [[(" Checkpoint", "title")], _fact("hash", facts.hash)]
-    lines.append(_fact("size", format_bytes(facts.size) if facts.size is not None else "no block says it"))
+    lines: Text = [[(" Checkpoint", "title")], _fact_line("hash", facts.hash)]
+    lines.append(
+        _fact_line("size", format_bytes(facts.size) if facts.size is not None else "no block says it")
+    )
     links: dict[int, BlockLink] = {}
     if facts.made_by is None:
-        lines.append(_fact("made by", "no block of this chain, as far as was looked", "warn"))
+        lines.append(_fact_line("made by", "no block of this chain, as far as was looked", "warn"))
     else:
         links[len(lines)] = BlockLink("", Target(dataset, "blocks", facts.made_by))
         lines.append(
-            _link("made by", f"block {facts.made_by}" + ("" if facts.sure else ", or one before it"))
+            _link_line("made by", f"block {facts.made_by}" + ("" if facts.sure else ", or one before it"))
         )
     if facts.on_disk is None:
-        lines.append(_fact("file", "is not here: the next pull makes the state again", "warn"))
+        lines.append(_fact_line("file", "is not here: the next pull makes the state again", "warn"))
     elif facts.size is not None and facts.on_disk != facts.size:
-        lines.append(_fact("file", f"has {format_bytes(facts.on_disk)}: it is damaged", "bad"))
+        lines.append(_fact_line("file", f"has {format_bytes(facts.on_disk)}: it is damaged", "bad"))
     else:
-        lines.append(_fact("file", "is here"))
+        lines.append(_fact_line("file", "is here"))
     return lines, links
 
 
@@ -292,18 +294,20 @@ def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Map
     lines: Text = [[(" What it made", "title")]]
     links: dict[int, Target] = {}
     if transaction.rows is None:
-        lines.append(_fact("rows", "no new ones"))
+        lines.append(_fact_line("rows", "no new ones"))
     else:
         links[len(lines)] = Target(dataset, "data", transaction.rows[0])
-        lines.append(_link("rows", f"{_rows(transaction.rows)}, {format_bytes(transaction.size)}"))
-    lines.append(_fact("watermark", format_time(transaction.watermark) or "none yet"))
-    lines.append(_fact("state", _state(transaction)))
+        lines.append(
+            _link_line("rows", f"{_offsets_text(transaction.rows)}, {format_bytes(transaction.size)}")
+        )
+    lines.append(_fact_line("watermark", format_time(transaction.watermark) or "none yet"))
+    lines.append(_fact_line("state", _state_text(transaction)))
     if transaction.standing:
-        lines.append(_fact("", _STANDING[transaction.standing], "warn"))
+        lines.append(_fact_line("", _REASONS[transaction.standing], "warn"))
     for part in transaction.parts:
         alias = f" as {part.alias}" if part.alias != part.name else ""
         lines += [[], [(f" {printable(part.name)}", "title"), (printable(alias), "muted")]]
-        for text, target in _read(part):
+        for text, target in _input_lines(part):
             if target is not None:
                 links[len(lines)] = target
             lines.append(text)
@@ -312,56 +316,59 @@ def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Map
     return lines, links
 
 
-def _read(part: TransactionInput) -> list[tuple[list[Span], Target | None]]:
+def _input_lines(part: TransactionInput) -> list[tuple[list[Span], Target | None]]:
     """What was read of an input, and where that is."""
-    rows = "no new ones" if part.rows is None else _rows(part.rows)
+    rows = "no new ones" if part.rows is None else _offsets_text(part.rows)
     if not part.here:
-        return [(_fact("rows", rows), None), (_fact("", "it is not in this workspace", "warn"), None)]
+        return [
+            (_fact_line("rows", rows), None),
+            (_fact_line("", "it is not in this workspace", "warn"), None),
+        ]
     if part.block is None:
-        gone = "its chain does not hold the blocks that were read: it was reset or replaced"
-        return [(_fact("rows", rows), None), (_fact("", gone, "warn"), None)]
+        problem = "its chain does not hold the blocks that were read: it was reset or replaced"
+        return [(_fact_line("rows", rows), None), (_fact_line("", problem, "warn"), None)]
     found: list[tuple[list[Span], Target | None]] = []
     blocks = f"up to {part.block}" if part.after is None else f"{part.after + 1} to {part.block}"
     if part.after == part.block:
         blocks = f"no new ones after {part.block}"
-    found.append((_link("blocks", blocks), Target(part.dataset, "blocks", part.block)))
+    found.append((_link_line("blocks", blocks), Target(part.dataset, "blocks", part.block)))
     if part.rows is None:
-        found.append((_fact("rows", rows), None))
+        found.append((_fact_line("rows", rows), None))
     else:
-        found.append((_link("rows", rows), Target(part.dataset, "data", part.rows[0])))
+        found.append((_link_line("rows", rows), Target(part.dataset, "data", part.rows[0])))
     return found
 
 
-def _rows(offsets: tuple[int, int]) -> str:
+def _offsets_text(offsets: tuple[int, int]) -> str:
     first, last = offsets
     if first == last:
         return f"1, offset {format_count(first)}"
     return f"{format_count(last - first + 1)}, offsets {format_count(first)} to {format_count(last)}"
 
 
-def _state(transaction: Transaction) -> str:
+def _state_text(transaction: Transaction) -> str:
     if transaction.state is None:
         return "none: the query needs none"
     return f"{format_bytes(transaction.state)} in a checkpoint" + (", as before" if transaction.kept else "")
 
 
-def _fact(name: str, text: str, style: str = "") -> list[Span]:
-    return [(f"   {name:<{_NAMES}}  ", "muted"), (printable(text), style)]
+def _fact_line(name: str, text: str, style: str = "") -> list[Span]:
+    return [(f"   {name:<{_NAME_WIDTH}}  ", "muted"), (printable(text), style)]
 
 
-def _link(name: str, text: str) -> list[Span]:
-    return [(f"   {name:<{_NAMES}}  ", "muted"), (printable(text), "name"), (" →", "key")]
+def _link_line(name: str, text: str) -> list[Span]:
+    return [(f"   {name:<{_NAME_WIDTH}}  ", "muted"), (printable(text), "name"), (" →", "key")]
 
 
-def marked(line: list[Span]) -> list[Span]:
+def mark_link(line: list[Span]) -> list[Span]:
     """A line with a link, under the cursor."""
     at = max((at for at, (_, style) in enumerate(line) if style in ("name", "title")), default=0)
-    return [(text, "cursor") if place == at else (text, style) for place, (text, style) in enumerate(line)]
+    return [(text, "cursor") if index == at else (text, style) for index, (text, style) in enumerate(line)]
 
 
 _NARROW: Final = 120
 _MAX_COPIED: Final = 20_000
-_HIDDEN: Final = "content."
+_HIDDEN_PREFIX: Final = "content."
 
 
 class HexLines(StaticLines):
@@ -386,15 +393,15 @@ class HexLines(StaticLines):
         self._arrange()
 
     @property
-    def per_line(self) -> int:
+    def bytes_per_line(self) -> int:
         """How many bytes a line shows."""
         return 8 if self.room.width < _NARROW else 16
 
     def _arrange(self) -> None:
-        step = self.per_line
+        step = self.bytes_per_line
         heights = [-(-(piece.end - piece.start) // step) for piece in self._block.pieces]
         self._starts = [0, *accumulate(heights)]
-        problem = f"{WRONG} {printable(self._block.problem)}" if self._block.problem else ""
+        problem = f"{FINDING_MARK} {printable(self._block.problem)}" if self._block.problem else ""
         self._problem = wrap(problem, max(self.room.width - 2, 20))
         self.reset()
 
@@ -408,7 +415,7 @@ class HexLines(StaticLines):
 
     def header(self) -> Sequence[Span]:
         """Names of the columns."""
-        step = self.per_line
+        step = self.bytes_per_line
         return [(f" {'at':<6}  {'bytes':<{3 * step}} {'text':<{step}}  field", "head")]
 
     def spans(self, index: int) -> Sequence[Span]:
@@ -416,7 +423,7 @@ class HexLines(StaticLines):
         if index < len(self._problem):
             return [(f" {self._problem[index]}", "bad")]
         index -= len(self._problem)
-        step = self.per_line
+        step = self.bytes_per_line
         at = bisect_right(self._starts, index) - 1
         piece = self._block.pieces[at]
         start = piece.start + (index - self._starts[at]) * step
@@ -430,7 +437,7 @@ class HexLines(StaticLines):
         ]
         if start != piece.start:
             return spans
-        name = piece.path.removeprefix(_HIDDEN) or "–"
+        name = piece.path.removeprefix(_HIDDEN_PREFIX) or "–"
         room = self.room.width - sum(len(text) for text, _ in spans)
         most = max(room * 3 // 5, 2)
         if len(name) > most:
@@ -458,7 +465,7 @@ class BlockBytesDialog(TextDialog):
         self, title: str, block: BlockBytes, copy: Callable[[str], None], go: Callable[[int], None]
     ) -> None:
         self._hex = HexLines()
-        super().__init__(title, [], copy, self._go_by)
+        super().__init__(title, [], copy, self._step_by)
         self._block, self._go = block, go
 
     def body(self) -> StaticLines:
@@ -479,12 +486,12 @@ class BlockBytesDialog(TextDialog):
         """Copies all of it."""
         self._copy(self._hex.text())
 
-    def _go_by(self, by: int) -> None:
+    def _step_by(self, by: int) -> None:
         if self._block.number is not None:
             self._go(self._block.number + by)
 
 
-class _Kinds(LineView):
+class _KindList(LineView):
     """The kinds, those that are chosen with a mark."""
 
     def __init__(self, kinds: Mapping[str, int], chosen: Sequence[str]) -> None:
@@ -534,7 +541,7 @@ class EventKindsDialog(Dialog[tuple[str, ...]]):
 
     def __init__(self, kinds: Mapping[str, int], chosen: Sequence[str]) -> None:
         super().__init__()
-        self._list = _Kinds(kinds, chosen)
+        self._list = _KindList(kinds, chosen)
 
     def compose(self) -> ComposeResult:
         """The kinds."""
@@ -581,7 +588,7 @@ class RevisionDialog(TextDialog):
     def __init__(
         self, title: str, revision: Revision, copy: Callable[[str], None], go: Callable[[int], None]
     ) -> None:
-        super().__init__(title, revision_lines(revision), copy, self._go_by)
+        super().__init__(title, revision_lines(revision), copy, self._step_by)
         self._revision, self._go = revision, go
 
     def open(self, title: str, revision: Revision) -> None:
@@ -594,7 +601,7 @@ class RevisionDialog(TextDialog):
         older = ["[ older"] if self._revision.older is not None else []
         return [*older, *(["] newer"] if self._revision.newer is not None else [])]
 
-    def _go_by(self, by: int) -> None:
+    def _step_by(self, by: int) -> None:
         other = self._revision.newer if by > 0 else self._revision.older
         if other is not None:
             self._go(other)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from textual.message import Message
 
 from odf_engine.coordinator.protocol import Job, JobChanged, JobState, Verify
-from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksView, BlocksWanted
+from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested, BlocksView
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state.app_state import JobNews
@@ -57,7 +57,7 @@ class BlocksController(Controller):
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
         """Read the blocks that the view needs."""
-        return {BlocksWanted: self._read_blocks, BlocksView.Moved: lambda _: self.host.show_hints()}
+        return {BlocksRequested: self._read_blocks, BlocksView.Moved: lambda _: self.host.show_hints()}
 
     def leave(self) -> bool:
         """Show all kinds of events again."""
@@ -74,21 +74,21 @@ class BlocksController(Controller):
         else:
             self.pane.set_context(row.name)
             self.view.open(row.id, row.blocks)
-            self._arrive()
+            self._move_to_target()
 
-    def _read_blocks(self, wanted: BlocksWanted) -> None:
+    def _read_blocks(self, request: BlocksRequested) -> None:
         self.reader.read(
-            "search blocks" if wanted.first is None else "blocks",
-            lambda: self.gateway.blocks(wanted.dataset, wanted.first, PAGE, wanted.want),
-            partial(self._blocks_read, wanted),
-            replaces=wanted.first is None,
+            "search blocks" if request.first is None else "blocks",
+            lambda: self.gateway.blocks(request.dataset, request.first, PAGE, request.block_filter),
+            partial(self._blocks_read, request),
+            replaces=request.first is None,
         )
 
-    def _blocks_read(self, wanted: BlocksWanted, page: BlockPage | None, error: str) -> None:
-        self.view.take(wanted, page, error)
-        if wanted.dataset == self.view.dataset:
+    def _blocks_read(self, request: BlocksRequested, page: BlockPage | None, error: str) -> None:
+        self.view.load(request, page, error)
+        if request.dataset == self.view.dataset:
             self._show_findings()
-            self._arrive()
+            self._move_to_target()
 
     def choose_kinds(self) -> None:
         """Choose which kinds of events are shown."""
@@ -117,15 +117,15 @@ class BlocksController(Controller):
         dataset, total = self.view.dataset, self.view.total
         last = f"0 to {total - 1}" if total else "none"
 
-        def look(text: str, tell: Callable[[str], None]) -> None:
+        def find(text: str, show_problem: Callable[[str], None]) -> None:
             def found(number: int | None, error: str) -> None:
-                tell(error)
+                show_problem(error)
                 if number is not None:
                     self.go_to_block(number)
 
             self.reader.read("jump", lambda: self.gateway.find_block(dataset, text), found)
 
-        self.host.open(GoToBlockDialog("Go to a block", JUMPS, f"blocks {last}", look))
+        self.host.open(GoToBlockDialog("Go to a block", JUMPS, f"blocks {last}", find))
 
     def go_to_block(self, number: int) -> None:
         """Put the cursor on a block of the shown dataset. A filter that hides it is cleared."""
@@ -153,7 +153,7 @@ class BlocksController(Controller):
         if target.pane == "blocks":
             self.pane.kinds = ()
             self.pane.set_filter("")
-            self._arrive()
+            self._move_to_target()
         if (dialog := self._dialog) is None:
             return
         if target.pane == "blocks":
@@ -161,7 +161,7 @@ class BlocksController(Controller):
         else:
             dialog.dismiss(None)
 
-    def _arrive(self) -> None:
+    def _move_to_target(self) -> None:
         """Put the cursor on the target, if its page is loaded."""
         target = self.navigator.target_in("blocks", self.view.dataset)
         index = None if target is None else self.view.index_of(target.at)
@@ -207,7 +207,7 @@ class BlocksController(Controller):
         return dialog if isinstance(dialog, BlockDialog) else None
 
     @property
-    def _subject(self) -> tuple[str, BlockRef] | None:
+    def _current_block(self) -> tuple[str, BlockRef] | None:
         """Dataset and block: of the dialog in front, else under the cursor."""
         if (dialog := self._dialog) is not None:
             return dialog.dataset, dialog.which
@@ -234,13 +234,13 @@ class BlocksController(Controller):
             self.host.notice(error, "bad")
             return
         finding = self.view.findings.get(block.hash)
-        wrong = "" if finding is None else f"{finding.kind}: {finding.message}"
+        problem = "" if finding is None else f"{finding.kind}: {finding.message}"
         title = self._title(dataset, block.number, block.hash)
         if (dialog := self._dialog) is not None:
-            dialog.open(title, dataset, block, wrong)
+            dialog.open(title, dataset, block, problem)
         elif self.host.is_front:
             copy = partial(self.host.copy_text, "text")
-            self.host.open(BlockDialog(title, dataset, block, wrong, copy, self))
+            self.host.open(BlockDialog(title, dataset, block, problem, copy, self))
 
     def _title(self, dataset: str, number: int | None, block: str = "") -> str:
         line = self.view.block
@@ -252,14 +252,14 @@ class BlocksController(Controller):
         """Show the next newer (1) or older (-1) block."""
         view = self.view
         view.go(view.cursor - by)
-        if view.block is None and not view.want and not view.broken:
+        if view.block is None and not view.block_filter and not view.broken:
             self.read_block(view.dataset, view.total - 1 - view.cursor)  # its page is not loaded yet
         else:
             self.open_block()
 
     def open_revision(self) -> None:
         """Show what a block changed of a query, source, schema or description."""
-        if (found := self._subject) is not None:
+        if (found := self._current_block) is not None:
             self._read_revision(*found)
 
     def _read_revision(self, dataset: str, which: BlockRef) -> None:
@@ -282,7 +282,7 @@ class BlocksController(Controller):
 
     def open_bytes(self) -> None:
         """Show the bytes of a block."""
-        if (found := self._subject) is not None:
+        if (found := self._current_block) is not None:
             self._read_bytes(*found)
 
     def _read_bytes(self, dataset: str, which: BlockRef) -> None:
@@ -320,7 +320,7 @@ class BlocksController(Controller):
     def _show_findings(self) -> None:
         """Show what the newest verification of the dataset found."""
         job, row = self._verification(), self.state.row_of(self.view.dataset)
-        findings = () if job is None else findings_in(job.result or "")
+        findings = () if job is None else parse_findings(job.result or "")
         verdict: Verdict = "findings" if findings else ""
         if job is not None and row is not None and row.head and verified_head(job) == row.head:
             verdict = "verified"
@@ -392,7 +392,7 @@ class BlocksController(Controller):
 
 
 @lru_cache(maxsize=64)
-def findings_in(report: str) -> tuple[Finding, ...]:
+def parse_findings(report: str) -> tuple[Finding, ...]:
     """Return the findings in a verification's result. Cached: reports can be long, and are read often."""
     result = known_result(report, Verify)
     found = () if result is None else result.findings

@@ -20,26 +20,26 @@ from odf_tui.widgets.pane_frame import Pane
 
 
 @dataclass
-class BlocksWanted(Message):
+class BlocksRequested(Message):
     """The block explorer shows blocks that it does not have: from a place on, or the newest."""
 
     dataset: str
     first: int | None
-    want: BlockFilter
+    block_filter: BlockFilter
 
 
 PAGE: Final = 100
-KEPT: Final = 10
+MAX_PAGES: Final = 10
 """How many pages are kept: however long a chain is and wherever one scrolls, no more."""
-WRONG: Final = "≠"
-PROVEN: Final = "§"
+FINDING_MARK: Final = "≠"
+PROOF_MARK: Final = "§"
 _WIDE: Final = 76
 _EVENT: Final = 16
 _SHORT_EVENT: Final = 13
-_MOMENT: Final = 16
+_TIME: Final = 16
 _DAY: Final = 10
-_WHAT: Final = 34
-_MIN_WHAT: Final = 28
+_SUMMARY: Final = 34
+_MIN_SUMMARY: Final = 28
 _EVENT_STYLES: Final = {"AddData": "name", "ExecuteTransform": "name", "Seed": "title"}
 _WATERMARK: Final = ", watermark → "
 _ROWS: Final = re.compile(r"\+[\d ]+ rows?\b")
@@ -65,15 +65,15 @@ class BlocksView(LineView):
         super().__init__(id="chain")
         self.dataset = ""
         self.total = 0
-        self.want = BlockFilter()
+        self.block_filter = BlockFilter()
         self.error = ""
         self.broken = False
         self.findings: Mapping[str, Finding] = {}
         self.proven: frozenset[str] = frozenset()
-        self._shown: int | None = None  # how many are wanted, as far as is known
+        self._count: int | None = None  # how many are wanted, as far as is known
         self._pages: OrderedDict[int, tuple[BlockSummary, ...]] = OrderedDict()
-        self._old: set[int] = set()  # pages from before the chain changed
-        self._asked: set[int | None] = set()
+        self._stale: set[int] = set()  # pages from before the chain changed
+        self._requested: set[int | None] = set()
 
     # --- What is shown ------------------------------------------------------------------------
 
@@ -81,58 +81,58 @@ class BlocksView(LineView):
         """Shows a dataset's chain; for the same dataset, what is new in it."""
         if dataset != self.dataset:
             self.dataset, self.findings, self.proven = dataset, {}, frozenset()
-            self._forget()
-        elif self.cursor and total > self.total and not self.want:
+            self._clear()
+        elif self.cursor and total > self.total and not self.block_filter:
             self.cursor += total - self.total  # stays on its block
         self.total, self.error = total, ""
-        self._old = set(self._pages)
-        self._asked.clear()
-        if not self.want and total and not self.broken:
-            self._shown = total
-            self._ask((total - 1) // PAGE)  # also while the pane is hidden
+        self._stale = set(self._pages)
+        self._requested.clear()
+        if not self.block_filter and total and not self.broken:
+            self._count = total
+            self._request((total - 1) // PAGE)  # also while the pane is hidden
         else:
-            self._ask(None)
+            self._request(None)
         self.reset()
 
-    def narrow(self, want: BlockFilter) -> None:
+    def apply_filter(self, block_filter: BlockFilter) -> None:
         """Shows only some of the blocks."""
-        if want == self.want:
+        if block_filter == self.block_filter:
             return
-        self.want = want
-        self._forget()
-        self._asked.clear()
-        if not want and self.total:
-            self._shown = self.total
+        self.block_filter = block_filter
+        self._clear()
+        self._requested.clear()
+        if not block_filter and self.total:
+            self._count = self.total
         elif self.dataset:
-            self._ask(None)
+            self._request(None)
         self.reset()
         self.post_message(self.Moved(self))
 
-    def _forget(self) -> None:
-        self.cursor, self._shown, self.broken = 0, None, False
+    def _clear(self) -> None:
+        self.cursor, self._count, self.broken = 0, None, False
         self._pages.clear()
-        self._old.clear()
+        self._stale.clear()
         self.scroll_to(y=0, animate=False)
 
-    def take(self, asked: BlocksWanted, page: BlockPage | None, error: str) -> None:
+    def load(self, requested: BlocksRequested, page: BlockPage | None, error: str) -> None:
         """Take in blocks that were read, or why they could not be."""
-        if asked.dataset != self.dataset or asked.want != self.want:
+        if requested.dataset != self.dataset or requested.block_filter != self.block_filter:
             return
         self.error = error
         if page is not None:
-            before = self._shown
+            before = self._count
             if page.broken != self.broken:
                 self._pages.clear()
             self.broken, self.proven = page.broken, page.proven
-            if self.want or self.broken or not self.total:
-                self._shown = page.total
+            if self.block_filter or self.broken or not self.total:
+                self._count = page.total
                 if self.cursor and before is not None and page.total > before:
                     self.cursor += page.total - before
-            self._keep(page.first, page.lines)
+            self._store(page.first, page.lines)
         self.reset()
         self.post_message(self.Moved(self))
 
-    def _keep(self, first: int, lines: Sequence[BlockSummary]) -> None:
+    def _store(self, first: int, lines: Sequence[BlockSummary]) -> None:
         """Keeps lines by whole pages, and no more of them than there may be."""
         end = first + len(lines)
         for page in range(first // PAGE, (end - 1) // PAGE + 1 if lines else 0):
@@ -140,11 +140,11 @@ class BlocksView(LineView):
             if start >= first:
                 self._pages[page] = tuple(lines[start - first : start - first + PAGE])
                 self._pages.move_to_end(page)
-                self._old.discard(page)
-                self._asked.discard(page)
-        while len(self._pages) > KEPT:
-            gone, _ = self._pages.popitem(last=False)
-            self._old.discard(gone)
+                self._stale.discard(page)
+                self._requested.discard(page)
+        while len(self._pages) > MAX_PAGES:
+            evicted, _ = self._pages.popitem(last=False)
+            self._stale.discard(evicted)
 
     @property
     def block(self) -> BlockSummary | None:
@@ -152,17 +152,17 @@ class BlocksView(LineView):
         return self._at(self.cursor)
 
     def _at(self, index: int) -> BlockSummary | None:
-        place = self.count() - 1 - index
-        page = place // PAGE
+        position = self.count() - 1 - index
+        page = position // PAGE
         lines = self._pages.get(page)
-        if place < 0 or lines is None or place % PAGE >= len(lines):
+        if position < 0 or lines is None or position % PAGE >= len(lines):
             return None
         self._pages.move_to_end(page)
-        return lines[place % PAGE]
+        return lines[position % PAGE]
 
     def index_of(self, number: int) -> int | None:
         """The line of a block by its number, where that is known."""
-        if not self.want and not self.broken:
+        if not self.block_filter and not self.broken:
             return self.total - 1 - number if 0 <= number < self.total else None
         for page, lines in self._pages.items():
             for at, line in enumerate(lines):
@@ -174,7 +174,7 @@ class BlocksView(LineView):
 
     def count(self) -> int:
         """All blocks, or those that are wanted."""
-        return 0 if self.error else self._shown or 0
+        return 0 if self.error else self._count or 0
 
     def header(self) -> Sequence[Span]:
         """Names of the columns."""
@@ -188,7 +188,7 @@ class BlocksView(LineView):
         number: str,
         event: str,
         time: str,
-        what: Span,
+        summary: Span,
         block: str,
         styles: Sequence[str],
     ) -> list[Span]:
@@ -201,41 +201,41 @@ class BlocksView(LineView):
             (fit_width(event, kind) + "  ", styles[2]),
         ]
         room = width - digits - kind - 14
-        times = _MOMENT if room >= _MOMENT + _WHAT else _DAY
-        if room >= times + _MIN_WHAT:
+        times = _TIME if room >= _TIME + _SUMMARY else _DAY
+        if room >= times + _MIN_SUMMARY:
             cells.append((fit_width(time[:times], times) + "  ", styles[3]))
             room -= times + 2
         if room > 0:
-            cells += _what(*what, room)
+            cells += _summary_spans(*summary, room)
         return [*cells, (f" {block[-8:]:>8}", styles[4])]
 
     def spans(self, index: int) -> Sequence[Span]:
         """A block; what was not read yet, or before the chain changed, is asked for."""
-        place = self.count() - 1 - index
+        position = self.count() - 1 - index
         block = self._at(index)
-        if block is None or place // PAGE in self._old:
-            self._ask(place // PAGE)
+        if block is None or position // PAGE in self._stale:
+            self._request(position // PAGE)
         if block is None:
-            number = "" if self.want or self.broken else str(place)
+            number = "" if self.block_filter or self.broken else str(position)
             return self._columns("", number, "…", "", ("", ""), "", ["muted"] * 5)
-        wrong = block.broken or block.hash in self.findings
+        has_problem = block.broken or block.hash in self.findings
         signed = block.hash in self.proven
-        name = "bad" if wrong else _EVENT_STYLES.get(block.event, "")
+        name = "bad" if has_problem else _EVENT_STYLES.get(block.event, "")
         return self._columns(
-            WRONG if wrong else PROVEN if signed else "",
+            FINDING_MARK if has_problem else PROOF_MARK if signed else "",
             str(block.sequence_number) if block.sequence_number >= 0 else "?",
             block.event,
             format_time(block.time),
             (printable(block.summary), "bad" if block.broken else ""),
             block.hash,
-            ["bad" if wrong else "good", "bad" if wrong else "muted", name, "muted", "muted"],
+            ["bad" if has_problem else "good", "bad" if has_problem else "muted", name, "muted", "muted"],
         )
 
-    def _ask(self, page: int | None) -> None:
-        if page not in self._asked:
-            self._asked.add(page)
+    def _request(self, page: int | None) -> None:
+        if page not in self._requested:
+            self._requested.add(page)
             first = None if page is None else page * PAGE
-            self.post_message(BlocksWanted(self.dataset, first, self.want))
+            self.post_message(BlocksRequested(self.dataset, first, self.block_filter))
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Why there is nothing."""
@@ -243,16 +243,20 @@ class BlocksView(LineView):
             return [[(f" {printable(self.error)}", "bad")]]
         if not self.dataset:
             return [[(" A dataset's chain shows here.", "muted")]]
-        if self._shown is None:
+        if self._count is None:
             return [[(" looking …", "muted")]]
-        if self.want.text:
+        if self.block_filter.text:
             return [
-                [(" No block has ", "muted"), (printable(self.want.text), "strong"), (" in it.", "muted")]
+                [
+                    (" No block has ", "muted"),
+                    (printable(self.block_filter.text), "strong"),
+                    (" in it.", "muted"),
+                ]
             ]
-        return [[(f" This chain has no {'such ' if self.want else ''}blocks.", "muted")]]
+        return [[(f" This chain has no {'such ' if self.block_filter else ''}blocks.", "muted")]]
 
 
-def _what(text: str, style: str, width: int) -> list[Span]:
+def _summary_spans(text: str, style: str, width: int) -> list[Span]:
     """What a block did in exactly so many cells; rows stand out."""
     if cell_len(text) > width:
         text = text.replace(_WATERMARK, " → ").removeprefix("watermark ")
@@ -289,34 +293,34 @@ class BlocksPane(Pane):
     def set_filter(self, text: str) -> None:
         """Shows the blocks that match."""
         super().set_filter(text)
-        self.view.narrow(BlockFilter(self.kinds, text))
+        self.view.apply_filter(BlockFilter(self.kinds, text))
 
     def set_kinds(self, kinds: tuple[str, ...]) -> None:
         """Shows only some kinds of events; none: all."""
         self.kinds = kinds
-        self.view.narrow(BlockFilter(kinds, self.filter))
-        self.tell_place()
+        self.view.apply_filter(BlockFilter(kinds, self.filter))
+        self.show_position()
 
     def show_findings(self, findings: Sequence[Finding], verdict: Verdict) -> None:
         """What a verification found."""
         by_hash = {finding.block: finding for finding in reversed(findings)}
         changed = by_hash != self.view.findings
-        self.view.findings, self.verdict, self._found = by_hash, verdict, len(findings)
+        self.view.findings, self.verdict, self._finding_count = by_hash, verdict, len(findings)
         if changed:
             self.view.refresh()
-        self.tell_place()
+        self.show_position()
 
-    _found: int = 0
+    _finding_count: int = 0
 
     @on(LineView.Moved)
-    def tell_place(self) -> None:
+    def show_position(self) -> None:
         """In the lower border: what is chosen, what the block under the cursor is, what was found."""
         view = self.view
         block = view.block
         parts: list[str] = []
         if self.kinds:
             parts.append("only " + ", ".join(self.kinds))
-        if view.want and not view.error:
+        if view.block_filter and not view.error:
             parts.append(f"{format_count(view.count())} of {format_count(view.total)}")
         if view.broken:
             parts.append(
@@ -327,11 +331,14 @@ class BlocksPane(Pane):
         elif self.verdict == "verified":
             parts.append("✓ verified")
         elif self.verdict == "findings":
-            parts.append(f"{WRONG} {format_count(self._found)} finding" + ("s" if self._found != 1 else ""))
+            parts.append(
+                f"{FINDING_MARK} {format_count(self._finding_count)} finding"
+                + ("s" if self._finding_count != 1 else "")
+            )
         if block is not None and (finding := view.findings.get(block.hash)) is not None:
             parts.append(f"{finding.kind}: {finding.message}")
         elif block is not None and block.hash in view.proven:
-            parts.append(f"{PROVEN} signed by the dataset's owner")
+            parts.append(f"{PROOF_MARK} signed by the dataset's owner")
         elif block is not None and block.time:
             parts.append(f"{block.time[:19].replace('T', ' ')}")
         text, room = " · ".join(parts), max(self.size.width - 4, 0)
@@ -339,7 +346,7 @@ class BlocksPane(Pane):
 
     def on_resize(self) -> None:
         """There is room for more or less in the lower border."""
-        self.tell_place()
+        self.show_position()
 
     def selection(self) -> tuple[str, str] | None:
         """The block's hash."""
