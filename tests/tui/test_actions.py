@@ -1,18 +1,34 @@
-"""The table of actions: every one has a method and a key, and help and palette come from it."""
+"""The table of actions, the list of keys, and the palette."""
 
 from __future__ import annotations
 
-import pytest
+import time
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
+from unittest.mock import Mock
 
+import pytest
+from textual.widgets import Input
+
+from odf_engine.coordinator.protocol import Job, JobState
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, PANES, Situation
-from odf_tui.actions.table import ACTIONS
+from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
 from odf_tui.actions.user_keys import PORTABLE_KEYS
-from odf_tui.features.palette import KeysDialog
+from odf_tui.features.palette import KeysDialog, Palette, PaletteController, ThemePicker, named_block
+from odf_tui.panes.data.view import DataPane
+from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.registry import FEATURES
+from odf_tui.state.model import Target
 from odf_tui.widgets.choice_list import Choices
 from tests.tui.conftest import driven
+from tests.tui.context import Fakes, InlineReader
 from tests.tui.fake import FakeSource, dataset
+from tests.tui.fake_blocks import fake_line
+from tests.tui.waiting import until
+from tests.tui.widget_app import shown
 
 
 def test_every_action_has_a_scope_a_key_and_a_title() -> None:
@@ -51,30 +67,70 @@ def test_validity_follows_the_situation() -> None:
     assert "open_block" not in selected
 
 
-@pytest.mark.app
-async def test_hints_and_help_list_what_is_valid_and_help_runs_it(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        assert "p pull" in drive.hint()
-        assert "details" in drive.hint()
-        await drive.press("4")
-        assert "o dataset" in drive.hint()
-        await drive.press("2")
-        assert "⏎ block" in drive.hint()
-        await drive.press("question_mark")
-        assert isinstance(drive.app.screen, KeysDialog)
-        choices = drive.app.screen.query_one(Choices)
+def test_hints_of_a_pane_name_its_actions() -> None:
+    row = dataset("a")
+    job = Job("1", "pull", "a", row.id, JobState.failed, "2024-03-11T09:00:00Z")
+    situations = {
+        "p pull": Situation(dataset=row),
+        "⏎ details": Situation(dataset=row),
+        "o dataset": Situation("jobs", dataset=row, job=job),
+        "⏎ block": Situation("blocks", dataset=row, block=fake_line(2)),
+    }
+    for hint, situation in situations.items():
+        shown_hints = [f"{each.key} {each.word}" for each in DEFAULT_KEYMAP.hints(situation)]
+        assert hint in shown_hints, hint
+
+
+def keys_dialog(situation: Situation) -> KeysDialog:
+    """The list of keys in a situation."""
+    dialog = KeysDialog(DEFAULT_KEYMAP, situation, "blocks", ["pane_2: alt+2 cannot be used"])
+    dialog.AUTO_FOCUS = ""  # as in the workstation: keys are those of actions until the search is opened
+    return dialog
+
+
+async def test_the_key_list_shows_valid_actions_and_runs_them() -> None:
+    situation = Situation("blocks", dataset=dataset("a"), block=fake_line(2), datasets=8, pullable=4)
+    async with shown(keys_dialog(situation)) as (app, pilot):
+        choices = app.screen.query_one(Choices)
         listed = {choice.id for choice in choices.choices if not choice.heading}
-        valid = {action.id for action in table.valid(drive.situation())}
-        assert listed == valid - {"help"}
+        assert listed == {action.id for action in table.valid(situation)} - {"help"}
         assert "open_block" in listed
-        assert "open_row" not in listed
-        assert "restart" not in listed
-        await drive.press("z")  # the key of an action runs it
-        assert drive.app.screen is drive.bench
-        assert drive.bench.has_class("-zoomed")
-        await drive.press("question_mark", "slash", "=pull the dataset", "enter")
-        assert drive.app.screen is drive.bench
-        assert source.link.submitted
+        assert not listed & {"open_row", "restart"}
+        choices.move("last")
+        await pilot.pause()
+        assert "move about: h j k l" in app.text()
+        assert "! pane_2: alt+2 cannot be used" in app.text()
+        await pilot.press("z")  # the key of an action runs it
+        await until(pilot, lambda: app.result == "zoom")
+
+
+async def test_the_key_list_is_searched_and_shows_why_an_action_is_refused() -> None:
+    async with shown(keys_dialog(Situation(dataset=dataset("a")))) as (app, pilot):
+        choices = app.screen.query_one(Choices)
+        assert "untrust" not in {choice.id for choice in choices.choices}
+        await pilot.press("tab")
+        refused = next(choice for choice in choices.choices if choice.id == "untrust")
+        assert refused.disabled
+        assert "is your own" in refused.remark
+        await pilot.press("tab")
+        assert "untrust" not in {choice.id for choice in choices.choices}
+        line = app.screen.query_one(Input)
+        await pilot.press("slash")
+        await until(pilot, lambda: app.focused is line)
+        await pilot.press(*"zoom")
+        await until(pilot, lambda: [each.id for each in choices.choices if each.id] == ["zoom"])
+        await pilot.press("escape")
+        await until(pilot, lambda: len(choices.choices) > 20)  # the search is closed, the list is not
+        assert app.screen_stack[1:]
+        await pilot.press("slash")
+        await until(pilot, lambda: app.focused is line)
+        await pilot.press(*"pull the d", "enter")  # enter comes after the letters
+        await until(pilot, lambda: app.result == "pull")
+    async with shown(keys_dialog(Situation())) as (app, pilot):
+        await pilot.press("q")  # closes the list only
+        await until(pilot, lambda: not app.screen_stack[1:])
+        assert app.result is None
+        assert app.is_running
 
 
 @pytest.mark.app
@@ -82,11 +138,12 @@ async def test_every_listed_key_does_something_from_every_pane(source: FakeSourc
     """No key raises, whatever has the focus; each of them either acts or says why not."""
     panes = {action.id for action in ACTIONS if action.scope != ANYWHERE or not action.listed}
     panes |= {"filter", "copy", "zoom", "cancel", "up", "help"}  # what they do depends on the pane
-    async with driven(source) as drive:
+    async with driven(source, (80, 24)) as drive:
         for pane in PANES:
-            wanted = [each for each in ACTIONS if pane == PANES[0] or each.id in panes]
-            for action in wanted:
+            for action in ACTIONS:
                 if action.scope not in (pane, ANYWHERE) or action.id == "quit":
+                    continue
+                if pane != PANES[0] and action.id not in panes:
                     continue
                 drive.bench.state.focus_pane(pane)
                 drive.bench.action_press(action.keys[0])
@@ -98,23 +155,153 @@ async def test_every_listed_key_does_something_from_every_pane(source: FakeSourc
         await drive.settle()
 
 
-@pytest.mark.app
-async def test_the_palette_finds_actions_datasets_and_themes(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("colon", "=tides")
-        await drive.press("enter")
-        assert drive.graph.row is not None
-        assert drive.graph.row.name == "harbour.tides"
-        await drive.press("3", "colon", "=pull the dataset", "enter")
-        assert [request.dataset for request in source.link.submitted] == ["did:odf:harbour.tides"]
-        await drive.press("colon", "=paper", "enter")
-        assert drive.app.theme == "paper"
-        assert drive.bench.state.layout.theme == "paper"
-        await drive.press("colon", "=zzzzzz")
-        assert "nothing fits" in drive.text()
-        await drive.press("enter", "escape")
-        assert drive.app.screen is drive.bench
-        # A dataset that the filter hid is shown again.
-        await drive.press("1", "slash", "=clin", "enter", "colon", "=tides", "enter")
-        assert drive.graph.row.name == "harbour.tides"
-        assert drive.datasets_pane.filter == ""
+# --- The palette, without a screen ---
+
+
+def palette_of(fakes: Fakes, answer: str | None = None) -> Palette:
+    """Open the palette, and close it with a choice."""
+    fakes.host.answers.append(answer)
+    PaletteController(fakes.context).find()
+    return cast("Palette", fakes.host.dialogs[-1])
+
+
+@pytest.fixture
+def fakes(source: FakeSource) -> Fakes:
+    """A context with the widgets that the palette goes to."""
+    columns = SimpleNamespace(names=["station", "pm25"])
+    view = SimpleNamespace(opened=SimpleNamespace(columns=columns), cursor=7, go_to=Mock())
+    widgets: dict[type, object] = {
+        DataPane: SimpleNamespace(view=view),
+        JobsPane: SimpleNamespace(view=SimpleNamespace(select=Mock())),
+    }
+    return Fakes(source, "port-haven.air-readings", widgets=widgets)
+
+
+def first_found(fakes: Fakes, text: str) -> str:
+    """Return the id of what the palette finds first."""
+    found = palette_of(fakes).find_choices(text)
+    return found[0].id if found else ""
+
+
+def test_the_palette_finds_actions_datasets_columns_jobs_and_themes(fakes: Fakes) -> None:
+    fakes.host.now = Situation(dataset=fakes.state.row)
+    for text, choice in (
+        ("pull the dataset", "pull"),
+        ("tides", "dataset did:odf:harbour.tides"),
+        ("pm25", "column 1"),
+        ("job 3", "job 3"),
+        ("paper", "theme paper"),
+        ("zzzzzz", ""),
+    ):
+        assert first_found(fakes, text) == choice
+
+
+def test_a_choice_of_the_palette_is_opened(fakes: Fakes) -> None:
+    palette_of(fakes, "pull")
+    assert fakes.host.performed == ["pull"]
+    palette_of(fakes, "dataset did:odf:harbour.tides")
+    assert fakes.state.row is not None and fakes.state.row.name == "harbour.tides"
+    palette_of(fakes, "column 1")
+    assert fakes.state.pane == "data"
+    fakes.host.widget(DataPane).view.go_to.assert_called_once_with(7, 1)
+    palette_of(fakes, "job 3")
+    assert fakes.state.pane == "jobs"
+    fakes.host.widget(JobsPane).view.select.assert_called_once_with("3")
+    palette_of(fakes, "theme paper")
+    assert fakes.host.station.current_theme_name == fakes.state.layout.theme == "paper"
+    palette_of(fakes, "block did:odf:port-haven.stations 2")
+    assert fakes.navigator.target == Target("did:odf:port-haven.stations", "blocks", 2)
+    assert fakes.state.pane == "blocks"
+    palette_of(fakes, None)
+    assert fakes.host.performed == ["pull"]
+
+
+def test_the_palette_finds_blocks_by_number(fakes: Fakes) -> None:
+    selected = "did:odf:port-haven.air-readings"
+    assert first_found(fakes, "3") == f"block {selected} 3"
+    assert first_found(fakes, "tides#2") == "block did:odf:harbour.tides 2"
+    assert first_found(fakes, "tides#99") == ""
+
+
+async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fakes.source, "find_block", lambda dataset, text: {"f1620ab": 5}[text])
+    reads: list[Callable[[], object]] = []
+    context = fakes.context
+    monkeypatch.setattr(
+        context.reader, "read", lambda *args: reads.append(partial(InlineReader().read, *args))
+    )
+    fakes.host.answers.append(None)
+    PaletteController(context).find()
+    palette = fakes.host.dialogs[-1]
+    async with shown(palette) as (app, pilot):
+        line, choices = palette.query_one(Input), palette.query_one(Choices)
+        line.value = "f1620ab"
+        await until(pilot, lambda: "nothing fits" in app.text())  # it is being read
+        reads.pop()()
+        assert [each.id for each in choices.choices] == ["block did:odf:port-haven.air-readings 5"]
+        line.value = "f1620ab#"
+        await until(pilot, lambda: not choices.choices)
+        line.value = "f1620cd"
+        await until(pilot, lambda: reads)
+        reads.pop()()
+        assert choices.choices == []
+
+
+def test_recent_choices_come_first(fakes: Fakes) -> None:
+    tides = "did:odf:harbour.tides"
+    for choice in (f"block {tides} 1", f"dataset {tides}", "zoom"):
+        palette_of(fakes, choice)
+    choices = palette_of(fakes)._choices
+    assert [each.id for each in choices[:5]] == ["", "zoom", f"dataset {tides}", f"block {tides} 1", ""]
+    assert sum(each.id == "zoom" for each in choices) == 1
+
+
+def test_a_thousand_datasets_are_found_quickly(fakes: Fakes) -> None:
+    fakes.state.set_datasets(
+        [dataset(f"region-{n % 37}.station-{n:04d}.readings", records=10) for n in range(1000)]
+    )
+    palette, spent = palette_of(fakes), []
+    for text in ("s", "st", "sta 9", "station-0999", "rgn37"):
+        began = time.process_time()
+        found = palette.find_choices(text)
+        spent.append(time.process_time() - began)
+        assert found
+    assert sorted(spent)[2] < 0.02
+
+
+def test_texts_that_name_a_block() -> None:
+    rows = [dataset("boats", records=10), dataset("long.boats", records=10), dataset("empty", blocks=0)]
+    named = named_block("boats#12", rows, None)
+    assert named is not None
+    assert [row.name for row in named.rows] == ["boats", "long.boats"]
+    assert (named.number, named.hash) == (12, "")
+    named = named_block("f16204", rows, rows[1])
+    assert named is not None
+    assert (named.rows, named.number, named.hash) == ([rows[1]], None, "f16204")
+    for text in ("boats", "12", "#", "abc", "empty#1"):
+        assert named_block(text, rows, None) is None
+
+
+def test_themes_are_previewed_and_the_previous_one_comes_back(fakes: Fakes) -> None:
+    station = fakes.host.station
+    station.theme_names = ["tide", "ember", "paper"]
+    controller = PaletteController(fakes.context)
+    for before, choice, after in (
+        ("tide", None, "tide"),
+        ("tide", "theme ember", "ember"),
+        ("ember", None, "ember"),
+    ):
+        seen: list[object] = []
+
+        def answer(picker: ThemePicker, choice: str | None = choice, seen: list[object] = seen) -> str | None:
+            seen.append(picker.cursor)
+            for name in ("ember", "paper"):
+                picker._preview(name)
+                seen.append(station.current_theme_name)
+            return choice
+
+        fakes.host.answers.append(answer)
+        controller.choose_theme()
+        assert seen == [station.theme_names.index(before), "ember", "paper"]
+        assert station.current_theme_name == after
+    assert fakes.state.layout.theme == "ember"

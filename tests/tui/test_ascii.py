@@ -16,11 +16,8 @@ from textual.color import Color
 
 import odf_tui
 from odf_engine.coordinator.protocol import JobState
-from odf_engine.settings import UiConfig
 from odf_tui.state.model import Health
 from odf_tui.theming import ascii_fallback, terminal
-from tests.tui.conftest import driven
-from tests.tui.fake import FakeSource
 
 BLACK = Color(0, 0, 0)
 
@@ -141,14 +138,3 @@ def test_what_python_makes_of_the_locale_does_not_mislead(locale: dict[str, str]
         check=True,
     )
     assert done.stdout.strip() == characters
-
-
-@pytest.mark.app
-async def test_nothing_else_reaches_the_terminal(source: FakeSource) -> None:
-    source.ui = UiConfig(ascii="always")
-    async with driven(source, (100, 30)) as drive:
-        assert drive.text().isascii()
-        for keys in (["2"], ["3", "j", "enter"], ["escape", "4", "enter"], ["escape", "question_mark"]):
-            await drive.press(*keys)
-            assert drive.text().isascii()
-        assert "enter" in drive.text()

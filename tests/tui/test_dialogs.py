@@ -1,53 +1,123 @@
-"""Adding manifests, and finding with few letters."""
+"""Dialogs: adding manifests, lists of keys, fuzzy search."""
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import pytest
+from textual.screen import ModalScreen
+from textual.widgets import Input
 
+import odf_tui
+from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.manifest_dialogs import AddManifestDialog, find_manifest_files
+from odf_tui.panes.datasets.view import GraphView
 from odf_tui.text.highlight import yaml_spans
 from odf_tui.widgets.choice_list import fuzzy_rank, fuzzy_score
-from tests.tui.conftest import driven
+from odf_tui.widgets.dialogs import TextDialog
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
+from tests.tui.waiting import until
+from tests.tui.widget_app import shown
 
 
-@pytest.mark.app
 async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
     folder = source.folder / "manifests"
     (folder / "bad.yaml").write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")
     (folder / "boats.yaml").write_text("kind: DatasetSnapshot\n")
     (source.folder / "notes.txt").write_text("no manifest\n")
-    async with driven(source) as drive:
-        await drive.press("A")
-        assert "manifests/boats.yaml" in drive.text()
-        assert "notes.txt" not in drive.text()
-        # What is wrong in it is shown where it is.
-        await drive.press("=manifests/bad.yaml", "enter")
-        text = drive.text()
-        assert "unknown field 'mrge'" in text
+    gateway: Any = source
+    async with shown(AddManifestDialog(gateway)) as (app, pilot):
+        line = app.screen.query_one(Input)
+        await until(pilot, lambda: "manifests/boats.yaml" in app.text())
+        assert "notes.txt" not in app.text()
+        # An error is shown at its position in the file.
+        line.value = "manifests/bad.yaml"
+        await pilot.press("enter")
+        await until(pilot, lambda: "unknown field 'mrge'" in app.text())
+        text = app.text()
         assert "bad.yaml:3:5" in text
         assert "did you mean 'merge'?" in text
         lines = text.splitlines()
         at = next(index for index, line in enumerate(lines) if "mrge: Append" in line)
         assert lines[at + 1].index("^") == lines[at].index("mrge")
-        await drive.press("backspace")
-        assert "unknown field" not in drive.text()
-        await drive.press("=nowhere.yaml", "enter")
-        assert "there is no such file" in drive.text()
-        await drive.press("escape")
-        assert drive.app.screen is drive.bench
-        # Some letters are enough; tab takes the file from the list.
-        await drive.press("A", "=boa", "tab")
-        assert "manifests/boats.yaml" in drive.text()
-        await drive.press("enter")
-        assert not isinstance(drive.app.screen, AddManifestDialog)
-        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
-        assert "added boats: p pulls" in drive.hint()
-        source.rows_.pop()
-        await drive.press("a", "m", *"boat", "enter")
-        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
+        await pilot.press("backspace")
+        await until(pilot, lambda: "unknown field" not in app.text())
+        line.value = "nowhere.yaml"
+        await pilot.press("enter")
+        await until(pilot, lambda: "there is no such file" in app.text())
+        # Some letters are enough; tab completes the path.
+        line.value = "boa"
+        await until(pilot, lambda: "manifests/boats.yaml" in app.text())
+        await pilot.press("tab")
+        assert line.value == "manifests/boats.yaml"
+        await pilot.press("enter")
+        await until(pilot, lambda: app.result == {"did:odf:boats": "boats"})
+    async with shown(AddManifestDialog(gateway)) as (app, pilot):
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, AddManifestDialog))
+        assert app.result is None
+
+
+def test_an_added_dataset_is_selected(source: FakeSource) -> None:
+    graph = SimpleNamespace(selected=None)
+    for choose in (False, True):
+        answers: list[object] = [{"did:odf:boats": "boats"}, None]
+        fakes = Fakes(
+            source, widgets={GraphView: graph}, answers=["manifest", *answers] if choose else answers
+        )
+        outdated: list[None] = []
+        fakes.state.datasets_outdated.connect(outdated.append)
+        controller = DefinitionsController(fakes.context)
+        add = controller.add_dataset if choose else controller.add_from_manifest
+        graph.selected = None
+        add()
+        assert isinstance(fakes.host.dialogs[-1], AddManifestDialog)
+        assert graph.selected == "did:odf:boats"
+        assert fakes.host.last_notice == "added boats: p pulls"
+        assert len(outdated) == 1
+    controller.add_from_manifest()  # closed without a result
+    assert len(outdated) == 1
+
+
+async def test_a_dialog_lists_and_runs_its_keys() -> None:
+    copied: list[str] = []
+    async with shown(TextDialog("a text", [[("one", "")]], copied.append)) as (app, pilot):
+        dialog = app.screen
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "copy the whole text" in app.text())
+        await pilot.press("y")
+        await until(pilot, lambda: copied == ["one"])
+        assert app.screen is dialog
+        await pilot.press("q")
+        await until(pilot, lambda: app.screen is not dialog)
+
+
+def dialogs() -> list[type[ModalScreen[object]]]:
+    """Return every class of a dialog."""
+    for module in pkgutil.walk_packages(odf_tui.__path__, "odf_tui."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    found: list[type[ModalScreen[object]]] = []
+    todo: list[type[ModalScreen[object]]] = [ModalScreen]
+    while todo:
+        for each in todo.pop().__subclasses__():
+            todo.append(each)
+            if each.__module__.startswith("odf_tui") and each.__name__ != "Dialog":
+                found.append(each)
+    return found
+
+
+def test_every_dialog_names_its_keys() -> None:
+    assert TextDialog in dialogs()
+    for dialog in dialogs():
+        classes = [each for each in dialog.__mro__ if each.__module__.startswith("odf_tui")]
+        words = ("border_subtitle", '"key")', "set_subtitle")
+        assert any(word in inspect.getsource(each) for each in classes for word in words), dialog
 
 
 def test_manifest_files_leave_out_what_is_hidden_and_deep(tmp_path: Path) -> None:

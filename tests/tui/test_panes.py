@@ -1,4 +1,4 @@
-"""The workbench, driven by keys: panes, navigation, filters, details, and the worker's news."""
+"""The four panes, driven by keys; jobs and the worker."""
 
 from __future__ import annotations
 
@@ -7,40 +7,48 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobProgress, JobState, Pull, Verify
 from odf_engine.errors import OdfError
+from odf_tui.app import Workstation
+from odf_tui.features.dataset_actions import DatasetActionsController
 from odf_tui.panes.blocks.view import PAGE
 from odf_tui.state.model import Health, in_dependency_order
-from tests.tui.conftest import driven
+from tests.tui.conftest import Driven, driven
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset, progress
 
-pytestmark = pytest.mark.app
+
+async def show_datasets(drive: Driven, *rows: object) -> None:
+    """Replace the datasets of the workspace, and read them again."""
+    drive.source.rows_ = list(rows)  # type: ignore[arg-type]
+    await drive.press("1", "r")
+    await drive.until(lambda: drive.rows == drive.source.rows_)
+    await drive.settle()
 
 
-async def test_the_selection_in_the_graph_moves_the_other_panes(source: FakeSource) -> None:
+@pytest.mark.app
+async def test_panes_follow_the_keys(source: FakeSource) -> None:
     async with driven(source) as drive:
-        bench = drive
-        assert bench.graph.row is not None
-        assert bench.graph.row.name == "port-haven.air-readings"
+        graph, blocks, data, jobs = drive.graph, drive.blocks_pane, drive.data_pane, drive.jobs_pane
+        # The selection in the graph moves the other panes.
+        assert graph.row is not None
+        assert graph.row.name == "port-haven.air-readings"
         await drive.press("j")
-        assert bench.graph.row.name == "port-haven.stations"
-        assert bench.blocks_pane.view.dataset == "did:odf:port-haven.stations"
-        assert bench.data_pane.view.count() == 31
-        assert "port-haven.stations" in str(bench.blocks_pane.border_title)
+        assert graph.row.name == "port-haven.stations"
+        assert blocks.view.dataset == "did:odf:port-haven.stations"
+        assert data.view.count() == 31
+        assert "port-haven.stations" in str(blocks.border_title)
         await drive.press("l")
-        assert bench.graph.row.name == "air-by-day"
+        assert graph.row.name == "air-by-day"
         await drive.press("l")
-        assert bench.graph.row.name == "smoke-and-breath"
-        assert bench.data_pane.view.count() == 0
+        assert graph.row.name == "smoke-and-breath"
+        assert data.view.count() == 0
         assert "p makes them of other datasets" in drive.text()
         await drive.press("h", "h")
-        assert bench.graph.row.name == "port-haven.clinic-visits"
+        assert graph.row.name == "port-haven.clinic-visits"
         await drive.press("G")
-        assert bench.graph.row.name == "harbour.tides"
+        assert graph.row.name == "harbour.tides"
         await drive.press("g")
-        assert bench.graph.row.name == "port-haven.air-readings"
-
-
-async def test_numbers_and_tab_go_to_panes(source: FakeSource) -> None:
-    async with driven(source) as drive:
+        assert graph.row.name == "port-haven.air-readings"
+        # Numbers and tab focus panes; escape goes back to the first.
         for key, name in zip("2341", ["blocks", "data", "jobs", "datasets"], strict=True):
             await drive.press(key)
             assert drive.pane == name
@@ -52,14 +60,109 @@ async def test_numbers_and_tab_go_to_panes(source: FakeSource) -> None:
         assert drive.pane == "blocks"
         await drive.press("escape")
         assert drive.pane == "datasets"
+        # A block opens as YAML, and steps to its neighbours.
+        await drive.press("2", "j", "enter")
+        assert "sequenceNumber: 10" in drive.text()
+        await drive.press("left_square_bracket")
+        assert "sequenceNumber: 9" in drive.text()
+        await drive.press("right_square_bracket", "right_square_bracket")
+        assert "sequenceNumber: 11" in drive.text()
+        await drive.press("escape")
+        assert drive.app.screen is drive.bench
+        assert blocks.view.cursor == 0
+        # Filters of all panes.
+        await drive.press("1", "slash", "=clin", "enter")
+        assert [row.name for row in drive.datasets_pane.shown] == [
+            "port-haven.clinic-visits",
+            "port-haven.clinics",
+        ]
+        assert "/clin" in str(drive.datasets_pane.border_title)
+        await drive.press("escape")
+        assert len(drive.datasets_pane.shown) == 8
+        await drive.press("slash", "=th", "enter")  # the only match is a derivative dataset
+        assert [row.name for row in drive.datasets_pane.shown] == ["smoke-and-breath"]
+        await drive.press("escape")
+        assert graph.row is not None
+        await drive.press("g", "2", "slash", "=set", "enter")
+        events = [block.event for block in map(blocks.view._at, range(3)) if block is not None]
+        assert events == ["SetDataSchema", "SetInfo", "SetPollingSource"]
+        assert blocks.view.count() == 3
+        await drive.press("escape", "4", "slash", "=verify", "enter")
+        assert jobs.view.count() == 1
+        await drive.press("escape")
+        assert jobs.view.count() == 3
+        # Zoom; escape leaves the filter, then the zoom, then the pane.
+        await drive.press("3", "z")
+        assert data.size.width > 100
+        assert not drive.datasets_pane.size
+        await drive.press("2")
+        assert blocks.size.width > 100
+        await drive.press("slash", "=add", "enter", "escape")
+        assert not blocks.filter
+        assert drive.bench.has_class("-zoomed")
+        await drive.press("escape")
+        assert not drive.bench.has_class("-zoomed")
+        assert drive.pane == "blocks"
+        await drive.press("escape")
+        assert drive.pane == "datasets"
+        await drive.press("escape")
+        assert "this is the top" in drive.hint()
+        # A failed job shows what failed, where, and what to do.
+        await drive.press("4")
+        text = drive.text()
+        assert "column 'age' has the value 'forty'" in text
+        assert "sources/clinics.csv:212" in text
+        assert "correct the file, or declare the" in text
+        await drive.press("enter")
+        assert "correct the file, or declare the column STRING" in drive.text()
+        await drive.press("escape", "o")
+        assert graph.row.name == "port-haven.clinics"
+        assert "the last pull did not succeed" in drive.text()
 
 
-async def test_blocks_are_read_by_the_page_as_they_come_into_view(source: FakeSource) -> None:
-    source.rows_ = [dataset("big", records=1_000_000)]
-    async with driven(source) as drive:
-        total = source.rows_[0].blocks
+@pytest.mark.app
+async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
+    source.rows_, known, journal = [], source.known, source.journal
+    source.known, source.journal = [], []
+    source.connecting = [OdfError("the worker ended right after its start", hint="its log is worker.log")] * 2
+    app = Workstation(source)
+    async with app.run_test(size=(160, 50)) as pilot:
+        drive = Driven(app, pilot, source)
+        # A worker that does not start: each submission tries again.
+        await drive.until(lambda: drive.worker_state == "gone")
+        await drive.settle()
+        assert "the worker ended right after its start" in drive.hint()
+        # An empty workspace names the first steps, and no key fails.
+        text = drive.text()
+        assert "There are no datasets yet" in text
+        assert "look at a demo first" in text
+        assert "No jobs yet" in text
+        await drive.press("p")
+        assert "no dataset is selected" in drive.hint()
+        await drive.press(
+            "2", "G", "enter", "3", "j", "y", "enter", "4", "enter", "z", "slash", "x", "escape", "escape"
+        )
+        # Damaged and missing datasets.
+        await show_datasets(
+            drive,
+            dataset("broken", problem="block f1620: the field event is missing", blocks=0),
+            dataset("far-away", missing=True),
+            dataset("made", "far-away"),
+        )
+        await drive.press("g")
+        assert drive.graph.row is not None
+        assert drive.graph.row.missing
+        assert "not in the workspace" in drive.text()
+        await drive.press("v")
+        assert "is not in this workspace" in drive.hint()
+        await drive.press("G")
+        assert "the field event is missing" in drive.text()
+        assert drive.healths["did:odf:broken"] is Health.damaged
+        # Blocks are read by the page as they come into view.
+        source.asked.clear()
+        await show_datasets(drive, dataset("big", records=1_000_000))
         view = drive.blocks_pane.view
-        assert view.count() == total == 1004
+        assert view.count() == source.rows_[0].blocks == 1004
         asked = len(source.asked)
         assert asked <= 2
         await drive.press("2", "G")
@@ -69,95 +172,26 @@ async def test_blocks_are_read_by_the_page_as_they_come_into_view(source: FakeSo
         await drive.press("g", "pagedown")
         await drive.until(lambda: view.block is not None)
         assert view.cursor == view.room.height - 1
-
-
-async def test_new_blocks_leave_the_cursor_on_its_block(source: FakeSource) -> None:
-    source.rows_ = [dataset("growing", records=9000)]
-    async with driven(source) as drive:
-        await drive.press("2", "j", "j")
-        view = drive.blocks_pane.view
+        # New blocks leave the cursor on its block.
+        await show_datasets(drive, dataset("growing", records=9000))
+        await drive.press("2", "g", "j", "j")
         assert view.block is not None
         before = view.block.sequence_number
-        source.rows_ = [dataset("growing", records=11000)]
-        await drive.press("r")
+        await show_datasets(drive, dataset("growing", records=11000))
         assert view.total == source.rows_[0].blocks
-        assert view.block is not None
         assert view.block.sequence_number == before
-
-
-async def test_a_block_opens_as_yaml_and_steps_to_its_neighbours(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("2", "j", "enter")
-        assert "sequenceNumber: 10" in drive.text()
-        await drive.press("left_square_bracket")
-        assert "sequenceNumber: 9" in drive.text()
-        await drive.press("right_square_bracket", "right_square_bracket")
-        assert "sequenceNumber: 11" in drive.text()
-        await drive.press("escape")
-        assert drive.app.screen is drive.bench
-        assert drive.blocks_pane.view.cursor == 0
-
-
-async def test_filters_of_all_panes(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
-        bench = drive
-        await drive.press("slash", "=clin", "enter")
-        assert [row.name for row in bench.datasets_pane.shown] == [
-            "port-haven.clinic-visits",
-            "port-haven.clinics",
-        ]
-        assert "/clin" in str(bench.datasets_pane.border_title)
-        await drive.press("escape")
-        assert len(bench.datasets_pane.shown) == 8
-        await drive.press("g", "2", "slash", "=set", "enter")
-        assert [bench.blocks_pane.view._at(index).event for index in range(3)] == [  # type: ignore[union-attr]
-            "SetDataSchema",
-            "SetInfo",
-            "SetPollingSource",
-        ]
-        assert bench.blocks_pane.view.count() == 3
-        await drive.press("escape", "4", "slash", "=verify", "enter")
-        assert bench.jobs_pane.view.count() == 1
-        await drive.press("escape")
-        assert bench.jobs_pane.view.count() == 3
-
-
-async def test_a_filtered_graph_keeps_who_feeds_whom(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("slash", "=a", "enter")
-        await drive.press("escape", "slash", "=th", "enter")
-        assert [row.name for row in drive.datasets_pane.shown] == ["smoke-and-breath"]
-        await drive.press("escape")
-        assert drive.graph.row is not None
-
-
-async def test_zoom_and_escape_go_one_level_up(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        bench = drive
-        await drive.press("3", "z")
-        assert bench.data_pane.size.width > 100
-        assert not bench.datasets_pane.size
-        await drive.press("2")
-        assert bench.blocks_pane.size.width > 100
-        await drive.press("slash", "=add", "enter")
-        await drive.press("escape")
-        assert not bench.blocks_pane.filter
-        assert drive.bench.has_class("-zoomed")
-        await drive.press("escape")
-        assert not drive.bench.has_class("-zoomed")
-        assert bench.pane == "blocks"
-        await drive.press("escape")
-        assert bench.pane == "datasets"
-        await drive.press("escape")
-        assert "this is the top" in drive.hint()
-
-
-async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
+        # A submission connects to the worker again: it fails, then it succeeds.
+        source.known, source.journal = known, journal
+        await show_datasets(drive, *FakeSource(source.folder).rows_)
+        await drive.press("g", "p")
+        await drive.until(lambda: not source.connecting)
+        await drive.until(lambda: "ended right after its start" in drive.hint())
         await drive.press("p")
+        await drive.until(lambda: source.links and source.link.submitted)
         assert source.link.submitted == [Pull(dataset="did:odf:port-haven.air-readings")]
         await drive.until(lambda: len(drive.book.jobs) == 4)
         assert drive.healths["did:odf:port-haven.air-readings"] is Health.queued
+        # Live progress, and the end of a pull.
         job = replace(source.known[-1], state=JobState.running, started="2024-03-11T09:00:01Z")
         source.link.tell(
             source.changed(job),
@@ -181,62 +215,19 @@ async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
         await drive.until(lambda: "pull port-haven.air-readings: +1 000 rows" in drive.hint())
         await drive.until(lambda: drive.data_pane.view.count() == 8200)
         assert drive.blocks_pane.view.total == source.rows_[0].blocks
-        await drive.press("v")
-        assert source.link.submitted[-1] == Verify(dataset="did:odf:port-haven.air-readings")
-
-
-async def test_pulling_all_takes_inputs_first_and_leaves_out_what_is_busy(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("p")
-        await drive.until(lambda: drive.book.active_jobs())
-        await drive.press("P")
-        await drive.until(lambda: len(source.link.submitted) == len(source.rows_))
-        pulls = {request.dataset: request for request in source.link.submitted}
-        assert sorted(pulls) == sorted(row.id for row in source.rows_)
-        order = list(pulls)
-        for row in source.rows_:
-            assert all(order.index(each) < order.index(row.id) for each in row.inputs)
-        assert set(pulls["did:odf:air-by-day"].after) == set(source.rows_[4].inputs)  # type: ignore[union-attr]
-        assert len(pulls["did:odf:smoke-and-breath"].after) == 5  # type: ignore[union-attr]
-    assert in_dependency_order([dataset("a", "b"), dataset("b", "a")], ["did:odf:a"]) == [
-        "did:odf:a",
-        "did:odf:b",
-    ]
-
-
-async def test_a_failed_job_says_what_where_and_what_to_do(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("4")
-        text = drive.text()
-        assert "column 'age' has the value 'forty'" in text
-        assert "sources/clinics.csv:212" in text
-        assert "correct the file, or declare the" in text
-        await drive.press("enter")
-        assert "correct the file, or declare the column STRING" in drive.text()
-        await drive.press("escape", "o")
-        assert drive.graph.row is not None
-        assert drive.graph.row.name == "port-haven.clinics"
-        assert "the last pull did not succeed" in drive.text()
-
-
-async def test_cancelling_asks_first(source: FakeSource) -> None:
-    async with driven(source) as drive:
+        # Cancelling asks first.
         await drive.press("x")
         assert "no job runs for this dataset" in drive.hint()
-        await drive.press("p")
+        await drive.press("v")
         await drive.until(lambda: drive.book.active_jobs())
+        assert source.link.submitted[-1] == Verify(dataset="did:odf:port-haven.air-readings")
         await drive.press("x")
-        assert "Cancel pull port-haven.air-readings?" in drive.text()
+        assert "Cancel verify port-haven.air-readings?" in drive.text()
         await drive.press("n")
         assert source.link.cancelled == []
         await drive.press("x", "y")
-        assert source.link.cancelled == ["4"]
-
-
-async def test_a_worker_that_dies_shows_as_interrupted_jobs_and_comes_back(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
-        await drive.press("p")
-        await drive.until(lambda: drive.book.active_jobs())
+        await drive.until(lambda: source.link.cancelled == ["5"])
+        # The worker dies: its jobs are interrupted, keys still work, R starts it again.
         job = source.known[-1]
         gone = Failure("the worker ended before this job did", hint="run it again")
         source.changed(replace(job, state=JobState.interrupted, error=gone))
@@ -244,83 +235,64 @@ async def test_a_worker_that_dies_shows_as_interrupted_jobs_and_comes_back(sourc
         await drive.until(lambda: "worker gone, R restarts it" in drive.status())
         await drive.until(lambda: drive.book.jobs[job.id].state is JobState.interrupted)
         assert "R starts it again" in drive.hint()
+        await drive.press("4", "g")
         assert "the worker ended before this job did" in drive.text()
-        assert drive.healths[job.dataset] is Health.failed
-        await drive.press("j", "k")  # nothing is frozen
-        await drive.press("R")
+        await drive.press("1", "j", "k", "R")
         await drive.until(lambda: len(source.links) == 2)
         await drive.until(lambda: "● ready" in drive.status())
-
-
-async def test_a_command_brings_a_lost_worker_back_by_itself(source: FakeSource) -> None:
-    async with driven(source) as drive:
+        # A submission starts a dead worker too.
         source.link.die()
         await drive.until(lambda: drive.worker_state == "gone")
         await drive.press("v")
-        await drive.until(lambda: len(source.links) == 2)
+        await drive.until(lambda: len(source.links) == 3 and source.link.submitted)
         assert source.link.submitted == [Verify(dataset="did:odf:port-haven.air-readings")]
-
-
-async def test_a_worker_that_does_not_start_is_told_of(source: FakeSource) -> None:
-    source.connecting = [OdfError("the worker ended right after its start", hint="its log is worker.log")] * 2
-    from odf_tui.app import Workstation
-    from tests.tui.conftest import Driven
-
-    app = Workstation(source)
-    async with app.run_test(size=(120, 36)) as pilot:
-        drive = Driven(app, pilot, source)
-        await drive.until(lambda: app.bench.state.worker == "gone")
-        await drive.settle()
-        assert "the worker ended right after its start" in drive.hint()
-        await drive.press("p")
-        await drive.until(lambda: not source.connecting)
-        await drive.until(lambda: "ended right after its start" in drive.hint())
-        await drive.press("p")
-        await drive.until(lambda: source.links and source.link.submitted)
-
-
-async def test_empty_workspaces_teach(source: FakeSource) -> None:
-    source.rows_, source.known, source.journal = [], [], []
-    async with driven(source) as drive:
-        text = drive.text()
-        assert "There are no datasets yet" in text
-        assert "look at a demo first" in text
-        assert "No jobs yet" in text
-        await drive.press("p")
-        assert "no dataset is selected" in drive.hint()
-        for key in ("2", "G", "enter", "3", "j", "y", "enter", "4", "enter", "z", "slash", "x", "escape"):
-            await drive.press(key)
-
-
-async def test_a_damaged_and_a_missing_dataset(source: FakeSource) -> None:
-    source.rows_ = [
-        dataset("broken", problem="block f1620: the field event is missing", blocks=0),
-        dataset("far-away", missing=True),
-        dataset("made", "far-away"),
-    ]
-    async with driven(source) as drive:
-        assert drive.graph.row is not None
-        assert "not in the workspace" in drive.text()
-        await drive.press("v")
-        assert "is not in this workspace" in drive.hint()
-        await drive.press("G")
-        assert "the field event is missing" in drive.text()
-        assert drive.healths["did:odf:broken"] is Health.damaged
-
-
-async def test_quitting_says_that_the_job_goes_on(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("p")
+        # Leaving names the jobs that continue.
         await drive.until(lambda: drive.book.active_jobs())
         await drive.pilot.press("q")
         await drive.pilot.pause()
-    assert "pull port-haven.air-readings goes on" in drive.app.farewell
+    assert "verify port-haven.air-readings goes on" in drive.app.farewell
 
 
-async def test_control_c_leaves_even_from_a_dialog(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("colon")
-        await drive.pilot.press("ctrl+c")
-        await drive.pilot.pause()
-        assert drive.app._exit
-    assert drive.app.farewell == ""
+# --- Without a screen ---
+
+
+def test_the_farewell_names_the_jobs_that_continue(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for jobs, farewell in (
+        ([], ""),
+        (["pull a"], "pull a goes on in the background."),
+        (["pull a", "verify b"], "pull a, verify b go on in the background."),
+    ):
+        app = Workstation(source)
+        monkeypatch.setattr(app, "exit", lambda: None)
+        app.leave(jobs)
+        assert app.farewell.partition("\n")[0] == farewell
+
+
+def test_pulling_all_takes_inputs_first_and_leaves_out_what_is_busy(source: FakeSource) -> None:
+    pulled = source.job(JobState.queued, "port-haven.air-readings")
+    source.changed(pulled)
+    fakes = Fakes(source)
+    DatasetActionsController(fakes.context).pull_all()
+    pulls = {request.dataset: request for request in fakes.jobs.requests if isinstance(request, Pull)}
+    assert sorted(pulls) == sorted(row.id for row in source.rows_ if row.id != pulled.dataset)
+    order = [pulled.dataset, *pulls]
+    for row in source.rows_:
+        assert all(order.index(each) < order.index(row.id) for each in row.inputs)
+    assert set(pulls["did:odf:air-by-day"].after or ()) == set(source.rows_[4].inputs)
+    assert len(pulls["did:odf:smoke-and-breath"].after or ()) == 5
+
+
+def test_the_order_of_a_cycle_is_stable() -> None:
+    rows = [dataset("a", "b"), dataset("b", "a")]
+    assert in_dependency_order(rows, ["did:odf:a"]) == ["did:odf:a", "did:odf:b"]
+
+
+def test_an_interrupted_pull_makes_its_dataset_failed(source: FakeSource) -> None:
+    fakes = Fakes(source)
+    job = source.job(JobState.running, "port-haven.stations", ended=None)
+    fakes.state.apply_events([source.changed(job)])
+    assert fakes.state.healths[job.dataset] is Health.running
+    fakes.state.apply_events([source.changed(replace(job, state=JobState.interrupted))])
+    assert fakes.state.healths[job.dataset] is Health.failed

@@ -1,37 +1,33 @@
-"""What holds the panes together: lists, mouse, status line, announcements."""
+"""The main screen: hints, mouse, lists, the status line, announcements."""
 
 from __future__ import annotations
 
-import inspect
 import os
-import pkgutil
-import time
-from importlib import import_module
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 from textual import events
 from textual.color import Color
-from textual.screen import ModalScreen
 
-import odf_tui
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
 from odf_engine.settings import UiConfig
 from odf_tui.actions import user_keys
-from odf_tui.actions.model import Situation
+from odf_tui.actions.model import PANES, Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
-from odf_tui.features.palette import named_block
+from odf_tui.panes.jobs.controller import JobsController
+from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.state.app_state import WorkerConnectionState
 from odf_tui.theming.terminal import notification_sequence
 from odf_tui.widgets.choice_list import Choices
-from odf_tui.widgets.dialogs import TextDialog
-from odf_tui.widgets.status_bar import running_words, worker_words
+from odf_tui.widgets.status_bar import KeyHints, StatusLine, format_running_jobs, format_worker
 from tests.tui.conftest import Driven, driven
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset
+from tests.tui.fake_blocks import fake_line
 from tests.tui.test_pictures import GOLDEN
-
-pytestmark = pytest.mark.app
+from tests.tui.widget_app import shown
 
 
 @pytest.fixture(autouse=True)
@@ -39,117 +35,49 @@ def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_keys, "user_keys_path", lambda: tmp_path / "own" / "keys.yaml")
 
 
-# --- Lists ---
+def compare(drive: Driven, name: str) -> None:
+    """Compare the dialog, and the two lines below, with their golden text."""
+    box = drive.app.screen.query_one(".dialog").region
+    lines = drive.text().splitlines()
+    shown_lines = [line[box.x : box.right] for line in lines[box.y : box.bottom]]
+    text = "\n".join([*shown_lines, "", drive.status(), drive.hint(), ""])
+    path = GOLDEN / f"shell-{name}.txt"
+    if os.environ.get("ODF_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
-async def test_help_says_why_something_makes_no_sense_now(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("question_mark")
-        assert "take back that the dataset is trusted" not in drive.text()
-        assert "move about: h j k l" in drive.text() or drive.app.screen.query_one(Choices).count() > 20
-        await drive.press("tab", "slash", "=take back that", "enter")
-        assert drive.app.screen is drive.bench
-        assert "is your own" in drive.hint()
-        await drive.press("question_mark", "slash", "=zoom")
-        assert [each.id for each in drive.app.screen.query_one(Choices).choices if not each.heading] == [
-            "zoom"
-        ]
+SIZES = ((80, 24), (160, 50))
+
+
+async def compare_sizes(drive: Driven, name: str, *keys: str) -> None:
+    """Compare a dialog that keys open with its golden texts of both sizes, and close it."""
+    for width, height in SIZES:
+        await drive.pilot.resize_terminal(width, height)
+        await drive.until(lambda height=height: len(drive.text().splitlines()) == height)
+        await drive.press(*keys)
+        compare(drive, f"{width}x{height}-{name}")
         await drive.press("escape")
-        assert drive.app.screen.query_one(Choices).count() > 10  # one level up: all of them again
-        await drive.press("q")  # closes the list, and leaves nothing
-        assert drive.app.screen is drive.bench
-        assert drive.app.is_running
 
 
-async def test_the_palette_finds_blocks_columns_and_jobs(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        bench = drive
-        await drive.press("colon", "=3", "enter")
-        assert bench.pane == "blocks"
-        assert bench.blocks_pane.view.block is not None
-        assert bench.blocks_pane.view.block.sequence_number == 3
-        await drive.press("colon", "=tides#2", "enter")
-        await drive.until(
-            lambda: bench.blocks_pane.view.block and bench.blocks_pane.view.block.sequence_number == 2
-        )
-        assert bench.graph.row is not None
-        assert bench.graph.row.name == "harbour.tides"
-        await drive.press("colon", "=pm25", "enter")
-        assert bench.pane == "data"
-        assert bench.data_pane.view.opened is not None
-        assert bench.data_pane.view.opened.columns.names[bench.data_pane.view.column] == "pm25"
-        await drive.press("colon", "=job 3", "enter")
-        assert bench.pane == "jobs"
-        assert bench.jobs_pane.view.job is not None
-        assert bench.jobs_pane.view.job.id == "3"
-
-
-async def test_the_palette_finds_a_block_by_its_hash(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source, "find_block", lambda dataset, text: {"f1620ab": 5}[text], raising=False)
-    async with driven(source) as drive:
-        await drive.press("colon", "=f1620ab", "enter")
-        assert drive.blocks_pane.view.block is not None
-        assert drive.blocks_pane.view.block.sequence_number == 5
-        await drive.press("colon", "=f1620cd")
-        assert "nothing fits" in drive.text()
-
-
-async def test_what_was_chosen_last_comes_first(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("colon", "=tides#1", "enter", "colon", "=tides", "enter", "colon", "=zoom", "enter")
-        await drive.press("colon")
-        choices = drive.app.screen.query_one(Choices).choices
-        tides = "did:odf:harbour.tides"
-        assert [choice.id for choice in choices[:5]] == [
-            "",
-            "zoom",
-            f"dataset {tides}",
-            f"block {tides} 1",
-            "",
-        ]
-        assert sum(choice.id == "zoom" for choice in choices) == 1
-        await drive.press("enter")
-        assert not drive.bench.has_class("-zoomed")  # it was, and is back
-
-
-async def test_a_thousand_datasets_are_found_quickly(source: FakeSource) -> None:
-    source.rows_ = [dataset(f"region-{n % 37}.station-{n:04d}.readings", records=10) for n in range(1000)]
-    async with driven(source) as drive:
-        await drive.press("colon")
-        palette = drive.app.screen
-        spent = []
-        for text in ("s", "st", "sta 9", "station-0999", "rgn37"):
-            began = time.process_time()
-            found = palette.fitting(text)  # type: ignore[attr-defined]
-            spent.append(time.process_time() - began)
-            assert found
-        assert sorted(spent)[2] < 0.02
-
-
-def test_texts_that_mean_a_block() -> None:
-    rows = [dataset("boats", records=10), dataset("long.boats", records=10), dataset("empty", blocks=0)]
-    named = named_block("boats#12", rows, None)
-    assert named is not None
-    assert [row.name for row in named.rows] == ["boats", "long.boats"]
-    assert (named.number, named.hash) == (12, "")
-    named = named_block("f16204", rows, rows[1])
-    assert named is not None
-    assert (named.rows, named.number, named.hash) == ([rows[1]], None, "f16204")
-    for text in ("boats", "12", "#", "abc", "empty#1"):
-        assert named_block(text, rows, None) is None
-
-
-async def test_themes_are_shown_while_the_cursor_is_on_them(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.app
+async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures: the palette, the themes and the list of keys, with the status line and the hints."""
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
-    async with driven(source) as drive:
+    async with driven(source, SIZES[0]) as drive:
+        await compare_sizes(drive, "palette", "colon", "=tid")
+        running = source.job(JobState.running, "harbour.tides", started=None, ended=None)
+        source.link.tell(
+            source.changed(running), JobProgress(running.id, Progress("read", rows=4200, total_rows=9000))
+        )
+        await drive.until(lambda: drive.book.active_jobs() and "46 %" in drive.status())
+        await compare_sizes(drive, "themes", "T", "j")
+        await compare_sizes(drive, "keys", "4", "question_mark", "tab")
+        await drive.press("1", "T", "j")
+        # The theme under the cursor is shown, in the borders too; escape brings the previous one back.
         names = drive.app.theme_names
-        await drive.press("T", "j", "j")
-        assert drive.app.theme == names[2]
+        assert drive.app.theme == names[1]
         assert drive.bench.state.layout.theme == ""
         primary, border = Color.parse(drive.app.current_theme.primary), drive.front.styles.border.top[1]
         assert all(abs(one - other) <= 1 for one, other in zip(primary.rgb, border.rgb, strict=True))
@@ -163,64 +91,59 @@ async def test_themes_are_shown_while_the_cursor_is_on_them(
         assert drive.app.theme != names[1]
         await drive.press("escape")
         assert drive.app.theme == names[1]
-
-
-def dialogs() -> list[type[ModalScreen[object]]]:
-    """Every dialog there is."""
-    for module in pkgutil.walk_packages(odf_tui.__path__, "odf_tui."):
-        if not module.name.endswith("__main__"):
-            import_module(module.name)
-    found: list[type[ModalScreen[object]]] = []
-    todo: list[type[ModalScreen[object]]] = [ModalScreen]
-    while todo:
-        for each in todo.pop().__subclasses__():
-            todo.append(each)
-            if each.__module__.startswith("odf_tui") and each.__name__ != "Dialog":
-                found.append(each)
-    return found
-
-
-def test_every_dialog_names_its_keys() -> None:
-    assert TextDialog in dialogs()
-    for dialog in dialogs():
-        told = [each for each in dialog.__mro__ if each.__module__.startswith("odf_tui")]
-        words = ("border_subtitle", '"key")', "set_subtitle")
-        assert any(word in inspect.getsource(each) for each in told for word in words), dialog
-
-
-async def test_a_dialog_lists_and_runs_its_keys(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        copied: list[str] = []
-        drive.app.copy = lambda text: copied.append(text) or "copied"  # type: ignore[method-assign,func-returns-value]
-        drive.app.push_screen(TextDialog("a text", [[("one", "")]], copied.append))
-        await drive.press("question_mark")
-        assert "copy the whole text" in drive.text()
-        await drive.press("y")
-        assert copied == ["one"]
-        assert isinstance(drive.app.screen, TextDialog)
-        await drive.press("q")
+        # An action that the situation refuses says why.
+        await drive.press("question_mark", "tab", "slash", "=take back that", "enter")
         assert drive.app.screen is drive.bench
-
-
-async def test_the_mouse_runs_hints_and_takes_choices(source: FakeSource) -> None:
-    async with driven(source) as drive:
+        assert "is your own" in drive.hint()
+        # The palette goes to blocks, columns and jobs.
+        await drive.press("colon", "=tides#2", "enter")
+        await drive.until(
+            lambda: drive.blocks_pane.view.block and drive.blocks_pane.view.block.sequence_number == 2
+        )
+        assert drive.pane == "blocks"
+        assert drive.graph.row is not None and drive.graph.row.name == "harbour.tides"
+        await drive.press("colon", "=pm25", "enter")
+        assert drive.pane == "data"
+        opened = drive.data_pane.view.opened
+        assert opened is not None and opened.columns.names[drive.data_pane.view.column] == "pm25"
+        await drive.press("colon", "=job 3", "enter")
+        assert drive.pane == "jobs"
+        assert drive.jobs_pane.view.job is not None and drive.jobs_pane.view.job.id == "3"
+        # A dataset that the filter hides is shown again.
+        await drive.press("1", "slash", "=clin", "enter", "colon", "=stations", "enter")
+        assert drive.graph.row.name == "port-haven.stations"
+        assert drive.datasets_pane.filter == ""
+        # A click runs a hint, and chooses a line of a list.
+        drive.bench.query_one(KeyHints).clear()
+        await drive.settle()
         await drive.pilot.click("#hints", offset=(drive.hint().index("? keys") + 1, 0))
         await drive.settle()
         choices = drive.app.screen.query_one(Choices)
         at = next(at for at, choice in enumerate(choices.choices) if choice.id == "verify")
-        await drive.pilot.click(choices, offset=(5, at - choices.scroll_offset.y))
+        choices.show(at)
         await drive.settle()
+        await drive.pilot.click(choices, offset=(5, at - choices.scroll_offset.y))
+        await drive.until(lambda: source.link.submitted)
         assert drive.app.screen is drive.bench
-        assert [request.dataset for request in source.link.submitted] == ["did:odf:port-haven.air-readings"]
-
-
-async def test_the_wheel_scrolls_and_leaves_the_keys_where_they_are(source: FakeSource) -> None:
-    async with driven(source) as drive:
+        assert [request.dataset for request in source.link.submitted] == ["did:odf:port-haven.stations"]
+        # The wheel scrolls a pane, and the keys stay where they are.
+        await drive.press("1", "k")
         view = drive.data_pane.view
         await drive.pilot._post_mouse_events([events.MouseScrollDown], view)
-        await drive.settle()
-        assert view.scroll_offset.y > 0
+        await drive.until(lambda: view.scroll_offset.y > 0)
         assert drive.pane == "datasets"
+        # The status line tells a worker of another version from none.
+        drive.bench.state.set_worker(
+            WorkerConnectionState("gone", "a worker of version 9 works here", busy=2)
+        )
+        await drive.until(lambda: "worker of another version, R stops it" in drive.status())
+        drive.bench.state.set_worker(WorkerConnectionState("gone", "the worker has ended"))
+        await drive.until(lambda: "worker gone, R restarts it" in drive.status())
+        # ^C leaves even from a dialog.
+        await drive.press("colon")
+        await drive.pilot.press("ctrl+c")
+        await drive.pilot.pause()
+        assert drive.app._exit
 
 
 # --- The status line ---
@@ -233,7 +156,7 @@ def job(**more: object) -> Job:
     return Job(**{**known, **more})  # type: ignore[arg-type]
 
 
-def test_what_runs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_jobs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     from odf_tui.widgets import status_bar
 
     class Now:
@@ -249,52 +172,49 @@ def test_what_runs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_bar, "Timestamp", Now)
     one = job(progress=Progress(phase="read", rows=4200, total_rows=10000))
     assert (
-        running_words([one], 90)
+        format_running_jobs([one], 90)
         == "▸ pull port-haven.air-readings 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
-    assert running_words([one], 40) == "▸ pull port-hav…readings 42 % · 2 m 05 s"
-    assert running_words([one], 60, selected="d") == "▸ pull 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
+    assert format_running_jobs([one], 40) == "▸ pull port-hav…readings 42 % · 2 m 05 s"
+    assert (
+        format_running_jobs([one], 60, selected="d") == "▸ pull 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
+    )
     other = job(id="2", target="tides", started="2024-03-11T09:01:00Z")
     waits = job(id="3", state=JobState.queued, started=None)
-    assert running_words([other, one, waits], 80) == (
+    assert format_running_jobs([other, one, waits], 80) == (
         "▸ 2 jobs run, 1 waits, slowest port-haven.air-readings · 2 m 05 s"
     )
-    assert running_words([other, one, waits], 32) == "▸ 2 jobs run, 1 waits"
-    assert running_words([waits], 32) == "◦ 1 job waits"
+    assert format_running_jobs([other, one, waits], 32) == "▸ 2 jobs run, 1 waits"
+    assert format_running_jobs([waits], 32) == "◦ 1 job waits"
     for width in range(12, 90):
         for jobs in ([one], [other, one, waits], [waits]):
-            assert len(running_words(jobs, width)) <= max(width, 30)
+            assert len(format_running_jobs(jobs, width)) <= max(width, 30)
 
 
 def test_the_worker_and_spark_in_words() -> None:
     ready = WorkerStatus(4711, 1, "0.1.0", "ready", "Spark 4.3.0 on local[2], Java 21", 0, 0, 0)
-    assert worker_words("connected", ready) == ("● ready on local[2]", "")
+    assert format_worker("connected", ready) == ("● ready on local[2]", "")
     cluster = replace(ready, spark_detail="Spark 4.3.0 on spark://cluster.example:7077, Java 21")
-    assert worker_words("connected", cluster)[0] == "● ready on spark://cluster.example:7077"
-    assert worker_words("other version", None) == ("! worker of another version, R stops it", "warn")
+    assert format_worker("connected", cluster)[0] == "● ready on spark://cluster.example:7077"
+    assert format_worker("other version", None) == ("! worker of another version, R stops it", "warn")
 
 
-async def test_a_worker_of_another_version_is_not_the_same_as_none(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        drive.bench.state.set_worker(
-            WorkerConnectionState("gone", "a worker of version 9 works here", busy=2)
-        )
-        await drive.until(lambda: "worker of another version, R stops it" in drive.status())
-        drive.bench.state.set_worker(WorkerConnectionState("gone", "the worker has ended"))
-        await drive.until(lambda: "worker gone, R restarts it" in drive.status())
+@pytest.mark.parametrize("width", [60, 104])
+async def test_hints_are_never_cut_and_end_with_find_and_keys(width: int) -> None:
+    hints = KeyHints()
+    row, line = dataset("a", records=10), fake_line(2)
+    async with shown(hints, (width, 24)):
+        for pane in PANES:
+            situation = Situation(pane, dataset=row, block=line, job=job(), has_rows=True, datasets=8)
+            found = DEFAULT_KEYMAP.hints(situation)
+            hints.show(found)
+            text = "".join(part for part, _ in hints.spans(0)).rstrip()
+            assert len(text) <= width
+            assert text.endswith(": find  ? keys")
+            assert f"{found[0].key} {found[0].word}" in text
 
 
-async def test_hints_are_never_cut_and_lead_to_all_others(source: FakeSource) -> None:
-    for width in (60, 104):
-        async with driven(source, (width, 24)) as drive:
-            for pane in "1234":
-                await drive.press(pane)
-                line = drive.hint().rstrip()
-                assert len(line) <= width
-                assert line.endswith(": find  ? keys")
-
-
-def test_what_matters_most_comes_first() -> None:
+def test_the_most_important_hints_come_first() -> None:
     hints = DEFAULT_KEYMAP.hints(Situation(dataset=dataset("a"), dataset_job=job()))
     assert hints[0].action == "cancel"
     order = [hint.action for hint in hints]
@@ -324,74 +244,57 @@ def test_announcements_are_safe_and_fit_the_terminal(monkeypatch: pytest.MonkeyP
     assert notification_sequence("done", "both", inside) == "\a"
 
 
-async def test_long_jobs_that_end_are_announced(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TMUX", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    async with driven(source) as drive:
-        written: list[str] = []
-        drive.app.write = written.append  # type: ignore[method-assign]
-        for seconds, ui, words in (
-            (12, UiConfig(), "\a\x1b]9;odf: pull harbour.tides: failed, after 12 s\a"),
-            (4, UiConfig(), ""),
-            (12, UiConfig(notify_after_seconds=0), ""),
-            (4, UiConfig(notify_after_seconds=3, notify_by="bell"), "\a"),
-            (12, UiConfig(notify_by="none"), ""),
-        ):
-            source.ui = ui
-            written.clear()
-            running = source.job(JobState.running, "harbour.tides", ended=None)
-            source.link.tell(source.changed(running))
-            await drive.until(lambda: drive.book.active_jobs())
-            ended = replace(running, state=JobState.failed, ended=f"2024-03-11T09:00:{seconds + 1:02d}Z")
-            source.link.tell(source.changed(ended), source.changed(ended))  # told again, it is not news
-            await drive.until(lambda: not drive.book.active_jobs())
-            await drive.settle()
-            assert written == ([words] if words else [])
+class JobsFakes:
+    """The controller of jobs over fakes, and what it wrote to the terminal."""
+
+    def __init__(self, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("TMUX", raising=False)
+        monkeypatch.setenv("TERM", "xterm")
+        pane = Mock()
+        pane.view.job = None
+        self.source, self.fakes = source, Fakes(source, widgets={JobsPane: pane, StatusLine: Mock()})
+        self.controller = JobsController(self.fakes.context)
+        self.written = self.fakes.host.station.written
+
+    def change(self, *jobs: Job) -> None:
+        """Apply events of the worker."""
+        self.fakes.state.apply_events([self.source.changed(each) for each in jobs])
 
 
-async def test_what_a_dead_worker_left_is_announced_too(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TMUX", raising=False)
-    async with driven(source) as drive:
-        written: list[str] = []
-        drive.app.write = written.append  # type: ignore[method-assign]
+def test_long_jobs_that_end_are_announced(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = JobsFakes(source, monkeypatch)
+    for seconds, ui, text in (
+        (12, UiConfig(), "\a\x1b]9;odf: pull harbour.tides: failed, after 12 s\a"),
+        (4, UiConfig(), ""),
+        (12, UiConfig(notify_after_seconds=0), ""),
+        (4, UiConfig(notify_after_seconds=3, notify_by="bell"), "\a"),
+        (12, UiConfig(notify_by="none"), ""),
+    ):
+        source.ui = ui
+        jobs.written.clear()
         running = source.job(JobState.running, "harbour.tides", ended=None)
-        source.link.tell(source.changed(running))
-        await drive.until(lambda: drive.book.active_jobs())
-        source.changed(replace(running, state=JobState.interrupted, ended="2024-03-11T10:00:01Z"))
-        source.link.die()
-        await drive.until(lambda: written)
-        assert "pull harbour.tides: interrupted, after 1 h 00 m" in written[0]
+        jobs.change(running)
+        ended = replace(running, state=JobState.failed, ended=f"2024-03-11T09:00:{seconds + 1:02d}Z")
+        jobs.change(ended, ended)  # the second event is not news
+        jobs.change(ended)
+        assert jobs.written == ([text] if text else [])
 
 
-# --- Pictures ---
+def test_quiet_jobs_are_not_announced(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = JobsFakes(source, monkeypatch)
+    running = source.job(JobState.running, "harbour.tides", ended=None)
+    jobs.fakes.jobs.quiet.add(running.id)
+    jobs.change(running)
+    jobs.change(replace(running, state=JobState.failed, ended="2024-03-11T09:10:00Z"))
+    assert (jobs.written, jobs.fakes.host.notices) == ([], [])
 
 
-def compare(drive: Driven, name: str) -> None:
-    """Compares the dialog, and the two lines below, with their golden text."""
-    box = drive.app.screen.query_one(".dialog").region
-    lines = drive.text().splitlines()
-    shown = [line[box.x : box.right] for line in lines[box.y : box.bottom]]
-    text = "\n".join([*shown, "", drive.status(), drive.hint(), ""])
-    path = GOLDEN / f"shell-{name}.txt"
-    if os.environ.get("ODF_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_pictures(source: FakeSource, size: tuple[int, int]) -> None:
-    name = f"{size[0]}x{size[1]}"
-    async with driven(source, size) as drive:
-        await drive.press("colon", "=tid")
-        compare(drive, f"{name}-palette")
-        running = source.job(JobState.running, "harbour.tides", started=None, ended=None)
-        source.link.tell(
-            source.changed(running), JobProgress(running.id, Progress("read", rows=4200, total_rows=9000))
-        )
-        await drive.until(lambda: drive.book.active_jobs() and "46 %" in drive.status())
-        await drive.press("escape", "T", "j")
-        compare(drive, f"{name}-themes")
-        await drive.press("escape", "4", "question_mark", "tab")
-        compare(drive, f"{name}-keys")
+def test_jobs_of_a_dead_worker_are_announced(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = JobsFakes(source, monkeypatch)
+    running = source.job(JobState.running, "harbour.tides", ended=None)
+    jobs.change(running)
+    source.changed(replace(running, state=JobState.interrupted, ended="2024-03-11T10:00:01Z"))
+    jobs.fakes.state.set_worker(WorkerConnectionState("gone", "the worker has ended"))  # reads jobs again
+    assert jobs.fakes.host.last_notice == "the worker has ended: R starts it again"
+    assert len(jobs.written) == 1
+    assert "pull harbour.tides: interrupted, after 1 h 00 m" in jobs.written[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich._palettes import EIGHT_BIT_PALETTE, STANDARD_PALETTE, WINDOWS_PALETTE
@@ -24,6 +26,7 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
 
+@cache
 def luminance(colour: ColorTriplet) -> float:
     """WCAG's relative luminance."""
     parts = [part / 255 for part in colour]
@@ -33,6 +36,7 @@ def luminance(colour: ColorTriplet) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+@cache
 def contrast(one: ColorTriplet, other: ColorTriplet) -> float:
     """WCAG's contrast, 1 to 21."""
     lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
@@ -52,6 +56,7 @@ SIXTEEN = {
 Pair = tuple[RichColor, RichColor]
 
 
+@cache
 def as_drawn(colour: RichColor, colours: int, sixteen: str = "xterm") -> ColorTriplet:
     """What a terminal with so many colours shows."""
     if colour.type is ColorType.STANDARD:
@@ -227,30 +232,66 @@ def test_there_are_dark_light_loud_and_plain_ones() -> None:
     assert themes.load("sixteen").ansi
 
 
-@pytest.mark.app
 @pytest.mark.usefixtures("many_colours")
-async def test_ones_own_theme_is_shown(source: FakeSource, own: Path) -> None:
+def test_a_theme_of_the_user_is_used(source: FakeSource, own: Path) -> None:
     (own / "night.toml").write_text(TIDE.replace("#10161d", "#000011"))
     source.theme = "night"  # type: ignore[misc]
-    async with driven(source) as drive:
-        assert drive.app.theme == "night"
-        assert drive.app.palette["base"].bgcolor == RichColor.parse("#000011")
-        assert "night" in drive.app.theme_names
+    app = Workstation(source)
+    assert app.theme == "night"
+    assert app.palette["base"].bgcolor == RichColor.parse("#000011")
+    assert "night" in app.theme_names
 
 
-@pytest.mark.app
+def notices_of(app: Workstation, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Check the settings as after the first paint. Returns the notices."""
+    notices: list[str] = []
+    bench = SimpleNamespace(post_message=lambda notice: notices.append(notice.text))
+    monkeypatch.setattr(Workstation, "bench", bench)
+    app._check_settings()
+    return notices
+
+
 @pytest.mark.usefixtures("many_colours")
-async def test_panes_wear_the_colours_of_the_theme_at_once(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        for name in ("ember", "paper", "contrast"):
-            assert drive.app.use_theme(name)
-            drive.bench.controller(PaneLayout).apply_theme()
-            theme = themes.load(name)
-            primary = Color.parse(theme.to_color_system().generate()["primary"])
-            front = drive.front.styles
-            assert front.border_top[1] == primary
-            assert front.border_title_color == primary
-            assert drive.jobs_pane.styles.border_top[1] == Color.parse(theme.variables["rule"])
+@pytest.mark.parametrize("name", ["mine", "tide"])
+def test_an_invalid_theme_falls_back_with_a_notice(
+    source: FakeSource, own: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / f"{name}.toml").write_text("dark = true\n[colours]\n")
+    source.theme = name  # type: ignore[misc]
+    app = Workstation(source)
+    assert app.theme == "tide"
+    assert "base" in app.palette
+    (notice,) = notices_of(app, monkeypatch)
+    assert f"{name}.toml:2" in notice
+    assert "lacks background" in notice
+    assert name not in app.theme_names
+
+
+def test_other_invalid_themes_are_one_notice(
+    source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / "one.toml").write_text("dark")
+    (own / "two.toml").write_text("dark")
+    app = Workstation(source)
+    (notice,) = notices_of(app, monkeypatch)
+    assert "one.toml:1" in notice
+    assert "(and 1 more)" in notice
+    assert "two" not in app.theme_names
+
+
+def test_a_missing_theme_is_a_notice(source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.theme = "mauve"  # type: ignore[misc]
+    (notice,) = notices_of(Workstation(source), monkeypatch)
+    assert "there is no theme 'mauve'" in notice
+    assert "paper" in notice
+
+
+def test_problems_of_the_settings_come_first(
+    source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.settings_problem = "config.yaml:1: not valid"  # type: ignore[misc]
+    source.theme = "mauve"  # type: ignore[misc]
+    assert notices_of(Workstation(source), monkeypatch) == ["config.yaml:1: not valid (and 1 more)"]
 
 
 DRAWN = frozenset("▁▂▃▄▅▆▇█▐▌◇◆·┌└├│─╭╮╰╯━┃›‹") | frozenset(map(chr, range(0x2500, 0x2580)))
@@ -270,70 +311,48 @@ def hard_to_read(drive: Driven, colours: int) -> list[str]:
 
 
 @pytest.mark.app
-@pytest.mark.parametrize(("name", "colours"), [("ember", 2**24), ("paper", 256), ("tide", 16)])
-async def test_everything_on_the_screen_is_readable(
-    source: FakeSource, name: str, colours: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("COLORTERM", "truecolor" if colours > 256 else "")
-    monkeypatch.setenv("TERM", "xterm" if colours == 16 else "xterm-256color")
-    source.theme = name  # type: ignore[misc]
+@pytest.mark.usefixtures("many_colours")
+async def test_themes_on_the_screen(source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is readable in some themes and depths of colour; themes are exchanged while it runs."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    (own / "broken.toml").write_text("dark")
     async with driven(source, (120, 36)) as drive:
-        for keys in (
-            ["l"],
-            ["2", "enter"],
-            ["escape", "3", "j", "l"],
-            ["question_mark"],
-            ["escape", "slash", "=air"],
-            ["escape", "colon", "=pul"],
-            ["escape", "4", "enter"],
-            ["escape", "s"],
-        ):
-            await drive.press(*keys)
-            assert hard_to_read(drive, colours) == [], keys
-
-
-@pytest.mark.app
-@pytest.mark.parametrize("name", ["mine", "tide"])
-async def test_a_theme_that_cannot_be_read_falls_back_and_says_so(
-    source: FakeSource, own: Path, name: str
-) -> None:
-    (own / f"{name}.toml").write_text("dark = true\n[colours]\n")
-    source.theme = name  # type: ignore[misc]
-    async with driven(source, (160, 36)) as drive:
-        await drive.until(lambda: f"{name}.toml:2" in drive.hint())
-        assert "lacks background" in drive.hint()
+        await drive.until(lambda: "broken.toml:1" in drive.hint())
+        assert "broken" not in drive.app.theme_names
+        # An invalid theme is refused with a notice, and the one in use stays.
+        (own / "late.toml").write_text("dark")
+        assert not drive.app.use_theme("late")
+        assert "late.toml:1" in drive.hint()
         assert drive.app.theme == "tide"
-        assert "base" in drive.app.palette
-        assert name not in drive.app.theme_names
-
-
-@pytest.mark.app
-async def test_other_broken_themes_are_one_notice(source: FakeSource, own: Path) -> None:
-    (own / "one.toml").write_text("dark")
-    (own / "two.toml").write_text("dark")
-    async with driven(source, (200, 36)) as drive:
-        await drive.until(lambda: "one.toml:1" in drive.hint())
-        assert "(and 1 more)" in drive.hint()
-        assert "two" not in drive.app.theme_names
-        assert not drive.app.use_theme("two")
-        assert "two.toml:1" in drive.hint()
-        assert drive.app.theme == "tide"
-
-
-@pytest.mark.app
-async def test_a_theme_that_is_not_there_is_said(source: FakeSource) -> None:
-    source.theme = "mauve"  # type: ignore[misc]
-    async with driven(source, (200, 36)) as drive:
-        await drive.until(lambda: "there is no theme 'mauve'" in drive.hint())
-        assert "paper" in drive.hint()
-
-
-@pytest.mark.app
-async def test_the_themes_of_textual_do_not_crash_us(source: FakeSource) -> None:
-    app = Workstation(source)
-    async with app.run_test(size=(80, 24)) as pilot:
+        # Panes have the colours of the theme at once.
+        for name in ("ember", "paper", "contrast"):
+            assert drive.app.use_theme(name)
+            drive.bench.controller(PaneLayout).apply_theme()
+            theme = themes.load(name)
+            primary = Color.parse(theme.to_color_system().generate()["primary"])
+            front = drive.front.styles
+            assert front.border_top[1] == primary
+            assert front.border_title_color == primary
+            assert drive.jobs_pane.styles.border_top[1] == Color.parse(theme.variables["rule"])
+        # Everything on the screen has enough contrast.
+        for name, colours in (("ember", 2**24), ("paper", 256), ("tide", 16)):
+            drive.app._few_colours = colours == 16
+            assert drive.app.use_theme(name)
+            for keys in (
+                ["1", "l"],
+                ["2", "enter"],
+                ["escape", "3", "j", "l"],
+                ["question_mark"],
+                ["escape", "slash", "=air"],
+                ["escape", "escape", "colon", "=pul"],
+                ["escape", "4", "enter"],
+                ["escape", "s"],
+            ):
+                await drive.press(*keys)
+                assert hard_to_read(drive, colours) == [], (name, colours, keys)
+            await drive.press("escape", "escape", "1", "g")
+        # Themes of Textual, which lack the workstation's own colours, do not fail.
         for name in ("textual-dark", "textual-light", "ansi-dark", "nord"):
-            app.theme = name
-            await pilot.pause()
-        assert isinstance(app.screen, Workbench)
+            drive.app.theme = name
+            await drive.pilot.pause()
+        assert isinstance(drive.app.screen, Workbench)

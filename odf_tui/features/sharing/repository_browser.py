@@ -396,7 +396,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         """Show the number of datasets, the running searches and the problems."""
         lines = [*self._status_lines(), *self._problem_lines()]
         view = self.query_one("#searching", WrappedLines)
-        if lines != view.given:
+        if lines != view.source_lines:
             view.set(lines)
 
     def _status_lines(self) -> list[list[Span]]:

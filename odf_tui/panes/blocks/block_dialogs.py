@@ -154,7 +154,7 @@ class BlockDialog(TextDialog):
         self._select_first()
         self.show(self._title, self._page())
 
-    def remarks(self) -> list[str]:
+    def describe_keys(self) -> list[str]:
         """What the keys do."""
         found = ["⏎ follows"] if self._links else []
         if self._checkpoint_page is not None:
@@ -596,7 +596,7 @@ class RevisionDialog(TextDialog):
         self._revision = revision
         self.show(title, revision_lines(revision))
 
-    def remarks(self) -> list[str]:
+    def describe_keys(self) -> list[str]:
         """What the keys do, as far as there are others."""
         older = ["[ older"] if self._revision.older is not None else []
         return [*older, *(["] newer"] if self._revision.newer is not None else [])]
