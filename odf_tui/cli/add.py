@@ -36,16 +36,10 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.gateway.samples import add_datasets, requests_for, write_files
-from odf_tui.text import format
-from odf_tui.text.format import printable
+from odf_tui.text.format import count_of, format_count, printable
+from odf_tui.text.job_text import update_line, validation_lines
 
 _STYLES = {"+": "green", "-": "red"}
-_STATES = {
-    "kept": "; it goes on from the state of the old query",
-    "lost": "; the state of the old query is of no use to it: say --flush or --rebuild",
-    "flushed": "; what the old query had still to give came out",
-    "rebuilt": "; its state is as if it had been there from the start",
-}
 State = Literal["", "flush", "rebuild"]
 
 
@@ -94,7 +88,7 @@ class DefinitionUpdate:
             if at not in jobs:
                 _say_done(update, dry_run=dry_run)
             elif at in results:
-                _say_result(results[at])
+                print_note(update_line(results[at]))
             else:
                 print_failure(jobs[at])
         changed = [
@@ -169,22 +163,12 @@ def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) ->
         print_json([*documents, *validated])
     else:
         for result in [*results, *validated]:
-            _say_checked(result)
+            for line in validation_lines(result):
+                sys.stdout.write(line + "\n")
     for job in jobs:
         if job.state is not JobState.done:
             print_failure(job)
     return exit_code(jobs)
-
-
-def _say_checked(result: ValidateResult) -> None:
-    if not result.checked:
-        sys.stdout.write(printable(f"{result.name}: {result.message}") + "\n")
-        return
-    sys.stdout.write(f"{result.name}: the query can be run{_STATES.get(result.state, '')}\n")
-    for column in result.schema or ():
-        sys.stdout.write(printable(f"  {column}") + "\n")
-    if result.new:
-        sys.stdout.write(printable(f"  new to the dataset: {', '.join(result.new)}") + "\n")
 
 
 def print_changes(updates: Sequence[Update]) -> None:
@@ -212,7 +196,7 @@ def _print_change(change: Change, *, short: bool) -> None:
 
 def _say_done(update: Update, *, dry_run: bool) -> None:
     number = len(update.events)
-    events = "1 event" if number == 1 else f"{number} events"
+    events = count_of(number, "event", separators=False)
     if update.is_new:
         print_note(f"{update.alias} would be added" if dry_run else f"added {update.alias}")
     elif not number:
@@ -221,15 +205,6 @@ def _say_done(update: Update, *, dry_run: bool) -> None:
         print_note(
             f"{update.alias}: would append {events}" if dry_run else f"updated {update.alias}: {events}"
         )
-
-
-def _say_result(result: UpdateResult) -> None:
-    if result.status != "updated":
-        print_note(f"{result.name}: nothing to do")
-        return
-    blocks = "1 block" if result.blocks == 1 else f"{result.blocks} blocks"
-    rows = f", {result.records} records" if result.records else ""
-    print_note(f"updated {result.name}: {blocks}{rows}{_STATES.get(result.state, '')}")
 
 
 def _as_json(update: Update, dry_run: bool, result: UpdateResult | None, job: Job | None) -> dict[str, Any]:
@@ -492,7 +467,7 @@ def _print(workspace: Workspace, folder: Path, requests: list[tuple[Request, str
             )
         elif job.kind == "pull":
             pulled = job.result_of(Pull) or PullResult()
-            records = format.format_count(pulled.records)
+            records = format_count(pulled.records)
             sys.stdout.write(f"pulled  {job.target}: {records} new records in {pulled.blocks} blocks\n")
         else:
             report = job.result_of(Verify) or VerifyResult()

@@ -11,7 +11,6 @@ import click
 from odf_engine.errors import BadData, InvalidManifest, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_tui.cli.output import (
-    is_number,
     json_value,
     open_workspace,
     options_of,
@@ -21,14 +20,13 @@ from odf_tui.cli.output import (
     read_bytes,
     verb,
 )
-from odf_tui.text import format
+from odf_tui.text.format import count_of, format_time_seconds, printable
+from odf_tui.text.pinned_blocks import as_at_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.dataset import Dataset
-    from odf_engine.coordinator.results import PinnedBlock
-    from odf_engine.views.as_at import PinnedVersion
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
@@ -65,7 +63,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
             [
                 str(row.sequence_number),
                 row.hash.abbreviated,
-                str(row.system_time)[:19].replace("T", " "),
+                format_time_seconds(row.system_time),
                 row.kind,
                 row.summary,
             ]
@@ -195,7 +193,7 @@ def _newest(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
         return RowWindowReader(entry.dataset).tail(rows)
     at = resolve_as_at(entry, as_at)
     preview = RowWindowReader(entry.dataset, last_offset=at.scan_offset)
-    _say_seen(_as_at_words(at), preview.row_count)
+    _say_seen(as_at_text(at), preview.row_count)
     return preview.tail(rows)
 
 
@@ -219,24 +217,20 @@ def _projected(
     if job.state is not JobState.done or result is None:
         sys.exit(exit_code([job]))
     found = ResultRows(Path(result.file))
-    parts = [_as_at_words(result.pin) if as_at and result.pin else "", f"as of {moment}" if moment else ""]
-    parts.append(f"by {', '.join(map(format.printable, result.key))}" if result.key else "")
+    parts = [as_at_text(result.pin) if as_at and result.pin else "", f"as of {moment}" if moment else ""]
+    parts.append(f"by {', '.join(map(printable, result.key))}" if result.key else "")
     _say_seen(" · ".join(part for part in parts if part), found.row_count)
     return found.window(found.row_count - rows, rows + min(found.row_count - rows, 0))
 
 
-def _as_at_words(pin: PinnedVersion | PinnedBlock) -> str:
-    """Describe the block that rows are read at."""
-    return f"as at {pin.system_time} · block {format.format_count(pin.sequence_number)} {pin.block}"
-
-
 def _say_seen(words: str, rows: int) -> None:
     """That these are not simply the newest rows."""
-    print_note(f"{words} · {format.format_count(rows)} {'row' if rows == 1 else 'rows'}")
+    print_note(f"{words} · {count_of(rows, 'row')}")
 
 
 def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
     from odf_engine.data.changelog import Op
+    from odf_tui.text.values import is_number
 
     columns = [_json_values(*each) for each in zip(table.column_names, table.columns, strict=True)]
     records = [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -254,10 +248,7 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
     numbers = [name for name in table.column_names if is_number(table.schema.field(name).type)]
     print_table(
         table.column_names,
-        [
-            ["" if cell is None else format.printable(str(cell)) for cell in record.values()]
-            for record in records
-        ],
+        [["" if cell is None else printable(str(cell)) for cell in record.values()] for record in records],
         numbers,
     )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from odf_engine.coordinator.results import VerifyResult
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, DisablePushSource
+from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import to_builtins
 from odf_engine.settings import CONFIG_FILE
@@ -52,60 +51,33 @@ from odf_tui.cli.output import (
 from odf_tui.gateway.dataset_reader import RemoteReader, dataset_rows, with_remotes
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import Health
-from odf_tui.text import format
-from odf_tui.text.format import printable
+from odf_tui.text.format import format_bytes, format_count, format_time, printable
 from odf_tui.text.job_text import known_result
-from odf_tui.text.lineage_text import HOW_WORDS, dataset_title, source_name
-
-_LINES: Final = {"identity": "solid", "transformation": "dashed", "aggregation": "bold", "unknown": "dotted"}
 
 
 def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> None:
-    """Shows the columns of datasets and what feeds them; of all, or with names of these.
+    """Print the columns of datasets and their lineage; of all datasets, or of those with these names.
 
     Raises:
-        NotFound: a name that no dataset has.
+        NotFound: no dataset has one of the names.
     """
+    from odf_tui.text.graphviz import column_graph_to_dot  # deferred: few verbs need it
+    from odf_tui.text.lineage_text import column_rows
+
     entries = workspace.match(names) if names else workspace.datasets()
     graph = build_column_graph(workspace, [entry.id for entry in entries] if names else None)
+    ids = [str(entry.id) for entry in entries]
     if options_of().json:
-        print_json({"datasets": [_document(graph, graph.datasets[str(entry.id)]) for entry in entries]})
+        print_json({"datasets": [_document(graph, graph.datasets[each]) for each in ids]})
     elif dot:
-        sys.stdout.write(_dot(graph, entries))
+        sys.stdout.write(column_graph_to_dot(graph, ids))
     elif not entries:
         print_note("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
     else:
-        print_table(["dataset", "column", "from", "how"], _table(graph, entries))
+        print_table(["dataset", "column", "from", "how"], list(column_rows(graph, ids)))
         for entry in entries:
             if problem := graph.datasets[str(entry.id)].lineage.problem:
                 print_note(f"{entry.alias}: {printable(problem)}; so every column may come from every other")
-
-
-# --- For people ---
-
-
-def _table(graph: ColumnGraph, entries: Iterable[DatasetEntry]) -> list[list[str]]:
-    """A line for each link; what is said in the line above is left out."""
-    rows: list[list[str]] = []
-    for entry in entries:
-        name = str(entry.alias)
-        for column in [*graph.datasets[str(entry.id)].columns, ROWS]:
-            shown = printable(column) if column != ROWS else "(its rows)"
-            links = graph.inputs_of(ColumnRef(str(entry.id), column))
-            for each in _from(graph, links) or ([("", "")] if column != ROWS else []):
-                rows.append([name, shown, *each])
-                name = shown = ""
-    return rows
-
-
-def _from(graph: ColumnGraph, links: Sequence[ColumnEdge]) -> list[tuple[str, str]]:
-    return [
-        (printable(f"{dataset_title(graph, link.source.dataset)}: {link.source.column}"), HOW_WORDS[link.how])
-        for link in links
-    ]
-
-
-# --- For programs ---
 
 
 def _document(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
@@ -131,47 +103,6 @@ def _part(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
         return {"source": True, "column": link.source.column, "how": link.how}
     known = graph.datasets[link.source.dataset]
     return {"dataset": known.name, "id": known.id, "column": link.source.column, "how": link.how}
-
-
-# --- For Graphviz ---
-
-
-def _dot(graph: ColumnGraph, entries: Sequence[DatasetEntry]) -> str:
-    """Each dataset a table whose lines are columns, with links between them."""
-    shown = {str(entry.id) for entry in entries}
-    links = [link for link in graph.edges if link.target.dataset in shown]
-    nodes = [*shown, *(link.source.dataset for link in links)]
-    lines = ["digraph {", "  rankdir=LR;", "  node [shape=plain];"]
-    lines += [
-        _node(graph, dataset) for dataset in sorted(set(nodes), key=lambda each: dataset_title(graph, each))
-    ]
-    for link in dict.fromkeys(links):
-        source, target = _port(graph, link.source, "e"), _port(graph, link.target, "w")
-        style = _LINES.get(link.how)
-        look = f"style={style}" if style else f'style=dotted, color=gray, label="{HOW_WORDS[link.how]}"'
-        lines.append(f"  {source} -> {target} [{look}];")
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _node(graph: ColumnGraph, dataset: str) -> str:
-    known = graph.datasets[dataset]
-    cells = "".join(
-        f'<TR><TD PORT="c{at}" ALIGN="LEFT">{escape(printable(column))}</TD></TR>'
-        for at, column in enumerate(known.columns)
-    )
-    title = f'<TR><TD PORT="rows" BGCOLOR="lightgray"><B>{escape(source_name(graph, dataset))}</B></TD></TR>'
-    table = f'<TABLE BORDER="0" CELLBORDER="1" CELLSPACING="0">{title}{cells}</TABLE>'
-    return f"  {_quoted(dataset)} [label=<{table}>];"
-
-
-def _port(graph: ColumnGraph, place: ColumnRef, side: str) -> str:
-    columns = graph.datasets[place.dataset].columns
-    port = f"c{columns.index(place.column)}" if place.column in columns else "rows"
-    return f"{_quoted(place.dataset)}:{port}:{side}"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 _KEYS: Final = "ui.keys."
@@ -418,11 +349,11 @@ def list_verb() -> None:
                 summary.name,
                 summary.kind.value,
                 statuses[summary.id].state,
-                format.format_count(summary.blocks),
-                format.format_count(summary.records),
-                format.format_bytes(summary.size),
-                _moment(summary.watermark),
-                _moment(summary.last_pulled),
+                format_count(summary.blocks),
+                format_count(summary.records),
+                format_bytes(summary.size),
+                format_time(summary.watermark),
+                format_time(summary.last_pulled),
                 *([origins.get(str(summary.id), "")] if origins else ()),
             ]
             for summary in summaries
@@ -431,7 +362,7 @@ def list_verb() -> None:
     )
     for summary in summaries:
         if summary.problem is not None:
-            print_note(format.printable(f"{summary.name}: {summary.problem}"))
+            print_note(printable(f"{summary.name}: {summary.problem}"))
 
 
 def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
@@ -441,10 +372,6 @@ def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
     known = remotes_of(workspace, summaries)
     found = {dataset: [each.label for each in remotes if each.pull] for dataset, remotes in known.items()}
     return {dataset: ", ".join(labels) for dataset, labels in found.items() if labels}
-
-
-def _moment(moment: Timestamp | None) -> str:
-    return format.format_time(None if moment is None else str(moment))
 
 
 def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
@@ -469,8 +396,8 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
 )
 def show_verb(name: str, manifest: bool) -> None:
     """Shows everything that is known of a dataset."""
-    from odf_tui.cli.repositories import remote_json as remote_document
-    from odf_tui.cli.repositories import remotes_of, sentence
+    from odf_tui.cli.repositories import remote_json, remotes_of
+    from odf_tui.text.remotes import remote_summary
 
     workspace = open_workspace()
     entry = workspace.resolve(name)
@@ -484,11 +411,12 @@ def show_verb(name: str, manifest: bool) -> None:
     document.update(details(workspace, entry, summaries))
     document["last_verification"] = statuses[entry.id].last_verification
     remotes = remotes_of(workspace, [summary]).get(str(entry.id), ())
-    document["remotes"] = [remote_document(remote) for remote in remotes]
+    document["remotes"] = [remote_json(remote) for remote in remotes]
     if options_of().json:
         print_json(document)
         return
-    document["remotes"] = [sentence(remote) for remote in remotes]
+    now = Timestamp.now()
+    document["remotes"] = [remote_summary(remote, now) for remote in remotes]
     print_yaml(
         {key: truncate_long_texts(value) for key, value in document.items() if value not in (None, [], {})}
     )
@@ -514,6 +442,9 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
     What feeds a column is found in the queries alone: no data is read. Whatever has part in a value is
     there; where a query cannot be followed, that is said, and everything may come from everything.
     """
+    from odf_tui.text.graphviz import dataset_graph_to_dot
+    from odf_tui.text.lineage_text import dataset_graph_lines
+
     if dot and options_of().json:
         raise UsageError("either --json or --dot")
     if columns:
@@ -522,6 +453,7 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
     if names:
         raise UsageError("names go with --columns", hint="odf graph shows the graph of all datasets")
     summaries = open_workspace().summaries()
+    datasets = [(each.name, each.kind) for each in summaries]
     known = {summary.id: summary.name for summary in summaries}
     edges = [
         (known.get(source, str(source)), summary.name) for summary in summaries for source in summary.inputs
@@ -536,27 +468,10 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
             }
         )
     elif dot:
-        lines = ["digraph {", "  rankdir=LR;"]
-        for each in summaries:
-            shape = "box" if each.kind is DatasetKind.Root else "ellipse"
-            lines.append(f'  "{each.name}" [shape={shape}];')
-        lines += [f'  "{source}" -> "{target}";' for source, target in edges]
-        sys.stdout.write("\n".join([*lines, "}"]) + "\n")
+        sys.stdout.write(dataset_graph_to_dot(datasets, edges))
     else:
-        _draw(summaries, edges)
-
-
-def _draw(summaries: list[Summary], edges: list[tuple[str, str]]) -> None:
-    """Draws the graph as text; inputs that are not in the workspace are marked with a question mark."""
-    from odf_tui.text.graph_layout import layout
-
-    labels = {source: f"? {source}" for source, _ in edges}
-    labels |= {each.name: ("◇ " if each.kind is DatasetKind.Root else "◆ ") + each.name for each in summaries}
-    drawn = layout({name: len(label) for name, label in labels.items()}, edges)
-    canvas = [list(line) for line in drawn.lines]
-    for name, place in drawn.places.items():
-        canvas[place.y][place.x : place.x + len(labels[name])] = labels[name]
-    sys.stdout.write("".join("".join(line).rstrip() + "\n" for line in canvas))
+        for line in dataset_graph_lines(datasets, edges):
+            sys.stdout.write(line + "\n")
 
 
 @verb("path", example="ls $(odf path port-haven.stations)/data")

@@ -7,27 +7,30 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
 import click
 import msgspec
 
 from odf_engine.coordinator.protocol import Diff, JobState
-from odf_engine.errors import UsageError
 from odf_engine.terminal_text import escape_json
 from odf_engine.views.diff import Difference
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
-from odf_tui.cli.output import console, data_stream, open_workspace, options_of, print_note, verb
-from odf_tui.text.format import format_count
+from odf_tui.cli.output import (
+    check_one_format,
+    check_parent_folder,
+    console,
+    data_stream,
+    file_format,
+    open_workspace,
+    options_of,
+    print_note,
+    verb,
+)
+from odf_tui.text.format import count_of
 
-if TYPE_CHECKING:
-    from odf_engine.views.export import Format
-
-_ENDINGS: Final[dict[str, Format]] = {
-    ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"
-}  # fmt: skip
 _ON_TERMINAL: Final = 100
 _WIDEST: Final = 48
 _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bold", "muted": "dim"}
@@ -70,10 +73,10 @@ def diff_verb(
     number, its hash or a part of it; a time means the newest block of then. Rows that were added, removed
     and changed are told apart by the key of the datasets or by --key; without any, whole rows are compared.
     """
-    if sum((as_csv, options_of().json, output is not None)) > 1:
-        raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
+    check_one_format(as_csv, output)
     if output is not None:
-        _form(output)
+        file_format(output)
+        check_parent_folder(output)
     workspace = open_workspace()
     entry = workspace.resolve(name)
     against = entry if other is None else workspace.resolve(other)
@@ -139,9 +142,7 @@ def _show(found: Difference, limit: int | None) -> None:
             print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
     if rows.row_count < found.rows:
         more = found.rows - rows.row_count
-        print_note(
-            f"{format_count(more)} more {'row' if more == 1 else 'rows'}: -n, --csv and -o FILE show them"
-        )
+        print_note(f"{count_of(more, 'more row')}: -n, --csv and -o FILE show them")
 
 
 def _printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
@@ -212,21 +213,11 @@ def _cell(value: Any) -> str:
     return str(value) if not isinstance(value, bool | list | dict) else json.dumps(value, ensure_ascii=False)
 
 
-def _form(output: Path) -> Format:
-    """What a file is to be, as the ending of its name says."""
-    form = _ENDINGS.get(output.suffix.lower())
-    if form is None:
-        raise UsageError(f"{output.name} does not say its format", hint=f"end it with {', '.join(_ENDINGS)}")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.absolute().parent}")
-    return form
-
-
 def _write_file(found: Difference, output: Path) -> None:
     from odf_engine.progress import Reporter
     from odf_engine.views.export import export
     from odf_engine.views.scan import Scan
 
     rows = Scan.of_file(Path(found.file))
-    export(rows, output.absolute(), _form(output), Reporter(), replace=True)
-    print_note(f"{format_count(found.rows)} {'row' if found.rows == 1 else 'rows'} in {output}")
+    export(rows, output.absolute(), file_format(output), Reporter(), replace=True)
+    print_note(f"{count_of(found.rows, 'row')} in {output}")

@@ -31,7 +31,7 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.text.format import format_time
-from odf_tui.text.job_text import signed_range_text
+from odf_tui.text.verification_text import signed_range_text
 
 _MAX_PEM: Final = 1 << 16
 _MAX_FILE: Final = 1 << 28

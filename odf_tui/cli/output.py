@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, TypeVar
 
 import click
 
@@ -21,15 +21,7 @@ from odf_engine.terminal_text import escape_controls, escape_json, unwrap_stream
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from rich.console import Console
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether values of a type are aligned to the right."""
-    import pyarrow as pa
-
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def json_value(value: Any) -> Any:
@@ -245,6 +237,15 @@ def print_yaml(document: Any) -> None:
     sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000))
 
 
+def aligned_line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    """Return cells as a line of aligned columns; ``right`` flags the right-aligned columns."""
+    padded = [
+        cell.rjust(width) if number else cell.ljust(width)
+        for cell, width, number in zip(cells, widths, right, strict=True)
+    ]
+    return "  ".join(padded).rstrip()
+
+
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """A table for people; plain aligned columns when piped. ``right`` names the right-aligned columns."""
     numbers = [header in right for header in headers]
@@ -254,11 +255,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
         titles = [escape_controls(header.upper()) for header in headers]
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
         for row in [titles, *rows]:
-            cells = [
-                cell.rjust(width) if number else cell.ljust(width)
-                for cell, width, number in zip(row, widths, numbers, strict=True)
-            ]
-            sys.stdout.write("  ".join(cells).rstrip() + "\n")
+            sys.stdout.write(aligned_line(row, widths, numbers) + "\n")
         return
     from rich import box
     from rich.table import Table
@@ -269,6 +266,50 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
     for row in rows:
         table.add_row(*row)
     out.print(table)
+
+
+FileFormat = Literal["csv", "json", "ndjson", "parquet"]
+_FILE_FORMATS: Final[dict[str, FileFormat]] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".parquet": "parquet",
+}
+
+
+def file_format(output: Path) -> FileFormat:
+    """Return the format of an output file, which the ending of its name selects.
+
+    Raises:
+        UsageError: unknown ending.
+    """
+    found = _FILE_FORMATS.get(output.suffix.lower())
+    if found is None:
+        endings = ", ".join(_FILE_FORMATS)
+        raise UsageError(f"{output.name} does not say its format", hint=f"end it with {endings}")
+    return found
+
+
+def check_one_format(as_csv: bool, output: Path | None) -> None:
+    """Check that at most one of ``--json``, ``--csv`` and ``-o`` is given.
+
+    Raises:
+        UsageError: several of them are given.
+    """
+    if sum((as_csv, options_of().json, output is not None)) > 1:
+        raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
+
+
+def check_parent_folder(file: Path) -> None:
+    """Check that the folder of an output file exists.
+
+    Raises:
+        UsageError: it does not.
+    """
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
 
 
 def data_stream() -> TextIO:

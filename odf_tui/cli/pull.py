@@ -39,10 +39,10 @@ from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, ResolvedUrl
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, error_entry, exit_code, follow, print_failure, quantity
+from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, error_entry, exit_code, follow, print_failure
 from odf_tui.cli.output import clear_line, open_workspace, options_of, print_json, print_note, verb
-from odf_tui.text import format
 from odf_tui.text.format import format_bytes
+from odf_tui.text.job_text import pull_line
 
 PATHS = ("/", "./", "../", "~/", "file:")
 """What begins so is a folder, and no name."""
@@ -77,7 +77,7 @@ class PullArguments(NamedTuple):
     places: Sequence[ResolvedUrl] = ()
 
 
-def resolve_targets(workspace: Workspace, asked: PullArguments) -> list[PullTarget]:
+def resolve_targets(workspace: Workspace, arguments: PullArguments) -> list[PullTarget]:
     """The datasets that the arguments mean: first those from elsewhere, then inputs before outputs.
 
     Raises:
@@ -85,7 +85,7 @@ def resolve_targets(workspace: Workspace, asked: PullArguments) -> list[PullTarg
         NotFound: there is no such dataset, or no such repository.
         AlreadyExists: a dataset of this name is here, and does not come from there.
     """
-    return _Asking(workspace).wanted(asked)
+    return _TargetResolver(workspace).resolve(arguments)
 
 
 def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
@@ -100,7 +100,7 @@ def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
     return None
 
 
-class _Asking:
+class _TargetResolver:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.remotes = Remotes(workspace.odf)
@@ -110,17 +110,17 @@ class _Asking:
         self.urls: dict[DatasetId, str] = {}
         self.new: dict[str, ResolvedUrl] = {}
 
-    def wanted(self, asked: PullArguments) -> list[PullTarget]:
-        _check(asked)
-        if asked.places:
-            chosen = {dataset for place in asked.places for dataset in self._at(place)}
+    def resolve(self, arguments: PullArguments) -> list[PullTarget]:
+        _check(arguments)
+        if arguments.places:
+            chosen = {dataset for place in arguments.places for dataset in self._at(place)}
         else:
-            chosen = set(self.entries) if asked.everything else self._named(asked)
-        if asked.alias is not None:
-            self._give_name(asked.alias)
+            chosen = set(self.entries) if arguments.everything else self._named(arguments)
+        if arguments.alias is not None:
+            self._give_name(arguments.alias)
         for place in self.new.values():
             self._check_free(place)
-        if asked.recursive:
+        if arguments.recursive:
             chosen.update(*[self._made_of(dataset) for dataset in chosen])
         new = [
             PullTarget(self.remotes.display_name(place.url), None, place.url, place.name)
@@ -150,22 +150,22 @@ class _Asking:
             waiting += more
         return found
 
-    def _named(self, asked: PullArguments) -> set[DatasetId]:
-        if asked.source is None:
-            return {dataset for name in asked.names for dataset in self._meant(name)}
-        if not asked.names:
-            place = resolve_location(self.remotes, asked.source)
+    def _named(self, arguments: PullArguments) -> set[DatasetId]:
+        if arguments.source is None:
+            return {dataset for name in arguments.names for dataset in self._meant(name)}
+        if not arguments.names:
+            place = resolve_location(self.remotes, arguments.source)
             if place is None:
                 hint = "an address, or REPO/NAME; odf repo list shows the repositories"
-                raise UsageError(f"--from {asked.source} is no place elsewhere", hint=hint)
+                raise UsageError(f"--from {arguments.source} is no place elsewhere", hint=hint)
             return set(self._at(place))
         try:
-            entries = self.workspace.match(asked.names)
+            entries = self.workspace.match(arguments.names)
         except NotFound as error:
-            hint = f"as a new one: odf pull --from {asked.source} --as NAME"
+            hint = f"as a new one: odf pull --from {arguments.source} --as NAME"
             raise NotFound(error.message, hint=hint) from None
         for entry in entries:
-            self.urls[entry.id] = address_in(self.remotes, asked.source, entry, len(entries) > 1)
+            self.urls[entry.id] = address_in(self.remotes, arguments.source, entry, len(entries) > 1)
         return {entry.id for entry in entries}
 
     def _meant(self, name: str) -> Iterable[DatasetId]:
@@ -239,12 +239,12 @@ def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[st
     return places
 
 
-def _check(asked: PullArguments) -> None:
-    some = bool(asked.names or asked.places) or asked.source is not None
-    if some == asked.everything:
+def _check(arguments: PullArguments) -> None:
+    some = bool(arguments.names or arguments.places) or arguments.source is not None
+    if some == arguments.everything:
         hint = "name some (patterns with % work, and addresses), or give --all"
         raise UsageError("which datasets?", hint=hint)
-    if asked.alias is not None and asked.everything:
+    if arguments.alias is not None and arguments.everything:
         raise UsageError("--as names one dataset that is new", hint="not with --all")
 
 
@@ -323,7 +323,7 @@ def pull_verb(
 
 
 def _all_of(workspace: Workspace, repository: str) -> list[PullTarget]:
-    """All datasets of a repository, which is asked for them."""
+    """Return all datasets of a repository, which is queried for them."""
     remotes = Remotes(workspace.odf)
     repo = remotes.repository(repository)
     (job,) = follow(workspace, [(Search("", [repo.name]), f"all of {repo.name}")])
@@ -393,16 +393,8 @@ def print_pull(job: Job, workspace: Workspace | None = None, wanted: PullTarget 
         return
     result = _pull_result(job)
     label = Remotes(workspace.odf).display_name(result.url) if workspace and result.url else ""
-    if result.status == "updated":
-        new = "new, " if wanted is not None and wanted.entry is None and result.old_head is None else ""
-        amount = f", {format_bytes(result.bytes)}" if result.bytes else ""
-        remote = f", from {label}" if label else ""
-        records = f"{result.records} records in {quantity(result.blocks, 'block')}"
-        sys.stdout.write(f"{result.name}: {new}{records}{amount}{remote}\n")
-    else:
-        ahead = f" ({quantity(result.ahead, 'block')} ahead of {label})" if result.ahead else ""
-        remote = f" with {label}" if label and not ahead else ""
-        sys.stdout.write(f"{result.name}: up to date{remote}{ahead}\n")
+    is_new = wanted is not None and wanted.entry is None and result.old_head is None
+    sys.stdout.write(pull_line(result, label, is_new=is_new) + "\n")
 
 
 FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
@@ -506,7 +498,7 @@ def _teller(name: str) -> Callable[[int], None]:
         if time.monotonic() - spoke < pause:
             return
         spoke = time.monotonic()
-        text = f"{name}: {format.format_bytes(size)} so far"
+        text = f"{name}: {format_bytes(size)} so far"
         if not live:
             print_note(text)
         elif not options_of().quiet:

@@ -16,18 +16,17 @@ from odf_engine.coordinator.protocol import Compare, Job, JobState, Push, Reques
 from odf_engine.coordinator.results import FoundDataset, PushResult, SearchResult
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.names import DatasetAliasRemote
-from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import folder_of, is_s3, normalize_url, origin_of, supports_login
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure, quantity
+from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
 from odf_tui.cli.pull import address_in
-from odf_tui.text import format
-from odf_tui.text.format import format_duration
-from odf_tui.text.remotes import Remote, direction
+from odf_tui.text.format import fit_width, format_bytes, format_count, printable
+from odf_tui.text.job_text import push_line
+from odf_tui.text.remotes import Remote, direction, relation_text_for_people
 
 
 @verb("status", example="odf repo status --json", json=True)
@@ -113,32 +112,6 @@ def remote_json(remote: Remote) -> dict[str, Any]:
         "their_head": remote.their_head or None,
         "looked_at": remote.at or None,
     }
-
-
-def sentence(remote: Remote) -> str:
-    """All of it for people, such as ``from lab/cities: behind by 3 blocks, looked at 5 min ago``."""
-    seen = ""
-    if remote.at:
-        ago = (Timestamp.now().ns - Timestamp.parse(remote.at).ns) / 1e9
-        seen = ", looked at just now" if ago < 1 else f", looked at {format_duration(ago)} ago"
-    return f"{direction(remote)} {remote.label}: {relation_text_for_people(remote)}{seen}"
-
-
-def relation_text_for_people(remote: Remote) -> str:
-    """How the dataset stands to a place, such as ``behind by 3 blocks``."""
-    match remote.relation:
-        case "equal":
-            return "the same"
-        case "ahead":
-            return f"ahead by {quantity(remote.ours, 'block')}"
-        case "behind":
-            return f"behind by {quantity(remote.theirs, 'block')}"
-        case "diverged":
-            return f"diverged: {quantity(remote.ours, 'block')} only here, {remote.theirs} only there"
-        case "new":
-            return "nothing is there yet"
-        case _:
-            return "changed here since it was looked at" if remote.at else "not looked at yet"
 
 
 @click.group("repo", epilog="Example:  odf repo add lab odf+https://data.example.com/")
@@ -428,12 +401,8 @@ def _say_push(job: Job, label: str) -> None:
     result = job.result_of(Push) or PushResult()
     if job.state is not JobState.done:
         print_failure(job)
-    elif result.status == "updated":
-        new = "new there, " if result.old_head is None else ""
-        amount = f"{quantity(result.blocks, 'block')}, {format.format_bytes(result.bytes)}"
-        sys.stdout.write(f"{job.target}: {new}{amount} to {label}\n")
     else:
-        sys.stdout.write(f"{job.target}: {label} is up to date\n")
+        sys.stdout.write(push_line(job.target, result, label) + "\n")
 
 
 @verb("search", example="odf search weather --repo lab", json=True)
@@ -479,12 +448,12 @@ def _print_found(datasets: Sequence[FoundDataset]) -> None:
     # The texts are untrusted: control characters are shown as symbols.
     rows = [
         [
-            format.printable(f"{each.repository}/{each.name}"),
-            format.printable(each.kind or ""),
-            format.format_count(each.records),
-            format.format_bytes(each.size),
-            format.fit_width(text, _LONGEST).rstrip() if (text := format.printable(each.description)) else "",
-            format.printable(_pull_command(each)),
+            printable(f"{each.repository}/{each.name}"),
+            printable(each.kind or ""),
+            format_count(each.records),
+            format_bytes(each.size),
+            fit_width(text, _LONGEST).rstrip() if (text := printable(each.description)) else "",
+            printable(_pull_command(each)),
         ]
         for each in datasets
     ]

@@ -6,18 +6,18 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 import msgspec
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import Job, JobState, Query
-from odf_engine.coordinator.results import PinnedBlock, QueryResult
+from odf_engine.coordinator.protocol import JobState, Query
+from odf_engine.coordinator.results import QueryResult
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.files import open_file
 from odf_engine.sql.query_text import one_line_summary
@@ -25,7 +25,10 @@ from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_tui.cli.follow import exit_code, follow
 from odf_tui.cli.output import (
-    is_number,
+    aligned_line,
+    check_one_format,
+    check_parent_folder,
+    file_format,
     json_value,
     open_workspace,
     options_of,
@@ -34,7 +37,9 @@ from odf_tui.cli.output import (
     read_text,
     verb,
 )
-from odf_tui.text import format
+from odf_tui.text.format import count_of, ellipsize_middle, printable
+from odf_tui.text.job_text import query_failure_lines
+from odf_tui.text.pinned_blocks import pin_lines
 
 if TYPE_CHECKING:
     from odf_engine.workspace.workspace import Workspace
@@ -45,17 +50,15 @@ _WIDEST: Final = 36
 
 def write_plain(rows: ResultRows, out: TextIO) -> None:
     """Aligned columns for people, through a pipe."""
+    from odf_tui.text.values import is_number
+
     titles = [escape_controls(name.upper()) for name in rows.columns.names]
     widths = [len(title) for title in titles]
     for cells in _cells(rows, rows.row_count):
         widths = [max(width, len(cell)) for width, cell in zip(widths, cells, strict=True)]
     right = [is_number(field.type) for field in rows.columns]
     for cells in chain([titles], _cells(rows, rows.row_count)):
-        fitted = [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(cells, widths, right, strict=True)
-        ]
-        out.write("  ".join(fitted).rstrip() + "\n")
+        out.write(aligned_line(cells, widths, right) + "\n")
 
 
 def write_table(rows: ResultRows, count: int, width: int) -> int:
@@ -71,11 +74,13 @@ def write_table(rows: ResultRows, count: int, width: int) -> int:
     """
     import pyarrow.types as pt
 
+    from odf_tui.text.values import is_number
+
     names = rows.columns.names
     moments = [pt.is_timestamp(field.type) for field in rows.columns]
     cells = [
         [
-            format.ellipsize_middle(_moment(cell) if moment else cell, _WIDEST)
+            ellipsize_middle(_moment(cell) if moment else cell, _WIDEST)
             for cell, moment in zip(line, moments, strict=True)
         ]
         for line in _cells(rows, count)
@@ -100,7 +105,7 @@ def _moment(text: str) -> str:
 
 def _cells(rows: ResultRows, count: int) -> Iterator[list[str]]:
     for record in _records(rows, count):
-        yield ["" if value is None else format.printable(_cell_text(value)) for value in record.values()]
+        yield ["" if value is None else printable(_cell_text(value)) for value in record.values()]
 
 
 def _cell_text(value: Any) -> str:
@@ -119,14 +124,6 @@ def _records(rows: ResultRows, count: int | None = None) -> Iterator[dict[str, A
 
 
 MAX_ROWS: Final = 1_000_000
-Form = Literal["csv", "json", "ndjson", "parquet"]
-_ENDINGS: Final[dict[str, Form]] = {
-    ".csv": "csv",
-    ".json": "json",
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".parquet": "parquet",
-}
 
 
 @verb(
@@ -191,8 +188,8 @@ def sql_verb(
     if sign is not None and proof is None:
         raise UsageError("only a proof can be signed", hint="write one too: --proof FILE")
     for each in (output, proof):
-        if each is not None and not each.absolute().parent.is_dir():
-            raise UsageError(f"there is no folder {each.absolute().parent}")
+        if each is not None:
+            check_parent_folder(each)
     workspace = open_workspace()
     asked = Query(
         sql=_query_text(query),
@@ -219,8 +216,8 @@ def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) 
     from odf_engine.views.query_results import temporary_result
 
     if output is not None:
-        wanted = _ENDINGS[output.suffix.lower()]
-        result = _ask(workspace, replace(asked, output=str(output.absolute()), format=wanted))
+        request = replace(asked, output=str(output.absolute()), format=file_format(output))
+        result = _ask(workspace, request)
     elif form in ("csv", "json"):
         with temporary_result(workspace.odf) as file:
             result = _ask(workspace, replace(asked, output=str(file), format=form))
@@ -235,19 +232,18 @@ def _ask(workspace: Workspace, query: Query) -> QueryResult:
     (job,) = follow(workspace, [(query, one_line_summary(query.sql))])
     result = job.result_of(Query)
     if job.state is not JobState.done or result is None:
-        _say_failure(job)
+        for line in query_failure_lines(job):
+            sys.stderr.write(line + "\n")
         sys.exit(exit_code([job]))
     return result
 
 
 def _form(as_csv: bool, output: Path | None) -> str:
     """How the rows are written: table, csv or json on stdout, or a file."""
-    if sum((as_csv, options_of().json, output is not None)) > 1:
-        raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
+    check_one_format(as_csv, output)
     if output is None:
         return "csv" if as_csv else "json" if options_of().json else "table"
-    if output.suffix.lower() not in _ENDINGS:
-        raise UsageError(f"{output.name} does not say its format", hint=f"end it with {', '.join(_ENDINGS)}")
+    file_format(output)
     return "file"
 
 
@@ -257,17 +253,6 @@ def _pin(text: str) -> tuple[str, str]:
     if found is None:
         raise UsageError(f"--at {text}: it reads NAME=BLOCK", hint="such as port-haven.stations=12")
     return found[1], found[2]
-
-
-def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
-    """Describe the blocks that a query was answered from, one per line."""
-    lines: list[str] = []
-    for pin in pins:
-        begin = "    " if lines else "from"
-        older = "" if pin.head else ", not the newest"
-        block = f"block {pin.sequence_number} of {pin.system_time}{older}"
-        lines.append(format.printable(f"{begin} {pin.name}@{pin.block[-8:]}  {block}"))
-    return lines
 
 
 def _query_text(query: str) -> str:
@@ -280,19 +265,6 @@ def _query_text(query: str) -> str:
         raise UsageError(error.message) from None
     except UnicodeDecodeError:
         raise UsageError(f"the query is not UTF-8 text: {query}") from None
-
-
-def _say_failure(job: Job) -> None:
-    error = job.error
-    if error is None:
-        sys.stderr.write(f"{job.state.value}\n")
-        return
-    where = f"{error.where}: " if error.where else ""
-    sys.stderr.write(f"error: {where}{error.message}\n")
-    for line in error.excerpt:
-        sys.stderr.write(f"  {line}\n")
-    if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")
 
 
 def _print(file: Path) -> int:
@@ -335,7 +307,7 @@ def _into(path: Path, text: str) -> None:
 
 def _summary(result: QueryResult, output: Path | None, shown: int) -> str:
     count = result.rows
-    rows = f"{format.format_count(count)} {'row' if count == 1 else 'rows'}"
+    rows = count_of(count, "row")
     if output is not None:
         rows += f" in {output}"
     elif sys.stdout.isatty() and count > _rows_that_fit():

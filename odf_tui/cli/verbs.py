@@ -38,7 +38,7 @@ def completions_verb(shell: str) -> None:
 
     made = get_completion_class(shell)
     assert made is not None
-    sys.stdout.write(made(cli, {}, "odf", COMPLETION).source() + "\n")
+    sys.stdout.write(made(odf, {}, "odf", COMPLETION).source() + "\n")
     if sys.stdout.isatty():
         print_note(_WHERE[shell])
 
@@ -175,7 +175,7 @@ class _Verbs(click.Group):
 @common_options
 @click.version_option(package_name="odf-workstation", prog_name="odf")
 @click.pass_context
-def cli(ctx: click.Context, **common: object) -> OpenWorkstation | None:
+def odf(ctx: click.Context, **common: object) -> OpenWorkstation | None:
     """Open Data Fabric in your terminal. Without a verb, `odf` opens the workstation.
 
     \b

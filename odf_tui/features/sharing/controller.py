@@ -15,7 +15,15 @@ from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choic
 from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
 from odf_tui.services.controller import Controller
 from odf_tui.state.model import BlockSummary, DatasetRow
-from odf_tui.text.format import Span, ellipsize_middle, error_with_hint, format_count, format_time, printable
+from odf_tui.text.format import (
+    Span,
+    count_of,
+    ellipsize_middle,
+    error_with_hint,
+    format_count,
+    format_time,
+    printable,
+)
 from odf_tui.text.job_text import remote_from_comparison
 from odf_tui.text.remotes import (
     Remote,
@@ -485,7 +493,7 @@ def repository_name_check(repositories: Sequence[NamedUrl]) -> Callable[[str], s
 
 def blocks(number: int) -> str:
     """A number of blocks in words."""
-    return f"{format_count(number)} {'block' if number == 1 else 'blocks'}"
+    return count_of(number, "block")
 
 
 def leaves_text(number: int) -> str:
