@@ -68,7 +68,7 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
     graph = build_column_graph(workspace, [entry.id for entry in entries] if names else None)
     ids = [str(entry.id) for entry in entries]
     if options_of().json:
-        print_json({"datasets": [_document(graph, graph.datasets[each]) for each in ids]})
+        print_json({"datasets": [_columns_json(graph, graph.datasets[each]) for each in ids]})
     elif dot:
         sys.stdout.write(column_graph_to_dot(graph, ids))
     elif not entries:
@@ -80,12 +80,12 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
                 print_note(f"{entry.alias}: {printable(problem)}; so every column may come from every other")
 
 
-def _document(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
+def _columns_json(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
     """A dataset in JSON; the words for how are those of OpenLineage's column lineage."""
     outputs = [
         {
             "name": column,
-            "from": [_part(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, column))],
+            "from": [_link_json(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, column))],
         }
         for column in dataset.columns
     ]
@@ -93,12 +93,12 @@ def _document(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
         "id": dataset.id,
         "name": dataset.name,
         "columns": outputs,
-        "rows": [_part(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, ROWS))],
+        "rows": [_link_json(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, ROWS))],
         "problem": dataset.lineage.problem,
     }
 
 
-def _part(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
+def _link_json(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
     if is_source(link.source.dataset):
         return {"source": True, "column": link.source.column, "how": link.how}
     known = graph.datasets[link.source.dataset]
@@ -129,8 +129,8 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
     odf = None if user else open_workspace().odf
     if what == "set":
         if key is None:
-            raise _no_key()
-        _set(key, value, odf)
+            raise _missing_key_error()
+        _change_setting(key, value, odf)
         return
     settings = config.load(config.user_file()) if odf is None else config.load_workspace(odf)
     if what == "list":
@@ -140,26 +140,26 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
         else:
             print_table(
                 ["key", "value", "what it does"],
-                [[each.key, _shown(each.value), each.description] for each in listed],
+                [[each.key, _format_setting(each.value), each.description] for each in listed],
             )
         return
     if what == "keys":
         _list_keys(settings.ui.keys)
         return
     if key is None:
-        raise _no_key()
+        raise _missing_key_error()
     found = config.get_value(settings, key)
     if options_of().json:
         print_json(found)
     else:
-        sys.stdout.write(_shown(found) + "\n")
+        sys.stdout.write(_format_setting(found) + "\n")
 
 
-def _no_key() -> UsageError:
+def _missing_key_error() -> UsageError:
     return UsageError("which setting?", hint="odf config list shows them all")
 
 
-def _set(key: str, value: str | None, odf: Path | None) -> None:
+def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
     """Changes a setting for the workspace of an ``.odf`` folder; None: for all workspaces of the user."""
     from odf_engine import settings
 
@@ -179,7 +179,7 @@ def _set(key: str, value: str | None, odf: Path | None) -> None:
     if is_written:
         plain = settings.apply_change(path, key, value)
         if key.startswith(_KEYS) and value is not None:
-            _check_key(key.removeprefix(_KEYS), plain["ui"]["keys"])
+            _check_key_setting(key.removeprefix(_KEYS), plain["ui"]["keys"])
         settings.write(plain, path, odf)
     if odf is not None and is_own and (odf / CONFIG_FILE).exists():
         # Where it is not read any more, and would be an error.
@@ -191,11 +191,11 @@ def _set(key: str, value: str | None, odf: Path | None) -> None:
         print_note("a running worker keeps its old settings: odf worker stop")
 
 
-def _shown(value: object) -> str:
+def _format_setting(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_shown(text)}" for name, text in value.items())
+        return ", ".join(f"{name}={_format_setting(text)}" for name, text in value.items())
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -218,7 +218,7 @@ def _list_keys(keys: Mapping[str, str | Sequence[str]]) -> None:
         print_note(f"! {problem}")
 
 
-def _check_key(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
+def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
     """Refuses what the workstation would complain of at its start.
 
     Raises:
@@ -227,13 +227,13 @@ def _check_key(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
     from odf_tui.actions import user_keys
 
     _, problems = user_keys.load(keys)
-    told = [
+    own_problems = [
         problem
         for problem in problems
         if problem.startswith((f"{action}:", f"there is no action '{action}'"))
     ]
-    if told:
-        raise UsageError("; ".join(told), hint="the actions and their keys: odf config keys")
+    if own_problems:
+        raise UsageError("; ".join(own_problems), hint="the actions and their keys: odf config keys")
 
 
 # Scripts know fewer words than the screen shows.
@@ -273,13 +273,13 @@ def read_statuses(
     return {
         summary.id: Status(
             _WORDS.get(health := found[str(summary.id)], health.word),
-            _verification(verified.get(str(summary.id))),
+            _verification_json(verified.get(str(summary.id))),
         )
         for summary in summaries
     }
 
 
-def _verification(job: Job | None) -> dict[str, Any] | None:
+def _verification_json(job: Job | None) -> dict[str, Any] | None:
     if job is None:
         return None
     report = known_result(job.result, Verify) or VerifyResult()
@@ -341,7 +341,7 @@ def list_verb() -> None:
         print_note("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
         return
     columns = ["name", "kind", "status", "blocks", "records", "size", "watermark", "last pulled"]
-    origins = _origins(workspace, summaries)
+    origins = _read_origins(workspace, summaries)
     print_table(
         [*columns, "from"] if origins else columns,
         [
@@ -365,7 +365,7 @@ def list_verb() -> None:
             print_note(printable(f"{summary.name}: {summary.problem}"))
 
 
-def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
+def _read_origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
     """Where datasets come from, by their ids, if some come from elsewhere."""
     from odf_tui.cli.repositories import remotes_of
 
@@ -402,13 +402,13 @@ def show_verb(name: str, manifest: bool) -> None:
     workspace = open_workspace()
     entry = workspace.resolve(name)
     if manifest:
-        _print_manifest(definition_of(workspace, entry))
+        _print_manifest(read_definition(workspace, entry))
         return
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if summary.id == entry.id)
     statuses = read_statuses(workspace, summaries, print_note)
     document = _summary_json(summary, statuses[entry.id])
-    document.update(details(workspace, entry, summaries))
+    document.update(dataset_details(workspace, entry, summaries))
     document["last_verification"] = statuses[entry.id].last_verification
     remotes = remotes_of(workspace, [summary]).get(str(entry.id), ())
     document["remotes"] = [remote_json(remote) for remote in remotes]
@@ -486,12 +486,14 @@ _LONGEST: Final = 2000
 _MANY: Final = 1000
 
 
-def definition_of(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
+def read_definition(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
     """The dataset's definition as its chain has it; inputs go by their names."""
     return current_definition(entry, {each.id: str(each.alias) for each in workspace.datasets()})
 
 
-def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]) -> dict[str, Any]:
+def dataset_details(
+    workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]
+) -> dict[str, Any]:
     """Where it is, what feeds it, and all its settings, for JSON and YAML."""
     state = entry.dataset.state()
     names = {summary.id: summary.name for summary in summaries}
@@ -504,10 +506,10 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
         "path": str(entry.dataset.folder),
         "trust": trust.describe_status(entry),
         "origin": trust.read_origin(entry),
-        "proof": _proof(entry),
+        "proof": _proof_json(entry),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
         "outputs": [other.name for other in summaries if entry.id in other.inputs],
-        "sources": list(_sources(entry.dataset, state)),
+        "sources": list(_list_sources(entry.dataset, state)),
         "transform": plain(state.transform),
         "vocabulary": plain(state.vocabulary),
         "license": plain(state.license),
@@ -517,13 +519,13 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
     }
 
 
-def _proof(entry: DatasetEntry) -> dict[str, Any] | None:
+def _proof_json(entry: DatasetEntry) -> dict[str, Any] | None:
     """Up to which block the owner stands behind it, and how many are newer."""
     found = find_newest_proven_block(entry)
     return None if found is None else {"block": found.number, "hash": found.hash, "newer": found.newer}
 
 
-def _sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
+def _list_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
     """The active sources, with what is known of their state; then those that were disabled."""
     if state.polling_source is not None:
         plain = to_builtins(state.polling_source)
@@ -533,18 +535,18 @@ def _sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
         yield {**plain, "active": True, "state": known, "last_pulled": pulled}
     for pushed in state.push_sources.values():
         yield {**to_builtins(pushed), "active": True}
-    yield from _disabled(dataset, state)
+    yield from _list_disabled_sources(dataset, state)
 
 
-def _disabled(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
-    told = set(state.push_sources)
+def _list_disabled_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
+    listed = set(state.push_sources)
     polling = state.polling_source is not None
     for row in dataset.list_blocks(_MANY, kinds=_DISABLING):
         event = dataset.block(row.hash).block.event
         when = {"active": False, "disabled": row.system_time, "block": row.sequence_number}
         if isinstance(event, DisablePushSource):
-            if event.source_name not in told:
-                told.add(event.source_name)
+            if event.source_name not in listed:
+                listed.add(event.source_name)
                 yield {"kind": "AddPushSource", "sourceName": event.source_name, **when}
         elif not polling:
             polling = True

@@ -87,18 +87,18 @@ def diff_verb(
         other_as_at=until,
         key=list(key),
     )
-    found = _compared(workspace, request, str(entry.alias))
+    found = _run_diff(workspace, request, str(entry.alias))
     if output is not None:
         _write_file(found, output)
     elif as_csv:
-        _write_csv(_Some(found, limit), data_stream())
+        _write_csv(_FirstRows(found, limit), data_stream())
     elif options_of().json:
-        _write_json(found, _Some(found, limit), sys.stdout)
+        _write_json(found, _FirstRows(found, limit), sys.stdout)
     else:
-        _show(found, limit)
+        _print_difference(found, limit)
 
 
-def _compared(workspace: Workspace, request: Diff, target: str) -> Difference:
+def _run_diff(workspace: Workspace, request: Diff, target: str) -> Difference:
     (job,) = follow(workspace, [(request, target)])
     result = job.result_of(Diff)
     if job.state is not JobState.done or result is None:
@@ -107,28 +107,28 @@ def _compared(workspace: Workspace, request: Diff, target: str) -> Difference:
     return result
 
 
-class _Some(ResultRows):
+class _FirstRows(ResultRows):
     """The first rows that differ."""
 
-    def __init__(self, found: Difference, most: int | None) -> None:
+    def __init__(self, found: Difference, limit: int | None) -> None:
         super().__init__(Path(found.file))
-        self._most = most
+        self._max_rows = limit
 
     @property
     def row_count(self) -> int:
         """How many of them."""
-        return super().row_count if self._most is None else min(self._most, super().row_count)
+        return super().row_count if self._max_rows is None else min(self._max_rows, super().row_count)
 
 
 # --- For people --------------------------------------------------------------------------------------
 
 
-def _show(found: Difference, limit: int | None) -> None:
+def _print_difference(found: Difference, limit: int | None) -> None:
     from odf_tui.text import diff_text
 
     terminal = sys.stdout.isatty()
-    rows = _Some(found, _ON_TERMINAL if limit is None and terminal else limit)
-    print_line = _printer(terminal)
+    rows = _FirstRows(found, _ON_TERMINAL if limit is None and terminal else limit)
+    print_line = _line_printer(terminal)
     print_line([(diff_text.compared_versions_text(found), "strong")])
     print_line([("  ", ""), *diff_text.row_counts_text(found)])
     print_line([(f"  {diff_text.interval_text(found)}", "muted")])
@@ -145,7 +145,7 @@ def _show(found: Difference, limit: int | None) -> None:
         print_note(f"{count_of(more, 'more row')}: -n, --csv and -o FILE show them")
 
 
-def _printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
+def _line_printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
     if not terminal:
         return lambda spans: print("".join(text for text, _ in spans).rstrip())
     from rich.text import Text
@@ -204,10 +204,10 @@ def _write_csv(rows: ResultRows, out: TextIO) -> None:
     writer.writerow(rows.columns.names)
     for start in range(0, rows.row_count, GROUP_ROWS):
         for row in rows.window(start, GROUP_ROWS).to_pylist():
-            writer.writerow([_cell(json_value(value)) for value in row.values()])
+            writer.writerow([_csv_cell(json_value(value)) for value in row.values()])
 
 
-def _cell(value: Any) -> str:
+def _csv_cell(value: Any) -> str:
     if value is None:
         return ""
     return str(value) if not isinstance(value, bool | list | dict) else json.dumps(value, ensure_ascii=False)

@@ -62,22 +62,22 @@ def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> lis
     if options.quiet:
         return run_jobs(workspace.folder, list(requests), on_event=lambda event: None)
     if not sys.stderr.isatty():
-        return run_jobs(workspace.folder, list(requests), on_event=_Lines(options.verbose))
+        return run_jobs(workspace.folder, list(requests), on_event=_ProgressLines(options.verbose))
     from rich.live import Live
 
-    board = _Board(options.verbose)
+    board = _ProgressTable(options.verbose)
     with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
         board.live = live
         return run_jobs(workspace.folder, list(requests), on_event=board)
 
 
-class _Lines:
+class _ProgressLines:
     """Progress for pipes and log files."""
 
     def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
         self.names: dict[str, str] = {}
-        self.spoke = time.monotonic()
+        self.last_printed = time.monotonic()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, JobChanged):
@@ -88,12 +88,12 @@ class _Lines:
             name = self.names.get(event.job, event.job)
             if event.level in ("warning", "error") or (self.verbose and event.level == "info"):
                 print_note(f"{name}: {event.level + ': ' if event.level != 'info' else ''}{event.text}")
-        elif isinstance(event, JobProgress) and time.monotonic() - self.spoke > SECONDS_BETWEEN_LINES:
-            self.spoke = time.monotonic()
+        elif isinstance(event, JobProgress) and time.monotonic() - self.last_printed > SECONDS_BETWEEN_LINES:
+            self.last_printed = time.monotonic()
             print_note(f"{self.names.get(event.job, event.job)}: {progress_line(event.progress)}")
 
 
-class _Board:
+class _ProgressTable:
     """A live line a job."""
 
     def __init__(self, verbose: bool) -> None:

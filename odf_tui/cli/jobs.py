@@ -66,7 +66,7 @@ def jobs_verb(limit: int) -> None:
                 job.state.value,
                 format_count(job.progress.rows),
                 format_time_seconds(job.started),
-                _took(job),
+                _duration_text(job),
                 job.error.message if job.error else "",
             ]
             for job in jobs
@@ -88,7 +88,7 @@ def _job_json(job: Job) -> dict[str, Any]:
     }
 
 
-def _took(job: Job) -> str:
+def _duration_text(job: Job) -> str:
     seconds = None if job.ended is None else job_seconds(job, Timestamp.parse(job.ended))
     return "" if seconds is None else f"{seconds:.1f} s"
 
@@ -148,7 +148,7 @@ def worker_verb(what: str) -> None:
     """Starts, shows or stops the background worker; it starts by itself when something needs it."""
     workspace = open_workspace()
     try:
-        status = asyncio.run(_worker(workspace, what))
+        status = asyncio.run(_contact_worker(workspace, what))
     except OdfError:
         if what == "start":
             raise
@@ -168,7 +168,7 @@ def worker_verb(what: str) -> None:
         )
 
 
-async def _worker(workspace: Workspace, what: str) -> Any:
+async def _contact_worker(workspace: Workspace, what: str) -> Any:
     client = await Client.connect(workspace.folder, start=what == "start")
     try:
         status = await client.ping()

@@ -66,7 +66,7 @@ def options_of(ctx: click.Context | None = None) -> Options:
     return root.obj
 
 
-def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def _store_option(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     def callback(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
         if value:
             setattr(options_of(ctx), name, value)
@@ -83,24 +83,38 @@ def common_options(command: F) -> F:
             "--workspace",
             type=click.Path(path_type=Path),
             expose_value=False,
-            callback=_keep("workspace"),
+            callback=_store_option("workspace"),
             help="Workspace folder (else $ODF_WORKSPACE, else the nearest parent).",
         ),
         click.option(
-            "-q", "--quiet", is_flag=True, expose_value=False, callback=_keep("quiet"), help="Say less."
+            "-q",
+            "--quiet",
+            is_flag=True,
+            expose_value=False,
+            callback=_store_option("quiet"),
+            help="Say less.",
         ),
         click.option(
-            "-v", "--verbose", is_flag=True, expose_value=False, callback=_keep("verbose"), help="Say more."
+            "-v",
+            "--verbose",
+            is_flag=True,
+            expose_value=False,
+            callback=_store_option("verbose"),
+            help="Say more.",
         ),
         click.option(
-            "--no-color", is_flag=True, expose_value=False, callback=_keep("no_color"), help="No colours."
+            "--no-color",
+            is_flag=True,
+            expose_value=False,
+            callback=_store_option("no_color"),
+            help="No colours.",
         ),
     ):
         command = option(command)
     return command
 
 
-class _Verb(click.Command):
+class _VerbCommand(click.Command):
     """A command whose arguments are text; only those that name files (``click.Path``) may be any bytes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -124,11 +138,11 @@ def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[.
                 "as_json",
                 is_flag=True,
                 expose_value=False,
-                callback=_keep("json"),
+                callback=_store_option("json"),
                 help="One JSON document on stdout.",
             )
             function = option(function)
-        return click.command(name, cls=_Verb, epilog=f"Example:  {example}")(common_options(function))
+        return click.command(name, cls=_VerbCommand, epilog=f"Example:  {example}")(common_options(function))
 
     return decorate
 
@@ -183,7 +197,7 @@ def console(stderr: bool = False) -> Console:
     )
 
 
-def read_bytes(name: str, at_most: int = MAX_TEXT_BYTES, *, hint: str | None = None) -> bytes:
+def read_bytes(name: str, max_bytes: int = MAX_TEXT_BYTES, *, hint: str | None = None) -> bytes:
     """Reads a file that an argument names, or stdin for ``-``, into memory.
 
     Raises:
@@ -192,14 +206,14 @@ def read_bytes(name: str, at_most: int = MAX_TEXT_BYTES, *, hint: str | None = N
     """
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(at_most + 1)
+            data = sys.stdin.buffer.read(max_bytes + 1)
         else:
             with Path(name).open("rb") as file:
-                data = file.read(at_most + 1)
+                data = file.read(max_bytes + 1)
     except OSError as error:
         raise NotFound(f"{name} cannot be read: {error.strerror}") from None
-    if len(data) > at_most:
-        raise UsageError(f"{'stdin' if name == '-' else name} has more than {at_most:,} bytes", hint=hint)
+    if len(data) > max_bytes:
+        raise UsageError(f"{'stdin' if name == '-' else name} has more than {max_bytes:,} bytes", hint=hint)
     return data
 
 

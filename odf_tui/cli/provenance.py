@@ -43,7 +43,7 @@ def provenance_verb(
         raise UsageError("either --json or --dot")
     workspace = open_workspace()
     entry = workspace.resolve(name)
-    request = Trace(str(entry.id), [_run(rows)], column, depth, check)
+    request = Trace(str(entry.id), [_parse_offsets(rows)], column, depth, check)
     (job,) = follow(workspace, [(request, str(entry.alias))])
     result = job.result_of(Trace)
     if job.state is not JobState.done or result is None:
@@ -52,12 +52,12 @@ def provenance_verb(
     if options_of().json:
         print_json(result)
     else:
-        _show(result, dot)
+        _print_result(result, dot)
     if any(line.startswith("no: ") for line in result.checked or ()):
         sys.exit(3)
 
 
-def _show(result: TraceResult, dot: bool) -> None:
+def _print_result(result: TraceResult, dot: bool) -> None:
     from odf_tui.text.graphviz import trace_to_dot
 
     checked = result.checked or []
@@ -66,10 +66,10 @@ def _show(result: TraceResult, dot: bool) -> None:
         for line in checked:
             print_note(line)
     else:
-        draw(open_workspace(), result, checked)
+        print_trace(open_workspace(), result, checked)
 
 
-def _run(text: str) -> OffsetRange:
+def _parse_offsets(text: str) -> OffsetRange:
     """The rows that a person names.
 
     Raises:
@@ -87,7 +87,7 @@ def _run(text: str) -> OffsetRange:
 _MAX_ROWS: Final = 3
 
 
-def draw(workspace: Workspace, step: TraceStep, checked: Sequence[str] = ()) -> None:
+def print_trace(workspace: Workspace, step: TraceStep, checked: Sequence[str] = ()) -> None:
     """Print a trace: as a tree on a terminal, indented when piped.
 
     Args:

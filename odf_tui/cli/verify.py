@@ -25,12 +25,12 @@ from odf_tui.cli.pull import select_datasets
 from odf_tui.text.format import printable
 from odf_tui.text.verification_text import origin_lines, proof_verdict, report_lines, workspace_check_lines
 
-_LONGEST: Final = 4 << 20
+_MAX_PROOF_BYTES: Final = 4 << 20
 
 
 def check_proof(workspace: Workspace, file: Path) -> NoReturn:
     """Checks a proof and ends: 0 when it is right, 3 when it is wrong, 1 when that cannot be seen here."""
-    (job,) = follow(workspace, [(CheckProof(proof=_read(file)), f"proof {file.name}")])
+    (job,) = follow(workspace, [(CheckProof(proof=_read_proof(file)), f"proof {file.name}")])
     report = job.result_of(CheckProof)
     if job.state is not JobState.done or report is None:
         print_failure(job)
@@ -42,13 +42,13 @@ def check_proof(workspace: Workspace, file: Path) -> NoReturn:
     sys.exit(0 if report.valid else 3 if report.checked else 1)
 
 
-def _read(file: Path) -> str:
+def _read_proof(file: Path) -> str:
     try:
         with file.open("rb") as source:
-            data = source.read(_LONGEST + 1)
+            data = source.read(_MAX_PROOF_BYTES + 1)
     except OSError as error:
         raise NotFound(f"{file} cannot be read: {error.strerror}") from None
-    if len(data) > _LONGEST:
+    if len(data) > _MAX_PROOF_BYTES:
         raise UsageError(f"{file} is too long for a proof")
     return data.decode("utf-8", "replace")
 
@@ -62,7 +62,7 @@ def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
             print_note(printable(f"  hint: {each.hint}"))
 
 
-class _Telling(Reporter):
+class _PhasePrinter(Reporter):
     """Says with ``-v`` what is looked at."""
 
     def phase(self, name: str) -> None:
@@ -83,54 +83,54 @@ def fsck_verb(repair: bool, now: bool) -> None:
     if now and not repair:
         raise UsageError("--now goes with --repair")
     workspace = open_workspace()
-    files = WorkerEndpoint(workspace.folder)
-    has_worker = files.worker_alive()
-    jobs = _open_jobs(files) if has_worker else []
-    checkup = check_workspace(
+    endpoint = WorkerEndpoint(workspace.folder)
+    has_worker = endpoint.worker_alive()
+    jobs = _open_jobs(endpoint) if has_worker else []
+    report = check_workspace(
         workspace,
-        _Telling(),
+        _PhasePrinter(),
         repair=repair,
         now=now,
         busy={job.dataset for job in jobs if job.kind not in READ_ONLY_JOBS},
         has_jobs=bool(jobs),
         has_worker=has_worker,
     )
-    if repair and checkup.findings:
+    if repair and report.findings:
         notify_datasets_changed(workspace.folder)
     if options_of().json:
-        print_json(_document(checkup))
+        print_json(_report_json(report))
     else:
-        _print_workspace_report(checkup)
-    sys.exit(3 if checkup.left else 0)
+        _print_workspace_report(report)
+    sys.exit(3 if report.left else 0)
 
 
-def _open_jobs(files: WorkerEndpoint) -> Sequence[Job]:
+def _open_jobs(endpoint: WorkerEndpoint) -> Sequence[Job]:
     try:
-        return JobLogReader(files.journal, files.worker_alive).open_jobs()
+        return JobLogReader(endpoint.journal, endpoint.worker_alive).open_jobs()
     except OdfError as error:
         raise Conflict(
             f"a worker runs, and what it does is not known: {error.message}", hint="odf worker stop"
         ) from None
 
 
-def _document(checkup: FsckReport) -> dict[str, object]:
+def _report_json(report: FsckReport) -> dict[str, object]:
     return {
-        "clean": not checkup.left,
-        "datasets": checkup.datasets,
-        "findings": msgspec.to_builtins(checkup.findings),
-        "remarks": msgspec.to_builtins(checkup.remarks),
+        "clean": not report.left,
+        "datasets": report.datasets,
+        "findings": msgspec.to_builtins(report.findings),
+        "remarks": msgspec.to_builtins(report.remarks),
     }
 
 
-def _print_workspace_report(checkup: FsckReport) -> None:
-    for line in workspace_check_lines(checkup):
+def _print_workspace_report(report: FsckReport) -> None:
+    for line in workspace_check_lines(report):
         sys.stdout.write(line + "\n")
-    if not checkup.findings:
+    if not report.findings:
         return
-    if not checkup.repair:
+    if not report.repair:
         print_note("odf fsck --repair removes what nobody needs, and makes caches anew")
-    elif checkup.left:
-        print_note(f"{len(checkup.findings) - len(checkup.left)} repaired, {len(checkup.left)} left")
+    elif report.left:
+        print_note(f"{len(report.findings) - len(report.left)} repaired, {len(report.left)} left")
 
 
 @verb("verify", example="odf verify --all", json=True)
@@ -166,7 +166,7 @@ def verify_verb(
     entries = select_datasets(workspace, names, everything, recursive)
     requests: list[tuple[Request, str]] = []
     for entry in entries:
-        first, last = _range(entry, span)
+        first, last = _parse_range(entry, span)
         request = Verify(dataset=str(entry.id), integrity=integrity, first=first, last=last, rows=rows)
         requests.append((request, str(entry.alias)))
     jobs = follow(workspace, requests)
@@ -190,7 +190,7 @@ def verify_verb(
     sys.exit(exit_code(jobs) if failed else 0 if valid else 3)
 
 
-def _range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | None]:
+def _parse_range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | None]:
     if span is None:
         return None, None
     first, dots, last = span.partition("..")

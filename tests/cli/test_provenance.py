@@ -13,7 +13,7 @@ import msgspec
 from odf_engine.provenance.model import InputRows, ProducingTransaction, RowSource, TraceStep
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import Options
-from odf_tui.cli.provenance import draw
+from odf_tui.cli.provenance import print_trace
 from odf_tui.text.graphviz import trace_to_dot
 from odf_tui.text.row_trace import rows_text
 from tests.cli.conftest import Odf
@@ -100,7 +100,7 @@ def drawn(odf: Odf, stream: io.StringIO) -> str:
         click.Context(click.Command("x"), obj=Options(no_color=True)),
         mock.patch.dict("os.environ", {"COLUMNS": "80"}),
     ):
-        draw(Workspace.find(start=folder), TREE)
+        print_trace(Workspace.find(start=folder), TREE)
     return stream.getvalue()
 
 
