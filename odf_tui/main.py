@@ -151,10 +151,10 @@ def _run_verb() -> None:
     import click
 
     from odf_tui.cli.output import OpenWorkstation
-    from odf_tui.cli.verbs import COMPLETION, cli
+    from odf_tui.cli.verbs import COMPLETION, odf
 
     try:
-        result = cli.main(standalone_mode=False, complete_var=COMPLETION)
+        result = odf.main(standalone_mode=False, complete_var=COMPLETION)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.exceptions.Abort:

@@ -36,16 +36,10 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.gateway.samples import add_datasets, make_requests, write_files
-from odf_tui.text import format
-from odf_tui.text.format import printable
+from odf_tui.text.format import count_of, format_count, printable
+from odf_tui.text.job_text import update_line, validation_lines
 
 _STYLES = {"+": "green", "-": "red"}
-_STATES = {
-    "kept": "; it goes on from the state of the old query",
-    "lost": "; the state of the old query is of no use to it: say --flush or --rebuild",
-    "flushed": "; what the old query had still to give came out",
-    "rebuilt": "; its state is as if it had been there from the start",
-}
 State = Literal["", "flush", "rebuild"]
 
 
@@ -80,21 +74,21 @@ class DefinitionUpdate:
         jobs: dict[int, Job] = {}
         if not dry_run:
             queries = [at for at, update in enumerate(updates) if self._changes_query(update)]
-            updates = self._append(snapshots, updates, queries)
-            jobs = self._have_done(snapshots, updates, queries)
+            updates = self._append_events(snapshots, updates, queries)
+            jobs = self._run_update_jobs(snapshots, updates, queries)
         results = {at: result for at, job in jobs.items() if (result := job.result_of(protocol.Update))}
         if as_json:
             print_json(
                 [
-                    _as_json(update, dry_run, results.get(at), jobs.get(at))
+                    _update_json(update, dry_run, results.get(at), jobs.get(at))
                     for at, update in enumerate(updates)
                 ]
             )
         for at, update in enumerate(updates):
             if at not in jobs:
-                _say_done(update, dry_run=dry_run)
+                _print_update(update, dry_run=dry_run)
             elif at in results:
-                _say_result(results[at])
+                print_note(update_line(results[at]))
             else:
                 print_failure(jobs[at])
         changed = [
@@ -113,20 +107,20 @@ class DefinitionUpdate:
             return False
         return self._accept or any(isinstance(event, SetTransform) for event in update.events)
 
-    def _append(
+    def _append_events(
         self, snapshots: Sequence[DatasetSnapshot], shown: list[Update], queries: Sequence[int]
     ) -> list[Update]:
         """Changes the other datasets at once."""
         direct = [at for at in range(len(shown)) if at not in queries]
         if not direct:
             return shown
-        done = self._workspace.update(
+        applied = self._workspace.update(
             [snapshots[at] for at in direct], self._origins, shown=[shown[at] for at in direct]
         )
-        by_place = dict(zip(direct, done, strict=True))
-        return [by_place.get(at, update) for at, update in enumerate(shown)]
+        by_index = dict(zip(direct, applied, strict=True))
+        return [by_index.get(at, update) for at, update in enumerate(shown)]
 
-    def _have_done(
+    def _run_update_jobs(
         self, snapshots: Sequence[DatasetSnapshot], updates: Sequence[Update], queries: Sequence[int]
     ) -> dict[int, Job]:
         requests: list[tuple[Request, str]] = []
@@ -147,15 +141,15 @@ class DefinitionUpdate:
 def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) -> int:
     """Validate the queries of definitions, print the results, and return the exit code."""
     updates = workspace.update(snapshots, dry_run=True)
-    here = {str(entry.id) for entry in workspace.datasets()}
+    known_ids = {str(entry.id) for entry in workspace.datasets()}
     requests: list[tuple[Request, str]] = []
     results: list[ValidateResult] = []
     documents: list[dict[str, Any]] = []
     for update, snapshot in zip(updates, snapshots, strict=True):
         if snapshot.kind is not DatasetKind.Derivative:
             continue
-        reads = {item.dataset_ref for event in update.events for item in getattr(event, "inputs", ())}
-        if update.is_new and not reads <= here:
+        input_ids = {item.dataset_ref for event in update.events for item in getattr(event, "inputs", ())}
+        if update.is_new and not input_ids <= known_ids:
             message = "the query cannot be looked at before its inputs are there and have data"
             results.append(ValidateResult(str(update.alias), message=message))
             documents.append({"name": str(update.alias), "checked": False, "message": message})
@@ -169,22 +163,12 @@ def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) ->
         print_json([*documents, *validated])
     else:
         for result in [*results, *validated]:
-            _say_checked(result)
+            for line in validation_lines(result):
+                sys.stdout.write(line + "\n")
     for job in jobs:
         if job.state is not JobState.done:
             print_failure(job)
     return exit_code(jobs)
-
-
-def _say_checked(result: ValidateResult) -> None:
-    if not result.checked:
-        sys.stdout.write(printable(f"{result.name}: {result.message}") + "\n")
-        return
-    sys.stdout.write(f"{result.name}: the query can be run{_STATES.get(result.state, '')}\n")
-    for column in result.schema or ():
-        sys.stdout.write(printable(f"  {column}") + "\n")
-    if result.new:
-        sys.stdout.write(printable(f"  new to the dataset: {', '.join(result.new)}") + "\n")
 
 
 def print_changes(updates: Sequence[Update]) -> None:
@@ -210,9 +194,9 @@ def _print_change(change: Change, *, short: bool) -> None:
         out.print(f"    {printable(line)}", style=_STYLES.get(line[:1], "dim"))
 
 
-def _say_done(update: Update, *, dry_run: bool) -> None:
+def _print_update(update: Update, *, dry_run: bool) -> None:
     number = len(update.events)
-    events = "1 event" if number == 1 else f"{number} events"
+    events = count_of(number, "event", separators=False)
     if update.is_new:
         print_note(f"{update.alias} would be added" if dry_run else f"added {update.alias}")
     elif not number:
@@ -223,16 +207,9 @@ def _say_done(update: Update, *, dry_run: bool) -> None:
         )
 
 
-def _say_result(result: UpdateResult) -> None:
-    if result.status != "updated":
-        print_note(f"{result.name}: nothing to do")
-        return
-    blocks = "1 block" if result.blocks == 1 else f"{result.blocks} blocks"
-    rows = f", {result.records} records" if result.records else ""
-    print_note(f"updated {result.name}: {blocks}{rows}{_STATES.get(result.state, '')}")
-
-
-def _as_json(update: Update, dry_run: bool, result: UpdateResult | None, job: Job | None) -> dict[str, Any]:
+def _update_json(
+    update: Update, dry_run: bool, result: UpdateResult | None, job: Job | None
+) -> dict[str, Any]:
     status = "added" if update.is_new else "updated" if update.events else "unchanged"
     head = update.entry.dataset.head() if update.entry is not None else None
     changes = [{"title": change.title, "lines": change.lines} for change in update.changes]
@@ -305,7 +282,7 @@ def add_verb(
     origins: dict[str, str] = {}
     for name in manifests:
         for source, text in _read_sources(name, recursive):
-            found = _read(text, source)
+            found = _parse_manifests(text, source)
             snapshots.extend(found)
             if _is_url(name):
                 origins.update((snapshot.name, redact_url(name)) for snapshot in found)
@@ -314,8 +291,8 @@ def add_verb(
     if dry_run and not update:
         raise UsageError("--dry-run goes with --update", hint="it takes new datasets too")
     if (state or accept_columns) and (not update or dry_run):
-        given = f"--{state}" if state else "--accept-columns"
-        raise UsageError(f"{given} goes with --update", hint="it says how a dataset changes that is there")
+        option = f"--{state}" if state else "--accept-columns"
+        raise UsageError(f"{option} goes with --update", hint="it says how a dataset changes that is there")
     if check:
         sys.exit(check_queries(workspace, snapshots))
     if update:
@@ -336,7 +313,7 @@ def add_verb(
         sys.exit(code)
 
 
-def _read(text: str, source: str) -> list[DatasetSnapshot]:
+def _parse_manifests(text: str, source: str) -> list[DatasetSnapshot]:
     from odf_engine.metadata.yaml import read_manifests
 
     return read_manifests(text, source)
@@ -344,7 +321,7 @@ def _read(text: str, source: str) -> list[DatasetSnapshot]:
 
 def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
     if name == "-":
-        return [("stdin", _decoded(name, "stdin"))]
+        return [("stdin", _read_utf8(name, "stdin"))]
     if _is_url(name):
         return [(name, _download(name))]
     path = Path(name)
@@ -352,8 +329,8 @@ def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
         if not recursive:
             raise UsageError(f"{name} is a folder", hint="add -r to take every *.yaml in it and below")
         files = sorted([*path.rglob("*.yaml"), *path.rglob("*.yml")])
-        return [(str(file), _text(file)) for file in files if ".odf" not in file.parts]
-    return [(name, _text(path))]
+        return [(str(file), _read_file(file)) for file in files if ".odf" not in file.parts]
+    return [(name, _read_file(path))]
 
 
 def _is_url(name: str) -> bool:
@@ -411,13 +388,13 @@ def _fetch(url: str) -> bytes:
     return data
 
 
-def _text(path: Path) -> str:
+def _read_file(path: Path) -> str:
     if not path.exists():
         raise NotFound(f"there is no file {path}")
-    return _decoded(str(path), str(path))
+    return _read_utf8(str(path), str(path))
 
 
-def _decoded(name: str, source: str) -> str:
+def _read_utf8(name: str, source: str) -> str:
     try:
         return read_text(name)
     except UnicodeDecodeError as error:
@@ -452,10 +429,10 @@ def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
     workspace = _workspace(folder)
     requests = make_requests(workspace, add_datasets(workspace))
     if no_tui:
-        _print(workspace, folder, requests)
+        _run_and_print(workspace, folder, requests)
         return None
     # The workstation opens at once and shows the jobs as they run.
-    asyncio.run(_submit(workspace, requests))
+    asyncio.run(_submit_jobs(workspace, requests))
     return OpenWorkstation(workspace.folder)
 
 
@@ -474,7 +451,7 @@ def _workspace(folder: Path) -> Workspace:
     return Workspace.init(folder)
 
 
-async def _submit(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:
+async def _submit_jobs(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:
     client = await Client.connect(workspace.folder)
     try:
         for request, target in requests:
@@ -483,7 +460,7 @@ async def _submit(workspace: Workspace, requests: list[tuple[Request, str]]) -> 
         await client.close()
 
 
-def _print(workspace: Workspace, folder: Path, requests: list[tuple[Request, str]]) -> None:
+def _run_and_print(workspace: Workspace, folder: Path, requests: list[tuple[Request, str]]) -> None:
     jobs = follow(workspace, requests)
     for job in jobs:
         if job.state is not JobState.done:
@@ -492,7 +469,7 @@ def _print(workspace: Workspace, folder: Path, requests: list[tuple[Request, str
             )
         elif job.kind == "pull":
             pulled = job.result_of(Pull) or PullResult()
-            records = format.format_count(pulled.records)
+            records = format_count(pulled.records)
             sys.stdout.write(f"pulled  {job.target}: {records} new records in {pulled.blocks} blocks\n")
         else:
             report = job.result_of(Verify) or VerifyResult()

@@ -11,7 +11,6 @@ import click
 from odf_engine.errors import BadData, InvalidManifest, NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_tui.cli.output import (
-    is_number,
     json_value,
     open_workspace,
     options_of,
@@ -21,14 +20,13 @@ from odf_tui.cli.output import (
     read_bytes,
     verb,
 )
-from odf_tui.text import format
+from odf_tui.text.format import count_of, format_time_seconds, printable
+from odf_tui.text.pinned_blocks import as_at_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.dataset import Dataset
-    from odf_engine.coordinator.results import PinnedBlock
-    from odf_engine.views.as_at import PinnedVersion
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
@@ -39,12 +37,12 @@ if TYPE_CHECKING:
 def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
     """Shows the metadata chain, newest block first."""
     dataset = open_workspace().resolve(name).dataset
-    wanted = _event_names(kinds)
+    event_names = _parse_event_names(kinds)
     if options_of().json:
         from odf_engine.metadata.yaml import to_builtins
 
         document = []
-        for row in dataset.list_blocks(limit or sys.maxsize, kinds=wanted):
+        for row in dataset.list_blocks(limit or sys.maxsize, kinds=event_names):
             stored = dataset.block(row.hash)
             plain = to_builtins(stored.block)
             document.append(
@@ -65,17 +63,17 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
             [
                 str(row.sequence_number),
                 row.hash.abbreviated,
-                str(row.system_time)[:19].replace("T", " "),
+                format_time_seconds(row.system_time),
                 row.kind,
                 row.summary,
             ]
-            for row in dataset.list_blocks(limit or sys.maxsize, kinds=wanted)
+            for row in dataset.list_blocks(limit or sys.maxsize, kinds=event_names)
         ],
         right=["block"],
     )
 
 
-def _event_names(kinds: tuple[str, ...]) -> set[str] | None:
+def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:
     """Event names in their own spelling, however they were typed."""
     if not kinds:
         return None
@@ -85,7 +83,7 @@ def _event_names(kinds: tuple[str, ...]) -> set[str] | None:
     from odf_engine.metadata.model import MetadataEvent, Opaque
 
     names = {kind.__name__.lower(): kind.__name__ for kind in (*get_args(MetadataEvent), Opaque)}
-    wanted: set[str] = set()
+    event_names: set[str] = set()
     for kind in kinds:
         if kind.lower() not in names:
             close = get_close_matches(kind.lower(), names, 1)
@@ -93,8 +91,8 @@ def _event_names(kinds: tuple[str, ...]) -> set[str] | None:
                 f"there is no event '{kind}'",
                 hint=f"did you mean {names[close[0]]}?" if close else "events: " + ", ".join(names.values()),
             )
-        wanted.add(names[kind.lower()])
-    return wanted
+        event_names.add(names[kind.lower()])
+    return event_names
 
 
 @verb("schema", example="odf schema port-haven.stations --format ddl")
@@ -124,7 +122,7 @@ def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None
     if name is None:
         raise click.MissingParameter(param_type="argument", param_hint="'NAME'")
     dataset = open_workspace().resolve(name).dataset
-    schema = _schema(dataset)
+    schema = _read_schema(dataset)
     if schema is None:
         raise NotFound(f"{name} has no data yet, so its schema is not known", hint=f"odf pull {name}")
     if form == "ddl":
@@ -134,7 +132,7 @@ def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None
     elif form == "arrow":
         sys.stdout.write(schema.to_string(show_schema_metadata=False, show_field_metadata=False) + "\n")
     elif form == "parquet":
-        sys.stdout.write(_parquet_schema(schema))
+        sys.stdout.write(_format_parquet_schema(schema))
     else:
         print_json(
             {
@@ -146,14 +144,14 @@ def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None
         )
 
 
-def _schema(dataset: Dataset) -> pa.Schema | None:
+def _read_schema(dataset: Dataset) -> pa.Schema | None:
     from odf_engine.data.arrow_schema import decode_schema
 
     raw = dataset.state().schema
     return None if raw is None else decode_schema(raw)
 
 
-def _parquet_schema(schema: pa.Schema) -> str:
+def _format_parquet_schema(schema: pa.Schema) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -180,26 +178,26 @@ def tail_verb(
     """
     entry = open_workspace().resolve(name)
     if as_of is not None or current or key:
-        table = _projected(entry, rows, as_at, as_of, key)
+        table = _read_projection(entry, rows, as_at, as_of, key)
     else:
-        table = _newest(entry, rows, as_at)
+        table = _read_newest_rows(entry, rows, as_at)
     _print_rows(entry, table, empty=as_at is None and as_of is None)
 
 
-def _newest(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
+def _read_newest_rows(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
     """The newest rows, or those of then; no worker is needed."""
     from odf_engine.views.as_at import resolve_as_at
     from odf_engine.views.row_window import RowWindowReader
 
     if as_at is None:
         return RowWindowReader(entry.dataset).tail(rows)
-    at = resolve_as_at(entry, as_at)
-    preview = RowWindowReader(entry.dataset, last_offset=at.scan_offset)
-    _say_seen(_as_at_words(at), preview.row_count)
+    version = resolve_as_at(entry, as_at)
+    preview = RowWindowReader(entry.dataset, last_offset=version.scan_offset)
+    _print_version(as_at_text(version), preview.row_count)
     return preview.tail(rows)
 
 
-def _projected(
+def _read_projection(
     entry: DatasetEntry, rows: int, as_at: str | None, as_of: str | None, key: tuple[str, ...]
 ) -> pa.Table:
     """Rows of a file that the worker makes: what had happened by a time, or a state."""
@@ -210,33 +208,32 @@ def _projected(
     from odf_engine.views.query_results import ResultRows
     from odf_tui.cli.follow import exit_code, follow
 
-    moment = None if as_of is None else str(parse_user_time(as_of))
-    request = BuildProjection(str(entry.id), list(key), as_at=as_at, as_of=moment)
+    event_time = None if as_of is None else str(parse_user_time(as_of))
+    request = BuildProjection(str(entry.id), list(key), as_at=as_at, as_of=event_time)
     (job,) = follow(open_workspace(), [(request, str(entry.alias))])
     if job.error is not None:
         raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
     result = job.result_of(BuildProjection)
     if job.state is not JobState.done or result is None:
         sys.exit(exit_code([job]))
-    found = ResultRows(Path(result.file))
-    parts = [_as_at_words(result.pin) if as_at and result.pin else "", f"as of {moment}" if moment else ""]
-    parts.append(f"by {', '.join(map(format.printable, result.key))}" if result.key else "")
-    _say_seen(" · ".join(part for part in parts if part), found.row_count)
-    return found.window(found.row_count - rows, rows + min(found.row_count - rows, 0))
+    rows_file = ResultRows(Path(result.file))
+    parts = [
+        as_at_text(result.pin) if as_at and result.pin else "",
+        f"as of {event_time}" if event_time else "",
+    ]
+    parts.append(f"by {', '.join(map(printable, result.key))}" if result.key else "")
+    _print_version(" · ".join(part for part in parts if part), rows_file.row_count)
+    return rows_file.window(rows_file.row_count - rows, rows + min(rows_file.row_count - rows, 0))
 
 
-def _as_at_words(pin: PinnedVersion | PinnedBlock) -> str:
-    """Describe the block that rows are read at."""
-    return f"as at {pin.system_time} · block {format.format_count(pin.sequence_number)} {pin.block}"
-
-
-def _say_seen(words: str, rows: int) -> None:
+def _print_version(version: str, rows: int) -> None:
     """That these are not simply the newest rows."""
-    print_note(f"{words} · {format.format_count(rows)} {'row' if rows == 1 else 'rows'}")
+    print_note(f"{version} · {count_of(rows, 'row')}")
 
 
 def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
     from odf_engine.data.changelog import Op
+    from odf_tui.text.values import is_number
 
     columns = [_json_values(*each) for each in zip(table.column_names, table.columns, strict=True)]
     records = [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -254,10 +251,7 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
     numbers = [name for name in table.column_names if is_number(table.schema.field(name).type)]
     print_table(
         table.column_names,
-        [
-            ["" if cell is None else format.printable(str(cell)) for cell in record.values()]
-            for record in records
-        ],
+        [["" if cell is None else printable(str(cell)) for cell in record.values()] for record in records],
         numbers,
     )
 

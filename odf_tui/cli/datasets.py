@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from odf_engine.coordinator.results import VerifyResult
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, DisablePushSource
+from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import to_builtins
 from odf_engine.settings import CONFIG_FILE
@@ -52,68 +51,41 @@ from odf_tui.cli.output import (
 from odf_tui.gateway.dataset_reader import RemoteReader, dataset_rows, with_remotes
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import Health
-from odf_tui.text import format
-from odf_tui.text.format import printable
+from odf_tui.text.format import format_bytes, format_count, format_time, printable
 from odf_tui.text.job_text import known_result
-from odf_tui.text.lineage_text import HOW_WORDS, dataset_title, source_name
-
-_LINES: Final = {"identity": "solid", "transformation": "dashed", "aggregation": "bold", "unknown": "dotted"}
 
 
 def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> None:
-    """Shows the columns of datasets and what feeds them; of all, or with names of these.
+    """Print the columns of datasets and their lineage; of all datasets, or of those with these names.
 
     Raises:
-        NotFound: a name that no dataset has.
+        NotFound: no dataset has one of the names.
     """
+    from odf_tui.text.graphviz import column_graph_to_dot  # deferred: few verbs need it
+    from odf_tui.text.lineage_text import column_rows
+
     entries = workspace.match(names) if names else workspace.datasets()
     graph = build_column_graph(workspace, [entry.id for entry in entries] if names else None)
+    ids = [str(entry.id) for entry in entries]
     if options_of().json:
-        print_json({"datasets": [_document(graph, graph.datasets[str(entry.id)]) for entry in entries]})
+        print_json({"datasets": [_columns_json(graph, graph.datasets[each]) for each in ids]})
     elif dot:
-        sys.stdout.write(_dot(graph, entries))
+        sys.stdout.write(column_graph_to_dot(graph, ids))
     elif not entries:
         print_note("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
     else:
-        print_table(["dataset", "column", "from", "how"], _table(graph, entries))
+        print_table(["dataset", "column", "from", "how"], list(column_rows(graph, ids)))
         for entry in entries:
             if problem := graph.datasets[str(entry.id)].lineage.problem:
                 print_note(f"{entry.alias}: {printable(problem)}; so every column may come from every other")
 
 
-# --- For people ---
-
-
-def _table(graph: ColumnGraph, entries: Iterable[DatasetEntry]) -> list[list[str]]:
-    """A line for each link; what is said in the line above is left out."""
-    rows: list[list[str]] = []
-    for entry in entries:
-        name = str(entry.alias)
-        for column in [*graph.datasets[str(entry.id)].columns, ROWS]:
-            shown = printable(column) if column != ROWS else "(its rows)"
-            links = graph.inputs_of(ColumnRef(str(entry.id), column))
-            for each in _from(graph, links) or ([("", "")] if column != ROWS else []):
-                rows.append([name, shown, *each])
-                name = shown = ""
-    return rows
-
-
-def _from(graph: ColumnGraph, links: Sequence[ColumnEdge]) -> list[tuple[str, str]]:
-    return [
-        (printable(f"{dataset_title(graph, link.source.dataset)}: {link.source.column}"), HOW_WORDS[link.how])
-        for link in links
-    ]
-
-
-# --- For programs ---
-
-
-def _document(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
+def _columns_json(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
     """A dataset in JSON; the words for how are those of OpenLineage's column lineage."""
     outputs = [
         {
             "name": column,
-            "from": [_part(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, column))],
+            "from": [_link_json(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, column))],
         }
         for column in dataset.columns
     ]
@@ -121,57 +93,16 @@ def _document(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
         "id": dataset.id,
         "name": dataset.name,
         "columns": outputs,
-        "rows": [_part(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, ROWS))],
+        "rows": [_link_json(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, ROWS))],
         "problem": dataset.lineage.problem,
     }
 
 
-def _part(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
+def _link_json(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
     if is_source(link.source.dataset):
         return {"source": True, "column": link.source.column, "how": link.how}
     known = graph.datasets[link.source.dataset]
     return {"dataset": known.name, "id": known.id, "column": link.source.column, "how": link.how}
-
-
-# --- For Graphviz ---
-
-
-def _dot(graph: ColumnGraph, entries: Sequence[DatasetEntry]) -> str:
-    """Each dataset a table whose lines are columns, with links between them."""
-    shown = {str(entry.id) for entry in entries}
-    links = [link for link in graph.edges if link.target.dataset in shown]
-    nodes = [*shown, *(link.source.dataset for link in links)]
-    lines = ["digraph {", "  rankdir=LR;", "  node [shape=plain];"]
-    lines += [
-        _node(graph, dataset) for dataset in sorted(set(nodes), key=lambda each: dataset_title(graph, each))
-    ]
-    for link in dict.fromkeys(links):
-        source, target = _port(graph, link.source, "e"), _port(graph, link.target, "w")
-        style = _LINES.get(link.how)
-        look = f"style={style}" if style else f'style=dotted, color=gray, label="{HOW_WORDS[link.how]}"'
-        lines.append(f"  {source} -> {target} [{look}];")
-    return "\n".join([*lines, "}"]) + "\n"
-
-
-def _node(graph: ColumnGraph, dataset: str) -> str:
-    known = graph.datasets[dataset]
-    cells = "".join(
-        f'<TR><TD PORT="c{at}" ALIGN="LEFT">{escape(printable(column))}</TD></TR>'
-        for at, column in enumerate(known.columns)
-    )
-    title = f'<TR><TD PORT="rows" BGCOLOR="lightgray"><B>{escape(source_name(graph, dataset))}</B></TD></TR>'
-    table = f'<TABLE BORDER="0" CELLBORDER="1" CELLSPACING="0">{title}{cells}</TABLE>'
-    return f"  {_quoted(dataset)} [label=<{table}>];"
-
-
-def _port(graph: ColumnGraph, place: ColumnRef, side: str) -> str:
-    columns = graph.datasets[place.dataset].columns
-    port = f"c{columns.index(place.column)}" if place.column in columns else "rows"
-    return f"{_quoted(place.dataset)}:{port}:{side}"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 _KEYS: Final = "ui.keys."
@@ -198,8 +129,8 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
     odf = None if user else open_workspace().odf
     if what == "set":
         if key is None:
-            raise _no_key()
-        _set(key, value, odf)
+            raise _missing_key_error()
+        _change_setting(key, value, odf)
         return
     settings = config.load(config.user_file()) if odf is None else config.load_workspace(odf)
     if what == "list":
@@ -209,26 +140,26 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
         else:
             print_table(
                 ["key", "value", "what it does"],
-                [[each.key, _shown(each.value), each.description] for each in listed],
+                [[each.key, _format_setting(each.value), each.description] for each in listed],
             )
         return
     if what == "keys":
         _list_keys(settings.ui.keys)
         return
     if key is None:
-        raise _no_key()
+        raise _missing_key_error()
     found = config.get_value(settings, key)
     if options_of().json:
         print_json(found)
     else:
-        sys.stdout.write(_shown(found) + "\n")
+        sys.stdout.write(_format_setting(found) + "\n")
 
 
-def _no_key() -> UsageError:
+def _missing_key_error() -> UsageError:
     return UsageError("which setting?", hint="odf config list shows them all")
 
 
-def _set(key: str, value: str | None, odf: Path | None) -> None:
+def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
     """Changes a setting for the workspace of an ``.odf`` folder; None: for all workspaces of the user."""
     from odf_engine import settings
 
@@ -248,7 +179,7 @@ def _set(key: str, value: str | None, odf: Path | None) -> None:
     if is_written:
         plain = settings.apply_change(path, key, value)
         if key.startswith(_KEYS) and value is not None:
-            _check_key(key.removeprefix(_KEYS), plain["ui"]["keys"])
+            _check_key_setting(key.removeprefix(_KEYS), plain["ui"]["keys"])
         settings.write(plain, path, odf)
     if odf is not None and is_own and (odf / CONFIG_FILE).exists():
         # Where it is not read any more, and would be an error.
@@ -260,11 +191,11 @@ def _set(key: str, value: str | None, odf: Path | None) -> None:
         print_note("a running worker keeps its old settings: odf worker stop")
 
 
-def _shown(value: object) -> str:
+def _format_setting(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_shown(text)}" for name, text in value.items())
+        return ", ".join(f"{name}={_format_setting(text)}" for name, text in value.items())
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -287,7 +218,7 @@ def _list_keys(keys: Mapping[str, str | Sequence[str]]) -> None:
         print_note(f"! {problem}")
 
 
-def _check_key(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
+def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
     """Refuses what the workstation would complain of at its start.
 
     Raises:
@@ -296,13 +227,13 @@ def _check_key(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
     from odf_tui.actions import user_keys
 
     _, problems = user_keys.load(keys)
-    told = [
+    own_problems = [
         problem
         for problem in problems
         if problem.startswith((f"{action}:", f"there is no action '{action}'"))
     ]
-    if told:
-        raise UsageError("; ".join(told), hint="the actions and their keys: odf config keys")
+    if own_problems:
+        raise UsageError("; ".join(own_problems), hint="the actions and their keys: odf config keys")
 
 
 # Scripts know fewer words than the screen shows.
@@ -342,13 +273,13 @@ def read_statuses(
     return {
         summary.id: Status(
             _WORDS.get(health := found[str(summary.id)], health.word),
-            _verification(verified.get(str(summary.id))),
+            _verification_json(verified.get(str(summary.id))),
         )
         for summary in summaries
     }
 
 
-def _verification(job: Job | None) -> dict[str, Any] | None:
+def _verification_json(job: Job | None) -> dict[str, Any] | None:
     if job is None:
         return None
     report = known_result(job.result, Verify) or VerifyResult()
@@ -410,7 +341,7 @@ def list_verb() -> None:
         print_note("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
         return
     columns = ["name", "kind", "status", "blocks", "records", "size", "watermark", "last pulled"]
-    origins = _origins(workspace, summaries)
+    origins = _read_origins(workspace, summaries)
     print_table(
         [*columns, "from"] if origins else columns,
         [
@@ -418,11 +349,11 @@ def list_verb() -> None:
                 summary.name,
                 summary.kind.value,
                 statuses[summary.id].state,
-                format.format_count(summary.blocks),
-                format.format_count(summary.records),
-                format.format_bytes(summary.size),
-                _moment(summary.watermark),
-                _moment(summary.last_pulled),
+                format_count(summary.blocks),
+                format_count(summary.records),
+                format_bytes(summary.size),
+                format_time(summary.watermark),
+                format_time(summary.last_pulled),
                 *([origins.get(str(summary.id), "")] if origins else ()),
             ]
             for summary in summaries
@@ -431,20 +362,16 @@ def list_verb() -> None:
     )
     for summary in summaries:
         if summary.problem is not None:
-            print_note(format.printable(f"{summary.name}: {summary.problem}"))
+            print_note(printable(f"{summary.name}: {summary.problem}"))
 
 
-def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
+def _read_origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
     """Where datasets come from, by their ids, if some come from elsewhere."""
     from odf_tui.cli.repositories import remotes_of
 
     known = remotes_of(workspace, summaries)
     found = {dataset: [each.label for each in remotes if each.pull] for dataset, remotes in known.items()}
     return {dataset: ", ".join(labels) for dataset, labels in found.items() if labels}
-
-
-def _moment(moment: Timestamp | None) -> str:
-    return format.format_time(None if moment is None else str(moment))
 
 
 def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
@@ -469,26 +396,27 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
 )
 def show_verb(name: str, manifest: bool) -> None:
     """Shows everything that is known of a dataset."""
-    from odf_tui.cli.repositories import remote_json as remote_document
-    from odf_tui.cli.repositories import remotes_of, sentence
+    from odf_tui.cli.repositories import remote_json, remotes_of
+    from odf_tui.text.remotes import remote_summary
 
     workspace = open_workspace()
     entry = workspace.resolve(name)
     if manifest:
-        _print_manifest(definition_of(workspace, entry))
+        _print_manifest(read_definition(workspace, entry))
         return
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if summary.id == entry.id)
     statuses = read_statuses(workspace, summaries, print_note)
     document = _summary_json(summary, statuses[entry.id])
-    document.update(details(workspace, entry, summaries))
+    document.update(dataset_details(workspace, entry, summaries))
     document["last_verification"] = statuses[entry.id].last_verification
     remotes = remotes_of(workspace, [summary]).get(str(entry.id), ())
-    document["remotes"] = [remote_document(remote) for remote in remotes]
+    document["remotes"] = [remote_json(remote) for remote in remotes]
     if options_of().json:
         print_json(document)
         return
-    document["remotes"] = [sentence(remote) for remote in remotes]
+    now = Timestamp.now()
+    document["remotes"] = [remote_summary(remote, now) for remote in remotes]
     print_yaml(
         {key: truncate_long_texts(value) for key, value in document.items() if value not in (None, [], {})}
     )
@@ -514,6 +442,9 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
     What feeds a column is found in the queries alone: no data is read. Whatever has part in a value is
     there; where a query cannot be followed, that is said, and everything may come from everything.
     """
+    from odf_tui.text.graphviz import dataset_graph_to_dot
+    from odf_tui.text.lineage_text import dataset_graph_lines
+
     if dot and options_of().json:
         raise UsageError("either --json or --dot")
     if columns:
@@ -522,6 +453,7 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
     if names:
         raise UsageError("names go with --columns", hint="odf graph shows the graph of all datasets")
     summaries = open_workspace().summaries()
+    datasets = [(each.name, each.kind) for each in summaries]
     known = {summary.id: summary.name for summary in summaries}
     edges = [
         (known.get(source, str(source)), summary.name) for summary in summaries for source in summary.inputs
@@ -536,27 +468,10 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
             }
         )
     elif dot:
-        lines = ["digraph {", "  rankdir=LR;"]
-        for each in summaries:
-            shape = "box" if each.kind is DatasetKind.Root else "ellipse"
-            lines.append(f'  "{each.name}" [shape={shape}];')
-        lines += [f'  "{source}" -> "{target}";' for source, target in edges]
-        sys.stdout.write("\n".join([*lines, "}"]) + "\n")
+        sys.stdout.write(dataset_graph_to_dot(datasets, edges))
     else:
-        _draw(summaries, edges)
-
-
-def _draw(summaries: list[Summary], edges: list[tuple[str, str]]) -> None:
-    """Draws the graph as text; inputs that are not in the workspace are marked with a question mark."""
-    from odf_tui.text.graph_layout import layout
-
-    labels = {source: f"? {source}" for source, _ in edges}
-    labels |= {each.name: ("◇ " if each.kind is DatasetKind.Root else "◆ ") + each.name for each in summaries}
-    drawn = layout({name: len(label) for name, label in labels.items()}, edges)
-    canvas = [list(line) for line in drawn.lines]
-    for name, place in drawn.places.items():
-        canvas[place.y][place.x : place.x + len(labels[name])] = labels[name]
-    sys.stdout.write("".join("".join(line).rstrip() + "\n" for line in canvas))
+        for line in dataset_graph_lines(datasets, edges):
+            sys.stdout.write(line + "\n")
 
 
 @verb("path", example="ls $(odf path port-haven.stations)/data")
@@ -571,12 +486,14 @@ _LONGEST: Final = 2000
 _MANY: Final = 1000
 
 
-def definition_of(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
+def read_definition(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
     """The dataset's definition as its chain has it; inputs go by their names."""
     return current_definition(entry, {each.id: str(each.alias) for each in workspace.datasets()})
 
 
-def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]) -> dict[str, Any]:
+def dataset_details(
+    workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]
+) -> dict[str, Any]:
     """Where it is, what feeds it, and all its settings, for JSON and YAML."""
     state = entry.dataset.state()
     names = {summary.id: summary.name for summary in summaries}
@@ -589,10 +506,10 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
         "path": str(entry.dataset.folder),
         "trust": trust.describe_status(entry),
         "origin": trust.read_origin(entry),
-        "proof": _proof(entry),
+        "proof": _proof_json(entry),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
         "outputs": [other.name for other in summaries if entry.id in other.inputs],
-        "sources": list(_sources(entry.dataset, state)),
+        "sources": list(_list_sources(entry.dataset, state)),
         "transform": plain(state.transform),
         "vocabulary": plain(state.vocabulary),
         "license": plain(state.license),
@@ -602,13 +519,13 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
     }
 
 
-def _proof(entry: DatasetEntry) -> dict[str, Any] | None:
+def _proof_json(entry: DatasetEntry) -> dict[str, Any] | None:
     """Up to which block the owner stands behind it, and how many are newer."""
     found = find_newest_proven_block(entry)
     return None if found is None else {"block": found.number, "hash": found.hash, "newer": found.newer}
 
 
-def _sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
+def _list_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
     """The active sources, with what is known of their state; then those that were disabled."""
     if state.polling_source is not None:
         plain = to_builtins(state.polling_source)
@@ -618,18 +535,18 @@ def _sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
         yield {**plain, "active": True, "state": known, "last_pulled": pulled}
     for pushed in state.push_sources.values():
         yield {**to_builtins(pushed), "active": True}
-    yield from _disabled(dataset, state)
+    yield from _list_disabled_sources(dataset, state)
 
 
-def _disabled(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
-    told = set(state.push_sources)
+def _list_disabled_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
+    listed = set(state.push_sources)
     polling = state.polling_source is not None
     for row in dataset.list_blocks(_MANY, kinds=_DISABLING):
         event = dataset.block(row.hash).block.event
         when = {"active": False, "disabled": row.system_time, "block": row.sequence_number}
         if isinstance(event, DisablePushSource):
-            if event.source_name not in told:
-                told.add(event.source_name)
+            if event.source_name not in listed:
+                listed.add(event.source_name)
                 yield {"kind": "AddPushSource", "sourceName": event.source_name, **when}
         elif not polling:
             polling = True

@@ -7,27 +7,30 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import Any, Final, TextIO
 
 import click
 import msgspec
 
 from odf_engine.coordinator.protocol import Diff, JobState
-from odf_engine.errors import UsageError
 from odf_engine.terminal_text import escape_json
 from odf_engine.views.diff import Difference
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
-from odf_tui.cli.output import console, data_stream, open_workspace, options_of, print_note, verb
-from odf_tui.text.format import format_count
+from odf_tui.cli.output import (
+    check_one_format,
+    check_parent_folder,
+    console,
+    data_stream,
+    file_format,
+    open_workspace,
+    options_of,
+    print_note,
+    verb,
+)
+from odf_tui.text.format import count_of
 
-if TYPE_CHECKING:
-    from odf_engine.views.export import Format
-
-_ENDINGS: Final[dict[str, Format]] = {
-    ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"
-}  # fmt: skip
 _ON_TERMINAL: Final = 100
 _WIDEST: Final = 48
 _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bold", "muted": "dim"}
@@ -70,10 +73,10 @@ def diff_verb(
     number, its hash or a part of it; a time means the newest block of then. Rows that were added, removed
     and changed are told apart by the key of the datasets or by --key; without any, whole rows are compared.
     """
-    if sum((as_csv, options_of().json, output is not None)) > 1:
-        raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
+    check_one_format(as_csv, output)
     if output is not None:
-        _form(output)
+        file_format(output)
+        check_parent_folder(output)
     workspace = open_workspace()
     entry = workspace.resolve(name)
     against = entry if other is None else workspace.resolve(other)
@@ -84,18 +87,18 @@ def diff_verb(
         other_as_at=until,
         key=list(key),
     )
-    found = _compared(workspace, request, str(entry.alias))
+    found = _run_diff(workspace, request, str(entry.alias))
     if output is not None:
         _write_file(found, output)
     elif as_csv:
-        _write_csv(_Some(found, limit), data_stream())
+        _write_csv(_FirstRows(found, limit), data_stream())
     elif options_of().json:
-        _write_json(found, _Some(found, limit), sys.stdout)
+        _write_json(found, _FirstRows(found, limit), sys.stdout)
     else:
-        _show(found, limit)
+        _print_difference(found, limit)
 
 
-def _compared(workspace: Workspace, request: Diff, target: str) -> Difference:
+def _run_diff(workspace: Workspace, request: Diff, target: str) -> Difference:
     (job,) = follow(workspace, [(request, target)])
     result = job.result_of(Diff)
     if job.state is not JobState.done or result is None:
@@ -104,28 +107,28 @@ def _compared(workspace: Workspace, request: Diff, target: str) -> Difference:
     return result
 
 
-class _Some(ResultRows):
+class _FirstRows(ResultRows):
     """The first rows that differ."""
 
-    def __init__(self, found: Difference, most: int | None) -> None:
+    def __init__(self, found: Difference, limit: int | None) -> None:
         super().__init__(Path(found.file))
-        self._most = most
+        self._max_rows = limit
 
     @property
     def row_count(self) -> int:
         """How many of them."""
-        return super().row_count if self._most is None else min(self._most, super().row_count)
+        return super().row_count if self._max_rows is None else min(self._max_rows, super().row_count)
 
 
 # --- For people --------------------------------------------------------------------------------------
 
 
-def _show(found: Difference, limit: int | None) -> None:
+def _print_difference(found: Difference, limit: int | None) -> None:
     from odf_tui.text import diff_text
 
     terminal = sys.stdout.isatty()
-    rows = _Some(found, _ON_TERMINAL if limit is None and terminal else limit)
-    print_line = _printer(terminal)
+    rows = _FirstRows(found, _ON_TERMINAL if limit is None and terminal else limit)
+    print_line = _line_printer(terminal)
     print_line([(diff_text.compared_versions_text(found), "strong")])
     print_line([("  ", ""), *diff_text.row_counts_text(found)])
     print_line([(f"  {diff_text.interval_text(found)}", "muted")])
@@ -139,12 +142,10 @@ def _show(found: Difference, limit: int | None) -> None:
             print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
     if rows.row_count < found.rows:
         more = found.rows - rows.row_count
-        print_note(
-            f"{format_count(more)} more {'row' if more == 1 else 'rows'}: -n, --csv and -o FILE show them"
-        )
+        print_note(f"{count_of(more, 'more row')}: -n, --csv and -o FILE show them")
 
 
-def _printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
+def _line_printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
     if not terminal:
         return lambda spans: print("".join(text for text, _ in spans).rstrip())
     from rich.text import Text
@@ -203,23 +204,13 @@ def _write_csv(rows: ResultRows, out: TextIO) -> None:
     writer.writerow(rows.columns.names)
     for start in range(0, rows.row_count, GROUP_ROWS):
         for row in rows.window(start, GROUP_ROWS).to_pylist():
-            writer.writerow([_cell(json_value(value)) for value in row.values()])
+            writer.writerow([_csv_cell(json_value(value)) for value in row.values()])
 
 
-def _cell(value: Any) -> str:
+def _csv_cell(value: Any) -> str:
     if value is None:
         return ""
     return str(value) if not isinstance(value, bool | list | dict) else json.dumps(value, ensure_ascii=False)
-
-
-def _form(output: Path) -> Format:
-    """What a file is to be, as the ending of its name says."""
-    form = _ENDINGS.get(output.suffix.lower())
-    if form is None:
-        raise UsageError(f"{output.name} does not say its format", hint=f"end it with {', '.join(_ENDINGS)}")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.absolute().parent}")
-    return form
 
 
 def _write_file(found: Difference, output: Path) -> None:
@@ -228,5 +219,5 @@ def _write_file(found: Difference, output: Path) -> None:
     from odf_engine.views.scan import Scan
 
     rows = Scan.of_file(Path(found.file))
-    export(rows, output.absolute(), _form(output), Reporter(), replace=True)
-    print_note(f"{format_count(found.rows)} {'row' if found.rows == 1 else 'rows'} in {output}")
+    export(rows, output.absolute(), file_format(output), Reporter(), replace=True)
+    print_note(f"{count_of(found.rows, 'row')} in {output}")

@@ -20,7 +20,7 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import console, options_of, print_note
-from odf_tui.text import format
+from odf_tui.text.job_text import failure_lines, progress_line
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -32,26 +32,10 @@ def error_entry(job: Job) -> dict[str, Any] | None:
     return None if error is None else {"message": error.message, "where": error.where, "hint": error.hint}
 
 
-def quantity(number: int, what: str) -> str:
-    """A number of things, such as ``1 block`` or ``3 blocks``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def print_failure(job: Job) -> None:
     """Why a job did not end well, on stderr."""
-    error = job.error
-    if error is None:
-        sys.stderr.write(f"{job.target}: {job.state.value}\n")
-        return
-    where = f"{error.where}: " if error.where and error.where != job.target else ""
-    said = f"{where}{error.message}"
-    target = "" if said.startswith(f"{job.target} ") else f"{job.target}: "  # a message may name it by itself
-    sys.stderr.write(f"error: {target}{said}\n")
-    for line in error.excerpt:
-        sys.stderr.write(f"  {line}\n")
-    if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")
-    sys.stderr.write(f"  more: odf logs {job.id}\n")
+    for line in failure_lines(job):
+        sys.stderr.write(line + "\n")
 
 
 def exit_code(jobs: list[Job]) -> int:
@@ -65,12 +49,6 @@ def exit_code(jobs: list[Job]) -> int:
 
 
 SECONDS_BETWEEN_LINES: Final = 5.0
-_COUNTED: Final = {  # where they are no files
-    "verify": ("", " blocks"),
-    "replay": ("transaction ", ""),
-    "compare": ("", " blocks"),
-    "search": ("", " datasets"),
-}
 
 
 def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> list[Job]:
@@ -84,37 +62,22 @@ def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> lis
     if options.quiet:
         return run_jobs(workspace.folder, list(requests), on_event=lambda event: None)
     if not sys.stderr.isatty():
-        return run_jobs(workspace.folder, list(requests), on_event=_Lines(options.verbose))
+        return run_jobs(workspace.folder, list(requests), on_event=_ProgressLines(options.verbose))
     from rich.live import Live
 
-    board = _Board(options.verbose)
+    board = _ProgressTable(options.verbose)
     with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
         board.live = live
         return run_jobs(workspace.folder, list(requests), on_event=board)
 
 
-def describe(progress: Progress) -> str:
-    """Amounts of a running job in a few words, such as ``read  1 200 000 rows  93.1 MB of 938.0 MB``."""
-    parts = [progress.phase]
-    if progress.rows is not None:
-        parts.append(f"{format.format_count(progress.rows)} rows")
-    if progress.bytes is not None:
-        total = f" of {format.format_bytes(progress.total_bytes)}" if progress.total_bytes else ""
-        parts.append(format.format_bytes(progress.bytes) + total)
-    if progress.files is not None:
-        total = f" of {progress.total_files}" if progress.total_files else ""
-        before, after = _COUNTED.get(progress.phase, ("", " files"))
-        parts.append(f"{before}{progress.files}{total}{after}")
-    return "  ".join(part for part in parts if part)
-
-
-class _Lines:
+class _ProgressLines:
     """Progress for pipes and log files."""
 
     def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
         self.names: dict[str, str] = {}
-        self.spoke = time.monotonic()
+        self.last_printed = time.monotonic()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, JobChanged):
@@ -125,12 +88,12 @@ class _Lines:
             name = self.names.get(event.job, event.job)
             if event.level in ("warning", "error") or (self.verbose and event.level == "info"):
                 print_note(f"{name}: {event.level + ': ' if event.level != 'info' else ''}{event.text}")
-        elif isinstance(event, JobProgress) and time.monotonic() - self.spoke > SECONDS_BETWEEN_LINES:
-            self.spoke = time.monotonic()
-            print_note(f"{self.names.get(event.job, event.job)}: {describe(event.progress)}")
+        elif isinstance(event, JobProgress) and time.monotonic() - self.last_printed > SECONDS_BETWEEN_LINES:
+            self.last_printed = time.monotonic()
+            print_note(f"{self.names.get(event.job, event.job)}: {progress_line(event.progress)}")
 
 
-class _Board:
+class _ProgressTable:
     """A live line a job."""
 
     def __init__(self, verbose: bool) -> None:
@@ -162,7 +125,7 @@ class _Board:
         for job in self.jobs.values():
             text, elapsed = job.state.value, ""
             if job.state is JobState.running:
-                text = describe(self.progress.get(job.id, job.progress)) or text
+                text = progress_line(self.progress.get(job.id, job.progress)) or text
                 elapsed = f"{time.monotonic() - self.started.get(job.id, time.monotonic()):.0f} s"
             table.add_row(job.target, text, elapsed)
         if self.live:

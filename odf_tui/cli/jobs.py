@@ -13,9 +13,12 @@ import click
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.protocol import Job, JobChanged, LogLine
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
-from odf_tui.text import format
+from odf_tui.text.format import format_count, format_time_seconds
+from odf_tui.text.job_log_text import log_failure_lines, log_line_text
+from odf_tui.text.job_text import job_seconds
 
 _ENGINE_SERVER_MODULE = "odf_engine.transform.engines.grpc_server"
 
@@ -61,9 +64,9 @@ def jobs_verb(limit: int) -> None:
                 job.kind,
                 job.target,
                 job.state.value,
-                format.format_count(job.progress.rows),
-                (job.started or "")[:19].replace("T", " "),
-                _took(job),
+                format_count(job.progress.rows),
+                format_time_seconds(job.started),
+                _duration_text(job),
                 job.error.message if job.error else "",
             ]
             for job in jobs
@@ -85,12 +88,9 @@ def _job_json(job: Job) -> dict[str, Any]:
     }
 
 
-def _took(job: Job) -> str:
-    if job.started is None or job.ended is None:
-        return ""
-    from odf_engine.metadata.timestamp import Timestamp
-
-    return f"{(Timestamp.parse(job.ended).ns - Timestamp.parse(job.started).ns) / 1e9:.1f} s"
+def _duration_text(job: Job) -> str:
+    seconds = None if job.ended is None else job_seconds(job, Timestamp.parse(job.ended))
+    return "" if seconds is None else f"{seconds:.1f} s"
 
 
 @verb("cancel", example="odf cancel 12")
@@ -132,24 +132,14 @@ def logs_verb(job: str, following: bool) -> None:
         for event in journal.events(seq, job=found.id):
             seq = event.seq
             if isinstance(event, LogLine) and (event.level != "debug" or options_of().verbose):
-                sys.stdout.write(f"{event.time[11:19]} {event.level:7} {event.text}\n")
+                sys.stdout.write(log_line_text(event) + "\n")
             elif isinstance(event, JobChanged) and event.job.error is not None:
-                _print_failure(event.job)
+                for line in log_failure_lines(event.job):
+                    sys.stdout.write(line + "\n")
         sys.stdout.flush()
         if final or not following:
             return
         time.sleep(0.25)
-
-
-def _print_failure(job: Job) -> None:
-    error = job.error
-    if error is not None:
-        where = f"{error.where}: " if error.where else ""
-        sys.stdout.write(f"{(job.ended or '')[11:19]} {job.state.value:7} {where}{error.message}\n")
-        for at, line in enumerate(error.excerpt):
-            sys.stdout.write(f"{'':8} {'' if at else 'line':7} {line}\n")
-        if error.hint:
-            sys.stdout.write(f"{'':8} hint    {error.hint}\n")
 
 
 @verb("worker", example="odf worker status", json=True)
@@ -158,7 +148,7 @@ def worker_verb(what: str) -> None:
     """Starts, shows or stops the background worker; it starts by itself when something needs it."""
     workspace = open_workspace()
     try:
-        status = asyncio.run(_worker(workspace, what))
+        status = asyncio.run(_contact_worker(workspace, what))
     except OdfError:
         if what == "start":
             raise
@@ -178,7 +168,7 @@ def worker_verb(what: str) -> None:
         )
 
 
-async def _worker(workspace: Workspace, what: str) -> Any:
+async def _contact_worker(workspace: Workspace, what: str) -> Any:
     client = await Client.connect(workspace.folder, start=what == "start")
     try:
         status = await client.ping()

@@ -31,7 +31,7 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.text.format import format_time
-from odf_tui.text.job_text import signed_range_text
+from odf_tui.text.verification_text import signed_range_text
 
 _MAX_PEM: Final = 1 << 16
 _MAX_FILE: Final = 1 << 28
@@ -39,7 +39,7 @@ _LOCK: Final = "scryptAndAES256-CBC"
 _ROUNDS: Final = 1 << 14  # 16 MB of memory: half of what openssl allows for reading it
 
 
-class _Keys(click.Group):
+class _KeysGroup(click.Group):
     """The group; what is about tokens is loaded when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,7 +51,7 @@ class _Keys(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group("keys", cls=_Keys, epilog="Example:  odf keys prove port-haven.stations")
+@click.group("keys", cls=_KeysGroup, epilog="Example:  odf keys prove port-haven.stations")
 @common_options
 def keys_verb() -> None:
     """The key pairs behind dataset ids: who has the private key of a dataset owns it."""
@@ -62,16 +62,16 @@ def list_keys() -> None:
     """Lists the datasets whose private keys are here."""
     workspace = open_workspace()
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
-    held = list(workspace.keys.ids())
+    ids = list(workspace.keys.ids())
     if options_of().json:
-        print_json([{"id": each, "name": names.get(each)} for each in held])
+        print_json([{"id": each, "name": names.get(each)} for each in ids])
         return
-    if not held:
+    if not ids:
         print_note(
             "no private keys are here: a dataset that is made here gets one, odf keys import takes others"
         )
         return
-    rows = sorted((names.get(each, ""), str(each)) for each in held)
+    rows = sorted((names.get(each, ""), str(each)) for each in ids)
     print_table(["dataset", "id"], [[name or "(not here)", each] for name, each in rows])
 
 
@@ -92,13 +92,13 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
             hint="name a file: -o FILE; or say that you want to see it: -o -",
         )
     workspace = open_workspace()
-    dataset = _dataset_id(name, workspace)
+    dataset = _resolve_id(name, workspace)
     pem = workspace.keys.private_key_pem(dataset)
     key = proofs.load_private_key(pem)
     if proofs.dataset_id_of_key(key) != dataset:
         raise BadData(f"the file of the key of {name} holds another key", hint="odf fsck says more")
     if passphrase_file is not None:
-        secret = _passphrase(passphrase_file)
+        secret = _read_passphrase(passphrase_file)
         rounds: Any = {"iteration_count": _ROUNDS, "block_size": 8, "parallelization": 1}
         pem = key.export_key(format="PEM", passphrase=secret, protection=_LOCK, prot_params=rounds)
     text = pem.rstrip("\n") + "\n"
@@ -136,28 +136,28 @@ def _write_new(path: Path, text: str) -> None:
 def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
     """Takes private keys of datasets in, from PEM files; - is stdin. The datasets may come later."""
     workspace = open_workspace()
-    secret = None if passphrase_file is None else _passphrase(passphrase_file)
+    secret = None if passphrase_file is None else _read_passphrase(passphrase_file)
     found: dict[DatasetId, str] = {}
     for file in files:
         try:
-            key = proofs.load_private_key(_read(file, _MAX_PEM), secret)
+            key = proofs.load_private_key(_read_limited(file, _MAX_PEM), secret)
         except BadData as error:
             raise BadData(error.message, hint=error.hint, where=file) from None
         found[proofs.dataset_id_of_key(key)] = key.export_key(format="PEM")
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     document = [
-        {"id": each, "name": names.get(each), "status": _keep(workspace, each, pem)}
+        {"id": each, "name": names.get(each), "status": _store_key(workspace, each, pem)}
         for each, pem in found.items()
     ]
     if options_of().json:
         print_json(document)
         return
     for each in document:
-        whose = each["name"] or f"{each['id']}, which is not here yet"
-        print_note(f"the key of {whose}: {'was here already' if each['status'] == 'known' else 'taken in'}")
+        owner = each["name"] or f"{each['id']}, which is not here yet"
+        print_note(f"the key of {owner}: {'was here already' if each['status'] == 'known' else 'taken in'}")
 
 
-def _keep(workspace: Workspace, dataset: DatasetId, pem: str) -> str:
+def _store_key(workspace: Workspace, dataset: DatasetId, pem: str) -> str:
     try:
         workspace.keys.store(dataset, pem)
     except FileExistsError:
@@ -198,14 +198,14 @@ def prove(name: str, block: str | None) -> None:
     entry = workspace.resolve(name)
     state = entry.dataset.state()
     number = state.sequence_number if block is None else resolve_block_number(entry.dataset, block)
-    wanted = state.head if block is None else entry.dataset.block(number).hash
-    made = prove_block(workspace, entry, wanted)
+    block_hash = state.head if block is None else entry.dataset.block(number).hash
+    proof = prove_block(workspace, entry, block_hash)
     notify_datasets_changed(workspace.folder)
-    file = entry.dataset.folder / proofs.PROOFS_FOLDER / str(made.head)
+    file = entry.dataset.folder / proofs.PROOFS_FOLDER / str(proof.head)
     if options_of().json:
-        print_json({"name": str(entry.alias), "block": number, "file": str(file), "proof": made.document})
+        print_json({"name": str(entry.alias), "block": number, "file": str(file), "proof": proof.document})
         return
-    sys.stdout.write(bytes(made).decode())
+    sys.stdout.write(bytes(proof).decode())
     print_note(f"{entry.alias} is proven {signed_range_text(number, state.sequence_number - number)}")
 
 
@@ -215,9 +215,9 @@ def prove(name: str, block: str | None) -> None:
 def sign(name: str, file: str) -> None:
     """Signs the bytes of a file with a dataset's key (ed25519); - is stdin. Prints the signature."""
     workspace = open_workspace()
-    dataset = _dataset_id(name, workspace)
+    dataset = _resolve_id(name, workspace)
     key = proofs.load_private_key(workspace.keys.private_key_pem(dataset))
-    data = _read(file, _MAX_FILE)
+    data = _read_limited(file, _MAX_FILE)
     if _is_hash(data):
         raise UsageError(
             "this is the hash of a block: signing it would prove that you stand behind it",
@@ -240,8 +240,8 @@ def check(name: str, file: str, signature: str | None) -> None:
     SIGNATURE is a file with it, or its text. Without one FILE is a proof, as `prove` prints it. The exit
     code is 3 when it is wrong.
     """
-    dataset = _dataset_id(name, None)
-    data = _read(file, _MAX_FILE)
+    dataset = _resolve_id(name, None)
+    data = _read_limited(file, _MAX_FILE)
     document: dict[str, Any] = {"id": dataset}
     if signature is None:
         proof = proofs.OwnershipProof.from_bytes(data)
@@ -252,8 +252,8 @@ def check(name: str, file: str, signature: str | None) -> None:
         except BadData as error:
             problem = error.message
     else:
-        right = proofs.verify_signature(dataset, data, _signature(signature))
-        problem = "" if right else f"this is no signature of the key of {name} over these bytes"
+        is_valid = proofs.verify_signature(dataset, data, _read_signature(signature))
+        problem = "" if is_valid else f"this is no signature of the key of {name} over these bytes"
     if options_of().json:
         print_json({**document, "valid": not problem, "message": problem or None})
     elif problem:
@@ -266,7 +266,7 @@ def check(name: str, file: str, signature: str | None) -> None:
 # --- What people give --------------------------------------------------------------------------
 
 
-def _dataset_id(name: str, workspace: Workspace | None) -> DatasetId:
+def _resolve_id(name: str, workspace: Workspace | None) -> DatasetId:
     """The id that a person means; one may be written down of a dataset that is not here."""
     try:
         return DatasetId.parse(name)
@@ -274,13 +274,13 @@ def _dataset_id(name: str, workspace: Workspace | None) -> DatasetId:
         return (workspace or open_workspace()).resolve(name).id
 
 
-def _signature(given: str) -> bytes:
-    path = Path(given)
-    text = _read(given, 1024).decode("ascii", "replace").strip() if path.is_file() else given
+def _read_signature(argument: str) -> bytes:
+    path = Path(argument)
+    text = _read_limited(argument, 1024).decode("ascii", "replace").strip() if path.is_file() else argument
     try:
         return multibase_decode(text)
     except InvalidIdentity as error:
-        raise NotFound(f"there is no file {given}, and it is no signature: {error.message}") from None
+        raise NotFound(f"there is no file {argument}, and it is no signature: {error.message}") from None
 
 
 def _is_hash(data: bytes) -> bool:
@@ -291,13 +291,13 @@ def _is_hash(data: bytes) -> bool:
     return True
 
 
-def _read(name: str, at_most: int) -> bytes:
-    return read_bytes(name, at_most, hint="of a large file, sign a hash of it")
+def _read_limited(name: str, max_bytes: int) -> bytes:
+    return read_bytes(name, max_bytes, hint="of a large file, sign a hash of it")
 
 
-def _passphrase(file: Path) -> str:
+def _read_passphrase(file: Path) -> str:
     """The first line of a file: passphrases on the command line are seen by everybody on the machine."""
-    lines: Sequence[str] = _read(str(file), 4096).decode("utf-8", "replace").splitlines()
+    lines: Sequence[str] = _read_limited(str(file), 4096).decode("utf-8", "replace").splitlines()
     if not lines or not lines[0]:
         raise UsageError(f"{file} has no passphrase in its first line")
     return lines[0]
@@ -325,21 +325,23 @@ def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
     It is good for the datasets that match one of the patterns (ids, names, names with %), by default
     for all; until it is revoked, or for so many days. Who has it says: odf repo login URL
     """
-    token, text = _tokens().create(name, patterns or (ALL_DATASETS,), days)
+    token, text = _open_tokens().create(name, patterns or (ALL_DATASETS,), days)
     if options_of().json:
-        print_json({**_facts(token), "token": text})
+        print_json({**_token_json(token), "token": text})
         return
     sys.stdout.write(text + "\n")
-    until = "until it is revoked" if token.expires is None else f"until {format_time(_text(token.expires))}"
+    until = (
+        "until it is revoked" if token.expires is None else f"until {format_time(_format_utc(token.expires))}"
+    )
     print_note(f"token '{name}' may push {', '.join(token.datasets)} {until}; it is not shown again")
 
 
 @verb("list", example="odf keys token list", json=True)
 def list_tokens() -> None:
     """Lists the tokens: what each may push, since when, until when, and when it was used last."""
-    found = _tokens().list_tokens()
+    found = _open_tokens().list_tokens()
     if options_of().json:
-        print_json([_facts(token) for token in found])
+        print_json([_token_json(token) for token in found])
         return
     if not found:
         print_note("there are no tokens: odf keys token new NAME makes one")
@@ -350,9 +352,9 @@ def list_tokens() -> None:
             [
                 token.name,
                 ", ".join(token.datasets),
-                format_time(_text(token.created)),
-                "expired" if token.has_expired else format_time(_text(token.expires)) or "never",
-                format_time(_text(token.last_used)) or "never",
+                format_time(_format_utc(token.created)),
+                "expired" if token.has_expired else format_time(_format_utc(token.expires)) or "never",
+                format_time(_format_utc(token.last_used)) or "never",
             ]
             for token in found
         ],
@@ -363,7 +365,7 @@ def list_tokens() -> None:
 @click.argument("name")
 def revoke_token(name: str) -> None:
     """Takes a token away; a server that runs refuses it from now on."""
-    token = _tokens().revoke(name)
+    token = _open_tokens().revoke(name)
     print_note(f"token '{token.name}' is good for nothing any more")
 
 
@@ -372,22 +374,22 @@ token_verb.add_command(list_tokens)
 token_verb.add_command(revoke_token)
 
 
-def _tokens() -> Tokens:
+def _open_tokens() -> Tokens:
     return Tokens(open_workspace().odf)
 
 
-def _facts(token: Token) -> dict[str, object]:
+def _token_json(token: Token) -> dict[str, object]:
     return {
         "name": token.name,
         "datasets": list(token.datasets),
-        "created": _text(token.created),
-        "expires": _text(token.expires),
-        "last_used": _text(token.last_used),
+        "created": _format_utc(token.created),
+        "expires": _format_utc(token.expires),
+        "last_used": _format_utc(token.last_used),
         "expired": token.has_expired,
     }
 
 
-def _text(time: datetime | None) -> str | None:
+def _format_utc(time: datetime | None) -> str | None:
     return None if time is None else time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -405,16 +407,16 @@ def trust_verb(name: str, private_network: bool, yes: bool) -> None:
     workspace = open_workspace()
     entry, trust = workspace.resolve(name), Trust(workspace)
     runs = trust.list_executions(entry)
-    asked = not trust.is_own(entry) and bool(runs)
+    needs_grant = not trust.is_own(entry) and bool(runs)
     if not options_of().json:
-        _show(trust, entry, runs)
-    if asked and not yes:
-        _ask(trust, entry, runs, private_network)
-    if asked:
+        _print_executions(trust, entry, runs)
+    if needs_grant and not yes:
+        _confirm_trust(trust, entry, runs, private_network)
+    if needs_grant:
         trust.grant(entry, private_network=private_network, shown=runs)
     if options_of().json:
-        print_json(_document(trust, entry, runs))
-    elif asked:
+        print_json(_trust_json(trust, entry, runs))
+    elif needs_grant:
         print_note(f"{entry.alias} is trusted, until a block changes its source")
 
 
@@ -424,19 +426,23 @@ def untrust_verb(name: str) -> None:
     """Takes back what `odf trust` allowed."""
     workspace = open_workspace()
     entry, trust = workspace.resolve(name), Trust(workspace)
-    was = trust.revoke(entry)
+    was_trusted = trust.revoke(entry)
     if options_of().json:
-        print_json(_document(trust, entry, trust.list_executions(entry)))
+        print_json(_trust_json(trust, entry, trust.list_executions(entry)))
     elif trust.is_own(entry):
         print_note(f"{entry.alias} is your own, and needs no trust")
     else:
-        print_note(f"{entry.alias} is not trusted any more" if was else f"{entry.alias} was not trusted")
+        print_note(
+            f"{entry.alias} is not trusted any more" if was_trusted else f"{entry.alias} was not trusted"
+        )
 
 
-def _ask(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution], private_network: bool) -> None:
+def _confirm_trust(
+    trust: Trust, entry: DatasetEntry, runs: Sequence[Execution], private_network: bool
+) -> None:
     if not sys.stdin.isatty():
         if options_of().json:
-            print_json(_document(trust, entry, runs))
+            print_json(_trust_json(trust, entry, runs))
         raise UsageError(
             f"{entry.alias} is not trusted: nobody is here to be asked",
             hint="look at what it runs, and add --yes to allow it without a question",
@@ -445,7 +451,7 @@ def _ask(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution], private_n
     click.confirm(f"Let {entry.alias} do that whenever it is pulled{also}?", abort=True, err=True)
 
 
-def _show(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> None:
+def _print_executions(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> None:
     if trust.is_own(entry):
         print_note(f"{entry.alias} is your own, and needs no trust")
         return
@@ -474,7 +480,7 @@ def _show(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> None:
         out.print()
 
 
-def _document(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> dict[str, Any]:
+def _trust_json(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> dict[str, Any]:
     return {
         "id": entry.id,
         "name": str(entry.alias),

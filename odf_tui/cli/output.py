@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TextIO, TypeVar
 
 import click
 
@@ -21,15 +21,7 @@ from odf_engine.terminal_text import escape_controls, escape_json, unwrap_stream
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from rich.console import Console
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Whether values of a type are aligned to the right."""
-    import pyarrow as pa
-
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def json_value(value: Any) -> Any:
@@ -74,7 +66,7 @@ def options_of(ctx: click.Context | None = None) -> Options:
     return root.obj
 
 
-def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def _store_option(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     def callback(ctx: click.Context, _: click.Parameter, value: Any) -> Any:
         if value:
             setattr(options_of(ctx), name, value)
@@ -91,24 +83,38 @@ def common_options(command: F) -> F:
             "--workspace",
             type=click.Path(path_type=Path),
             expose_value=False,
-            callback=_keep("workspace"),
+            callback=_store_option("workspace"),
             help="Workspace folder (else $ODF_WORKSPACE, else the nearest parent).",
         ),
         click.option(
-            "-q", "--quiet", is_flag=True, expose_value=False, callback=_keep("quiet"), help="Say less."
+            "-q",
+            "--quiet",
+            is_flag=True,
+            expose_value=False,
+            callback=_store_option("quiet"),
+            help="Say less.",
         ),
         click.option(
-            "-v", "--verbose", is_flag=True, expose_value=False, callback=_keep("verbose"), help="Say more."
+            "-v",
+            "--verbose",
+            is_flag=True,
+            expose_value=False,
+            callback=_store_option("verbose"),
+            help="Say more.",
         ),
         click.option(
-            "--no-color", is_flag=True, expose_value=False, callback=_keep("no_color"), help="No colours."
+            "--no-color",
+            is_flag=True,
+            expose_value=False,
+            callback=_store_option("no_color"),
+            help="No colours.",
         ),
     ):
         command = option(command)
     return command
 
 
-class _Verb(click.Command):
+class _VerbCommand(click.Command):
     """A command whose arguments are text; only those that name files (``click.Path``) may be any bytes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -132,11 +138,11 @@ def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[.
                 "as_json",
                 is_flag=True,
                 expose_value=False,
-                callback=_keep("json"),
+                callback=_store_option("json"),
                 help="One JSON document on stdout.",
             )
             function = option(function)
-        return click.command(name, cls=_Verb, epilog=f"Example:  {example}")(common_options(function))
+        return click.command(name, cls=_VerbCommand, epilog=f"Example:  {example}")(common_options(function))
 
     return decorate
 
@@ -191,7 +197,7 @@ def console(stderr: bool = False) -> Console:
     )
 
 
-def read_bytes(name: str, at_most: int = MAX_TEXT_BYTES, *, hint: str | None = None) -> bytes:
+def read_bytes(name: str, max_bytes: int = MAX_TEXT_BYTES, *, hint: str | None = None) -> bytes:
     """Reads a file that an argument names, or stdin for ``-``, into memory.
 
     Raises:
@@ -200,14 +206,14 @@ def read_bytes(name: str, at_most: int = MAX_TEXT_BYTES, *, hint: str | None = N
     """
     try:
         if name == "-":
-            data = sys.stdin.buffer.read(at_most + 1)
+            data = sys.stdin.buffer.read(max_bytes + 1)
         else:
             with Path(name).open("rb") as file:
-                data = file.read(at_most + 1)
+                data = file.read(max_bytes + 1)
     except OSError as error:
         raise NotFound(f"{name} cannot be read: {error.strerror}") from None
-    if len(data) > at_most:
-        raise UsageError(f"{'stdin' if name == '-' else name} has more than {at_most:,} bytes", hint=hint)
+    if len(data) > max_bytes:
+        raise UsageError(f"{'stdin' if name == '-' else name} has more than {max_bytes:,} bytes", hint=hint)
     return data
 
 
@@ -245,6 +251,15 @@ def print_yaml(document: Any) -> None:
     sys.stdout.write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000))
 
 
+def aligned_line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    """Return cells as a line of aligned columns; ``right`` flags the right-aligned columns."""
+    padded = [
+        cell.rjust(width) if number else cell.ljust(width)
+        for cell, width, number in zip(cells, widths, right, strict=True)
+    ]
+    return "  ".join(padded).rstrip()
+
+
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """A table for people; plain aligned columns when piped. ``right`` names the right-aligned columns."""
     numbers = [header in right for header in headers]
@@ -254,11 +269,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
         titles = [escape_controls(header.upper()) for header in headers]
         widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
         for row in [titles, *rows]:
-            cells = [
-                cell.rjust(width) if number else cell.ljust(width)
-                for cell, width, number in zip(row, widths, numbers, strict=True)
-            ]
-            sys.stdout.write("  ".join(cells).rstrip() + "\n")
+            sys.stdout.write(aligned_line(row, widths, numbers) + "\n")
         return
     from rich import box
     from rich.table import Table
@@ -269,6 +280,50 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
     for row in rows:
         table.add_row(*row)
     out.print(table)
+
+
+FileFormat = Literal["csv", "json", "ndjson", "parquet"]
+_FILE_FORMATS: Final[dict[str, FileFormat]] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".parquet": "parquet",
+}
+
+
+def file_format(output: Path) -> FileFormat:
+    """Return the format of an output file, which the ending of its name selects.
+
+    Raises:
+        UsageError: unknown ending.
+    """
+    found = _FILE_FORMATS.get(output.suffix.lower())
+    if found is None:
+        endings = ", ".join(_FILE_FORMATS)
+        raise UsageError(f"{output.name} does not say its format", hint=f"end it with {endings}")
+    return found
+
+
+def check_one_format(as_csv: bool, output: Path | None) -> None:
+    """Check that at most one of ``--json``, ``--csv`` and ``-o`` is given.
+
+    Raises:
+        UsageError: several of them are given.
+    """
+    if sum((as_csv, options_of().json, output is not None)) > 1:
+        raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
+
+
+def check_parent_folder(file: Path) -> None:
+    """Check that the folder of an output file exists.
+
+    Raises:
+        UsageError: it does not.
+    """
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
 
 
 def data_stream() -> TextIO:

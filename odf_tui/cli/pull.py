@@ -39,10 +39,10 @@ from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes, ResolvedUrl
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, error_entry, exit_code, follow, print_failure, quantity
+from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, error_entry, exit_code, follow, print_failure
 from odf_tui.cli.output import clear_line, open_workspace, options_of, print_json, print_note, verb
-from odf_tui.text import format
 from odf_tui.text.format import format_bytes
+from odf_tui.text.job_text import pull_line
 
 PATHS = ("/", "./", "../", "~/", "file:")
 """What begins so is a folder, and no name."""
@@ -77,7 +77,7 @@ class PullArguments(NamedTuple):
     places: Sequence[ResolvedUrl] = ()
 
 
-def resolve_targets(workspace: Workspace, asked: PullArguments) -> list[PullTarget]:
+def resolve_targets(workspace: Workspace, arguments: PullArguments) -> list[PullTarget]:
     """The datasets that the arguments mean: first those from elsewhere, then inputs before outputs.
 
     Raises:
@@ -85,7 +85,7 @@ def resolve_targets(workspace: Workspace, asked: PullArguments) -> list[PullTarg
         NotFound: there is no such dataset, or no such repository.
         AlreadyExists: a dataset of this name is here, and does not come from there.
     """
-    return _Asking(workspace).wanted(asked)
+    return _TargetResolver(workspace).resolve(arguments)
 
 
 def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
@@ -100,7 +100,7 @@ def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
     return None
 
 
-class _Asking:
+class _TargetResolver:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.remotes = Remotes(workspace.odf)
@@ -110,34 +110,34 @@ class _Asking:
         self.urls: dict[DatasetId, str] = {}
         self.new: dict[str, ResolvedUrl] = {}
 
-    def wanted(self, asked: PullArguments) -> list[PullTarget]:
-        _check(asked)
-        if asked.places:
-            chosen = {dataset for place in asked.places for dataset in self._at(place)}
+    def resolve(self, arguments: PullArguments) -> list[PullTarget]:
+        _check_arguments(arguments)
+        if arguments.places:
+            datasets = {dataset for place in arguments.places for dataset in self._find_at(place)}
         else:
-            chosen = set(self.entries) if asked.everything else self._named(asked)
-        if asked.alias is not None:
-            self._give_name(asked.alias)
+            datasets = set(self.entries) if arguments.everything else self._find_named(arguments)
+        if arguments.alias is not None:
+            self._set_alias(arguments.alias)
         for place in self.new.values():
-            self._check_free(place)
-        if asked.recursive:
-            chosen.update(*[self._made_of(dataset) for dataset in chosen])
-        new = [
+            self._check_name_is_free(place)
+        if arguments.recursive:
+            datasets.update(*[self._find_inputs(dataset) for dataset in datasets])
+        new_targets = [
             PullTarget(self.remotes.display_name(place.url), None, place.url, place.name)
             for place in self.new.values()
         ]
-        order = [dataset for dataset in self.graph.order(chosen) if dataset in self.entries]
+        order = [dataset for dataset in self.graph.order(datasets) if dataset in self.entries]
         # What comes from elsewhere waits for nobody here: others may wait for it, and for Spark.
-        return new + sorted(map(self._of, order), key=lambda each: each.url is None)
+        return new_targets + sorted(map(self._make_target, order), key=lambda each: each.url is None)
 
-    def _of(self, dataset: DatasetId) -> PullTarget:
+    def _make_target(self, dataset: DatasetId) -> PullTarget:
         entry, known = self.entries[dataset], self.known[dataset]
         url = self.urls.get(dataset) or (known[0] if len(known) == 1 else None)
-        made_of = set() if known or url else self._made_of(dataset)
+        made_of = set() if known or url else self._find_inputs(dataset)
         after = [*map(str, made_of), *self.new] if made_of else []
         return PullTarget(str(entry.alias), entry, url, None, after)
 
-    def _made_of(self, dataset: DatasetId) -> set[DatasetId]:
+    def _find_inputs(self, dataset: DatasetId) -> set[DatasetId]:
         """What a dataset is made of here, however far: what comes from elsewhere is made there."""
         found: set[DatasetId] = set()
         waiting = [dataset]
@@ -150,31 +150,31 @@ class _Asking:
             waiting += more
         return found
 
-    def _named(self, asked: PullArguments) -> set[DatasetId]:
-        if asked.source is None:
-            return {dataset for name in asked.names for dataset in self._meant(name)}
-        if not asked.names:
-            place = resolve_location(self.remotes, asked.source)
+    def _find_named(self, arguments: PullArguments) -> set[DatasetId]:
+        if arguments.source is None:
+            return {dataset for name in arguments.names for dataset in self._find_matching(name)}
+        if not arguments.names:
+            place = resolve_location(self.remotes, arguments.source)
             if place is None:
                 hint = "an address, or REPO/NAME; odf repo list shows the repositories"
-                raise UsageError(f"--from {asked.source} is no place elsewhere", hint=hint)
-            return set(self._at(place))
+                raise UsageError(f"--from {arguments.source} is no place elsewhere", hint=hint)
+            return set(self._find_at(place))
         try:
-            entries = self.workspace.match(asked.names)
+            entries = self.workspace.match(arguments.names)
         except NotFound as error:
-            hint = f"as a new one: odf pull --from {asked.source} --as NAME"
+            hint = f"as a new one: odf pull --from {arguments.source} --as NAME"
             raise NotFound(error.message, hint=hint) from None
         for entry in entries:
-            self.urls[entry.id] = address_in(self.remotes, asked.source, entry, len(entries) > 1)
+            self.urls[entry.id] = resolve_address(self.remotes, arguments.source, entry, len(entries) > 1)
         return {entry.id for entry in entries}
 
-    def _meant(self, name: str) -> Iterable[DatasetId]:
+    def _find_matching(self, name: str) -> Iterable[DatasetId]:
         place = resolve_location(self.remotes, name)
         if place is not None:
-            return self._at(place)
+            return self._find_at(place)
         return [entry.id for entry in self.workspace.match([name])]
 
-    def _at(self, place: ResolvedUrl) -> Iterable[DatasetId]:
+    def _find_at(self, place: ResolvedUrl) -> Iterable[DatasetId]:
         dataset = self.remotes.find_by_url(place.url)
         if dataset is None or dataset not in self.entries:
             self.new[place.url] = place
@@ -182,7 +182,7 @@ class _Asking:
         self.urls[dataset] = place.url
         return (dataset,)
 
-    def _give_name(self, alias: str) -> None:
+    def _set_alias(self, alias: str) -> None:
         name = DatasetAlias.parse(alias)
         here = [self.entries[dataset] for dataset in self.urls]
         if len(self.new) + len(here) != 1:
@@ -194,19 +194,19 @@ class _Asking:
         for url, place in self.new.items():
             self.new[url] = place._replace(name=str(name))
 
-    def _check_free(self, place: ResolvedUrl) -> None:
+    def _check_name_is_free(self, place: ResolvedUrl) -> None:
         alias = DatasetAlias.parse(place.name)
-        taken = [entry for entry in self.entries.values() if entry.alias == alias]
-        if taken or [each.name for each in self.new.values()].count(place.name) > 1:
-            name = f"{alias}: a dataset" if taken else f"{alias}: more than one dataset"
+        same_name = [entry for entry in self.entries.values() if entry.alias == alias]
+        if same_name or [each.name for each in self.new.values()].count(place.name) > 1:
+            name = f"{alias}: a dataset" if same_name else f"{alias}: more than one dataset"
             raise AlreadyExists(
-                f"{name} of this name is here already" if taken else f"{name} would have this name",
+                f"{name} of this name is here already" if same_name else f"{name} would have this name",
                 where=place.url,
                 hint=f"--as NAME gives it another; if it is the same: odf pull {alias} --from {place.url}",
             )
 
 
-def address_in(remotes: Remotes, text: str, entry: DatasetEntry, several: bool = False) -> str:
+def resolve_address(remotes: Remotes, text: str, entry: DatasetEntry, several: bool = False) -> str:
     """The address of a dataset at a place: a repository's name, ``repo/name``, or an address.
 
     Raises:
@@ -239,12 +239,12 @@ def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[st
     return places
 
 
-def _check(asked: PullArguments) -> None:
-    some = bool(asked.names or asked.places) or asked.source is not None
-    if some == asked.everything:
+def _check_arguments(arguments: PullArguments) -> None:
+    has_selection = bool(arguments.names or arguments.places) or arguments.source is not None
+    if has_selection == arguments.everything:
         hint = "name some (patterns with % work, and addresses), or give --all"
         raise UsageError("which datasets?", hint=hint)
-    if asked.alias is not None and asked.everything:
+    if arguments.alias is not None and arguments.everything:
         raise UsageError("--as names one dataset that is new", hint="not with --all")
 
 
@@ -287,13 +287,13 @@ def pull_verb(
     there; the one here is then kept under a reference.
     """
     workspace = open_workspace()
-    watermark = moment("--set-watermark", set_watermark)
+    watermark = parse_time_option("--set-watermark", set_watermark)
     if everything and source is not None and not names and alias is None:
-        found = _all_of(workspace, source)
+        found = _resolve_repository(workspace, source)
     else:
         found = resolve_targets(workspace, PullArguments(names, everything, recursive, source, alias))
     if watermark is not None:
-        _check_made_here(workspace, found)
+        _check_is_local(workspace, found)
     requests: list[tuple[Request, str]] = [
         (
             Pull(
@@ -322,8 +322,8 @@ def pull_verb(
     sys.exit(exit_code(jobs))
 
 
-def _all_of(workspace: Workspace, repository: str) -> list[PullTarget]:
-    """All datasets of a repository, which is asked for them."""
+def _resolve_repository(workspace: Workspace, repository: str) -> list[PullTarget]:
+    """Return all datasets of a repository, which is queried for them."""
     remotes = Remotes(workspace.odf)
     repo = remotes.repository(repository)
     (job,) = follow(workspace, [(Search("", [repo.name]), f"all of {repo.name}")])
@@ -337,7 +337,7 @@ def _all_of(workspace: Workspace, repository: str) -> list[PullTarget]:
     return resolve_targets(workspace, PullArguments((), places=places)) if places else []
 
 
-def _check_made_here(workspace: Workspace, found: Sequence[PullTarget]) -> None:
+def _check_is_local(workspace: Workspace, found: Sequence[PullTarget]) -> None:
     for each in found:
         if each.url is not None:
             raise UsageError(
@@ -346,7 +346,7 @@ def _check_made_here(workspace: Workspace, found: Sequence[PullTarget]) -> None:
             )
 
 
-def moment(option: str, text: str | None) -> str | None:
+def parse_time_option(option: str, text: str | None) -> str | None:
     """A time that an option was given, as RFC 3339.
 
     Raises:
@@ -370,11 +370,11 @@ def select_datasets(
         raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
     entries = workspace.datasets() if everything else workspace.match(names)
     graph = DatasetGraph(workspace.summaries())
-    wanted = {entry.id for entry in entries}
+    selected = {entry.id for entry in entries}
     if recursive:
-        wanted.update(*(graph.upstream(entry.id) for entry in entries))
+        selected.update(*(graph.upstream(entry.id) for entry in entries))
     by_id = {entry.id: entry for entry in workspace.datasets()}
-    return [by_id[dataset] for dataset in graph.order(wanted) if dataset in by_id]
+    return [by_id[dataset] for dataset in graph.order(selected) if dataset in by_id]
 
 
 def pull_entry(job: Job, name: str | None = None) -> dict[str, Any]:
@@ -386,23 +386,15 @@ def _pull_result(job: Job, name: str | None = None) -> PullResult:
     return job.result_of(Pull) or PullResult(name=name or job.target, status="failed")
 
 
-def print_pull(job: Job, workspace: Workspace | None = None, wanted: PullTarget | None = None) -> None:
+def print_pull(job: Job, workspace: Workspace | None = None, target: PullTarget | None = None) -> None:
     """Print the result of a pull or an ingest as text."""
     if job.state is not JobState.done:
         print_failure(job)
         return
     result = _pull_result(job)
     label = Remotes(workspace.odf).display_name(result.url) if workspace and result.url else ""
-    if result.status == "updated":
-        new = "new, " if wanted is not None and wanted.entry is None and result.old_head is None else ""
-        amount = f", {format_bytes(result.bytes)}" if result.bytes else ""
-        remote = f", from {label}" if label else ""
-        records = f"{result.records} records in {quantity(result.blocks, 'block')}"
-        sys.stdout.write(f"{result.name}: {new}{records}{amount}{remote}\n")
-    else:
-        ahead = f" ({quantity(result.ahead, 'block')} ahead of {label})" if result.ahead else ""
-        remote = f" with {label}" if label and not ahead else ""
-        sys.stdout.write(f"{result.name}: up to date{remote}{ahead}\n")
+    is_new = target is not None and target.entry is None and result.old_head is None
+    sys.stdout.write(pull_line(result, label, is_new=is_new) + "\n")
 
 
 FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
@@ -439,11 +431,11 @@ def ingest_verb(
     """
     workspace = open_workspace()
     entry = workspace.resolve(name)
-    time_ = moment("--event-time", event_time)
+    time_ = parse_time_option("--event-time", event_time)
     if not files and sys.stdin.isatty():
         raise UsageError("which files?", hint="name some, or pipe rows in")
     with ExitStack() as spools:
-        paths = [spools.enter_context(_readable(workspace, file)) for file in files or ("-",)]
+        paths = [spools.enter_context(_open_readable(workspace, file)) for file in files or ("-",)]
         request = Ingest(
             dataset=str(entry.id),
             files=[str(path) for path in paths],
@@ -463,7 +455,7 @@ def ingest_verb(
 
 
 @contextmanager
-def _readable(workspace: Workspace, file: str) -> Iterator[Path]:
+def _open_readable(workspace: Workspace, file: str) -> Iterator[Path]:
     """A file that the worker can read: the one that was named, or a copy of what is no plain file."""
     path = Path.cwd() / file
     if file != "-" and not path.exists():
@@ -478,7 +470,7 @@ def _readable(workspace: Workspace, file: str) -> Iterator[Path]:
     with ExitStack() as stack:
         try:
             stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
-            copy = stack.enter_context(_spooled(workspace, stream, name))
+            copy = stack.enter_context(_spool(workspace, stream, name))
         except OSError as error:
             problem = error.strerror or str(error)
             raise OdfError(
@@ -488,25 +480,25 @@ def _readable(workspace: Workspace, file: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _spooled(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
-    with spool_stream(workspace.odf, stream, name, _teller(name)) as path:
+def _spool(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
+    with spool_stream(workspace.odf, stream, name, _make_size_printer(name)) as path:
         if sys.stderr.isatty() and not options_of().quiet:
             clear_line()
         yield path
 
 
-def _teller(name: str) -> Callable[[int], None]:
+def _make_size_printer(name: str) -> Callable[[int], None]:
     """Says now and then how much has come: on one line of a terminal, or in lines when piped."""
     live = sys.stderr.isatty()
     pause = 0.25 if live else SECONDS_BETWEEN_LINES
-    spoke = time.monotonic()
+    last_printed = time.monotonic()
 
-    def tell(size: int) -> None:
-        nonlocal spoke
-        if time.monotonic() - spoke < pause:
+    def print_size(size: int) -> None:
+        nonlocal last_printed
+        if time.monotonic() - last_printed < pause:
             return
-        spoke = time.monotonic()
-        text = f"{name}: {format.format_bytes(size)} so far"
+        last_printed = time.monotonic()
+        text = f"{name}: {format_bytes(size)} so far"
         if not live:
             print_note(text)
         elif not options_of().quiet:
@@ -515,4 +507,4 @@ def _teller(name: str) -> Callable[[int], None]:
                 sys.stderr.write(text)
                 sys.stderr.flush()
 
-    return tell
+    return print_size

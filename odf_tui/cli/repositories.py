@@ -16,18 +16,17 @@ from odf_engine.coordinator.protocol import Compare, Job, JobState, Push, Reques
 from odf_engine.coordinator.results import FoundDataset, PushResult, SearchResult
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.names import DatasetAliasRemote
-from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, Login
 from odf_engine.net.urls import folder_of, is_s3, normalize_url, origin_of, supports_login
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure, quantity
+from odf_tui.cli.follow import error_entry, exit_code, follow, print_failure
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, print_table, verb
-from odf_tui.cli.pull import address_in
-from odf_tui.text import format
-from odf_tui.text.format import format_duration
-from odf_tui.text.remotes import Remote, direction
+from odf_tui.cli.pull import resolve_address
+from odf_tui.text.format import fit_width, format_bytes, format_count, printable
+from odf_tui.text.job_text import push_line
+from odf_tui.text.remotes import Remote, direction, relation_text_for_people
 
 
 @verb("status", example="odf repo status --json", json=True)
@@ -39,9 +38,9 @@ def status(names: tuple[str, ...]) -> None:
     """
     workspace = open_workspace()
     known = remotes_of(workspace, workspace.summaries())
-    chosen = workspace.match(names) if names else workspace.datasets()
-    entries = [entry for entry in chosen if known.get(str(entry.id))]
-    for entry in chosen if names else ():
+    selected = workspace.match(names) if names else workspace.datasets()
+    entries = [entry for entry in selected if known.get(str(entry.id))]
+    for entry in selected if names else ():
         if entry not in entries:
             print_note(f"{entry.alias} neither comes from elsewhere nor goes there")
     requests: list[tuple[Request, str]] = [(Compare(str(entry.id)), str(entry.alias)) for entry in entries]
@@ -58,14 +57,14 @@ def status(names: tuple[str, ...]) -> None:
         for entry in entries
         for remote in after.get(str(entry.id), ())
     ]
-    _print(found)
+    _print_comparison(found)
     for job in jobs:
         if job.state is not JobState.done:
             print_failure(job)
     sys.exit(max(exit_code(jobs), 1 if problems else 0))
 
 
-def _print(found: Sequence[tuple[DatasetEntry, Remote, str | None]]) -> None:
+def _print_comparison(found: Sequence[tuple[DatasetEntry, Remote, str | None]]) -> None:
     if options_of().json:
         print_json(
             [
@@ -115,32 +114,6 @@ def remote_json(remote: Remote) -> dict[str, Any]:
     }
 
 
-def sentence(remote: Remote) -> str:
-    """All of it for people, such as ``from lab/cities: behind by 3 blocks, looked at 5 min ago``."""
-    seen = ""
-    if remote.at:
-        ago = (Timestamp.now().ns - Timestamp.parse(remote.at).ns) / 1e9
-        seen = ", looked at just now" if ago < 1 else f", looked at {format_duration(ago)} ago"
-    return f"{direction(remote)} {remote.label}: {relation_text_for_people(remote)}{seen}"
-
-
-def relation_text_for_people(remote: Remote) -> str:
-    """How the dataset stands to a place, such as ``behind by 3 blocks``."""
-    match remote.relation:
-        case "equal":
-            return "the same"
-        case "ahead":
-            return f"ahead by {quantity(remote.ours, 'block')}"
-        case "behind":
-            return f"behind by {quantity(remote.theirs, 'block')}"
-        case "diverged":
-            return f"diverged: {quantity(remote.ours, 'block')} only here, {remote.theirs} only there"
-        case "new":
-            return "nothing is there yet"
-        case _:
-            return "changed here since it was looked at" if remote.at else "not looked at yet"
-
-
 @click.group("repo", epilog="Example:  odf repo add lab odf+https://data.example.com/")
 def repo_verb() -> None:
     """Places elsewhere: repositories, logins for them, and how datasets stand to them.
@@ -178,8 +151,8 @@ def add(new: str, url: str) -> None:
 def list_repositories() -> None:
     """Lists the repositories, and whether a login is kept for them."""
     workspace = open_workspace()
-    kept = set(Credentials(workspace.odf).origins())
-    repos = [(repo, origin_of(repo.url) in kept) for repo in Remotes(workspace.odf).repositories()]
+    stored = set(Credentials(workspace.odf).origins())
+    repos = [(repo, origin_of(repo.url) in stored) for repo in Remotes(workspace.odf).repositories()]
     if options_of().json:
         print_json([{"name": repo.name, "url": repo.url, "login": login} for repo, login in repos])
     elif not repos:
@@ -214,11 +187,11 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
     typed is not shown. With --stdin it is the first line there; for S3 a session's token may be the second.
     """
     workspace = open_workspace()
-    url = _url(workspace, repository)
+    url = _resolve_url(workspace, repository)
     if not supports_login(url):
         raise UsageError(f"nobody asks for a login at {url}")
-    made = _read_login(url, user, stdin)
-    origin = Credentials(workspace.odf).set(url, made)
+    new_login = _read_login(url, user, stdin)
+    origin = Credentials(workspace.odf).set(url, new_login)
     print_note(f"the login for {origin} is kept")
     if url.startswith(("http:", "odf+http:", "s3+http:")) and not _is_loopback(origin):
         print_note("! it is sent in the clear: whoever listens on the way can read it; https is better")
@@ -229,14 +202,16 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
 def logout(repository: str) -> None:
     """Forgets the login for a repository or a URL."""
     workspace = open_workspace()
-    url = _url(workspace, repository)
-    was = Credentials(workspace.odf).forget(url)
+    url = _resolve_url(workspace, repository)
+    was_stored = Credentials(workspace.odf).forget(url)
     print_note(
-        f"the login for {origin_of(url)} is forgotten" if was else f"none was kept for {origin_of(url)}"
+        f"the login for {origin_of(url)} is forgotten"
+        if was_stored
+        else f"none was kept for {origin_of(url)}"
     )
 
 
-def _url(workspace: Workspace, text: str) -> str:
+def _resolve_url(workspace: Workspace, text: str) -> str:
     remotes = Remotes(workspace.odf)
     if "://" not in text:
         return remotes.repository(text).url
@@ -250,20 +225,24 @@ def _read_login(url: str, user: str | None, stdin: bool) -> Login:
         user = user or (None if stdin else click.prompt("access key", err=True))
         if not user:
             raise UsageError("which access key?", hint="--user KEY")
-        lines = _lines() if stdin else [_ask("secret key"), _ask("token of the session (or nothing)", True)]
+        lines = (
+            _read_secret_lines()
+            if stdin
+            else [_prompt_secret("secret key"), _prompt_secret("token of the session (or nothing)", True)]
+        )
         return Login(user, lines[0], lines[1] if len(lines) > 1 else "")
-    lines = _lines() if stdin else [_ask(f"password of {user}" if user else "token")]
+    lines = _read_secret_lines() if stdin else [_prompt_secret(f"password of {user}" if user else "token")]
     return Login(user, lines[0]) if user else Login(token=lines[0])
 
 
-def _lines() -> list[str]:
+def _read_secret_lines() -> list[str]:
     lines = sys.stdin.read(1 << 16).splitlines()
     if not lines or not lines[0]:
         raise UsageError("there is no secret on stdin")
     return lines
 
 
-def _ask(what: str, optional: bool = False) -> str:
+def _prompt_secret(what: str, optional: bool = False) -> str:
     return click.prompt(what, hide_input=True, err=True, default="" if optional else None, show_default=False)
 
 
@@ -314,7 +293,7 @@ def add_alias(name: str, place: str, kind: Kind | None) -> None:
         raise UsageError("does it come from there, or go there?", hint="--pull or --push")
     workspace = open_workspace()
     entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
-    url = address_in(remotes, place, entry)
+    url = resolve_address(remotes, place, entry)
     remotes.attach(entry.id, url, kind)
     notify_datasets_changed(workspace.folder)
     print_note(f"{entry.alias} {'comes from' if kind == 'pull' else 'goes to'} {url}")
@@ -340,14 +319,16 @@ def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     if place is None:
         urls = list(dict.fromkeys(url for each in kinds for url in getattr(known, each)))
     else:
-        urls = [address_in(remotes, place, entry)]
-    was = [(url, gone) for url in urls if (gone := remotes.detach(entry.id, url, kinds))]
-    if not was:
+        urls = [resolve_address(remotes, place, entry)]
+    removed = [
+        (url, removed_kinds) for url in urls if (removed_kinds := remotes.detach(entry.id, url, kinds))
+    ]
+    if not removed:
         hint = f"odf repo alias list {entry.alias}"
         raise NotFound(f"{entry.alias} has no such address", hint=hint)
     notify_datasets_changed(workspace.folder)
-    for url, gone in was:
-        words = " or ".join({"pull": "come from", "push": "go to"}[each] for each in gone)
+    for url, removed_kinds in removed:
+        words = " or ".join({"pull": "come from", "push": "go to"}[each] for each in removed_kinds)
         print_note(f"{entry.alias} does not {words} {url} any more")
 
 
@@ -377,7 +358,7 @@ def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force
     if bool(names) == everything:
         raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
     entries = workspace.datasets() if everything else workspace.match(names)
-    targets = [_target(workspace, entry, place, len(entries) > 1) for entry in entries]
+    targets = [_push_url(workspace, entry, place, len(entries) > 1) for entry in entries]
     requests: list[tuple[Request, str]] = [
         (Push(str(entry.id), url, force), str(entry.alias))
         for entry, url in zip(entries, targets, strict=True)
@@ -388,11 +369,11 @@ def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force
     else:
         remotes = Remotes(workspace.odf)
         for job, url in zip(jobs, targets, strict=True):
-            _say_push(job, remotes.display_name(url))
+            _print_push(job, remotes.display_name(url))
     sys.exit(exit_code(jobs))
 
 
-def _target(workspace: Workspace, entry: DatasetEntry, place: str | None, several: bool) -> str:
+def _push_url(workspace: Workspace, entry: DatasetEntry, place: str | None, several: bool) -> str:
     """Where a dataset is pushed to.
 
     Raises:
@@ -400,7 +381,7 @@ def _target(workspace: Workspace, entry: DatasetEntry, place: str | None, severa
     """
     remotes = Remotes(workspace.odf)
     if place is not None:
-        return address_in(remotes, place, entry, several)
+        return resolve_address(remotes, place, entry, several)
     known = remotes.get(entry.id).push
     if len(known) == 1:
         return known[0]
@@ -410,7 +391,7 @@ def _target(workspace: Workspace, entry: DatasetEntry, place: str | None, severa
         )
     repos = remotes.repositories()
     if len(repos) == 1:
-        return address_in(remotes, repos[0].name, entry)
+        return resolve_address(remotes, repos[0].name, entry)
     names = ", ".join(repo.name for repo in repos)
     hint = f"--to REPO, one of {names}" if names else "odf repo add NAME URL, or --to URL"
     raise UsageError(f"where should {entry.alias} go?", hint=hint)
@@ -424,16 +405,12 @@ def push_entry(job: Job, url: str) -> dict[str, Any]:
     return {**entry, **({"label": label} if result else {}), "error": error_entry(job)}
 
 
-def _say_push(job: Job, label: str) -> None:
+def _print_push(job: Job, label: str) -> None:
     result = job.result_of(Push) or PushResult()
     if job.state is not JobState.done:
         print_failure(job)
-    elif result.status == "updated":
-        new = "new there, " if result.old_head is None else ""
-        amount = f"{quantity(result.blocks, 'block')}, {format.format_bytes(result.bytes)}"
-        sys.stdout.write(f"{job.target}: {new}{amount} to {label}\n")
     else:
-        sys.stdout.write(f"{job.target}: {label} is up to date\n")
+        sys.stdout.write(push_line(job.target, result, label) + "\n")
 
 
 @verb("search", example="odf search weather --repo lab", json=True)
@@ -458,7 +435,7 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
         document = {"datasets": datasets, "problems": result.problems}
         print_json({**document, "error": error_entry(job)} if job.error else document)
     elif job.state is JobState.done:
-        _print_found(result.datasets)
+        _print_search_results(result.datasets)
     if job.state is not JobState.done:
         print_failure(job)
     sys.exit(max(exit_code([job]), 1 if result.problems else 0))
@@ -472,26 +449,26 @@ def _pull_command(dataset: FoundDataset) -> str:
     return f"odf pull {shlex.quote(dataset.url)}"
 
 
-def _print_found(datasets: Sequence[FoundDataset]) -> None:
+def _print_search_results(datasets: Sequence[FoundDataset]) -> None:
     if not datasets:
         print_note("nothing was found")
         return
     # The texts are untrusted: control characters are shown as symbols.
     rows = [
         [
-            format.printable(f"{each.repository}/{each.name}"),
-            format.printable(each.kind or ""),
-            format.format_count(each.records),
-            format.format_bytes(each.size),
-            format.fit_width(text, _LONGEST).rstrip() if (text := format.printable(each.description)) else "",
-            format.printable(_pull_command(each)),
+            printable(f"{each.repository}/{each.name}"),
+            printable(each.kind or ""),
+            format_count(each.records),
+            format_bytes(each.size),
+            fit_width(text, _LONGEST).rstrip() if (text := printable(each.description)) else "",
+            printable(_pull_command(each)),
         ]
         for each in datasets
     ]
-    kept = [at for at in range(len(_COLUMNS)) if at in (0, 5) or any(row[at] for row in rows)]
-    columns = [_COLUMNS[at] for at in kept]
+    shown = [at for at in range(len(_COLUMNS)) if at in (0, 5) or any(row[at] for row in rows)]
+    columns = [_COLUMNS[at] for at in shown]
     right = [column for column in columns if column in ("records", "size")]
-    print_table(columns, [[row[at] for at in kept] for row in rows], right=right)
+    print_table(columns, [[row[at] for at in shown] for row in rows], right=right)
 
 
 _COLUMNS = ("dataset", "kind", "records", "size", "description", "bring it here with")

@@ -6,18 +6,18 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 import msgspec
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import Job, JobState, Query
-from odf_engine.coordinator.results import PinnedBlock, QueryResult
+from odf_engine.coordinator.protocol import JobState, Query
+from odf_engine.coordinator.results import QueryResult
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.files import open_file
 from odf_engine.sql.query_text import one_line_summary
@@ -25,7 +25,10 @@ from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_tui.cli.follow import exit_code, follow
 from odf_tui.cli.output import (
-    is_number,
+    aligned_line,
+    check_one_format,
+    check_parent_folder,
+    file_format,
     json_value,
     open_workspace,
     options_of,
@@ -34,7 +37,9 @@ from odf_tui.cli.output import (
     read_text,
     verb,
 )
-from odf_tui.text import format
+from odf_tui.text.format import count_of, ellipsize_middle, printable
+from odf_tui.text.job_text import query_failure_lines
+from odf_tui.text.pinned_blocks import pin_lines
 
 if TYPE_CHECKING:
     from odf_engine.workspace.workspace import Workspace
@@ -45,17 +50,15 @@ _WIDEST: Final = 36
 
 def write_plain(rows: ResultRows, out: TextIO) -> None:
     """Aligned columns for people, through a pipe."""
+    from odf_tui.text.values import is_number
+
     titles = [escape_controls(name.upper()) for name in rows.columns.names]
     widths = [len(title) for title in titles]
-    for cells in _cells(rows, rows.row_count):
+    for cells in _text_rows(rows, rows.row_count):
         widths = [max(width, len(cell)) for width, cell in zip(widths, cells, strict=True)]
     right = [is_number(field.type) for field in rows.columns]
-    for cells in chain([titles], _cells(rows, rows.row_count)):
-        fitted = [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(cells, widths, right, strict=True)
-        ]
-        out.write("  ".join(fitted).rstrip() + "\n")
+    for cells in chain([titles], _text_rows(rows, rows.row_count)):
+        out.write(aligned_line(cells, widths, right) + "\n")
 
 
 def write_table(rows: ResultRows, count: int, width: int) -> int:
@@ -71,14 +74,16 @@ def write_table(rows: ResultRows, count: int, width: int) -> int:
     """
     import pyarrow.types as pt
 
+    from odf_tui.text.values import is_number
+
     names = rows.columns.names
-    moments = [pt.is_timestamp(field.type) for field in rows.columns]
+    are_times = [pt.is_timestamp(field.type) for field in rows.columns]
     cells = [
         [
-            format.ellipsize_middle(_moment(cell) if moment else cell, _WIDEST)
-            for cell, moment in zip(line, moments, strict=True)
+            ellipsize_middle(_shorten_time(cell) if is_time else cell, _WIDEST)
+            for cell, is_time in zip(line, are_times, strict=True)
         ]
-        for line in _cells(rows, count)
+        for line in _text_rows(rows, count)
     ]
     shown, used = 0, 0
     for at, name in enumerate(names):
@@ -92,15 +97,15 @@ def write_table(rows: ResultRows, count: int, width: int) -> int:
     return shown
 
 
-def _moment(text: str) -> str:
+def _shorten_time(text: str) -> str:
     """A time without what says nothing."""
     day, _, time = text.removesuffix("Z").partition("T")
     return day if time in ("", "00:00:00") else f"{day} {time}"
 
 
-def _cells(rows: ResultRows, count: int) -> Iterator[list[str]]:
-    for record in _records(rows, count):
-        yield ["" if value is None else format.printable(_cell_text(value)) for value in record.values()]
+def _text_rows(rows: ResultRows, count: int) -> Iterator[list[str]]:
+    for record in _json_rows(rows, count):
+        yield ["" if value is None else printable(_cell_text(value)) for value in record.values()]
 
 
 def _cell_text(value: Any) -> str:
@@ -111,7 +116,7 @@ def _cell_text(value: Any) -> str:
     return str(value)
 
 
-def _records(rows: ResultRows, count: int | None = None) -> Iterator[dict[str, Any]]:
+def _json_rows(rows: ResultRows, count: int | None = None) -> Iterator[dict[str, Any]]:
     count = rows.row_count if count is None else min(count, rows.row_count)
     for start in range(0, count, GROUP_ROWS):
         for record in rows.window(start, min(GROUP_ROWS, count - start)).to_pylist():
@@ -119,14 +124,6 @@ def _records(rows: ResultRows, count: int | None = None) -> Iterator[dict[str, A
 
 
 MAX_ROWS: Final = 1_000_000
-Form = Literal["csv", "json", "ndjson", "parquet"]
-_ENDINGS: Final[dict[str, Form]] = {
-    ".csv": "csv",
-    ".json": "json",
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".parquet": "parquet",
-}
 
 
 @verb(
@@ -187,71 +184,72 @@ def sql_verb(
     what had happened by then, current(name) the newest row of each key, and changelog(name) all rows.
     The blocks that an answer was made of are shown with it: given back with --at, they give the same answer.
     """
-    form = _form(as_csv, output)
+    form = _output_form(as_csv, output)
     if sign is not None and proof is None:
         raise UsageError("only a proof can be signed", hint="write one too: --proof FILE")
     for each in (output, proof):
-        if each is not None and not each.absolute().parent.is_dir():
-            raise UsageError(f"there is no folder {each.absolute().parent}")
+        if each is not None:
+            check_parent_folder(each)
     workspace = open_workspace()
-    asked = Query(
-        sql=_query_text(query),
+    request = Query(
+        sql=_read_query(query),
         limit=limit or (MAX_ROWS if form == "table" else None),
         as_at=as_at,
         as_of=as_of,
-        pins=dict(map(_pin, pins)),
+        pins=dict(map(_parse_pin, pins)),
         proof=proof is not None,
         sign=sign,
     )
-    result, shown = _answer(workspace, asked, form, output)
+    result, shown = _run_query(workspace, request, form, output)
     if proof is not None:
-        _into(proof, json.dumps(result.proof, indent=2, ensure_ascii=False) + "\n")
+        _write_file(proof, json.dumps(result.proof, indent=2, ensure_ascii=False) + "\n")
     if form in ("file", "table") or result.truncated:
-        print_note(_summary(result, output, shown))
+        print_note(_summary_text(result, output, shown))
     for line in pin_lines(result.pins):
         print_note(line)
     if proof is not None:
         print_note(f"proven in {proof}: who has the same blocks can check it with odf verify --proof {proof}")
 
 
-def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) -> tuple[QueryResult, int]:
+def _run_query(
+    workspace: Workspace, request: Query, form: str, output: Path | None
+) -> tuple[QueryResult, int]:
     """Run a query and write its rows; return the result and the number of columns shown."""
     from odf_engine.views.query_results import temporary_result
 
     if output is not None:
-        wanted = _ENDINGS[output.suffix.lower()]
-        result = _ask(workspace, replace(asked, output=str(output.absolute()), format=wanted))
+        request = replace(request, output=str(output.absolute()), format=file_format(output))
+        result = _submit_query(workspace, request)
     elif form in ("csv", "json"):
         with temporary_result(workspace.odf) as file:
-            result = _ask(workspace, replace(asked, output=str(file), format=form))
-            _copy(file, form)
+            result = _submit_query(workspace, replace(request, output=str(file), format=form))
+            _copy_to_stdout(file, form)
     else:
-        result = _ask(workspace, asked)
-        return result, _print(workspace.folder / result.path)
+        result = _submit_query(workspace, request)
+        return result, _print_rows(workspace.folder / result.path)
     return result, len(result.columns)
 
 
-def _ask(workspace: Workspace, query: Query) -> QueryResult:
+def _submit_query(workspace: Workspace, query: Query) -> QueryResult:
     (job,) = follow(workspace, [(query, one_line_summary(query.sql))])
     result = job.result_of(Query)
     if job.state is not JobState.done or result is None:
-        _say_failure(job)
+        for line in query_failure_lines(job):
+            sys.stderr.write(line + "\n")
         sys.exit(exit_code([job]))
     return result
 
 
-def _form(as_csv: bool, output: Path | None) -> str:
+def _output_form(as_csv: bool, output: Path | None) -> str:
     """How the rows are written: table, csv or json on stdout, or a file."""
-    if sum((as_csv, options_of().json, output is not None)) > 1:
-        raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
+    check_one_format(as_csv, output)
     if output is None:
         return "csv" if as_csv else "json" if options_of().json else "table"
-    if output.suffix.lower() not in _ENDINGS:
-        raise UsageError(f"{output.name} does not say its format", hint=f"end it with {', '.join(_ENDINGS)}")
+    file_format(output)
     return "file"
 
 
-def _pin(text: str) -> tuple[str, str]:
+def _parse_pin(text: str) -> tuple[str, str]:
     """A dataset and its block; what is printed below an answer is taken too."""
     found = re.fullmatch(r"(.+)[=@]([^=@]+)", text)
     if found is None:
@@ -259,18 +257,7 @@ def _pin(text: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
-    """Describe the blocks that a query was answered from, one per line."""
-    lines: list[str] = []
-    for pin in pins:
-        begin = "    " if lines else "from"
-        older = "" if pin.head else ", not the newest"
-        block = f"block {pin.sequence_number} of {pin.system_time}{older}"
-        lines.append(format.printable(f"{begin} {pin.name}@{pin.block[-8:]}  {block}"))
-    return lines
-
-
-def _query_text(query: str) -> str:
+def _read_query(query: str) -> str:
     """The query: the argument, or the stdin or file that it names."""
     if query != "-" and not query.startswith("@"):
         return query
@@ -282,20 +269,7 @@ def _query_text(query: str) -> str:
         raise UsageError(f"the query is not UTF-8 text: {query}") from None
 
 
-def _say_failure(job: Job) -> None:
-    error = job.error
-    if error is None:
-        sys.stderr.write(f"{job.state.value}\n")
-        return
-    where = f"{error.where}: " if error.where else ""
-    sys.stderr.write(f"error: {where}{error.message}\n")
-    for line in error.excerpt:
-        sys.stderr.write(f"  {line}\n")
-    if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")
-
-
-def _print(file: Path) -> int:
+def _print_rows(file: Path) -> int:
     """Prints the rows as a table; returns how many columns there was room for."""
     from odf_engine.views.query_results import ResultRows
 
@@ -310,7 +284,7 @@ def _rows_that_fit() -> int:
     return max(shutil.get_terminal_size().lines - 5, 10)
 
 
-def _copy(file: Path, form: str) -> None:
+def _copy_to_stdout(file: Path, form: str) -> None:
     """Copies a file to standard output, as UTF-8 whatever the locale; on a terminal CSV is escaped."""
     clean = escape_json if form == "json" else escape_controls if sys.stdout.isatty() else str
     sys.stdout.flush()
@@ -320,22 +294,22 @@ def _copy(file: Path, form: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def _into(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> None:
     """Makes a file that is there whole or not at all."""
-    partly = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        with open_file(partly, "wb") as file:
+        with open_file(temporary, "wb") as file:
             file.write(text.encode())
-        partly.replace(path)
+        temporary.replace(path)
     except OSError as error:
         raise OdfError(f"{path} cannot be written: {error.strerror}") from None
     finally:
-        partly.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _summary(result: QueryResult, output: Path | None, shown: int) -> str:
+def _summary_text(result: QueryResult, output: Path | None, shown: int) -> str:
     count = result.rows
-    rows = f"{format.format_count(count)} {'row' if count == 1 else 'rows'}"
+    rows = count_of(count, "row")
     if output is not None:
         rows += f" in {output}"
     elif sys.stdout.isatty() and count > _rows_that_fit():

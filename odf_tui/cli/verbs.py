@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-_WHERE: Final = {
+_INSTALL_HINTS: Final = {
     "bash": "add to ~/.bashrc:  source <(odf completions bash)",
     "zsh": "add to ~/.zshrc, after compinit:  source <(odf completions zsh)",
     "fish": "save as ~/.config/fish/completions/odf.fish",
@@ -27,57 +27,62 @@ _NAMES: Final = ("dataset", "datasets", "name", "names", "old", "other")
 _REPOSITORIES: Final = ("repository", "repositories", "place")
 _ADDRESSES: Final = ("names", "source")
 """What may also name a dataset of a repository, in `odf pull`: that far only its repository is known here."""
-_MAKES_ONE: Final = ("init", "new", "add", "demo", "config")  # what these name is no dataset that is there
+_CREATING_VERBS: Final = ("init", "new", "add", "demo", "config")
+"""Verbs whose arguments are not names of existing datasets."""
 
 
 @verb("completions", example="source <(odf completions bash)")
-@click.argument("shell", type=click.Choice(sorted(_WHERE)))
+@click.argument("shell", type=click.Choice(sorted(_INSTALL_HINTS)))
 def completions_verb(shell: str) -> None:
     """Prints what makes a shell complete the verbs of odf, their options, and names of datasets."""
     from click.shell_completion import get_completion_class
 
-    made = get_completion_class(shell)
-    assert made is not None
-    sys.stdout.write(made(cli, {}, "odf", COMPLETION).source() + "\n")
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    sys.stdout.write(completion_class(odf, {}, "odf", COMPLETION).source() + "\n")
     if sys.stdout.isatty():
-        print_note(_WHERE[shell])
+        print_note(_INSTALL_HINTS[shell])
 
 
-def complete_names(command: click.Command, within: str = "") -> None:
+def enable_completion(command: click.Command, within: str = "") -> None:
     """Lets the arguments of a verb that name datasets be completed, and those that name repositories."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
-            complete_names(each, f"{within}{command.name} ")
+            enable_completion(each, f"{within}{command.name} ")
     verb = f"{within}{command.name}"
     for parameter in command.params:
         # They are declared long before one may ask.
         if parameter.name in _REPOSITORIES:
-            parameter._custom_shell_complete = _repositories
+            parameter._custom_shell_complete = _complete_repositories
         elif verb == "pull" and parameter.name in _ADDRESSES:
-            parameter._custom_shell_complete = _datasets_and_repositories
-        elif verb not in _MAKES_ONE and isinstance(parameter, click.Argument) and parameter.name in _NAMES:
-            parameter._custom_shell_complete = _datasets
+            parameter._custom_shell_complete = _complete_both
+        elif (
+            verb not in _CREATING_VERBS and isinstance(parameter, click.Argument) and parameter.name in _NAMES
+        ):
+            parameter._custom_shell_complete = _complete_datasets
 
 
-def _datasets(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    return _beginning(begun, _dataset_names(context))
-
-
-def _repositories(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    return _beginning(begun, _repository_names(context))
-
-
-def _datasets_and_repositories(
-    context: click.Context, parameter: click.Parameter, begun: str
+def _complete_datasets(
+    context: click.Context, parameter: click.Parameter, prefix: str
 ) -> list[CompletionItem]:
+    return _complete(prefix, _dataset_names(context))
+
+
+def _complete_repositories(
+    context: click.Context, parameter: click.Parameter, prefix: str
+) -> list[CompletionItem]:
+    return _complete(prefix, _repository_names(context))
+
+
+def _complete_both(context: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
     places = [f"{name}/" for name in _repository_names(context)]
-    return _beginning(begun, [*(_dataset_names(context) if parameter.name == "names" else ()), *places])
+    return _complete(prefix, [*(_dataset_names(context) if parameter.name == "names" else ()), *places])
 
 
-def _beginning(begun: str, names: Iterable[str]) -> list[CompletionItem]:
+def _complete(prefix: str, names: Iterable[str]) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    return [CompletionItem(name) for name in names if name.startswith(begun)]
+    return [CompletionItem(name) for name in names if name.startswith(prefix)]
 
 
 def _repository_names(context: click.Context) -> Iterator[str]:
@@ -143,7 +148,7 @@ COMPLETION: Final = "_ODF_COMPLETE"
 """The variable of the environment by which a shell asks for completions."""
 
 
-class _Verbs(click.Group):
+class _VerbGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
@@ -153,7 +158,7 @@ class _Verbs(click.Group):
         module = importlib.import_module(f"odf_tui.cli.{VERBS[cmd_name]}")
         command = getattr(module, cmd_name + "_verb")
         if COMPLETION in os.environ:
-            complete_names(command)
+            enable_completion(command)
         return command
 
     def resolve_command(
@@ -168,14 +173,14 @@ class _Verbs(click.Group):
 
 
 @click.group(
-    cls=_Verbs,
+    cls=_VerbGroup,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @common_options
 @click.version_option(package_name="odf-workstation", prog_name="odf")
 @click.pass_context
-def cli(ctx: click.Context, **common: object) -> OpenWorkstation | None:
+def odf(ctx: click.Context, **common: object) -> OpenWorkstation | None:
     """Open Data Fabric in your terminal. Without a verb, `odf` opens the workstation.
 
     \b

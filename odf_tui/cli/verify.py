@@ -13,25 +13,24 @@ import msgspec
 from odf_engine.coordinator.endpoint import WorkerEndpoint, notify_datasets_changed
 from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import READ_ONLY_JOBS, CheckProof, Job, JobState, Request, Verify
-from odf_engine.coordinator.results import CheckProofResult, VerifyResult
+from odf_engine.coordinator.results import CheckProofResult
 from odf_engine.errors import Conflict, NotFound, OdfError, UsageError
 from odf_engine.progress import Reporter
-from odf_engine.sql.query_text import one_line_summary
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.fsck import FsckFinding, FsckReport, check_workspace
+from odf_engine.workspace.fsck import FsckReport, check_workspace
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_note, verb
 from odf_tui.cli.pull import select_datasets
-from odf_tui.text import format
-from odf_tui.text.job_text import count_of, finding_lines, origin_lines, unchecked_lines, verification_summary
+from odf_tui.text.format import printable
+from odf_tui.text.verification_text import origin_lines, proof_verdict, report_lines, workspace_check_lines
 
-_LONGEST: Final = 4 << 20
+_MAX_PROOF_BYTES: Final = 4 << 20
 
 
 def check_proof(workspace: Workspace, file: Path) -> NoReturn:
     """Checks a proof and ends: 0 when it is right, 3 when it is wrong, 1 when that cannot be seen here."""
-    (job,) = follow(workspace, [(CheckProof(proof=_read(file)), f"proof {file.name}")])
+    (job,) = follow(workspace, [(CheckProof(proof=_read_proof(file)), f"proof {file.name}")])
     report = job.result_of(CheckProof)
     if job.state is not JobState.done or report is None:
         print_failure(job)
@@ -39,39 +38,31 @@ def check_proof(workspace: Workspace, file: Path) -> NoReturn:
     if options_of().json:
         print_json(report)
     else:
-        _say(report, workspace)
+        _print_proof_report(report, workspace)
     sys.exit(0 if report.valid else 3 if report.checked else 1)
 
 
-def _read(file: Path) -> str:
+def _read_proof(file: Path) -> str:
     try:
         with file.open("rb") as source:
-            data = source.read(_LONGEST + 1)
+            data = source.read(_MAX_PROOF_BYTES + 1)
     except OSError as error:
         raise NotFound(f"{file} cannot be read: {error.strerror}") from None
-    if len(data) > _LONGEST:
+    if len(data) > _MAX_PROOF_BYTES:
         raise UsageError(f"{file} is too long for a proof")
     return data.decode("utf-8", "replace")
 
 
-def _say(report: CheckProofResult, workspace: Workspace) -> None:
-    out = sys.stdout.write
-    query = format.printable(one_line_summary(report.query))
-    if report.valid:
-        rows = report.rows
-        names = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
-        key = report.signed_by
-        signed = f", signed with the key of {names.get(key, key)}" if key else ""
-        out(f"right: {format.format_count(rows)} {'row' if rows == 1 else 'rows'} of {query}{signed}\n")
-        return
-    out(f"{'WRONG' if report.checked else 'cannot be checked here'}: {query}\n")
-    for each in report.findings:
-        out(format.printable(f"  {each.message}") + "\n")
+def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
+    names = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
+    sys.stdout.write(proof_verdict(report, names) + "\n")
+    for each in report.findings if not report.valid else ():
+        sys.stdout.write(printable(f"  {each.message}") + "\n")
         if each.hint:
-            print_note(format.printable(f"  hint: {each.hint}"))
+            print_note(printable(f"  hint: {each.hint}"))
 
 
-class _Telling(Reporter):
+class _PhasePrinter(Reporter):
     """Says with ``-v`` what is looked at."""
 
     def phase(self, name: str) -> None:
@@ -92,65 +83,54 @@ def fsck_verb(repair: bool, now: bool) -> None:
     if now and not repair:
         raise UsageError("--now goes with --repair")
     workspace = open_workspace()
-    files = WorkerEndpoint(workspace.folder)
-    has_worker = files.worker_alive()
-    jobs = _open_jobs(files) if has_worker else []
-    checkup = check_workspace(
+    endpoint = WorkerEndpoint(workspace.folder)
+    has_worker = endpoint.worker_alive()
+    jobs = _open_jobs(endpoint) if has_worker else []
+    report = check_workspace(
         workspace,
-        _Telling(),
+        _PhasePrinter(),
         repair=repair,
         now=now,
         busy={job.dataset for job in jobs if job.kind not in READ_ONLY_JOBS},
         has_jobs=bool(jobs),
         has_worker=has_worker,
     )
-    if repair and checkup.findings:
+    if repair and report.findings:
         notify_datasets_changed(workspace.folder)
     if options_of().json:
-        print_json(_document(checkup))
+        print_json(_report_json(report))
     else:
-        _show(checkup)
-    sys.exit(3 if checkup.left else 0)
+        _print_workspace_report(report)
+    sys.exit(3 if report.left else 0)
 
 
-def _open_jobs(files: WorkerEndpoint) -> Sequence[Job]:
+def _open_jobs(endpoint: WorkerEndpoint) -> Sequence[Job]:
     try:
-        return JobLogReader(files.journal, files.worker_alive).open_jobs()
+        return JobLogReader(endpoint.journal, endpoint.worker_alive).open_jobs()
     except OdfError as error:
         raise Conflict(
             f"a worker runs, and what it does is not known: {error.message}", hint="odf worker stop"
         ) from None
 
 
-def _document(checkup: FsckReport) -> dict[str, object]:
+def _report_json(report: FsckReport) -> dict[str, object]:
     return {
-        "clean": not checkup.left,
-        "datasets": checkup.datasets,
-        "findings": msgspec.to_builtins(checkup.findings),
-        "remarks": msgspec.to_builtins(checkup.remarks),
+        "clean": not report.left,
+        "datasets": report.datasets,
+        "findings": msgspec.to_builtins(report.findings),
+        "remarks": msgspec.to_builtins(report.remarks),
     }
 
 
-def _show(checkup: FsckReport) -> None:
-    for each in checkup.findings:
-        state = "repaired" if each.repaired else "left" if checkup.repair else "found"
-        why = f" ({each.left})" if each.left else ""
-        sys.stdout.write(f"{state}  {_words(each)}{why}\n")
-    for each in checkup.remarks:
-        sys.stdout.write(f"note  {_words(each)}\n")
-    looked = count_of(checkup.datasets, "dataset")
-    if not checkup.findings:
-        sys.stdout.write(f"clean: {looked}, nothing to repair\n")
-    elif not checkup.repair:
+def _print_workspace_report(report: FsckReport) -> None:
+    for line in workspace_check_lines(report):
+        sys.stdout.write(line + "\n")
+    if not report.findings:
+        return
+    if not report.repair:
         print_note("odf fsck --repair removes what nobody needs, and makes caches anew")
-    elif checkup.left:
-        print_note(f"{len(checkup.findings) - len(checkup.left)} repaired, {len(checkup.left)} left")
-
-
-def _words(each: FsckFinding) -> str:
-    amount = f", {count_of(each.count, 'file')}" if each.count > 1 else ""
-    size = f", {format.format_bytes(each.size)}" if each.size else ""
-    return format.printable(f"{each.kind}  {each.where}{amount}{size}: {each.message}")
+    elif report.left:
+        print_note(f"{len(report.findings) - len(report.left)} repaired, {len(report.left)} left")
 
 
 @verb("verify", example="odf verify --all", json=True)
@@ -186,7 +166,7 @@ def verify_verb(
     entries = select_datasets(workspace, names, everything, recursive)
     requests: list[tuple[Request, str]] = []
     for entry in entries:
-        first, last = _range(entry, span)
+        first, last = _parse_range(entry, span)
         request = Verify(dataset=str(entry.id), integrity=integrity, first=first, last=last, rows=rows)
         requests.append((request, str(entry.alias)))
     jobs = follow(workspace, requests)
@@ -200,13 +180,17 @@ def verify_verb(
         print_json({"valid": valid, "datasets": reports})
     else:
         for report in reports:
-            _say_report(report)
+            for line in report_lines(report):
+                sys.stdout.write(line + "\n")
+            if report.findings:
+                print_note("  what is not valid was changed or damaged after it was committed")
+                print_note("  get it again from its publisher, or make it anew")
         for line in origin_lines(reports):
-            sys.stdout.write(format.printable(line) + "\n")
+            sys.stdout.write(printable(line) + "\n")
     sys.exit(exit_code(jobs) if failed else 0 if valid else 3)
 
 
-def _range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | None]:
+def _parse_range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | None]:
     if span is None:
         return None, None
     first, dots, last = span.partition("..")
@@ -221,22 +205,3 @@ def _range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | Non
         return entry.dataset.block(entry.dataset.find_block(text)).block.sequence_number
 
     return number(first), number(last)
-
-
-def _say_report(report: VerifyResult) -> None:
-    name, findings = report.name, report.findings
-    words = ", ".join(verification_summary(report))
-    if report.valid:
-        # A checkpoint with other bytes leaves nothing unchecked: later rows were replayed from the rebuilt
-        # one. Neither does a proof of another dataset.
-        settled = ("checkpoint-other", "proof-elsewhere", "proof-unknown")
-        left = [each for each in report.unchecked if each.kind not in settled]
-        limit = " as far as it could be checked" if left else ""
-        sys.stdout.write(f"{name}: valid{limit} ({words})\n")
-    else:
-        sys.stdout.write(f"{name}: NOT VALID ({words}): {count_of(len(findings), 'finding')}\n")
-    for line in (*finding_lines(report), *unchecked_lines(report)):
-        sys.stdout.write(format.printable(f"  {line}") + "\n")
-    if findings:
-        print_note("  what is not valid was changed or damaged after it was committed")
-        print_note("  get it again from its publisher, or make it anew")

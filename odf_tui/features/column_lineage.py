@@ -24,7 +24,7 @@ from odf_engine.workspace.column_lineage import (
 from odf_tui.panes.data.view import DataPane
 from odf_tui.services.controller import Controller
 from odf_tui.text.format import Span, ellipsize_middle, error_with_hint, fit_width, printable
-from odf_tui.text.lineage_text import HOW_WORDS, SHORT, column_name, dataset_title, source_name
+from odf_tui.text.lineage_text import HOW_WORDS, SHORT, column_name, dataset_glyph, dataset_title, source_name
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog
 from odf_tui.widgets.line_view import LineScroll, WrappedLines
 
@@ -369,7 +369,7 @@ def _heading(shown: ColumnMap, place: ColumnRef, width: int) -> str:
         return "⇣ its source" if own else "⇣ " + _ending("source of " + printable(name), width - 2)
     if not graph.is_in_workspace(place.dataset):
         return "? " + _ending(printable(name), width - 2)
-    kind = "◆" if graph.datasets[place.dataset].inputs else "◇"
+    kind = dataset_glyph(derivative=bool(graph.datasets[place.dataset].inputs))
     return f"{kind} {_ending(printable(name), width - 2)}"
 
 

@@ -23,7 +23,7 @@ from odf_tui.panes.data.view import QUERY, STATE, TIME, DataPane, TableView
 from odf_tui.services.controller import Controller
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.model import DatasetRow
-from odf_tui.text.format import Span, ellipsize_middle, format_bytes, format_count, printable
+from odf_tui.text.format import Span, count_of, ellipsize_middle, format_bytes, format_count, printable
 from odf_tui.widgets.dialogs import ConfirmDialog, Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines
 
@@ -32,7 +32,7 @@ from odf_tui.widgets.line_view import LineView, StaticLines
 
 def export_summary(result: ExportResult) -> str:
     """Describe an exported file, such as ``7 200 rows in air.csv, 412.0 kB``."""
-    rows = f"{format_count(result.rows)} {'row' if result.rows == 1 else 'rows'}"
+    rows = count_of(result.rows, "row")
     return f"{rows} in {printable(result.path.rpartition('/')[2])}, {format_bytes(result.size)}"
 
 

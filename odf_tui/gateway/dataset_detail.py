@@ -10,13 +10,12 @@ import msgspec
 
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata import model
-from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.state.model import DatasetDetail
-from odf_tui.text.format import Fact, Section, Sql, format_bytes, format_count, format_time
-from odf_tui.text.job_text import signed_range_text
+from odf_tui.text.format import Fact, Section, Sql, count_of, format_bytes, format_count, format_time
+from odf_tui.text.verification_text import signed_range_text
 
 _READS: Final = {
     model.Csv: "CSV",
@@ -174,7 +173,7 @@ def read_words(read: Any) -> str:
     ]
     columns = read.schema
     if columns:
-        parts.append(f"{format_count(len(columns))} column{'' if len(columns) == 1 else 's'} declared")
+        parts.append(f"{count_of(len(columns), 'column')} declared")
     elif read.odf_schema is None:
         parts.append("types inferred" if getattr(read, "infer_schema", None) else "columns as they come")
     return ", ".join(parts)
@@ -216,7 +215,7 @@ def query_facts(transform: Any) -> Iterator[Fact]:
 
 
 def _time(state: ChainState) -> Iterator[Fact]:
-    yield "watermark", format_time(None if state.watermark is None else str(state.watermark)) or "none yet"
+    yield "watermark", format_time(state.watermark) or "none yet"
     yield "event time", f"column {state.vocabulary.event_time_column}"
 
 
@@ -229,7 +228,7 @@ def _about(state: ChainState) -> Iterator[Fact]:
         yield "licence", f"{state.license.name} ({state.license.short_name})\n{state.license.website_url}"
     for item in getattr(state.attachments, "items", None) or ():
         lines = len(item.content.splitlines())
-        yield "attached", f"{item.path}, {format_count(lines)} line{'' if lines == 1 else 's'}"
+        yield "attached", f"{item.path}, {count_of(lines, 'line')}"
 
 
 _MAX_PUSH_BLOCKS = 1000
@@ -298,7 +297,7 @@ def _identity(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> I
     yield "private key", "is here" if workspace.keys.has_key(entry.id) else "is not here"
     yield "owner's proof", _proven(entry) or "none"
     yield "head", str(state.head)
-    yield "changed", format_time(str(state.system_time))
+    yield "changed", format_time(state.system_time)
     yield "folder", str(entry.dataset.folder)
 
 
@@ -312,13 +311,12 @@ def _amounts(state: ChainState) -> Iterator[Fact]:
     yield "records", format_count(state.records)
     yield (
         "data",
-        f"{format_bytes(state.data_size)} in {format_count(state.slices)} "
-        f"slice{'' if state.slices == 1 else 's'}",
+        f"{format_bytes(state.data_size)} in {count_of(state.slices, 'slice')}",
     )
     if state.transform is not None and state.has_data_block:
         yield "state", _checkpoint_text(state)
     yield "blocks", format_count(state.blocks)
-    yield "pulled", _moment(state.last_data_time) or "never"
+    yield "pulled", format_time(state.last_data_time) or "never"
 
 
 def _checkpoint_text(state: ChainState) -> str:
@@ -333,7 +331,7 @@ def _checkpoint_text(state: ChainState) -> str:
 
 def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:
     yield from _amounts(state)
-    yield "watermark", _moment(state.watermark) or "none yet"
+    yield "watermark", format_time(state.watermark) or "none yet"
     if (source := state.polling_source) is not None:
         yield "source", fetch_words(source.fetch)
         yield "read", read_words(source.read)
@@ -357,10 +355,6 @@ def _merge(merge: Any) -> str:
     first, *rest = merge_words(merge).splitlines()
     key = next((line.removeprefix("key ") for line in rest if line.startswith("key ")), "")
     return first.partition(":")[0] + (f" on {key}" if key else "")
-
-
-def _moment(value: Timestamp | None) -> str:
-    return format_time(None if value is None else str(value))
 
 
 def _text(entry: DatasetEntry, state: ChainState) -> str:

@@ -25,13 +25,11 @@ from odf_tui.state.job_book import (
     PAGE,
     LogPage,
     WrittenBlock,
-    file_end,
-    file_head,
-    format_log_line,
     log_search_text,
     merge_log_entries,
 )
 from odf_tui.state.model import PendingEvent, TrustedStep, TrustRequest
+from odf_tui.text.job_log_text import file_end, file_head, format_log_line
 
 
 class DatasetEditor(WorkspaceEntries):

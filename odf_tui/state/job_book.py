@@ -23,18 +23,16 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_tui.state.model import Health
+from odf_tui.text.job_log_text import Entry
 from odf_tui.text.job_text import has_findings, known_result, verified_head
 
 if TYPE_CHECKING:
     from odf_tui.state.model import DatasetRow
 
 
-Entry = LogLine | Committed
 PAGE: Final = 2000
 MOST: Final = 10_000
 """Lines in memory; those beyond, on the other side, are let go and read again when they are wanted."""
-CLIP: Final = 4000
-_HASH: Final = re.compile(r"\bf1620[0-9a-f]{56}([0-9a-f]{8})\b")
 
 
 class WrittenBlock(msgspec.Struct, frozen=True):
@@ -133,44 +131,10 @@ def is_commit(entry: Entry) -> bool:
     return isinstance(entry, Committed) or (entry.level == "info" and " block f1620" in f" {entry.text}")
 
 
-def log_display_text(entry: Entry) -> str:
-    """What a line says on the screen: hashes are short there."""
-    if isinstance(entry, Committed):
-        rows = f", {entry.rows:,} rows" if entry.rows else ""
-        return f"block …{entry.block[-8:]}, {entry.event}{rows}"
-    return _HASH.sub(r"…\1", entry.text[:CLIP].rstrip("\r\n"))
-
-
 def log_search_text(entry: Entry) -> str:
     """What is searched, in lower case: hashes in full, and no time."""
     text = f"block {entry.block} {entry.event}" if isinstance(entry, Committed) else entry.text
     return text.lower()
-
-
-def format_log_line(entry: Entry) -> str:
-    """A line as a file has it."""
-    if isinstance(entry, Committed):
-        return f"{' ' * 24} block {entry.block}, {entry.event}, {entry.rows:,} rows"
-    return f"{entry.time:<24} {entry.level:<7} {entry.text}"
-
-
-def file_head(job: Job) -> list[str]:
-    """What a file says of the job."""
-    return [
-        f"# {job.kind} {job.target}, job {job.id}: {job.state.value}",
-        f"# made {job.created}, started {job.started or 'never'}, ended {job.ended or 'not yet'}",
-    ]
-
-
-def file_end(job: Job) -> list[str]:
-    """What a file says of why the job failed."""
-    error = job.error
-    if error is None:
-        return []
-    lines = [f"# {job.state.value}: {error.message}"]
-    lines += [f"# where: {error.where}"] if error.where else []
-    lines += [f"# {line}" for line in error.excerpt]
-    return lines + ([f"# try: {error.hint}"] if error.hint else [])
 
 
 def file_name(job: Job) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.views.diff import DiffColumn, Difference
-from odf_tui.text.format import NULL, format_count, format_time, printable
+from odf_tui.text.format import NULL, count_of, format_count, format_time, printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +74,7 @@ def interval_text(found: Difference) -> str:
     """Blocks, rows of the changelog and watermarks between the two."""
     old, new = found.records
     steps = None if found.blocks is None else abs(found.blocks)
-    parts = [] if steps is None else [f"{format_count(steps)} block{'' if steps == 1 else 's'}"]
+    parts = [] if steps is None else [count_of(steps, "block")]
     parts.append(f"changelog {format_count(old)}{ARROW}{format_count(new)} rows")
     if found.watermarks[0] != found.watermarks[1]:
         parts.append(f"watermark {ARROW.join(time_pair_text(*found.watermarks))}")

@@ -9,6 +9,7 @@ import msgspec
 from rich.cells import cell_len, set_cell_size
 
 from odf_engine.errors import OdfError
+from odf_engine.metadata.timestamp import Timestamp
 
 # Control characters would control the terminal, and direction overrides would reorder text. C0 characters
 # have pictures in Unicode (U+2400 and following); the others become a replacement character.
@@ -28,6 +29,16 @@ def printable(text: str) -> str:
 def format_count(number: int | None) -> str:
     """Return a number with thousands separators, such as ``12 480``; an empty text for None."""
     return "" if number is None else f"{number:,}".replace(",", " ")
+
+
+def count_of(number: int, noun: str, *, separators: bool = True) -> str:
+    """Return a number of things, such as ``1 block`` or ``1 200 blocks``.
+
+    Args:
+        noun: in the singular; its plural is formed with ``s``.
+        separators: whether thousands are separated.
+    """
+    return f"{format_count(number) if separators else number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_count_short(number: int) -> str:
@@ -68,12 +79,17 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
-def format_time(rfc3339: str | None) -> str:
+def format_time(moment: Timestamp | str | None) -> str:
     """Return a time in UTC to the minute, such as ``2024-03-01 14:02``; only the day for midnight."""
-    if not rfc3339:
+    if not moment:
         return ""
-    day, _, time = rfc3339.partition("T")
+    day, _, time = str(moment).partition("T")
     return day if time.startswith("00:00:00") and time.strip("0:.Z") == "" else f"{day} {time[:5]}"
+
+
+def format_time_seconds(moment: Timestamp | str | None) -> str:
+    """Return a time in UTC to the second, such as ``2024-03-01 14:02:31``."""
+    return "" if moment is None else str(moment)[:19].replace("T", " ")
 
 
 def fit_width(text: str, width: int) -> str:

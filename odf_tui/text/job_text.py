@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
@@ -13,6 +13,7 @@ from rich.cells import cell_len
 
 from odf_engine.coordinator.protocol import (
     Diff,
+    Failure,
     Job,
     JobRequest,
     JobState,
@@ -28,8 +29,6 @@ from odf_engine.coordinator.results import (
     CheckProofResult,
     CompareResult,
     ExportResult,
-    Origin,
-    OriginSource,
     ProjectionResult,
     PullResult,
     PushResult,
@@ -45,9 +44,9 @@ from odf_engine.coordinator.results import (
 from odf_engine.errors import BadData
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.provenance.model import TraceResult
-from odf_tui.text import format
 from odf_tui.text.format import (
     Span,
+    count_of,
     ellipsize_middle,
     format_bytes,
     format_count,
@@ -55,7 +54,13 @@ from odf_tui.text.format import (
     format_duration,
     printable,
 )
-from odf_tui.text.remotes import Remote, relation_text, short_url
+from odf_tui.text.remotes import Remote, plain_block_count, relation_text, short_url
+from odf_tui.text.verification_text import (
+    finding_lines,
+    replay_summaries,
+    unchecked_lines,
+    verification_summary,
+)
 
 MAX_SAMPLES: Final = 240
 _RECENT_SAMPLES: Final = 5
@@ -260,25 +265,21 @@ def push_outcome(result: PushResult) -> tuple[str, str]:
     remote = _remote_name(result)
     if result.status != "updated":
         return f"{remote} is up to date", "muted"
-    return f"pushed {count_blocks(result.blocks)}, {format_bytes(result.bytes)} to {remote}", "good"
+    return f"pushed {count_of(result.blocks, 'block')}, {format_bytes(result.bytes)} to {remote}", "good"
 
 
 def remote_pull_outcome(result: PullResult) -> tuple[str, str]:
     """Describe the result of a pull from a remote; return the text and its style."""
     remote = _remote_name(result)
     if result.status == "updated":
-        return f"+{format_count(result.records)} rows in {count_blocks(result.blocks)} from {remote}", "good"
-    ahead = f", {count_blocks(result.ahead)} ahead of {remote}" if result.ahead else ""
+        blocks = count_of(result.blocks, "block")
+        return f"+{format_count(result.records)} rows in {blocks} from {remote}", "good"
+    ahead = f", {count_of(result.ahead, 'block')} ahead of {remote}" if result.ahead else ""
     return f"up to date{ahead}", "muted"
 
 
 def _remote_name(result: PullResult | PushResult | RemoteRelation | RemoteProblem) -> str:
     return short_url(result.label or result.url or "")
-
-
-def count_blocks(number: int) -> str:
-    """Return a number of blocks, such as ``1 block`` or ``3 blocks``."""
-    return count_of(number, "block")
 
 
 def remote_from_comparison(seen: RemoteRelation, label: str, known: Remote | None = None) -> Remote:
@@ -316,7 +317,7 @@ def search_outcome(text: str) -> tuple[str, str]:
     """
     result = known_result(text, Search) or SearchResult()
     number = len(result.datasets)
-    words = f"{format_count(number)} {'dataset' if number == 1 else 'datasets'}"
+    words = count_of(number, "dataset")
     if not result.problems:
         return words, "good"
     return f"{words}; not asked: {', '.join(each.repository for each in result.problems)}", "warn"
@@ -336,104 +337,6 @@ def transfer_rates(jobs: Iterable[Job], rates: JobRates) -> dict[str, str]:
         if job.progress.phase in _TRANSFER_PHASES and progress_unit(job.progress) == "bytes"
     ]
     return {job.dataset: words for job in transfers if (words := format_rate(rates.recent(job.id), "bytes"))}
-
-
-def finding_lines(report: VerifyResult) -> Iterator[str]:
-    """Yield a line for each finding."""
-    for finding in report.findings:
-        block = f"block {finding.block}: " if finding.block else ""
-        yield f"{finding.kind}: {block}{finding.message}"
-
-
-def unchecked_lines(report: VerifyResult) -> Iterator[str]:
-    """Yield a line for each reason why something was not checked."""
-    reasons = Counter((each.kind, each.message) for each in report.unchecked)
-    for (kind, message), count in reasons.items():
-        what = "proof" if kind.startswith("proof-") else "transaction"
-        yield f"not checked: {kind}: {message} ({count_of(count, what)})"
-
-
-def verification_summary(report: VerifyResult) -> Iterator[str]:
-    """Yield lines that describe what was verified."""
-    if report.blocks is None:
-        return
-    yield count_of(report.blocks, "block")
-    known = f", the rows of {format.format_count(report.rows_known)} as before" if report.rows_known else ""
-    yield count_of(report.slices, "slice") + known
-    for use in report.engines:
-        engine = f"{use.engine} {use.version or ''}".rstrip()
-        by = f", made by {use.made_by}" if use.made_by and use.version and use.made_by != use.version else ""
-        amounts = f"{count_of(use.transactions, 'transaction')} with {count_of(use.records, 'record')}"
-        yield f"{amounts} run again by {engine}{by}"
-    if report.proven is not None:
-        yield f"proven by its owner {signed_range_text(report.proven, report.newer)}"
-
-
-def signed_range_text(block: int, newer: int) -> str:
-    """Describe the newest block with a valid ownership proof, and the number of blocks after it."""
-    if not newer:
-        return f"up to block {format.format_count(block)}, the newest"
-    verb = "is" if newer == 1 else "are"
-    return f"up to block {format.format_count(block)}, {count_of(newer, 'block')} {verb} newer"
-
-
-def origin_lines(reports: Sequence[VerifyResult]) -> Iterator[str]:
-    """Yield the lines of a table of the datasets upstream of derivative datasets, each dataset once."""
-    table = list(replay_summaries(reports))
-    if table:
-        yield "made from:"
-    width = max((len(name) for name, _ in table), default=0)
-    for name, lines in table:
-        for index, line in enumerate(lines):
-            yield f"  {name if not index else '':{width}}  {line}"
-
-
-def replay_summaries(reports: Sequence[VerifyResult]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each upstream dataset once, with lines that describe its origin."""
-    newest: dict[str, Origin] = {}
-    for report in reversed(reports):  # downstream datasets first
-        if len(report.origins) > 1:
-            for origin in report.origins:
-                old = newest.get(origin.id)
-                if old is None or old.records <= origin.records:
-                    newest[origin.id] = origin
-    # A dataset that is missing in the workspace has only the alias by which a query reads it.
-    aliases = {each.id: each.alias for origin in newest.values() for each in origin.inputs}
-    for origin in newest.values():
-        yield origin.name or aliases.get(origin.id) or origin.id, list(_describe_origin(origin))
-
-
-def _describe_origin(origin: Origin) -> Iterator[str]:
-    if origin.problem:
-        yield f"{origin.problem}: {origin.id}" if origin.name is None else origin.problem
-        return
-    records = f"{count_of(origin.records, 'record')}{_between(origin)}"
-    if origin.kind == "Root":
-        yield f"{records}, from"
-        for source in origin.sources:
-            loads = (
-                f"{count_of(source.loads, 'load')}, {count_of(source.records, 'record')}{_between(source)}"
-            )
-            yield f"  {source.kind} {source.place}: {loads}, since block {source.block[-8:]}"
-        return
-    engine = f"{origin.engine} {origin.version or ''}".rstrip()
-    yield f"{records}, in {count_of(origin.transactions, 'transaction')} of {engine}, from"
-    for each in origin.inputs:
-        name = each.name or each.alias or each.id
-        offset = "none of its records" if each.offset is None else f"to offset {each.offset}"
-        yield f"  {name}: {offset}, block {(each.block or '')[-8:]}"
-
-
-def _between(times: Origin | OriginSource) -> str:
-    first, last = format.format_time(times.first), format.format_time(times.last)
-    if not first:
-        return ""
-    return f" of {first}" if first == last else f" of {first} to {last}"
-
-
-def count_of(number: int, what: str) -> str:
-    """Return a number of things, such as ``1 block`` or ``3 blocks``."""
-    return f"{format.format_count(number)} {what}{'' if number == 1 else 's'}"
 
 
 _MAX_LINE: Final = 4000
@@ -488,28 +391,22 @@ def _result_outcome(job: Job) -> tuple[str, str]:
         case UpdateResult() as result:
             return (result.status or "done") + (f", state {result.state}" if result.state else ""), "good"
         case QueryResult() as result:
-            return _count_rows(result.rows) + (", there are more" if result.truncated else ""), "good"
+            return count_of(result.rows, "row") + (", there are more" if result.truncated else ""), "good"
         case ProjectionResult() as result:
-            return f"{_count_rows(result.rows)} of {format_count(result.of)}", "good"
+            return f"{count_of(result.rows, 'row')} of {format_count(result.of)}", "good"
         case CheckProofResult(checked=False):
             return "not all that it names is here", "good"
         case CheckProofResult() as result:
             return "the answer is right" if result.valid else "the answer is not right", "good"
         case TraceResult() as result:
-            return "" if result.problem else f"{_count_rows(result.rows)} traced", "good"
+            return "" if result.problem else f"{count_of(result.rows, 'row')} traced", "good"
         case ExportResult() as result:
-            return (
-                f"{_count_rows(result.rows)}, {format_bytes(result.size)} in {PurePath(result.path).name}",
-                "good",
-            )
+            rows = count_of(result.rows, "row")
+            return f"{rows}, {format_bytes(result.size)} in {PurePath(result.path).name}", "good"
         case StatisticsResult() as result:
-            return f"{_count_rows(result.rows)} looked at", "good"
-        case _:  # a result of another version
+            return f"{count_of(result.rows, 'row')} looked at", "good"
+        case _:  # of another version
             return "done", "muted"
-
-
-def _count_rows(number: int) -> str:
-    return count_of(number, "row")
 
 
 def _pull_outcome(result: PullResult) -> tuple[str, str]:
@@ -521,16 +418,68 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
     return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
 
 
+def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
+    """Describe the result of a pull or an ingest in a line.
+
+    Args:
+        remote: name of the remote; empty for a dataset that is pulled from its source.
+        is_new: whether the pull created the dataset.
+    """
+    if result.status == "updated":
+        new = "new, " if is_new else ""
+        size = f", {format_bytes(result.bytes)}" if result.bytes else ""
+        origin = f", from {remote}" if remote else ""
+        amount = f"{result.records} records in {plain_block_count(result.blocks)}{size}"
+        return f"{result.name}: {new}{amount}{origin}"
+    ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""
+    compared = f" with {remote}" if remote and not ahead else ""
+    return f"{result.name}: up to date{compared}{ahead}"
+
+
+def push_line(target: str, result: PushResult, remote: str) -> str:
+    """Describe the result of a push of the dataset ``target`` in a line; ``remote`` is the remote's name."""
+    if result.status != "updated":
+        return f"{target}: {remote} is up to date"
+    new = "new there, " if result.old_head is None else ""
+    return f"{target}: {new}{plain_block_count(result.blocks)}, {format_bytes(result.bytes)} to {remote}"
+
+
+# What becomes of the state of a streaming query that is replaced.
+_STATE_CHANGES: Final = {
+    "kept": "; it goes on from the state of the old query",
+    "lost": "; the state of the old query is of no use to it: say --flush or --rebuild",
+    "flushed": "; what the old query had still to give came out",
+    "rebuilt": "; its state is as if it had been there from the start",
+}
+
+
+def update_line(result: UpdateResult) -> str:
+    """Describe the result of an update of a definition in a line."""
+    if result.status != "updated":
+        return f"{result.name}: nothing to do"
+    rows = f", {result.records} records" if result.records else ""
+    state = _STATE_CHANGES.get(result.state, "")
+    return f"updated {result.name}: {plain_block_count(result.blocks)}{rows}{state}"
+
+
+def validation_lines(result: ValidateResult) -> Iterator[str]:
+    """Yield lines that describe whether a query can run, with the columns of its result."""
+    if not result.checked:
+        yield printable(f"{result.name}: {result.message}")
+        return
+    yield f"{result.name}: the query can be run{_STATE_CHANGES.get(result.state, '')}"
+    for column in result.schema or ():
+        yield printable(f"  {column}")
+    if result.new:
+        yield printable(f"  new to the dataset: {', '.join(result.new)}")
+
+
 def _verify_outcome(result: VerifyResult) -> tuple[str, str]:
     if result.valid is False:
         findings = len(result.findings)
         return f"{findings} findings" if findings != 1 else "1 finding", "bad"
     transactions = result.transforms
-    replayed = (
-        f", {format_count(transactions)} transaction{'' if transactions == 1 else 's'} run again"
-        if transactions
-        else ""
-    )
+    replayed = f", {count_of(transactions, 'transaction')} run again" if transactions else ""
     unchecked = [each for each in result.unchecked if "proof-" not in each.kind]
     skipped = f", {format_count(len(unchecked))} not" if unchecked else ""
     return f"valid{replayed}{skipped}", "good"
@@ -546,15 +495,36 @@ def job_activity(job: Job, now: Timestamp) -> str:
 def job_amounts(job: Job) -> str:
     """Return phase and amounts of a running job, such as ``read · 1 200 000 rows · 93 MB of 938 MB``."""
     progress = job.progress
-    parts = [progress.phase]
-    if progress.files is not None:
-        before, after = _FILE_UNITS.get(progress.phase, ("", " files"))
-        parts.append(before + format_count(progress.files) + _of(progress.total_files, format_count) + after)
+    parts = [progress.phase, _file_amount(progress, _FILE_UNITS, format_count)]
     if progress.rows is not None:
         parts.append(format_count(progress.rows) + _of(progress.total_rows, format_count) + " rows")
     if progress.bytes is not None:
         parts.append(format_bytes(progress.bytes) + _of(progress.total_bytes, format_bytes))
     return " · ".join(part for part in parts if part)
+
+
+def progress_line(progress: Progress) -> str:
+    """Return phase and amounts of a running job, such as ``read  1 200 000 rows  93.1 MB of 938.0 MB``.
+
+    This is the form of the command line: numbers of files have no separators.
+    """
+    parts = [progress.phase]
+    if progress.rows is not None:
+        parts.append(f"{format_count(progress.rows)} rows")
+    if progress.bytes is not None:
+        parts.append(format_bytes(progress.bytes) + _of(progress.total_bytes, format_bytes))
+    parts.append(_file_amount(progress, {**_FILE_UNITS, "search": ("", " datasets")}, str))
+    return "  ".join(part for part in parts if part)
+
+
+def _file_amount(
+    progress: Progress, counted: Mapping[str, tuple[str, str]], text: Callable[[int], str]
+) -> str:
+    """Return how many files, or other things that a phase counts, are done; empty if it counts none."""
+    if progress.files is None:
+        return ""
+    before, after = counted.get(progress.phase, ("", " files"))
+    return before + text(progress.files) + _of(progress.total_files, text) + after
 
 
 def _of(total: int | None, text: Callable[[int], str]) -> str:
@@ -576,6 +546,38 @@ def failure_spans(job: Job) -> list[list[Span]]:
     if job.error.hint:
         lines.append([("try      ", "muted"), (printable(job.error.hint), "good")])
     return lines
+
+
+def failure_lines(job: Job) -> Iterator[str]:
+    """Yield lines that describe why a job did not succeed, with its target and a hint at its log."""
+    error = job.error
+    if error is None:
+        yield f"{job.target}: {job.state.value}"
+        return
+    where = f"{error.where}: " if error.where and error.where != job.target else ""
+    message = f"{where}{error.message}"
+    # A message may begin with the name of the target.
+    target = "" if message.startswith(f"{job.target} ") else f"{job.target}: "
+    yield f"error: {target}{message}"
+    yield from _failure_details(error)
+    yield f"  more: odf logs {job.id}"
+
+
+def query_failure_lines(job: Job) -> Iterator[str]:
+    """Yield lines that describe why a query failed. The query is its own target, and has no log."""
+    error = job.error
+    if error is None:
+        yield job.state.value
+        return
+    yield f"error: {f'{error.where}: ' if error.where else ''}{error.message}"
+    yield from _failure_details(error)
+
+
+def _failure_details(error: Failure) -> Iterator[str]:
+    for line in error.excerpt:
+        yield f"  {line}"
+    if error.hint:
+        yield f"  hint: {error.hint}"
 
 
 def verification_spans(job: Job) -> list[list[Span]]:

@@ -1,90 +1,14 @@
-"""Column lineage in words; row traces as Graphviz documents."""
+"""Lineage of datasets and columns as text."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from odf_engine.provenance.model import OffsetRange, RowSource, TraceStep
+from odf_engine.metadata.model import DatasetKind
 from odf_engine.sql.lineage_model import ANY_COLUMN, TransformationType
-from odf_engine.workspace.column_lineage import ROWS, ColumnGraph, is_source
-from odf_tui.text import format
+from odf_engine.workspace.column_lineage import ROWS, ColumnGraph, ColumnRef, is_source
 from odf_tui.text.format import printable
-
-_MAX_RUNS: Final = 6
-
-
-def runs_text(runs: Sequence[OffsetRange]) -> str:
-    """Offsets, such as ``3, 5..9``; the first of them, when there are many."""
-    shown = ", ".join(str(first) if first == last else f"{first}..{last}" for first, last in runs[:_MAX_RUNS])
-    more = len(runs) - _MAX_RUNS
-    return f"{shown}, …{runs[-1][1]}" if more > 0 else shown
-
-
-def numbered(number: int, what: str) -> str:
-    """A number of things, such as ``1 more block`` or ``3 more blocks``."""
-    return f"{format.format_count(number)} {what}{'' if number == 1 else 's'}"
-
-
-_MAX_SOURCES: Final = 20
-
-
-def graph(step: TraceStep) -> str:
-    """The document."""
-    drawing = _Drawing()
-    drawing.add(step)
-    return "\n".join(["digraph {", "  rankdir=LR;", "  node [fontname=sans];", *drawing.lines, "}"]) + "\n"
-
-
-class _Drawing:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._known: dict[tuple[str, str], str] = {}
-
-    def add(self, step: TraceStep) -> str:
-        """Draws a step and all before it; returns the name of its node."""
-        key = step.dataset, runs_text(step.runs)
-        if (known := self._known.get(key)) is not None:
-            return known
-        name = self._known[key] = f"n{len(self._known)}"
-        shape = "box" if step.kind == "root" else "ellipse"
-        label = [step.name, f"rows {key[1]}", *([step.problem] if step.problem else [])]
-        self._node(name, label, shape, dashed=step.problem is not None)
-        for feed in step.feeds:
-            before = feed.step or TraceStep(feed.dataset, feed.name, "derivative", feed.runs, feed.rows)
-            columns = ", ".join(f"{column} ({how})" for column, how in feed.columns)
-            style = "" if step.exact else ", style=dashed"
-            line = f"  {self.add(before)} -> {name} [label={_text([feed.alias, columns])}{style}];"
-            self.lines.append(line)
-        for source in step.sources[:_MAX_SOURCES]:
-            self._source(source, name)
-        if (more := len(step.sources) - _MAX_SOURCES) > 0:
-            self._from(f"{name}_more", [f"{numbered(more, 'more source')}"], name, "")
-        return name
-
-    def _source(self, source: RowSource, name: str) -> None:
-        place = source.place or source.name or source.kind
-        key = "source", place + source.state
-        if key not in self._known:
-            self._known[key] = f"n{len(self._known)}"
-            self._node(self._known[key], [place, source.state], "note")
-        label = _text([format.format_time(source.ingested), f"rows {runs_text(source.runs)}"])
-        self.lines.append(f"  {self._known[key]} -> {name} [label={label}];")
-
-    def _from(self, node: str, label: list[str], name: str, edge: str) -> None:
-        self._node(node, label, "note")
-        self.lines.append(f"  {node} -> {name} [label={_text([edge])}];")
-
-    def _node(self, name: str, label: list[str], shape: str, *, dashed: bool = False) -> None:
-        style = ", style=dashed" if dashed else ""
-        self.lines.append(f"  {name} [shape={shape}, label={_text(label)}{style}];")
-
-
-def _text(lines: list[str]) -> str:
-    """A label of some lines; the dataset's own text cannot break out of it."""
-    return json.dumps("\n".join(format.printable(line) for line in lines if line), ensure_ascii=False)
-
 
 HOW_WORDS: Final[dict[TransformationType, str]] = {
     "identity": "as it is",
@@ -126,3 +50,53 @@ def source_name(graph: ColumnGraph, dataset: str) -> str:
 def column_name(column: str) -> str:
     """What a column is called."""
     return {ROWS: "its rows", ANY_COLUMN: "any column"}.get(column, printable(column))
+
+
+def column_rows(graph: ColumnGraph, datasets: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the rows of a table of column lineage: dataset, column, input column, and how it contributes.
+
+    Dataset and column are empty where they repeat those of the row above.
+
+    Args:
+        datasets: ids.
+    """
+    for dataset in datasets:
+        name = graph.datasets[dataset].name
+        for column in [*graph.datasets[dataset].columns, ROWS]:
+            shown = printable(column) if column != ROWS else "(its rows)"
+            links = [
+                (
+                    printable(f"{dataset_title(graph, link.source.dataset)}: {link.source.column}"),
+                    HOW_WORDS[link.how],
+                )
+                for link in graph.inputs_of(ColumnRef(dataset, column))
+            ]
+            for link in links or ([("", "")] if column != ROWS else []):
+                yield [name, shown, *link]
+                name = shown = ""
+
+
+def dataset_glyph(*, derivative: bool) -> str:
+    """Return the sign of a kind of dataset, one cell."""
+    return "◆" if derivative else "◇"
+
+
+def dataset_graph_lines(
+    datasets: Sequence[tuple[str, DatasetKind]], edges: Sequence[tuple[str, str]]
+) -> Iterator[str]:
+    """Draw the graph of datasets; inputs that are missing in the workspace have a question mark.
+
+    Args:
+        edges: names of inputs and outputs.
+    """
+    from odf_tui.text.graph_layout import layout  # deferred: column lineage does not need it
+
+    labels = {source: f"? {source}" for source, _ in edges}
+    for name, kind in datasets:
+        labels[name] = f"{dataset_glyph(derivative=kind is not DatasetKind.Root)} {name}"
+    drawn = layout({name: len(label) for name, label in labels.items()}, edges)
+    canvas = [list(line) for line in drawn.lines]
+    for name, place in drawn.places.items():
+        canvas[place.y][place.x : place.x + len(labels[name])] = labels[name]
+    for line in canvas:
+        yield "".join(line).rstrip()

@@ -8,7 +8,15 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from odf_tui.text.format import ellipsize_middle, format_count, format_count_short, format_time
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.text.format import (
+    count_of,
+    ellipsize_middle,
+    format_count,
+    format_count_short,
+    format_duration,
+    format_time,
+)
 
 Relation = Literal["", "equal", "ahead", "behind", "diverged", "new"]
 
@@ -117,6 +125,38 @@ def relation_text(remote: Remote) -> str:
             return "nothing is there yet"
         case _:
             return "changed here since" if remote.at else "not looked at yet"
+
+
+def relation_text_for_people(remote: Remote) -> str:
+    """Describe the relation of a dataset to a remote, such as ``behind by 3 blocks``.
+
+    This is the form of the command line; :func:`relation_text` is that of the screen.
+    """
+    match remote.relation:
+        case "ahead":
+            return f"ahead by {plain_block_count(remote.ours)}"
+        case "behind":
+            return f"behind by {plain_block_count(remote.theirs)}"
+        case "diverged":
+            return f"diverged: {plain_block_count(remote.ours)} only here, {remote.theirs} only there"
+        case "":
+            return "changed here since it was looked at" if remote.at else "not looked at yet"
+        case _:
+            return relation_text(remote)
+
+
+def plain_block_count(number: int) -> str:
+    """Return a number of blocks without separators, as the command line prints it."""
+    return count_of(number, "block", separators=False)
+
+
+def remote_summary(remote: Remote, now: Timestamp) -> str:
+    """Describe a remote, such as ``from lab/cities: behind by 3 blocks, looked at 5 min ago``."""
+    seen = ""
+    if remote.at:
+        seconds = (now.ns - Timestamp.parse(remote.at).ns) / 1e9
+        seen = ", looked at just now" if seconds < 1 else f", looked at {format_duration(seconds)} ago"
+    return f"{direction(remote)} {remote.label}: {relation_text_for_people(remote)}{seen}"
 
 
 def remote_text(remote: Remote) -> str:

@@ -20,6 +20,7 @@ from odf_tui.actions.model import LAST, Hint
 from odf_tui.state.model import DatasetRow, Health
 from odf_tui.text.format import (
     Span,
+    count_of,
     ellipsize_middle,
     format_bytes,
     format_count,
@@ -119,7 +120,7 @@ class StatusLine(LineScroll):
             facts.append(format_bytes(row.size))
             if row.watermark:
                 facts.append(f"watermark {format_time(row.watermark)}")
-        facts.append(f"{format_count(self._datasets)} dataset" + ("" if self._datasets == 1 else "s"))
+        facts.append(count_of(self._datasets, "dataset"))
         return [*facts, printable(_short_path(self._folder))]
 
 

@@ -28,7 +28,7 @@ from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.views.as_at import resolve_as_at
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_tui.cli.provenance import draw
+from odf_tui.cli.provenance import print_trace
 from tests.transform.city import City
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -82,7 +82,7 @@ def timed(city: City, runtime: SparkRuntime, entry: DatasetEntry, offset: int, c
     tracer = Tracer(city.workspace, lambda _: runtime, Reporter())
     step = tracer.trace(entry, [(offset, offset)], column)
     seconds = perf_counter() - began
-    draw(city.workspace, step, tracer.check_newest_step(entry, step))
+    print_trace(city.workspace, step, tracer.check_newest_step(entry, step))
     print(f"\nodf provenance {entry.alias} {offset} --column {column}: {seconds:.1f} s")
     return step
 

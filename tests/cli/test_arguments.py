@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from odf_tui.cli.verbs import VERBS, cli
+from odf_tui.cli.verbs import VERBS
+from odf_tui.cli.verbs import odf as odf_group
 from tests.cli.conftest import Odf, call_odf, run_odf
 
 WRONG = "caf\udce9"  # as Python has the byte E9 of a command line
@@ -18,8 +19,8 @@ def _commands(
     command: click.Command, words: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     if isinstance(command, click.Group):
-        for name in command.list_commands(click.Context(cli)):
-            found = command.get_command(click.Context(cli), name)
+        for name in command.list_commands(click.Context(odf_group)):
+            found = command.get_command(click.Context(odf_group), name)
             assert found is not None
             yield from _commands(found, (*words, name))
     else:
@@ -33,7 +34,7 @@ def _usual(param: click.Parameter) -> str:
 def _lines() -> Iterator[tuple[str, ...]]:
     """A command line for each argument and option of each verb, in which that one is not UTF-8."""
     for verb in VERBS:
-        top = cli.get_command(click.Context(cli), verb)
+        top = odf_group.get_command(click.Context(odf_group), verb)
         assert top is not None
         for words, command in _commands(top, (verb,)):
             arguments = [each for each in command.params if isinstance(each, click.Argument)]

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import cli
+from odf_tui.cli.verbs import odf as odf_group
 
 MANIFESTS = """
 kind: DatasetSnapshot
@@ -54,7 +54,7 @@ class Odf:
         ]  # fmt: skip
 
     def __call__(self, *arguments: str) -> Result:
-        return CliRunner().invoke(cli, ["-w", str(self.folder), *arguments])
+        return CliRunner().invoke(odf_group, ["-w", str(self.folder), *arguments])
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import msgspec
 from odf_engine.provenance.model import InputRows, ProducingTransaction, RowSource, TraceStep
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import Options
-from odf_tui.cli.provenance import draw, rows_text
-from odf_tui.text.lineage_text import graph
+from odf_tui.cli.provenance import print_trace
+from odf_tui.text.graphviz import trace_to_dot
+from odf_tui.text.row_trace import rows_text
 from tests.cli.conftest import Odf
 
 
@@ -99,7 +100,7 @@ def drawn(odf: Odf, stream: io.StringIO) -> str:
         click.Context(click.Command("x"), obj=Options(no_color=True)),
         mock.patch.dict("os.environ", {"COLUMNS": "80"}),
     ):
-        draw(Workspace.find(start=folder), TREE)
+        print_trace(Workspace.find(start=folder), TREE)
     return stream.getvalue()
 
 
@@ -115,6 +116,6 @@ def test_trees_of_any_kind(odf: Odf) -> None:
             assert said in text
     assert "└── " in rich and "└── " not in plain
     assert max(map(len, rich.splitlines())) <= 80
-    document = graph(TREE)
+    document = trace_to_dot(TREE)
     assert "\x1b" not in document and "10 more sources" in document and "style=dashed" in document
     assert rows_text([(7, 7)], 1) == "row 7"

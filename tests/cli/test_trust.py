@@ -18,7 +18,7 @@ from odf_engine.errors import UsageError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import cli
+from odf_tui.cli.verbs import odf as odf_group
 
 MANIFEST = """
 kind: DatasetSnapshot
@@ -47,7 +47,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def run(workspace: Workspace, *arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["-w", str(workspace.folder), *arguments])
+    return CliRunner().invoke(odf_group, ["-w", str(workspace.folder), *arguments])
 
 
 def document(workspace: Workspace, *arguments: str) -> Any:

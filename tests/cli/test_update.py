@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from odf_engine.errors import Conflict, InvalidManifest, UsageError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import cli
+from odf_tui.cli.verbs import odf as odf_group
 from odf_tui.gateway.samples import ROOT
 from tests.cli.conftest import Odf
 
@@ -23,7 +23,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def run(workspace: Workspace, *arguments: str, input: str | None = None) -> Result:
-    return CliRunner().invoke(cli, ["-w", str(workspace.folder), *arguments], input=input)
+    return CliRunner().invoke(odf_group, ["-w", str(workspace.folder), *arguments], input=input)
 
 
 def add_all(workspace: Workspace, *options: str) -> Result:

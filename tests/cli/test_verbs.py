@@ -29,9 +29,9 @@ def test_help_lists_every_verb_with_an_example(tmp_path: Path) -> None:
 def test_help_of_a_verb_has_an_example(verb: str) -> None:
     from click.testing import CliRunner
 
-    from odf_tui.cli.verbs import cli
+    from odf_tui.cli.verbs import odf as odf_group
 
-    out = CliRunner().invoke(cli, [verb, "--help"]).output
+    out = CliRunner().invoke(odf_group, [verb, "--help"]).output
     assert "Example:" in out
 
 

@@ -10,12 +10,10 @@ from odf_engine.errors import OdfError
 from odf_tui.state.job_book import (
     LogPage,
     WrittenBlock,
-    file_end,
-    file_head,
-    format_log_line,
     log_search_text,
     merge_log_entries,
 )
+from odf_tui.text.job_log_text import file_end, file_head, format_log_line
 
 
 class FakeLogs:

@@ -18,7 +18,7 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.verbs import cli
+from odf_tui.cli.verbs import odf as odf_group
 
 ID = DatasetId(bytes(range(32)))
 
@@ -127,7 +127,7 @@ class TestVerb:
         workspace = Workspace.init(tmp_path)
 
         def odf(*words: str) -> str:
-            result = CliRunner().invoke(cli, ["keys", "token", *words, "-w", str(tmp_path)])
+            result = CliRunner().invoke(odf_group, ["keys", "token", *words, "-w", str(tmp_path)])
             assert result.exit_code == 0, result.output
             return result.stdout
 

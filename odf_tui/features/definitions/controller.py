@@ -18,7 +18,7 @@ from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.app_state import JobNews
 from odf_tui.state.model import DatasetRow, PendingEvent
-from odf_tui.text.format import Span, format_count
+from odf_tui.text.format import Span, count_of, format_count
 from odf_tui.widgets.choice_list import Choice
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PickerDialog, PromptDialog, name_check
 
@@ -392,4 +392,4 @@ def _describe_plan(plan: ValidateResult | None) -> str:
 
 
 def _count_blocks(changes: Sequence[PendingEvent]) -> str:
-    return f"{format_count(len(changes))} block{'' if len(changes) == 1 else 's'}"
+    return count_of(len(changes), "block")

@@ -31,8 +31,9 @@ from odf_tui.features.provenance.trace_tree import (
     TraceTree,
     TransactionNode,
 )
-from odf_tui.text.format import NULL, Span, ellipsize_middle, format_count, format_time, printable
+from odf_tui.text.format import NULL, Span, count_of, ellipsize_middle, format_count, format_time, printable
 from odf_tui.text.highlight import sql_spans
+from odf_tui.text.row_trace import run_words, runs_words
 
 if TYPE_CHECKING:
     from odf_tui.gateway.row_text import Record
@@ -97,9 +98,9 @@ def text_of(lines: Iterable[Sequence[Span]]) -> str:
 
 def dot_of(step: TraceStep) -> str:
     """A trace as a graph for Graphviz, as ``odf provenance --dot`` has it; in a thread."""
-    from odf_tui.text.lineage_text import graph
+    from odf_tui.text.graphviz import trace_to_dot
 
-    return graph(step)
+    return trace_to_dot(step)
 
 
 Text = list[list[Span]]
@@ -120,19 +121,7 @@ _HOW: Final = {
 
 def rows_words(number: int) -> str:
     """How many rows."""
-    return f"{format_count(number)} {'row' if number == 1 else 'rows'}"
-
-
-def runs_words(runs: Sequence[OffsetRange], most: int = _RUNS_SHOWN) -> str:
-    """Which offsets, such as ``120–126, 130 … 171``."""
-    shown = ", ".join(run_words(run) for run in runs[:most])
-    return shown if len(runs) <= most else f"{shown} … {run_words(runs[-1])}"
-
-
-def run_words(run: OffsetRange) -> str:
-    """Offsets that follow each other."""
-    first, last = run
-    return format_count(first) if first == last else f"{format_count(first)}–{format_count(last)}"
+    return count_of(number, "row")
 
 
 def exact_words(step: TraceStep) -> str:

@@ -15,8 +15,16 @@ from odf_tui.features.sharing.remote_picker import choose_remote, numbered_choic
 from odf_tui.gateway.protocol import DivergedBranches, NamedUrl
 from odf_tui.services.controller import Controller
 from odf_tui.state.model import BlockSummary, DatasetRow
-from odf_tui.text.format import Span, ellipsize_middle, error_with_hint, format_count, format_time, printable
-from odf_tui.text.job_text import count_blocks, remote_from_comparison
+from odf_tui.text.format import (
+    Span,
+    count_of,
+    ellipsize_middle,
+    error_with_hint,
+    format_count,
+    format_time,
+    printable,
+)
+from odf_tui.text.job_text import remote_from_comparison
 from odf_tui.text.remotes import (
     Remote,
     diverged_remotes,
@@ -228,7 +236,7 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = (f"The two did not go apart: {remote.label}", "just has more.")
-        question = ConfirmDialog(f"Pull {count_blocks(remote.theirs)} into {row.name}?", *remarks)
+        question = ConfirmDialog(f"Pull {count_of(remote.theirs, 'block')} into {row.name}?", *remarks)
         if await self.host.ask(question):
             self.jobs.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
 
@@ -237,7 +245,7 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = [
-            f"{count_blocks(remote.ours)} of ours {_leave_verb(remote.ours)} the chain.",
+            f"{count_of(remote.ours, 'block')} of ours {_leave_verb(remote.ours)} the chain.",
             "They stay as refs/before-… in its folder.",
         ]
         if await self.host.ask(ConfirmDialog(f"Take the history of {remote.label}?", *remarks)):
@@ -529,13 +537,13 @@ def divergence_lines(
     name: Span = (f" {printable(row.name)}", "strong")
     title: list[Span] = [name, (" and ", ""), (label, "strong"), (" went apart", ""), (compared, "muted")]
     lines: Lines = [title, [], *_branch_lines(remote, branches), []]
-    change = f"{count_blocks(remote.ours)} of ours {_leave_verb(remote.ours)}"
+    change = f"{count_of(remote.ours, 'block')} of ours {_leave_verb(remote.ours)}"
     lines.append([(" t  ", "key"), (f"take theirs: {change} the chain, kept as refs/before-…", "")])
     if downstream:
         names = printable(ellipsize_middle(", ".join(downstream), _LABEL_WIDTH))
         lines.append([("    ", ""), (f"then {names} may have to be made anew", "warn")])
     if writable:
-        change = f"{count_blocks(remote.theirs)} of theirs {_leave_verb(remote.theirs)}"
+        change = f"{count_of(remote.theirs, 'block')} of theirs {_leave_verb(remote.theirs)}"
         lines.append([(" o  ", "key"), (f"push ours: {change} the chain there, for everybody", "")])
     lines.append([(" b  ", "key"), ("keep both: ours goes to another place first, then theirs is taken", "")])
     lines.append([("esc ", "key"), ("leave it: nothing changes, and neither can be brought up to date", "")])
@@ -589,8 +597,8 @@ def force_push_lines(row: DatasetRow, remote: Remote) -> Lines:
         [],
         [
             ("   goes   ", "bad"),
-            (f"{count_blocks(remote.theirs)} that only {printable(remote.label)} has", ""),
+            (f"{count_of(remote.theirs, 'block')} that only {printable(remote.label)} has", ""),
         ],
-        [("   comes  ", "good"), (f"{count_blocks(remote.ours)} that only we have", "")],
+        [("   comes  ", "good"), (f"{count_of(remote.ours, 'block')} that only we have", "")],
         [("   then   ", "warn"), ("everybody who pulled from there has diverged from it", "")],
     ]

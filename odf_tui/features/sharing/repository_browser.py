@@ -33,6 +33,7 @@ from odf_tui.text.format import (
     right,
 )
 from odf_tui.text.job_text import job_outcome, job_seconds, known_result
+from odf_tui.text.lineage_text import dataset_glyph
 from odf_tui.text.remotes import relation_text
 from odf_tui.widgets.dialogs import Dialog
 from odf_tui.widgets.line_view import LineView, WrappedLines
@@ -241,7 +242,7 @@ class RemoteDatasetList(LineView):
         name, repository, here = self._widths
         rows = "" if found.records is None else format_count_short(found.records)
         derivative = found.kind.lower() == "derivative"
-        glyph = "◆" if derivative else "◇" if found.kind else " "
+        glyph = dataset_glyph(derivative=derivative) if derivative or found.kind else " "
         return [
             ("+ " if found.url in self.marked else "  ", "good"),
             (f"{glyph} ", "name" if derivative else "muted"),

@@ -12,11 +12,12 @@ from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.sql.query_text import one_line_summary
 from odf_tui.actions.model import Hint
-from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel, error_position, pin_words, state_spans
+from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel, error_position, state_spans
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Context, Controller
 from odf_tui.text.format import format_duration, printable
 from odf_tui.text.job_text import job_seconds, known_result
+from odf_tui.text.pinned_blocks import pin_words
 from odf_tui.widgets.row_table import LoadedWindow, load_window
 
 if TYPE_CHECKING:

@@ -22,19 +22,20 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import TextAreaTheme
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Query
-from odf_engine.coordinator.results import PinnedBlock, QueryResult
+from odf_engine.coordinator.results import QueryResult
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.sql.query_text import TABLE_FUNCTIONS, Token, line_and_column, table_names, tokenize
 from odf_tui.text.format import (
     Span,
+    count_of,
     ellipsize_middle,
     fit_width,
-    format_count,
     format_duration,
     printable,
     wrapped,
 )
 from odf_tui.text.job_text import job_amounts, job_seconds, known_result
+from odf_tui.text.pinned_blocks import pin_words
 from odf_tui.theming.themes import palette_of
 from odf_tui.widgets.line_view import LineScroll, LineView
 
@@ -363,16 +364,6 @@ class QueryErrorView(LineScroll):
         return self._lines[index]
 
 
-def pin_words(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
-    """Describe the blocks that a query was answered from, in the notation of a query: ``from name@hash, …``.
-
-    Of more than ``most`` blocks, the number of the others is shown.
-    """
-    names = [f"{each.name}@{each.block[-8:]}{'' if each.head else ' (older)'}" for each in pins]
-    more = f" +{len(names) - most}" if most is not None and len(names) > most else ""
-    return printable(f"from {', '.join(names[:most])}{more}") if names else ""
-
-
 def error_position(error: Failure | None) -> tuple[int, int] | None:
     """Return the line and column of an error in a query, from 1; None if the error has none."""
     found = _PLACE.search((error.where or "") if error is not None else "")
@@ -392,7 +383,7 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
         case JobState.done:
             result = known_result(job.result, Query) or QueryResult()
             first = "the first " if result.truncated else ""
-            words = f"{first}{format_count(result.rows)} {'row' if result.rows == 1 else 'rows'} · {time}"
+            words = f"{first}{count_of(result.rows, 'row')} · {time}"
             pins = pin_words(result.pins)
             return [(words, "good"), (f" · {pins}", "muted")] if pins else [(words, "good")]
         case JobState.failed:

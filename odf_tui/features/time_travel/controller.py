@@ -33,7 +33,7 @@ from odf_tui.panes.data.view import STATE, TIME, DataPane, TableStack, TableView
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import LeftRunning
 from odf_tui.state.model import BlockFilter, DatasetRow, Target
-from odf_tui.text.format import error_with_hint, format_count, printable
+from odf_tui.text.format import count_of, error_with_hint, format_count, printable
 from odf_tui.text.job_text import job_amounts
 from odf_tui.widgets.row_table import LoadedWindow, load_window
 from odf_tui.widgets.status_bar import KeyHints
@@ -445,7 +445,7 @@ class TimeTravelController(Controller):
                 self._show_failure(problem)
             else:
                 rows = opened.window.row_count
-                title = f"{format_count(rows)} {'row' if rows == 1 else 'rows'}"
+                title = count_of(rows, "row")
                 self._show_time(request.dataset, request.place, opened, title)
                 if not request.stay:
                     self._go_to_newest(opened)
@@ -622,5 +622,5 @@ def _progress_text(job: Job | None) -> str:
 
 def _projection_title(result: ProjectionResult) -> str:
     key = ", ".join(result.key)
-    rows = f"{format_count(result.rows)} {'row' if result.rows == 1 else 'rows'}"
+    rows = count_of(result.rows, "row")
     return f"by {key} · {rows}" if key else rows

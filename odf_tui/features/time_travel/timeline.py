@@ -21,7 +21,7 @@ from textual.widgets import Input
 
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.gateway.protocol import FileTimeRange
-from odf_tui.text.format import Span, ellipsize_middle, fit_width, format_count, printable
+from odf_tui.text.format import Span, count_of, ellipsize_middle, fit_width, format_count, printable
 from odf_tui.widgets.line_view import LineScroll
 
 if TYPE_CHECKING:
@@ -218,10 +218,7 @@ class BlockAxis:
         """What is known of where it is."""
         stop = self.position
         rows = self.brought(stop)
-        words = [
-            f"block {format_count(self.line.blocks[stop])} · "
-            f"+{format_count(rows)} {'row' if rows == 1 else 'rows'}"
-        ]
+        words = [f"block {format_count(self.line.blocks[stop])} · +{count_of(rows, 'row')}"]
         if _has(self._changing, stop):
             words.append("corrections")
         if _has(self.line.schemas, stop):
@@ -506,7 +503,7 @@ class TimeSlider(LineScroll, can_focus=True):
             ]
         if isinstance(axis, BlockAxis):
             stops = axis.stops
-            head = f" as at: {format_count(stops)} {'block' if stops == 1 else 'blocks'} that brought rows "
+            head = f" as at: {count_of(stops, 'block')} that brought rows "
         else:
             head = f" as of: event time, in steps of {_step_words(axis.unit)} "
         spans: list[Span] = [("──", "rule"), (head, "head")]

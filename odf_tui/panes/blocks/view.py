@@ -14,7 +14,16 @@ from textual.app import ComposeResult
 from textual.message import Message
 
 from odf_tui.state.model import BlockFilter, BlockPage, BlockSummary, Finding, Verdict
-from odf_tui.text.format import Span, fit_width, format_count, format_time, printable, right
+from odf_tui.text.format import (
+    Span,
+    count_of,
+    fit_width,
+    format_count,
+    format_time,
+    format_time_seconds,
+    printable,
+    right,
+)
 from odf_tui.widgets.line_view import LineView
 from odf_tui.widgets.pane_frame import Pane
 
@@ -331,16 +340,13 @@ class BlocksPane(Pane):
         elif self.verdict == "verified":
             parts.append("✓ verified")
         elif self.verdict == "findings":
-            parts.append(
-                f"{FINDING_MARK} {format_count(self._finding_count)} finding"
-                + ("s" if self._finding_count != 1 else "")
-            )
+            parts.append(f"{FINDING_MARK} {count_of(self._finding_count, 'finding')}")
         if block is not None and (finding := view.findings.get(block.hash)) is not None:
             parts.append(f"{finding.kind}: {finding.message}")
         elif block is not None and block.hash in view.proven:
             parts.append(f"{PROOF_MARK} signed by the dataset's owner")
         elif block is not None and block.time:
-            parts.append(f"{block.time[:19].replace('T', ' ')}")
+            parts.append(format_time_seconds(block.time))
         text, room = " · ".join(parts), max(self.size.width - 4, 0)
         self.set_subtitle(text if cell_len(text) <= room else fit_width(text, room))
 

@@ -26,6 +26,7 @@ from odf_tui.text.format import (
 )
 from odf_tui.text.graph_layout import Edge, LabelPosition, Layout, LineSegments, Plan, draw, plan
 from odf_tui.text.job_text import fraction_done
+from odf_tui.text.lineage_text import dataset_glyph
 
 _MOST: Final = 99  # what still runs is not complete
 
@@ -306,7 +307,7 @@ class DatasetGraph:
 
 def kind_glyph(row: DatasetRow) -> str:
     """A root dataset, or one that is made from others."""
-    return "◆" if row.derivative else "◇"
+    return dataset_glyph(derivative=row.derivative)
 
 
 def _name(row: DatasetRow) -> str:

@@ -19,8 +19,9 @@ from odf_engine.coordinator.protocol import Job, JournalEvent
 from odf_tui.gateway.protocol import Gateway
 from odf_tui.panes.jobs.view import Gauges, LogLines, end_of
 from odf_tui.services.controller import Reader
-from odf_tui.state.job_book import Entry, LogPage, LogWindow, format_log_line, log_search_text
+from odf_tui.state.job_book import LogPage, LogWindow, log_search_text
 from odf_tui.text.format import printable
+from odf_tui.text.job_log_text import Entry, format_log_line
 from odf_tui.text.job_text import JobRates, throughput
 from odf_tui.widgets.dialogs import OverlayScreen
 

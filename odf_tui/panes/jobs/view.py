@@ -16,16 +16,14 @@ from odf_engine.coordinator.protocol import Committed, Job, JobState, WorkerStat
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState
 from odf_tui.state.job_book import (
-    Entry,
     JobBook,
-    format_log_line,
     is_commit,
     job_glyph,
-    log_display_text,
     merge_log_entries,
 )
 from odf_tui.text.format import (
     Span,
+    count_of,
     ellipsize_middle,
     fit_width,
     format_count,
@@ -34,6 +32,7 @@ from odf_tui.text.format import (
     right,
     wrapped,
 )
+from odf_tui.text.job_log_text import Entry, format_log_line, log_display_text
 from odf_tui.text.job_text import (
     JobRates,
     Throughput,
@@ -76,7 +75,7 @@ def worker_problem_lines(
 def _gone(worker: WorkerConnectionState) -> list[list[Span]]:
     lines = _wrong(worker.detail or "the worker is gone")
     if worker.busy:
-        jobs = f"{format_count(worker.busy)} job{'' if worker.busy == 1 else 's'}"
+        jobs = count_of(worker.busy, "job")
         lines.append([("  ", ""), ("R", "key"), (f" stops it, with its {jobs}, and starts ours.", "")])
     else:
         if worker.hint:

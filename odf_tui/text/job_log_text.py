@@ -1,0 +1,67 @@
+"""Lines of job logs as text: on the screen, in files, on the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from odf_engine.coordinator.protocol import Committed, Job, LogLine
+
+Entry = LogLine | Committed
+"""A line of a job's log; a committed block is one, too."""
+
+_MAX_LINE: Final = 4000
+_HASH: Final = re.compile(r"\bf1620[0-9a-f]{56}([0-9a-f]{8})\b")
+
+
+def log_display_text(entry: Entry) -> str:
+    """What a line says on the screen: hashes are short there."""
+    if isinstance(entry, Committed):
+        rows = f", {entry.rows:,} rows" if entry.rows else ""
+        return f"block …{entry.block[-8:]}, {entry.event}{rows}"
+    return _HASH.sub(r"…\1", entry.text[:_MAX_LINE].rstrip("\r\n"))
+
+
+def format_log_line(entry: Entry) -> str:
+    """A line as a file has it."""
+    if isinstance(entry, Committed):
+        return f"{' ' * 24} block {entry.block}, {entry.event}, {entry.rows:,} rows"
+    return f"{entry.time:<24} {entry.level:<7} {entry.text}"
+
+
+def file_head(job: Job) -> list[str]:
+    """What a file says of the job."""
+    return [
+        f"# {job.kind} {job.target}, job {job.id}: {job.state.value}",
+        f"# made {job.created}, started {job.started or 'never'}, ended {job.ended or 'not yet'}",
+    ]
+
+
+def file_end(job: Job) -> list[str]:
+    """What a file says of why the job failed."""
+    error = job.error
+    if error is None:
+        return []
+    lines = [f"# {job.state.value}: {error.message}"]
+    lines += [f"# where: {error.where}"] if error.where else []
+    lines += [f"# {line}" for line in error.excerpt]
+    return lines + ([f"# try: {error.hint}"] if error.hint else [])
+
+
+def log_line_text(line: LogLine) -> str:
+    """Return a line of a log for ``odf logs``: the time of day in UTC, the level, the text."""
+    return f"{line.time[11:19]} {line.level:7} {line.text}"
+
+
+def log_failure_lines(job: Job) -> Iterator[str]:
+    """Yield lines for ``odf logs`` that describe why a job failed; none if it has no error."""
+    error = job.error
+    if error is None:
+        return
+    where = f"{error.where}: " if error.where else ""
+    yield f"{(job.ended or '')[11:19]} {job.state.value:7} {where}{error.message}"
+    for at, line in enumerate(error.excerpt):
+        yield f"{'':8} {'' if at else 'line':7} {line}"
+    if error.hint:
+        yield f"{'':8} hint    {error.hint}"

@@ -1,0 +1,38 @@
+"""The blocks that rows are read at as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from odf_engine.coordinator.results import PinnedBlock
+from odf_tui.text.format import format_count, printable
+
+if TYPE_CHECKING:
+    from odf_engine.views.as_at import PinnedVersion
+
+
+def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
+    """Describe the blocks that a query was answered from, one per line."""
+    lines: list[str] = []
+    for pin in pins:
+        begin = "    " if lines else "from"
+        older = "" if pin.head else ", not the newest"
+        block = f"block {pin.sequence_number} of {pin.system_time}{older}"
+        lines.append(printable(f"{begin} {pin.name}@{pin.block[-8:]}  {block}"))
+    return lines
+
+
+def pin_words(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
+    """Describe the blocks that a query was answered from, in the notation of a query: ``from name@hash, …``.
+
+    Of more than ``most`` blocks, the number of the others is shown.
+    """
+    names = [f"{each.name}@{each.block[-8:]}{'' if each.head else ' (older)'}" for each in pins]
+    more = f" +{len(names) - most}" if most is not None and len(names) > most else ""
+    return printable(f"from {', '.join(names[:most])}{more}") if names else ""
+
+
+def as_at_text(pin: PinnedVersion | PinnedBlock) -> str:
+    """Describe the block that rows are read at."""
+    return f"as at {pin.system_time} · block {format_count(pin.sequence_number)} {pin.block}"

@@ -1,0 +1,153 @@
+"""Traces of rows as text: offsets, rows, and the outline of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from odf_engine.provenance.model import (
+    InputRows,
+    OffsetRange,
+    ProducingTransaction,
+    RowSource,
+    TraceStep,
+)
+from odf_tui.text.format import count_of, ellipsize_middle, format_count, format_time
+
+_MAX_RANGES: Final = 6
+_MAX_TRANSACTIONS: Final = 4
+_MAX_SOURCES: Final = 8
+_MAX_LINE: Final = 300
+_MAX_VALUE: Final = 40
+_RUNS_SHOWN: Final = 3
+
+
+# --- Offsets -----------------------------------------------------------------------------------------
+
+
+def runs_text(runs: Sequence[OffsetRange]) -> str:
+    """Return offsets in the notation of ``odf provenance``, such as ``3, 5..9``.
+
+    Of more than six ranges, the first six and the last offset are shown.
+    """
+    shown = ", ".join(
+        str(first) if first == last else f"{first}..{last}" for first, last in runs[:_MAX_RANGES]
+    )
+    return f"{shown}, …{runs[-1][1]}" if len(runs) > _MAX_RANGES else shown
+
+
+def rows_text(runs: Sequence[OffsetRange], rows: int | None) -> str:
+    """Return rows by their offsets and their number, such as ``rows 3, 5..9 (6)``."""
+    is_single = len(runs) == 1 and runs[0][0] == runs[0][1]
+    count = "" if rows is None or is_single else f" ({format_count(rows)})"
+    return f"{'row' if is_single else 'rows'} {runs_text(runs)}{count}"
+
+
+def runs_words(runs: Sequence[OffsetRange], most: int = _RUNS_SHOWN) -> str:
+    """Return offsets as the screen shows them, such as ``120–126, 130 … 171``."""
+    shown = ", ".join(run_words(run) for run in runs[:most])
+    return shown if len(runs) <= most else f"{shown} … {run_words(runs[-1])}"
+
+
+def run_words(run: OffsetRange) -> str:
+    """Return a range of offsets as the screen shows it, such as ``1 200–1 260``."""
+    first, last = run
+    return format_count(first) if first == last else f"{format_count(first)}–{format_count(last)}"
+
+
+def row_text(offset: int, values: Mapping[str, str]) -> str:
+    """Return a row in a line: its offset, then names and values, long values shortened."""
+    cells = [f"{name}={ellipsize_middle(value, _MAX_VALUE)}" for name, value in values.items()]
+    return f"{offset}: {', '.join(cells)}"
+
+
+# --- The outline of a trace --------------------------------------------------------------------------
+
+
+class OutlineNode(msgspec.Struct):
+    """A line of an outline, lines with its details, and the nodes below it. Texts may be untrusted."""
+
+    head: str
+    lines: list[str] = []
+    below: list[OutlineNode] = []
+
+    def indented_lines(self, depth: int = 0) -> Iterator[str]:
+        """Yield all lines, indented by two blanks for each level."""
+        yield "  " * depth + self.head
+        for line in self.lines:
+            yield "  " * (depth + 1) + line
+        for node in self.below:
+            yield from node.indented_lines(depth + 1)
+
+
+RowReader = Callable[[TraceStep, Sequence[str]], list[str]]
+"""Returns the first rows of a step as lines; of the named columns, or of all if there are no names."""
+
+
+def trace_outline(step: TraceStep, checked: Sequence[str], read_rows: RowReader) -> OutlineNode:
+    """Return the outline of a trace.
+
+    Args:
+        checked: results of replaying the query with the traced rows only, and without them.
+    """
+    node = _step_node(step, f"{step.name}, {rows_text(step.runs, step.rows)}", [], read_rows)
+    node.below += [OutlineNode(f"checked: {line}") for line in checked]
+    return node
+
+
+def _step_node(step: TraceStep, head: str, columns: Sequence[str], read_rows: RowReader) -> OutlineNode:
+    node = OutlineNode(head, read_rows(step, columns))
+    if step.problem:
+        node.lines.append(f"no further: {step.problem}")
+    for made in step.made[:_MAX_TRANSACTIONS] if step.kind == "derivative" else ():
+        node.lines += _transaction_lines(made)
+    if step.kind == "derivative" and (more := len(step.made) - _MAX_TRANSACTIONS) > 0:
+        node.lines.append(f"and by {count_of(more, 'more transaction')}")
+    node.lines += [f"how: {line}" for line in step.how]
+    if not step.exact:
+        node.lines.append(f"not exact, these are all rows that could have: {step.reason}")
+    if step.earlier:
+        node.lines.append(f"in place of the earlier {rows_text(step.earlier, None)}")
+    node.below = [_input_node(feed, read_rows) for feed in step.feeds]
+    if step.kind == "derivative" and not step.feeds and not step.problem:
+        node.lines.append("no row of an input has part in it")
+    shown: list[list[str]] = []
+    for source in step.sources[:_MAX_SOURCES]:
+        node.below.append(_source_node(source, repeated=source.steps in shown))
+        shown.append(source.steps)
+    if (more := len(step.sources) - _MAX_SOURCES) > 0:
+        node.below.append(OutlineNode(f"and {count_of(more, 'more block')} of the same kind: --json has all"))
+    return node
+
+
+def _input_node(feed: InputRows, read_rows: RowReader) -> OutlineNode:
+    name = feed.name if feed.name == feed.alias else f"{feed.name} (as {feed.alias})"
+    columns = ", ".join(f"{column} ({how})" for column, how in feed.columns)
+    head = f"{name}, {rows_text(feed.runs, feed.rows)}" + (f": {columns}" if columns else "")
+    names = list(dict.fromkeys(column for column, _ in feed.columns))
+    step = feed.step or TraceStep(feed.dataset, feed.name, "root", feed.runs, feed.rows)
+    return _step_node(step, head, names, read_rows)
+
+
+def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
+    """Return the node of a source; ``repeated``: an earlier source has the same steps."""
+    place = source.place or (f"push source {source.name}" if source.name else "a source that is not known")
+    lines = [
+        f"rows {runs_text(source.runs)} taken in at {format_time(source.ingested)}, block {source.block[-8:]}"
+    ]
+    lines += [source.state] if source.state else []
+    steps = ["- the same steps as above"] if repeated else [f"- {line}" for line in source.steps]
+    return OutlineNode(place, [*lines, *(ellipsize_middle(line, _MAX_LINE) for line in steps)])
+
+
+def _transaction_lines(made: ProducingTransaction) -> list[str]:
+    lines = [
+        f"made by {made.engine} at {format_time(made.system_time)}, "
+        f"block {made.sequence_number} ({made.block[-8:]})"
+    ]
+    for alias, query in made.query:
+        name = f"{alias} = " if alias else ""
+        lines.append(ellipsize_middle(f"query: {name}{' '.join(query.split())}", _MAX_LINE))
+    return lines

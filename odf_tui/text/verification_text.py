@@ -1,0 +1,166 @@
+"""Reports of verifications, proofs and checks of a workspace as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from odf_engine.coordinator.results import CheckProofResult, Origin, OriginSource, VerifyResult
+from odf_engine.sql.query_text import one_line_summary
+from odf_tui.text.format import count_of, format_bytes, format_count, format_time, printable
+
+if TYPE_CHECKING:
+    from odf_engine.workspace.fsck import FsckFinding, FsckReport
+
+# A checkpoint with other bytes leaves nothing unchecked: later rows were replayed from the rebuilt one.
+# Neither does a proof of another dataset.
+_SETTLED: Final = ("checkpoint-other", "proof-elsewhere", "proof-unknown")
+
+
+# --- Verifications -----------------------------------------------------------------------------------
+
+
+def report_lines(report: VerifyResult) -> Iterator[str]:
+    """Yield a line with the verdict on a dataset, then indented lines for what was found or not checked."""
+    name, findings = report.name, report.findings
+    checked = ", ".join(verification_summary(report))
+    if report.valid:
+        is_incomplete = any(each.kind not in _SETTLED for each in report.unchecked)
+        limit = " as far as it could be checked" if is_incomplete else ""
+        yield f"{name}: valid{limit} ({checked})"
+    else:
+        yield f"{name}: NOT VALID ({checked}): {count_of(len(findings), 'finding')}"
+    for line in (*finding_lines(report), *unchecked_lines(report)):
+        yield printable(f"  {line}")
+
+
+def finding_lines(report: VerifyResult) -> Iterator[str]:
+    """Yield a line for each finding."""
+    for finding in report.findings:
+        block = f"block {finding.block}: " if finding.block else ""
+        yield f"{finding.kind}: {block}{finding.message}"
+
+
+def unchecked_lines(report: VerifyResult) -> Iterator[str]:
+    """Yield a line for each reason why something was not checked."""
+    reasons = Counter((each.kind, each.message) for each in report.unchecked)
+    for (kind, message), count in reasons.items():
+        what = "proof" if kind.startswith("proof-") else "transaction"
+        yield f"not checked: {kind}: {message} ({count_of(count, what)})"
+
+
+def verification_summary(report: VerifyResult) -> Iterator[str]:
+    """Describe what was checked."""
+    if report.blocks is None:
+        return
+    yield count_of(report.blocks, "block")
+    known = f", the rows of {format_count(report.rows_known)} as before" if report.rows_known else ""
+    yield count_of(report.slices, "slice") + known
+    for use in report.engines:
+        engine = f"{use.engine} {use.version or ''}".rstrip()
+        by = f", made by {use.made_by}" if use.made_by and use.version and use.made_by != use.version else ""
+        amounts = f"{count_of(use.transactions, 'transaction')} with {count_of(use.records, 'record')}"
+        yield f"{amounts} run again by {engine}{by}"
+    if report.proven is not None:
+        yield f"proven by its owner {signed_range_text(report.proven, report.newer)}"
+
+
+def signed_range_text(block: int, newer: int) -> str:
+    """Describe the newest block with a valid ownership proof, and the number of blocks after it."""
+    if not newer:
+        return f"up to block {format_count(block)}, the newest"
+    verb = "is" if newer == 1 else "are"
+    return f"up to block {format_count(block)}, {count_of(newer, 'block')} {verb} newer"
+
+
+def origin_lines(reports: Sequence[VerifyResult]) -> Iterator[str]:
+    """Yield the lines of a table of the datasets upstream of derivative datasets, each dataset once."""
+    table = list(replay_summaries(reports))
+    if table:
+        yield "made from:"
+    width = max((len(name) for name, _ in table), default=0)
+    for name, lines in table:
+        for index, line in enumerate(lines):
+            yield f"  {name if not index else '':{width}}  {line}"
+
+
+def replay_summaries(reports: Sequence[VerifyResult]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each upstream dataset once, with lines that describe its origin."""
+    newest: dict[str, Origin] = {}
+    for report in reversed(reports):  # downstream datasets first
+        if len(report.origins) > 1:
+            for origin in report.origins:
+                old = newest.get(origin.id)
+                if old is None or old.records <= origin.records:
+                    newest[origin.id] = origin
+    # A dataset that is missing in the workspace has only the alias by which a query reads it.
+    aliases = {each.id: each.alias for origin in newest.values() for each in origin.inputs}
+    for origin in newest.values():
+        yield origin.name or aliases.get(origin.id) or origin.id, list(_describe_origin(origin))
+
+
+def _describe_origin(origin: Origin) -> Iterator[str]:
+    if origin.problem:
+        yield f"{origin.problem}: {origin.id}" if origin.name is None else origin.problem
+        return
+    records = f"{count_of(origin.records, 'record')}{_between(origin)}"
+    if origin.kind == "Root":
+        yield f"{records}, from"
+        for source in origin.sources:
+            loads = (
+                f"{count_of(source.loads, 'load')}, {count_of(source.records, 'record')}{_between(source)}"
+            )
+            yield f"  {source.kind} {source.place}: {loads}, since block {source.block[-8:]}"
+        return
+    engine = f"{origin.engine} {origin.version or ''}".rstrip()
+    yield f"{records}, in {count_of(origin.transactions, 'transaction')} of {engine}, from"
+    for each in origin.inputs:
+        name = each.name or each.alias or each.id
+        offset = "none of its records" if each.offset is None else f"to offset {each.offset}"
+        yield f"  {name}: {offset}, block {(each.block or '')[-8:]}"
+
+
+def _between(times: Origin | OriginSource) -> str:
+    first, last = format_time(times.first), format_time(times.last)
+    if not first:
+        return ""
+    return f" of {first}" if first == last else f" of {first} to {last}"
+
+
+# --- Proofs ------------------------------------------------------------------------------------------
+
+
+def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
+    """Return the verdict on the proof of a query's answer.
+
+    Args:
+        names: names of datasets by their ids, for the dataset with whose key the proof is signed.
+    """
+    query = printable(one_line_summary(report.query))
+    if not report.valid:
+        return f"{'WRONG' if report.checked else 'cannot be checked here'}: {query}"
+    key = report.signed_by
+    signed = f", signed with the key of {names.get(key, key)}" if key else ""
+    return f"right: {count_of(report.rows, 'row')} of {query}{signed}"
+
+
+# --- Checks of a workspace ---------------------------------------------------------------------------
+
+
+def workspace_check_lines(report: FsckReport) -> Iterator[str]:
+    """Yield a line for each finding and each remark, or one that states that there are no findings."""
+    for each in report.findings:
+        state = "repaired" if each.repaired else "left" if report.repair else "found"
+        reason = f" ({each.left})" if each.left else ""
+        yield f"{state}  {_workspace_finding_text(each)}{reason}"
+    for each in report.remarks:
+        yield f"note  {_workspace_finding_text(each)}"
+    if not report.findings:
+        yield f"clean: {count_of(report.datasets, 'dataset')}, nothing to repair"
+
+
+def _workspace_finding_text(finding: FsckFinding) -> str:
+    files = f", {count_of(finding.count, 'file')}" if finding.count > 1 else ""
+    size = f", {format_bytes(finding.size)}" if finding.size else ""
+    return printable(f"{finding.kind}  {finding.where}{files}{size}: {finding.message}")
