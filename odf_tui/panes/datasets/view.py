@@ -482,6 +482,8 @@ class DatasetsPane(Pane):
         """Shows the datasets that match."""
         super().set_filter(text)
         self.view.load(self.view.rows, self.view.healths, text)
+        if self.is_mounted:
+            self.place_card()
 
     def selection(self) -> tuple[str, str] | None:
         """The dataset's id."""
