@@ -206,7 +206,7 @@ class Workbench(Screen[None], inherit_bindings=False):
             job=self.query_one(JobsPane).view.job,
             has_rows=self.query_one(DataPane).view.count() > 0,
             datasets=len(rows),
-            pullable=sum(row.polls or row.derivative or row.comes_from_elsewhere for row in rows),
+            pullable=sum(row.polls or row.derivative or row.has_pull_remote for row in rows),
             remotes=sum(bool(row.remotes) for row in rows),
             worker=self.state.worker,
             up=up or ("pane" if self.state.pane != PANES[0] else ""),

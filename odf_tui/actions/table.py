@@ -120,7 +120,7 @@ def _pull(situation: Situation) -> str | None:
     row = situation.dataset
     if (why := dataset_readable(situation)) or row is None:
         return why
-    if row.comes_from_elsewhere:
+    if row.has_pull_remote:
         return _pulled_already(situation)
     if row.diverged:
         return f"its input {row.diverged[0]} was reset or replaced: D makes {row.name} anew"
@@ -141,7 +141,7 @@ def _begin_anew(situation: Situation) -> str | None:
     row = situation.dataset
     if (why := dataset_readable(situation)) or row is None:
         return why
-    if row.comes_from_elsewhere:
+    if row.has_pull_remote:
         return f"{row.name} comes from elsewhere: V shows how it stands to that"
     if not row.diverged:
         return f"{row.name} has not diverged from its inputs: nothing is to be made anew"

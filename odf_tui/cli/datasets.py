@@ -49,7 +49,7 @@ from odf_tui.cli.output import (
     print_yaml,
     verb,
 )
-from odf_tui.gateway.dataset_reader import RemoteReader, dataset_rows, with_remotes
+from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import Health
 from odf_tui.text import format
@@ -333,8 +333,8 @@ def read_statuses(
         book.load(journal.jobs(), journal.last_seq())
     except OdfError as error:
         warn(f"warning: {error.format_line}")
-    remotes = RemoteReader(workspace).remotes_of(list(summaries))
-    rows = [with_remotes(row, remotes.get(row.id, ())) for row in dataset_rows(summaries)]
+    remotes = RemoteReader(workspace).read_remotes(list(summaries))
+    rows = [add_remotes(row, remotes.get(row.id, ())) for row in make_dataset_rows(summaries)]
     found = dataset_healths(rows, book)
     verified = {
         job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done
@@ -548,13 +548,13 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
 
 def _draw(summaries: list[Summary], edges: list[tuple[str, str]]) -> None:
     """Draws the graph as text; inputs that are not in the workspace are marked with a question mark."""
-    from odf_tui.text.graph_layout import layout
+    from odf_tui.text.graph_layout import lay_out
 
     labels = {source: f"? {source}" for source, _ in edges}
     labels |= {each.name: ("◇ " if each.kind is DatasetKind.Root else "◆ ") + each.name for each in summaries}
-    drawn = layout({name: len(label) for name, label in labels.items()}, edges)
+    drawn = lay_out({name: len(label) for name, label in labels.items()}, edges)
     canvas = [list(line) for line in drawn.lines]
-    for name, place in drawn.places.items():
+    for name, place in drawn.positions.items():
         canvas[place.y][place.x : place.x + len(labels[name])] = labels[name]
     sys.stdout.write("".join("".join(line).rstrip() + "\n" for line in canvas))
 

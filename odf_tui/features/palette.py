@@ -25,7 +25,9 @@ from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank, fuzzy_score
 from odf_tui.widgets.dialogs import LIST_MOVES, Dialog, PickerDialog
 from odf_tui.widgets.line_view import LineView
 
-_OF_THE_DATASET: Final = frozenset(action.id for action in (*table.DATASET_ACTIONS, *table.SHARING_ACTIONS))
+_DATASET_ACTION_IDS: Final = frozenset(
+    action.id for action in (*table.DATASET_ACTIONS, *table.SHARING_ACTIONS)
+)
 
 
 class KeysDialog(Dialog[str]):
@@ -41,7 +43,7 @@ class KeysDialog(Dialog[str]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "up", show=False, priority=True),
         Binding("enter", "pick", show=False, priority=True),
-        Binding("tab", "turn", show=False, priority=True),
+        Binding("tab", "toggle_refused", show=False, priority=True),
         Binding("down,ctrl+n", "move('down')", show=False, priority=True),
         Binding("up,ctrl+p", "move('above')", show=False, priority=True),
         Binding("pagedown", "move('page_down')", show=False, priority=True),
@@ -51,7 +53,7 @@ class KeysDialog(Dialog[str]):
     def __init__(self, keys: KeyMap, situation: Situation, label: str, problems: Sequence[str]) -> None:
         super().__init__()
         self._keys, self._situation, self._label, self._problems = keys, situation, label, problems
-        self._all = False
+        self._shows_refused = False
 
     def compose(self) -> ComposeResult:
         """A line to type in, hidden at first, and the list."""
@@ -61,7 +63,7 @@ class KeysDialog(Dialog[str]):
             line.cursor_blink = False
             line.display = False
             yield line
-            yield Choices(list(self._lines("")))
+            yield Choices(list(self._choices("")))
 
     def on_mount(self) -> None:
         """Shows what its own keys do."""
@@ -72,39 +74,41 @@ class KeysDialog(Dialog[str]):
         return self.query_one(Input).display
 
     def _show(self) -> None:
-        self.query_one(Choices).set(list(self._lines(self.query_one(Input).value.strip())))
-        others = "tab hides the others" if self._all else "tab shows the others"
+        self.query_one(Choices).set(list(self._choices(self.query_one(Input).value.strip())))
+        toggle_hint = "tab hides the others" if self._shows_refused else "tab shows the others"
         self.query_one(".dialog").border_subtitle = Content(
-            f"a key or ⏎ runs it · / finds · {others} · esc closes"
+            f"a key or ⏎ runs it · / finds · {toggle_hint} · esc closes"
         )
 
     # --- What is listed ---
 
-    def _lines(self, text: str) -> Iterator[Choice]:
+    def _choices(self, text: str) -> Iterator[Choice]:
         groups: dict[str, list[Choice]] = {}
         for action in self._keys.reachable(self._situation.pane):
-            why = action.guard(self._situation)
-            if action.id == "help" or (why is not None and not self._all):
+            refusal = action.guard(self._situation)
+            if action.id == "help" or (refusal is not None and not self._shows_refused):
                 continue
             if fuzzy_score(text, action.title) is None:
                 continue
-            group = groups.setdefault(self._group(action), [])
+            group = groups.setdefault(self._group_title(action), [])
             shown = self._keys.key_in(action, self._situation.pane)
-            group.append(Choice(action.id, action.title, action.keys, shown, why or "", off=why is not None))
+            group.append(
+                Choice(action.id, action.title, action.keys, shown, refusal or "", off=refusal is not None)
+            )
         for title, choices in groups.items():
             yield Choice("", title, heading=True)
             yield from choices
         if not text:
-            yield Choice("", f"move about: {self._moves()}", heading=True)
+            yield Choice("", f"move about: {self._move_keys()}", heading=True)
             for problem in self._problems:
                 yield Choice("", f"! {problem}", heading=True)
 
-    def _group(self, action: Action) -> str:
+    def _group_title(self, action: Action) -> str:
         if action.scope != ANYWHERE:
             return f"in {self._label}"
-        return "datasets" if action.id in _OF_THE_DATASET else "everywhere"
+        return "datasets" if action.id in _DATASET_ACTION_IDS else "everywhere"
 
-    def _moves(self) -> str:
+    def _move_keys(self) -> str:
         names = ("left", "down", "above", "right", "first", "last")
         letters = " ".join(filter(None, (self._keys.shown(name) for name in names)))
         return f"{letters}, arrows, home, end, page keys"
@@ -141,9 +145,9 @@ class KeysDialog(Dialog[str]):
         """Moves the cursor."""
         self.query_one(Choices).move(move)
 
-    def action_turn(self) -> None:
+    def action_toggle_refused(self) -> None:
         """Shows what makes no sense now too, and back."""
-        self._all = not self._all
+        self._shows_refused = not self._shows_refused
         self._show()
 
     def action_up(self) -> None:
@@ -167,13 +171,14 @@ class KeysDialog(Dialog[str]):
             self.dismiss(choice.id)
 
 
-Blocks = Callable[[str], list[Choice]]
+BlockFinder = Callable[[str], list[Choice]]
 Preview = Callable[[str | None], None]
-_MAX_NAMED: Final = 5
-_BLOCK: Final = re.compile(r"(?:(?P<name>.*?)\s*#\s*)?(?P<what>\d+|[0-9a-f]{4,})")
+_MAX_DATASETS: Final = 5
+_MIN_HASH: Final = 4
+_BLOCK: Final = re.compile(r"(?:(?P<name>.*?)\s*#\s*)?(?P<block>\d+|[0-9a-f]{4,})")
 
 
-class NamedBlock(NamedTuple):
+class BlockReference(NamedTuple):
     """What a text may mean: a number or the start of a hash, in these datasets, the likeliest first."""
 
     rows: list[DatasetRow]
@@ -181,21 +186,23 @@ class NamedBlock(NamedTuple):
     hash: str
 
 
-def named_block(text: str, rows: Sequence[DatasetRow], selected: DatasetRow | None) -> NamedBlock | None:
+def parse_block_reference(
+    text: str, rows: Sequence[DatasetRow], selected: DatasetRow | None
+) -> BlockReference | None:
     """The block that ``12``, ``f16204a``, ``name#12`` or ``name#f16204a`` means; None for other texts."""
     match = _BLOCK.fullmatch(text.strip())
     if match is None:
         return None
     if match["name"]:
-        found = fuzzy_rank(match["name"], ((row.name, row) for row in rows))[:_MAX_NAMED]
+        found = fuzzy_rank(match["name"], ((row.name, row) for row in rows))[:_MAX_DATASETS]
     else:
         found = [selected] if selected is not None else []
     found = [row for row in found if row.blocks]
-    what = match["what"]
-    return (
-        NamedBlock(found, int(what) if what.isdecimal() else None, what if len(what) > 3 else "")
-        if found
-        else None
+    if not found:
+        return None
+    block = match["block"]
+    return BlockReference(
+        found, int(block) if block.isdecimal() else None, block if len(block) >= _MIN_HASH else ""
     )
 
 
@@ -215,15 +222,19 @@ class Palette(PickerDialog):
     """
 
     def __init__(
-        self, choices: Sequence[Choice], recent: Sequence[str], blocks: Blocks, preview: Preview
+        self, choices: Sequence[Choice], recent: Sequence[str], blocks: BlockFinder, preview: Preview
     ) -> None:
         by_id = {choice.id: choice for choice in choices}
-        lately = [by_id[each] for each in recent if each in by_id]
-        first = set(recent)
-        self._rest = [choice for choice in choices if choice.id not in first]
-        if lately:
-            lately = [Choice("", "lately", heading=True), *lately, Choice("", "everything", heading=True)]
-        super().__init__("Find", [*lately, *self._rest], typing=True)
+        recent_choices = [by_id[each] for each in recent if each in by_id]
+        recent_ids = set(recent)
+        self._other_choices = [choice for choice in choices if choice.id not in recent_ids]
+        if recent_choices:
+            recent_choices = [
+                Choice("", "lately", heading=True),
+                *recent_choices,
+                Choice("", "everything", heading=True),
+            ]
+        super().__init__("Find", [*recent_choices, *self._other_choices], typing=True)
         self._texts = [(f"{choice.title} {choice.remark}", choice) for choice in choices]
         self._blocks, self._preview = blocks, preview
 
@@ -244,7 +255,7 @@ class Palette(PickerDialog):
 
     def on_line_view_moved(self, message: LineView.Moved) -> None:
         """Shows the theme that the cursor is on."""
-        self._preview(_theme(self.query_one(Choices).choice))
+        self._preview(_theme_name(self.query_one(Choices).choice))
 
 
 class ThemePicker(PickerDialog):
@@ -262,10 +273,10 @@ class ThemePicker(PickerDialog):
 
     def on_line_view_moved(self, message: LineView.Moved) -> None:
         """Shows the theme that the cursor is on."""
-        self._preview(_theme(self.query_one(Choices).choice))
+        self._preview(_theme_name(self.query_one(Choices).choice))
 
 
-def _theme(choice: Choice | None) -> str | None:
+def _theme_name(choice: Choice | None) -> str | None:
     kind, _, name = (choice.id if choice is not None else "").partition(" ")
     return name if kind == "theme" else None
 
@@ -286,9 +297,9 @@ class PaletteController(Controller):
         """Find an action, a dataset, a block, a column, a job or a theme."""
         recent = self.state.layout.recent
         choices = [*self._choices(), *self._recent_blocks(recent)]
-        self.host.open(Palette(choices, recent, self._named_blocks, self._preview), self._found)
+        self.host.open(Palette(choices, recent, self._find_blocks, self._preview), self._choose_found)
 
-    def _found(self, choice: str | None) -> None:
+    def _choose_found(self, choice: str | None) -> None:
         """Open a choice, and save it as the most recent one."""
         self._preview(None)
         if choice is not None:
@@ -345,13 +356,13 @@ class PaletteController(Controller):
             if row is not None and int(number) < row.blocks:
                 yield block_choice(row, int(number))
 
-    def _named_blocks(self, text: str) -> list[Choice]:
+    def _find_blocks(self, text: str) -> list[Choice]:
         """Return blocks by number; a block named by its hash is read, and added when it is found."""
-        named = named_block(text, self.state.datasets, self.state.row)
-        if named is None:
+        reference = parse_block_reference(text, self.state.datasets, self.state.row)
+        if reference is None:
             return []
-        if named.hash:
-            row, prefix = named.rows[0], named.hash
+        if reference.hash:
+            row, prefix = reference.rows[0], reference.hash
 
             def then(number: int | None, error: str) -> None:
                 palette = self.host.top
@@ -360,9 +371,9 @@ class PaletteController(Controller):
 
             self.reader.read("find block", lambda: self.gateway.find_block(row.id, prefix), then)
         return [
-            block_choice(row, named.number)
-            for row in named.rows
-            if named.number is not None and named.number < row.blocks
+            block_choice(row, reference.number)
+            for row in reference.rows
+            if reference.number is not None and reference.number < row.blocks
         ]
 
     # --- Themes ---

@@ -90,10 +90,10 @@ class RemoteReader(WorkspaceEntries):
             raise NotFound(f"{entry.alias} has no remote {url} any more")
         notify_datasets_changed(self.folder)
 
-    def remotes_of(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:
+    def read_remotes(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:
         """Where datasets come from and go to, by their ids; those that have no remotes are left out."""
         try:
-            there = set(os.listdir(self.workspace.odf / "remotes"))  # noqa: PTH208 (before the first paint)
+            file_names = set(os.listdir(self.workspace.odf / "remotes"))  # noqa: PTH208 (before the first paint)
         except OSError:
             return {}
         remotes, repositories = self._remotes, list[Repo]()
@@ -101,43 +101,43 @@ class RemoteReader(WorkspaceEntries):
             repositories = remotes.repositories()
         found: dict[str, tuple[Remote, ...]] = {}
         for summary in summaries:
-            if f"{summary.id.multibase}.json" in there:
+            if f"{summary.id.multibase}.json" in file_names:
                 try:
-                    known = remotes.get(summary.id)
+                    stored = remotes.get(summary.id)
                 except OdfError:  # as if it had none: pulling and pushing say why it cannot be read
                     continue
-                urls = dict.fromkeys([*known.pull, *known.push])
+                urls = dict.fromkeys([*stored.pull, *stored.push])
                 labels = {url: find_display_name(repositories, url) for url in urls}
                 found[str(summary.id)] = tuple(
-                    self._remote(summary, known, url, label) for url, label in labels.items()
+                    self._make_remote(summary, stored, url, label) for url, label in labels.items()
                 )
         return found
 
-    def _remote(self, summary: Summary, known: DatasetRemotes, url: str, label: str) -> Remote:
+    def _make_remote(self, summary: Summary, known: DatasetRemotes, url: str, label: str) -> Remote:
         remote = Remote(url=url, label=label, pull=url in known.pull, push=url in known.push)
-        seen = known.find_status(url)
-        return remote if seen is None else self._as_of_now(remote, seen, summary)
+        status = known.find_status(url)
+        return remote if status is None else self._update_status(remote, status, summary)
 
-    def _as_of_now(self, remote: Remote, seen: RemoteStatus, summary: Summary) -> Remote:
+    def _update_status(self, remote: Remote, status: RemoteStatus, summary: Summary) -> Remote:
         """How it stood, with what was committed here since."""
-        common, theirs = seen.common or "", seen.their_head or ""
-        found = replace(remote, common=common, their_head=theirs, at=seen.at)
-        if seen.our_head == str(summary.head or ""):
-            return replace(found, relation=seen.relation, ours=seen.ours, theirs=seen.theirs)
-        if not theirs:
+        common, their_head = status.common or "", status.their_head or ""
+        found = replace(remote, common=common, their_head=their_head, at=status.at)
+        if status.our_head == str(summary.head or ""):
+            return replace(found, relation=status.relation, ours=status.ours, theirs=status.theirs)
+        if not their_head:
             return replace(found, relation="new", ours=summary.blocks)
         try:
-            numbers = self.block_numbers(str(summary.id), (theirs, common))
+            numbers = self.block_numbers(str(summary.id), (their_head, common))
         except OdfError:
             return found
-        if theirs in numbers:  # all that they had is here
-            ours = summary.blocks - 1 - numbers[theirs]
-            return replace(found, relation="ahead" if ours else "equal", ours=ours, common=theirs)
+        if their_head in numbers:  # all that they had is here
+            ours = summary.blocks - 1 - numbers[their_head]
+            return replace(found, relation="ahead" if ours else "equal", ours=ours, common=their_head)
         if common not in numbers:  # our history was reset or replaced
             return found
         ours = summary.blocks - 1 - numbers[common]
         return replace(
-            found, relation="diverged" if ours else "behind", ours=ours, theirs=max(seen.theirs, 1)
+            found, relation="diverged" if ours else "behind", ours=ours, theirs=max(status.theirs, 1)
         )
 
 
@@ -149,15 +149,15 @@ class DatasetReads(RemoteReader):
         entries = self.workspace.datasets()
         self._entries = {str(entry.id): entry for entry in entries}
         summaries = self.workspace.summaries(entries)
-        remotes = self.remotes_of(summaries)
+        remotes = self.read_remotes(summaries)
         rows = [
-            with_remotes(replace(row, standing=self._standing(summary)), remotes.get(row.id, ()))
-            for row, summary in zip(dataset_rows(summaries), summaries, strict=True)
+            add_remotes(replace(row, standing=self._trust_status(summary)), remotes.get(row.id, ()))
+            for row, summary in zip(make_dataset_rows(summaries), summaries, strict=True)
         ]
         missing = (node for node in DatasetGraph(summaries).nodes.values() if node.missing)
         return rows + [DatasetRow(id=str(node.id), name=node.name, missing=True) for node in missing]
 
-    def _standing(self, summary: Summary) -> Literal["own", "trusted", "not trusted"]:
+    def _trust_status(self, summary: Summary) -> Literal["own", "trusted", "not trusted"]:
         if not (summary.polls or summary.push_sources):
             return "own"  # nothing of it runs
         try:
@@ -172,20 +172,20 @@ class DatasetReads(RemoteReader):
         return read_dataset_detail(self.workspace, self.entry(dataset))
 
 
-def with_remotes(row: DatasetRow, remotes: tuple[Remote, ...]) -> DatasetRow:
+def add_remotes(row: DatasetRow, remotes: tuple[Remote, ...]) -> DatasetRow:
     """A dataset with its remotes. One that comes from elsewhere is not made here: how it stands to its
     inputs says nothing."""
     row = replace(row, remotes=remotes)
-    return replace(row, behind=False, diverged=()) if row.comes_from_elsewhere else row
+    return replace(row, behind=False, diverged=()) if row.has_pull_remote else row
 
 
-def dataset_rows(summaries: Sequence[Summary]) -> list[DatasetRow]:
+def make_dataset_rows(summaries: Sequence[Summary]) -> list[DatasetRow]:
     """Datasets as lists and graphs show them."""
     by_id = {summary.id: summary for summary in summaries}
-    return [_dataset_row(summary, by_id) for summary in summaries]
+    return [_make_dataset_row(summary, by_id) for summary in summaries]
 
 
-def _dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> DatasetRow:
+def _make_dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> DatasetRow:
     return DatasetRow(
         id=str(summary.id),
         name=summary.name,
@@ -195,8 +195,8 @@ def _dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> Datas
         blocks=summary.blocks,
         records=summary.records,
         size=summary.size,
-        watermark=_time(summary.watermark),
-        last_pulled=_time(summary.last_pulled),
+        watermark=_format_time(summary.watermark),
+        last_pulled=_format_time(summary.last_pulled),
         polls=summary.polls,
         push_sources=tuple(summary.push_sources),
         problem=summary.problem,
@@ -205,5 +205,5 @@ def _dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> Datas
     )
 
 
-def _time(value: Timestamp | None) -> str | None:
+def _format_time(value: Timestamp | None) -> str | None:
     return None if value is None else str(value)

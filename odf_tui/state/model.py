@@ -51,7 +51,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.standing == "not trusted"
 
     @property
-    def comes_from_elsewhere(self) -> bool:
+    def has_pull_remote(self) -> bool:
         """Whether it is taken over from other places, and not made here."""
         return any(each.pull for each in self.remotes)
 
@@ -138,20 +138,20 @@ class Health(Enum):
         return self.value[2]
 
 
-def in_dependency_order(rows: Sequence[DatasetRow], wanted: Iterable[str]) -> list[str]:
+def sort_by_dependency(rows: Sequence[DatasetRow], datasets: Iterable[str]) -> list[str]:
     """The wanted datasets (ids) and all that they are made from, inputs before what is made from them."""
     inputs = {row.id: row.inputs for row in rows}
-    found: dict[str, Sequence[str]] = {}
-    todo = list(wanted)
-    while todo:
-        dataset = todo.pop()
-        if dataset not in found:
-            found[dataset] = inputs.get(dataset, ())
-            todo += found[dataset]
+    inputs_of: dict[str, Sequence[str]] = {}
+    pending = list(datasets)
+    while pending:
+        dataset = pending.pop()
+        if dataset not in inputs_of:
+            inputs_of[dataset] = inputs.get(dataset, ())
+            pending += inputs_of[dataset]
     try:
-        return list(TopologicalSorter(found).static_order())
+        return list(TopologicalSorter(inputs_of).static_order())
     except CycleError:  # only a damaged workspace has one
-        return list(found)
+        return list(inputs_of)
 
 
 REVISABLE_EVENTS: Final = (

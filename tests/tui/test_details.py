@@ -23,9 +23,9 @@ from odf_tui.app import Workstation
 from odf_tui.features.dataset_actions import (
     DatasetActionsController,
     DatasetDialog,
+    describe_next_step,
     detail_lines,
     trust_request_lines,
-    what_next,
 )
 from odf_tui.features.palette import PaletteController
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
@@ -170,12 +170,14 @@ def test_a_diverged_dataset_names_its_input_and_the_remedy() -> None:
 def test_what_adds_rows_to_a_dataset() -> None:
     pushed = dataset("events", polls=False, push_sources=("default",))
     bare = dataset("bare", polls=False)
-    assert what_next(pushed) == "odf ingest events FILE pushes them"
-    assert what_next(bare) == "it has no source: e edits its definition"
-    assert what_next(dataset("tides")) == "p pulls them from the source"
-    assert what_next(dataset("tides", standing="not trusted")).startswith("p shows what it would run")
-    assert what_next(dataset("all", "tides")) == "p makes them of its inputs"
-    assert what_next(bare) in _card_and_details(bare, Health.new)[1]
+    assert describe_next_step(pushed) == "odf ingest events FILE pushes them"
+    assert describe_next_step(bare) == "it has no source: e edits its definition"
+    assert describe_next_step(dataset("tides")) == "p pulls them from the source"
+    assert describe_next_step(dataset("tides", standing="not trusted")).startswith(
+        "p shows what it would run"
+    )
+    assert describe_next_step(dataset("all", "tides")) == "p makes them of its inputs"
+    assert describe_next_step(bare) in _card_and_details(bare, Health.new)[1]
     pull, edit = (DEFAULT_KEYMAP.by_id[action].guard for action in ("pull", "edit"))
     assert pull(Situation(dataset=bare)) == "bare has no source: e edits its definition"
     broken = dataset("broken", polls=False, problem="block 3 is missing")

@@ -20,9 +20,9 @@ from textual.pilot import Pilot
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress
 from odf_engine.errors import OdfError
 from odf_tui.panes.datasets.controller import DatasetsController
-from odf_tui.panes.datasets.dataset_filter import matches, parse_filter, toggle_term, visible_graph
+from odf_tui.panes.datasets.dataset_filter import filter_graph, matches_filter, parse_filter, toggle_term
 from odf_tui.panes.datasets.dataset_graph import DatasetGraph, DatasetTable, GraphModel
-from odf_tui.panes.datasets.view import DatasetCard, DatasetsPane, jobs_of
+from odf_tui.panes.datasets.view import DatasetCard, DatasetsPane, find_card_jobs
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import DatasetRow, Health
 from odf_tui.widgets.status_bar import StatusLine
@@ -124,7 +124,7 @@ async def test_the_datasets_pane_on_the_screen(source: FakeSource) -> None:
 
 
 def _load_graph(source: FakeSource) -> DatasetGraph:
-    shown, edges = visible_graph(source.rows_, "")
+    shown, edges = filter_graph(source.rows_, "")
     book = JobBook()
     book.load(*source.jobs())
     healths = dataset_healths(shown, book)
@@ -144,8 +144,8 @@ def test_progress_is_drawn_where_there_is_room_and_no_label_moves(source: FakeSo
 
     def run(name: str, progress: Progress) -> list[str]:
         job = source.job(JobState.running, name, progress=progress)
-        drawing.board.healths = {**drawing.board.healths, job.dataset: Health.running}
-        drawing.board.jobs = {**drawing.board.jobs, job.dataset: job}
+        drawing.model.healths = {**drawing.model.healths, job.dataset: Health.running}
+        drawing.model.jobs = {**drawing.model.jobs, job.dataset: job}
         return _lines(drawing)
 
     assert "port-haven.air-readings ▸ " in run("port-haven.air-readings", Progress())[0]
@@ -161,14 +161,14 @@ def test_progress_is_drawn_where_there_is_room_and_no_label_moves(source: FakeSo
 
 def test_lineage_stands_out_without_colours(source: FakeSource) -> None:
     drawing = _load_graph(source)
-    drawing.light("did:odf:air-by-day")
+    drawing.highlight("did:odf:air-by-day")
     lines = _lines(drawing)
     assert "air-readings ✓ ━━┓" in lines[0]
     assert "┻━◆ air-by-day" in lines[1]
     assert "clinic-visits ✓ ───◆ visits-by-day" in lines[2]  # not in the lineage: light
     spans = dict(drawing.spans(0, None, ""))
     assert spans["port-haven.air-readings"] == "lineage"
-    assert drawing.light("did:odf:visits-by-day") >= {0, 1, 2}
+    assert drawing.highlight("did:odf:visits-by-day") >= {0, 1, 2}
     lines = _lines(drawing)
     assert "━" in lines[2]
     assert "━" not in lines[0]
@@ -177,7 +177,7 @@ def test_lineage_stands_out_without_colours(source: FakeSource) -> None:
 def test_rows_and_watermarks_stand_beside_the_names_where_there_is_room() -> None:
     rows = {row.id: row for row in HAVEN}
     drawing = DatasetGraph(
-        GraphModel(rows, dataset_healths(HAVEN, _no_jobs()), {}, visible_graph(HAVEN, "")[1])
+        GraphModel(rows, dataset_healths(HAVEN, _no_jobs()), {}, filter_graph(HAVEN, "")[1])
     )
     drawing.load()
     narrow = drawing.size.width
@@ -340,7 +340,7 @@ def test_filters_by_name_kind_and_state(text: str, left: int) -> None:
     rows = [*HAVEN[:-1], dataset("harbour.tides", records=96, standing="not trusted")]
     states = dataset_healths(rows, _no_jobs())
     states["did:odf:port-haven.clinics"] = Health.failed
-    assert len(visible_graph(rows, text, states)[0]) == left
+    assert len(filter_graph(rows, text, states)[0]) == left
 
 
 def test_kinds_and_states_come_into_the_filter_and_go_out_of_it() -> None:
@@ -349,7 +349,7 @@ def test_kinds_and_states_come_into_the_filter_and_go_out_of_it() -> None:
     assert toggle_term("state:new,failed air", "state", "new") == "state:failed air"
     assert toggle_term("state:new", "state", "new") == ""
     push = dataset("x", push_sources=("default",), polls=False)
-    assert matches(parse_filter("kind:push"), push, Health.new)
+    assert matches_filter(parse_filter("kind:push"), push, Health.new)
 
 
 # --- The card ---
@@ -361,7 +361,7 @@ def _card(source: FakeSource, row: DatasetRow, detail: bool = True) -> tuple[Dat
     book.load(*source.jobs())
     card = DatasetCard()
     health = dataset_healths([row], book)[row.id]
-    card.load(row, health, source.detail(row.id) if detail else None, jobs_of(book, row.id))
+    card.load(row, health, source.detail(row.id) if detail else None, find_card_jobs(book, row.id))
     return card, _text(card)
 
 
@@ -384,7 +384,7 @@ def test_the_card_shows_progress_and_the_last_verification(source: FakeSource) -
     card, text = _card(source, row)
     assert "now  verify" in text
     progress = Progress("verify", files=3, total_files=12)
-    card.progress(verify(JobState.running, progress=progress), "5 blocks/s")
+    card.show_progress(verify(JobState.running, progress=progress), "5 blocks/s")
     assert "3 of 12 blocks · 5 blocks/s" in _text(card)
     verify(JobState.done, result=json.dumps({"valid": True, "head": row.head}))
     card, text = _card(source, row)
@@ -414,7 +414,7 @@ def test_a_thousand_datasets_are_drawn_and_filtered_quickly() -> None:
         drawing = _drawing_of(rows, states)
         times.append(time.process_time() - start)
     drawing = _drawing_of(rows, states)
-    assert len(drawing.board.rows) == 1000
+    assert len(drawing.model.rows) == 1000
     assert min(times) < 0.12  # a third of that on a quiet machine
     moves = []
     for _ in range(3):
@@ -425,18 +425,18 @@ def test_a_thousand_datasets_are_drawn_and_filtered_quickly() -> None:
 
 
 def _walk(drawing: DatasetGraph, steps: int) -> None:
-    node = drawing.first()
+    node = drawing.first_dataset()
     for _ in range(steps):
         assert node is not None
-        node = drawing.target(node, "down", 10)
-        drawing.light(node)
+        node = drawing.find_target(node, "down", 10)
+        drawing.highlight(node)
 
 
 def _drawing_of(rows: list[DatasetRow], states: dict[str, Health]) -> DatasetGraph:
-    shown, edges = visible_graph(rows, "", states)
+    shown, edges = filter_graph(rows, "", states)
     drawing = DatasetGraph(GraphModel({row.id: row for row in shown}, states, {}, edges))
     drawing.load()
-    drawing.light(drawing.first())
+    drawing.highlight(drawing.first_dataset())
     for at in range(40):
         drawing.spans(at, None, "")
     return drawing

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import Failure, JobProgress, JobState, Pull, Verify
 from odf_engine.errors import OdfError
 from odf_tui.panes.blocks.view import PAGE
-from odf_tui.state.model import Health, in_dependency_order
+from odf_tui.state.model import Health, sort_by_dependency
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset, progress
 
@@ -198,7 +198,7 @@ async def test_pulling_all_takes_inputs_first_and_leaves_out_what_is_busy(source
             assert all(order.index(each) < order.index(row.id) for each in row.inputs)
         assert set(pulls["did:odf:air-by-day"].after) == set(source.rows_[4].inputs)  # type: ignore[union-attr]
         assert len(pulls["did:odf:smoke-and-breath"].after) == 5  # type: ignore[union-attr]
-    assert in_dependency_order([dataset("a", "b"), dataset("b", "a")], ["did:odf:a"]) == [
+    assert sort_by_dependency([dataset("a", "b"), dataset("b", "a")], ["did:odf:a"]) == [
         "did:odf:a",
         "did:odf:b",
     ]

@@ -21,7 +21,7 @@ from odf_engine.settings import UiConfig
 from odf_tui.actions import user_keys
 from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
-from odf_tui.features.palette import named_block
+from odf_tui.features.palette import parse_block_reference
 from odf_tui.state.app_state import WorkerConnectionState
 from odf_tui.theming.terminal import notification_sequence
 from odf_tui.widgets.choice_list import Choices
@@ -130,15 +130,15 @@ async def test_a_thousand_datasets_are_found_quickly(source: FakeSource) -> None
 
 def test_texts_that_mean_a_block() -> None:
     rows = [dataset("boats", records=10), dataset("long.boats", records=10), dataset("empty", blocks=0)]
-    named = named_block("boats#12", rows, None)
+    named = parse_block_reference("boats#12", rows, None)
     assert named is not None
     assert [row.name for row in named.rows] == ["boats", "long.boats"]
     assert (named.number, named.hash) == (12, "")
-    named = named_block("f16204", rows, rows[1])
+    named = parse_block_reference("f16204", rows, rows[1])
     assert named is not None
     assert (named.rows, named.number, named.hash) == ([rows[1]], None, "f16204")
     for text in ("boats", "12", "#", "abc", "empty#1"):
-        assert named_block(text, rows, None) is None
+        assert parse_block_reference(text, rows, None) is None
 
 
 async def test_themes_are_shown_while_the_cursor_is_on_them(

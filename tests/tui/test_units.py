@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from odf_engine.coordinator.protocol import Event, JobProgress, JobRequest, JobState, Request
 from odf_tui.features.sql.sql_editor import state_spans
 from odf_tui.panes.blocks.controller import findings_in
-from odf_tui.panes.datasets.dataset_filter import visible_graph
+from odf_tui.panes.datasets.dataset_filter import filter_graph
 from odf_tui.services.jobs_client import EventBatcher
 from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
 from odf_tui.state.model import Health
@@ -154,10 +154,10 @@ async def test_batches_are_few_and_lose_nothing() -> None:
 
 def test_a_filtered_graph_bridges_what_it_hides() -> None:
     rows = [dataset("a1"), dataset("hidden", "a1"), dataset("a2", "hidden"), dataset("other")]
-    shown, edges = visible_graph(rows, "A")
+    shown, edges = filter_graph(rows, "A")
     assert [row.name for row in shown] == ["a1", "a2"]
     assert edges == [("did:odf:a1", "did:odf:a2")]
-    assert len(visible_graph(HAVEN, "")[1]) == 5
+    assert len(filter_graph(HAVEN, "")[1]) == 5
 
 
 def test_the_worker_in_words(tmp_path: Path) -> None:

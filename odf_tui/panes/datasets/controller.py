@@ -11,8 +11,8 @@ from textual.message import Message
 from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import JobState
-from odf_tui.panes.datasets.dataset_filter import counts, parse_filter, toggle_term
-from odf_tui.panes.datasets.view import DatasetsPane, GraphView, jobs_of
+from odf_tui.panes.datasets.dataset_filter import count_terms, parse_filter, toggle_term
+from odf_tui.panes.datasets.view import DatasetsPane, GraphView, find_card_jobs
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import JobNews
 from odf_tui.state.model import DatasetDetail, DatasetRow
@@ -21,7 +21,7 @@ from odf_tui.text.format import format_count
 from odf_tui.text.job_text import transfer_rates
 from odf_tui.widgets.status_bar import StatusLine
 
-LOOK_SECONDS: Final = 0.08
+SHOW_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
 READ_SECONDS: Final = 1.0
 
@@ -124,11 +124,11 @@ class DatasetsController(Controller):
         row = self.graph.row
         self.state.select("" if row is None else row.id)
         self._show_status()
-        wanted, shown = ("", "") if row is None else (row.id, row.head), self.state.shown
-        if wanted == shown:
+        selected, shown = ("", "") if row is None else (row.id, row.head), self.state.shown
+        if selected == shown:
             return
-        wait = LOOK_SECONDS
-        if wanted[0] != shown[0]:
+        wait = SHOW_SECONDS
+        if selected[0] != shown[0]:
             self._show_card()
         else:
             wait = max(wait, self._shown_at + REOPEN_SECONDS - time.monotonic())
@@ -155,7 +155,7 @@ class DatasetsController(Controller):
         dataset = row.id if row is not None else ""
         self._card_health, detail = self.state.healths.get(dataset), self._details.get(dataset)
         self._card_remotes = None if row is None else row.remotes
-        self.pane.card.load(row, self._card_health, detail, jobs_of(self.state.jobs, dataset))
+        self.pane.card.load(row, self._card_health, detail, find_card_jobs(self.state.jobs, dataset))
         self.pane.place_card()
 
     def _show_status(self) -> None:
@@ -166,7 +166,7 @@ class DatasetsController(Controller):
         running = {job.dataset: job for job in jobs if job.state is JobState.running}
         rates, selected = transfer_rates(running.values(), self.state.rates), self.graph.selected or ""
         self.graph.set_jobs(running, rates)
-        self.pane.card.progress(running.get(selected), rates.get(selected, ""))
+        self.pane.card.show_progress(running.get(selected), rates.get(selected, ""))
         self.host.show_hints()
 
     # --- Actions ---
@@ -203,7 +203,7 @@ class DatasetsController(Controller):
                 f"{'✓' if (key, word) in terms else ' '} {key} {word.replace('-', ' ')}",
                 remark=format_count(found),
             )
-            for key, word, found in counts(self.state.datasets, self.state.healths)
+            for key, word, found in count_terms(self.state.datasets, self.state.healths)
         ]
         self.host.open(PickerDialog("Show only", choices, typing=False), self._filter_chosen)
 
@@ -227,9 +227,9 @@ class DatasetsController(Controller):
     def save(self, layout: SavedLayout) -> SavedLayout:
         """Save the selection, and the list or the graph."""
         sort, reverse = self.pane.sort
-        usual = self.pane.mode == "graph" and not layout.graph
+        is_default = self.pane.mode == "graph" and not layout.graph
         return replace(
             layout,
             dataset=self.graph.selected or layout.dataset,
-            graph={} if usual else {"mode": self.pane.mode, "sort": sort, "reverse": reverse},
+            graph={} if is_default else {"mode": self.pane.mode, "sort": sort, "reverse": reverse},
         )
