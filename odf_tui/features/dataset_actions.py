@@ -1,4 +1,4 @@
-"""DatasetActionsController: details, pull, verify, trust, rebuild after divergence."""
+"""DatasetActionsController: details, pull, verify, trust and rebuild of the selected dataset."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class DatasetActionsController(Controller):
         self.jobs.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
 
     def pull_all(self) -> None:
-        """Pull all datasets, upstream ones first.
+        """Pull all datasets, upstream datasets first.
 
-        Untrusted and diverged datasets, and those that are being pulled, are skipped.
+        Datasets that are untrusted, diverged, or being pulled are skipped.
         """
         busy = {job.dataset for job in self.state.jobs.active_jobs() if job.kind == "pull"}
         by_id = {
@@ -137,7 +137,7 @@ class DatasetActionsController(Controller):
             self.host.start(self._request_trust(row))
 
     async def _request_trust(self, row: DatasetRow, *, pull: bool = False) -> None:
-        """Trust a dataset after confirmation; with ``pull``, pull it then."""
+        """Trust a dataset after confirmation, and pull it if ``pull`` is set."""
         request = await asyncio.to_thread(self.gateway.trust_request, row.id)
         title, prompt = f"May {row.name} run this here?", "type yes to allow exactly this"
         lines = trust_request_lines(row, request)
@@ -164,7 +164,7 @@ class DatasetActionsController(Controller):
     # --- Rebuild after divergence ---
 
     def rebuild(self) -> None:
-        """Rebuild the selected dataset from the start of its upstream datasets, after its name was typed."""
+        """Rebuild the selected dataset from its upstream datasets, after its name was typed."""
         row = self.state.row
         if row is not None:
             self.host.start(self._rebuild(row))
@@ -180,7 +180,10 @@ class DatasetActionsController(Controller):
 
 
 class DatasetDialog(TextDialog):
-    """Reads a dataset's detail in words; tab shows it as YAML. Ends with the action whose key was pressed."""
+    """Shows the details of a dataset as facts, or as YAML after tab.
+
+    The result is the id of the action whose key was pressed.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "toggle_yaml", show=False),
@@ -197,23 +200,26 @@ class DatasetDialog(TextDialog):
         self._pages: list[Text] = [lines, yaml_spans(yaml)]
 
     def body(self) -> WrappedLines:
-        """Long values go on in the next line."""
+        """Return a view that wraps long values."""
         return WrappedLines()
 
     def remarks(self) -> list[str]:
-        """What the keys do."""
+        """Return what the keys do."""
         return ["p pulls", "e edits", "tab as YAML" if self._lines is self._pages[0] else "tab in words"]
 
     def action_toggle_yaml(self) -> None:
-        """The other page."""
+        """Show the details as YAML, or as facts again."""
         self.show(self._title, self._pages[self._lines is self._pages[0]])
 
 
 def detail_lines(row: DatasetRow, health: Health, detail: DatasetDetail, job: Job | None) -> Text:
-    """The page in words.
+    """Return the details of a dataset as lines.
 
     Args:
-        job: the newest that brought data, or tried to.
+        row: the dataset.
+        health: its health.
+        detail: its definition and state.
+        job: its newest ingest job, successful or not; None if there is none.
     """
     kind = "derivative" if row.derivative else "root"
     lines: Text = [[(f" {kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)]]
@@ -234,7 +240,7 @@ def detail_lines(row: DatasetRow, health: Health, detail: DatasetDetail, job: Jo
 
 
 def _remote_lines(row: DatasetRow) -> Text:
-    """Where it comes from and goes to, and what can be done."""
+    """Return the remotes of a dataset, their state, and what to do."""
     if not row.remotes:
         return []
     lines: Text = [[], [(" Elsewhere", "title")]]
@@ -259,7 +265,7 @@ def _last_job_lines(row: DatasetRow, job: Job | None) -> Text:
     seconds = job_seconds(job, Timestamp.now())
     duration = f", took {format_duration(seconds)}" if seconds is not None and job.state.final else ""
     lines.append([_label_span("when"), (format_time(job.started or job.created) + duration, "")])
-    # The log says the same with narrower names.
+    # Labels of the log are narrower than those of the details.
     for (name, style), *rest in failure_spans(job):
         lines.append([_label_span(name.strip()) if name.strip() else (" " * (_NAMES + 5), style), *rest])
     if job.error is not None and not job.error.hint:
@@ -272,7 +278,7 @@ def _label_span(text: str) -> Span:
 
 
 def describe_next_step(row: DatasetRow) -> str:
-    """What brings rows into a dataset, in a few words."""
+    """Return the action that adds rows to a dataset."""
     if row.has_pull_remote:
         return "p takes over what is new there"
     if row.polls:
@@ -300,7 +306,7 @@ def trust_request_lines(row: DatasetRow, request: TrustRequest) -> Sequence[Sequ
 
 
 def reset_lines(row: DatasetRow, downstream: Sequence[str]) -> list[list[Span]]:
-    """Return the reason for a rebuild, what it deletes and creates, and which datasets must follow.
+    """Return the reason for a rebuild, what it deletes and creates, and which datasets must be rebuilt too.
 
     Args:
         row: the dataset.

@@ -1,4 +1,4 @@
-"""The command palette, the list of keys, the list of themes."""
+"""PaletteController: the command palette, the list of keys, and the list of themes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _DATASET_ACTION_IDS: Final = frozenset(
 
 
 class KeysDialog(Dialog[str]):
-    """Lists actions and runs one, by its key or with enter.
+    """Lists the actions of the focused pane. A key or enter runs one.
 
     Args:
-        keys: what there is.
-        situation: what guards look at.
-        label: the name of the pane that has the keys.
-        problems: what is wrong with keys that somebody has changed.
+        keys: the keys in use.
+        situation: the arguments of guards.
+        label: the name of the focused pane.
+        problems: errors in the keys that the user changed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,7 +56,7 @@ class KeysDialog(Dialog[str]):
         self._shows_refused = False
 
     def compose(self) -> ComposeResult:
-        """A line to type in, hidden at first, and the list."""
+        """Create the list, and a line to filter it, hidden at first."""
         with Vertical(classes="dialog -typing") as box:
             box.border_title = Content("Keys")
             line = Input(placeholder="only what holds these letters", compact=True)
@@ -66,7 +66,7 @@ class KeysDialog(Dialog[str]):
             yield Choices(list(self._choices("")))
 
     def on_mount(self) -> None:
-        """Shows what its own keys do."""
+        """Show the keys of the dialog."""
         self._show()
 
     @property
@@ -116,12 +116,12 @@ class KeysDialog(Dialog[str]):
     # --- What is done ---
 
     def on_input_changed(self) -> None:
-        """Narrows the list."""
+        """Filter the list."""
         if self._typing:
             self._show()
 
     def on_key(self, event: events.Key) -> None:
-        """A key of an action runs it."""
+        """Run the action of a key."""
         if self._typing:
             return
         event.stop()
@@ -138,20 +138,20 @@ class KeysDialog(Dialog[str]):
             self.dismiss(action.id)
 
     def on_line_view_opened(self) -> None:
-        """Clicked."""
+        """Run the action that was clicked."""
         self.action_pick()
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self.query_one(Choices).move(move)
 
     def action_toggle_refused(self) -> None:
-        """Shows what makes no sense now too, and back."""
+        """Show actions that are refused now, with the reason, or hide them."""
         self._shows_refused = not self._shows_refused
         self._show()
 
     def action_up(self) -> None:
-        """Leaves the filter, then the list."""
+        """Clear the filter; without one, close the dialog."""
         line = self.query_one(Input)
         if not line.display:
             self.dismiss(None)
@@ -162,7 +162,7 @@ class KeysDialog(Dialog[str]):
         self._show()
 
     def action_pick(self) -> None:
-        """Runs what is under the cursor, after what was typed before: keys overtake letters."""
+        """Run the action under the cursor, once the letters typed before it were processed."""
         self.query_one(Input).call_later(self.call_later, self._pick)
 
     def _pick(self) -> None:
@@ -179,7 +179,13 @@ _BLOCK: Final = re.compile(r"(?:(?P<name>.*?)\s*#\s*)?(?P<block>\d+|[0-9a-f]{4,}
 
 
 class BlockReference(NamedTuple):
-    """What a text may mean: a number or the start of a hash, in these datasets, the likeliest first."""
+    """A block by its number or the start of its hash.
+
+    Attributes:
+        rows: the datasets that may be meant, the best match first.
+        number: the number of the block, or None.
+        hash: the first digits of its hash, or empty.
+    """
 
     rows: list[DatasetRow]
     number: int | None
@@ -189,7 +195,13 @@ class BlockReference(NamedTuple):
 def parse_block_reference(
     text: str, rows: Sequence[DatasetRow], selected: DatasetRow | None
 ) -> BlockReference | None:
-    """The block that ``12``, ``f16204a``, ``name#12`` or ``name#f16204a`` means; None for other texts."""
+    """Parse ``12``, ``f16204a``, ``name#12`` or ``name#f16204a``. Returns None for other texts.
+
+    Args:
+        text: the text that was typed.
+        rows: all datasets.
+        selected: the dataset that is meant without a name.
+    """
     match = _BLOCK.fullmatch(text.strip())
     if match is None:
         return None
@@ -207,18 +219,18 @@ def parse_block_reference(
 
 
 def block_choice(row: DatasetRow, number: int) -> Choice:
-    """A block to go to."""
+    """Return the choice that opens a block."""
     return Choice(f"block {row.id} {number}", f"block {number} of {row.name}", remark="block")
 
 
 class Palette(PickerDialog):
-    """Finds everything.
+    """Finds actions, datasets, blocks, columns, jobs and themes.
 
     Args:
-        choices: all there is, but blocks.
-        recent: ids of what was chosen last: that comes first while nothing is typed.
-        blocks: the blocks that a text may mean.
-        preview: shows the theme under the cursor; None shows the usual one.
+        choices: all choices except blocks.
+        recent: ids of the most recent choices, which come first while nothing is typed.
+        blocks: returns the blocks that a text may mean.
+        preview: shows the theme under the cursor; None restores the theme in use.
     """
 
     def __init__(
@@ -239,27 +251,27 @@ class Palette(PickerDialog):
         self._blocks, self._preview = blocks, preview
 
     def remarks(self) -> str:
-        """What the keys do."""
+        """Return what the keys do."""
         return "12, name#12 or a hash: a block · ↑↓ move · ⏎ takes it · esc closes"
 
     def fitting(self, text: str) -> list[Choice]:
-        """Blocks that were named, and what fits best; everything when nothing was typed."""
+        """Return blocks by number, then the best matches; all choices for an empty text."""
         self._preview(None)
         return [*self._blocks(text), *fuzzy_rank(text, self._texts)] if text else self._choices
 
     def add(self, text: str, choice: Choice) -> None:
-        """Puts first what was found for a text, if that still stands there."""
+        """Insert a choice for a text as the first, if that text is still typed."""
         choices = self.query_one(Choices)
         if self.query_one(Input).value.strip() == text:
             choices.set([choice, *(each for each in choices.choices if each.id != choice.id)])
 
     def on_line_view_moved(self, message: LineView.Moved) -> None:
-        """Shows the theme that the cursor is on."""
+        """Show the theme under the cursor."""
         self._preview(_theme_name(self.query_one(Choices).choice))
 
 
 class ThemePicker(PickerDialog):
-    """Shows each theme while the cursor is on it."""
+    """Lists the themes, and shows the one under the cursor."""
 
     def __init__(self, names: Sequence[str], chosen: str, preview: Preview) -> None:
         choices = [Choice(f"theme {name}", name, remark="now" if name == chosen else "") for name in names]
@@ -268,11 +280,11 @@ class ThemePicker(PickerDialog):
         self.cursor = next((at for at, name in enumerate(names) if name == chosen), 0)
 
     def remarks(self) -> str:
-        """What the keys do."""
+        """Return what the keys do."""
         return "j k show another · ⏎ keeps it · esc takes the one before"
 
     def on_line_view_moved(self, message: LineView.Moved) -> None:
-        """Shows the theme that the cursor is on."""
+        """Show the theme under the cursor."""
         self._preview(_theme_name(self.query_one(Choices).choice))
 
 
@@ -282,12 +294,12 @@ def _theme_name(choice: Choice | None) -> str | None:
 
 
 class PaletteController(Controller):
-    """The command palette, the list of keys, and the colour themes."""
+    """Opens the command palette, the list of keys, and the list of themes."""
 
     _theme_before: str | None = None
 
     def show_keys(self) -> None:
-        """List the keys that are valid now, and run one."""
+        """List the keys that are valid now, and run the chosen action."""
         host = self.host
         self.host.open(
             KeysDialog(host.keys, host.situation(), host.front.label, host.key_problems), self._open_choice
@@ -357,7 +369,7 @@ class PaletteController(Controller):
                 yield block_choice(row, int(number))
 
     def _find_blocks(self, text: str) -> list[Choice]:
-        """Return blocks by number; a block named by its hash is read, and added when it is found."""
+        """Return blocks by number. A block with a hash is added as soon as a thread has found it."""
         reference = parse_block_reference(text, self.state.datasets, self.state.row)
         if reference is None:
             return []
@@ -379,7 +391,7 @@ class PaletteController(Controller):
     # --- Themes ---
 
     def choose_theme(self) -> None:
-        """Show the themes, each as soon as the cursor is on it."""
+        """List the themes; each is shown while the cursor is on it."""
         station = self.host.station
         picker = ThemePicker(station.theme_names, station.current_theme_name, self._preview)
         self.host.open(picker, self._theme_chosen)
@@ -389,7 +401,7 @@ class PaletteController(Controller):
         self._open_choice(choice)
 
     def _preview(self, name: str | None) -> None:
-        """Show a theme for a while; None returns to the one in use before."""
+        """Show a theme temporarily; None restores the theme in use."""
         station = self.host.station
         if self._theme_before is None:
             self._theme_before = station.current_theme_name

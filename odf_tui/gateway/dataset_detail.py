@@ -50,12 +50,13 @@ _STATE_NAMES: Final = {"odf/etag": "ETag", "odf/last-modified": "last modified"}
 def definition_sections(
     state: ChainState, names: dict[str, str], alias: str, disabled: Sequence[str]
 ) -> list[Section]:
-    """Everything but columns and identity.
+    """Return the definition of a dataset as sections, without columns and identity.
 
     Args:
-        names: names of datasets by id, for inputs.
-        alias: the dataset's name, for the commands that are shown.
-        disabled: names of push sources, and ``polling source``, that were there once.
+        state: the state of the chain.
+        names: names of datasets by id, for the inputs.
+        alias: the name of the dataset, for commands.
+        disabled: names of disabled push sources, and ``the polling source`` if it is disabled.
     """
     found: list[Section] = []
     if state.polling_source is not None:
@@ -128,7 +129,7 @@ def _fetch_facts(fetch: Any) -> Iterator[Fact]:
 
 
 def describe_fetch(fetch: Any) -> str:
-    """Where data comes from, in a few words."""
+    """Return the origin of the data of a source as a short text."""
     return next((value for name, value in _fetch_facts(fetch) if name == "fetch"), "")
 
 
@@ -163,7 +164,7 @@ def _describe_source_state(source_state: model.SourceState, files: bool) -> str:
 
 
 def describe_read(read: Any) -> str:
-    """How data is read: its format, the options that were set, how many columns are declared."""
+    """Return the format, its options and the number of declared columns as a short text."""
     parts = [_FORMAT_NAMES.get(type(read), type(read).__name__)]
     if isinstance(read, model.Csv):
         parts.append("with a header" if read.header else "without a header")
@@ -181,7 +182,7 @@ def describe_read(read: Any) -> str:
 
 
 def describe_merge(merge: Any) -> str:
-    """How new rows meet old ones."""
+    """Return the merge strategy, its key and the compared columns, one per line."""
     text = _MERGE_TEXTS.get(type(merge), type(merge).__name__)
     lines = [text]
     if keys := getattr(merge, "primary_key", None):
@@ -204,7 +205,7 @@ def _transform_facts(transform: model.SetTransform, names: dict[str, str]) -> It
 
 
 def query_facts(transform: Any) -> Iterator[Fact]:
-    """Engine, steps, and what the query reads as tables that change over time."""
+    """Return engine, steps and temporal tables of a query."""
     version = f" {transform.version}" if getattr(transform, "version", None) else ""
     yield "engine", f"{getattr(transform, 'engine', type(transform).__name__)}{version}"
     if getattr(transform, "query", None):
@@ -236,10 +237,10 @@ _MAX_PUSH_BLOCKS = 1000
 
 
 def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDetail:
-    """What is known of a dataset.
+    """Read the definition and state of a dataset.
 
     Raises:
-        OdfError: its chain cannot be read.
+        OdfError: the chain cannot be read.
     """
     state = entry.dataset.state()
     names = {str(each.id): str(each.alias) for each in workspace.datasets()}
@@ -255,7 +256,7 @@ def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDet
 
 
 def _find_disabled_sources(entry: DatasetEntry, state: ChainState) -> list[str]:
-    """Sources that were there once, and are not any more."""
+    """Return the names of sources that were disabled, and not added again."""
     dataset, found = entry.dataset, list[str]()
     newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
     if newest and newest[0].kind == "DisablePollingSource":
@@ -303,7 +304,7 @@ def _identity_facts(workspace: Workspace, entry: DatasetEntry, state: ChainState
 
 
 def _describe_proof(entry: DatasetEntry) -> str:
-    """Up to which block the owner stands behind it; empty: nowhere."""
+    """Return the range of blocks that the owner has signed; empty if there is none."""
     found = find_newest_proven_block(entry)
     return "" if found is None else signed_range_text(found.number, found.newer)
 
@@ -322,7 +323,7 @@ def _size_facts(state: ChainState) -> Iterator[Fact]:
 
 
 def _describe_checkpoint(state: ChainState) -> str:
-    """What the query keeps between transactions."""
+    """Return the size of the checkpoint of a query."""
     checkpoint = state.last_checkpoint
     return (
         "none: the query needs none"
@@ -353,7 +354,7 @@ def _card_facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -
 
 
 def _describe_merge_briefly(merge: Any) -> str:
-    """A merge strategy as short as it can be."""
+    """Return the name of a merge strategy and its key."""
     first, *rest = describe_merge(merge).splitlines()
     key = next((line.removeprefix("key ") for line in rest if line.startswith("key ")), "")
     return first.partition(":")[0] + (f" on {key}" if key else "")
@@ -364,7 +365,7 @@ def _format_timestamp(value: Timestamp | None) -> str:
 
 
 def _format_yaml(entry: DatasetEntry, state: ChainState) -> str:
-    """All of it as YAML: the settings in force, as events."""
+    """Return the identity, the events in force and the columns as YAML."""
     from odf_engine.metadata.model import SetAttachments
     from odf_engine.metadata.yaml import to_yaml
 

@@ -1,4 +1,10 @@
-"""Lays out a directed acyclic graph compactly, as lines of text."""
+"""Lays out a directed acyclic graph compactly, as lines of text.
+
+Nodes are placed in columns (layers) and rows. An edge over several columns passes through the columns
+between
+on *lanes*. The space between two columns is a *gutter*; the vertical lines in it are *tracks*.
+A *key* is a node, or one of its lanes, in a column.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +26,11 @@ class Component(msgspec.Struct):
     """A connected part of a graph.
 
     Attributes:
+        nodes, edges: the nodes, and the edges between them.
         columns: the keys of each layer, from top to bottom.
-        feeds: the keys one layer before that lead to a key.
-        fed: the same, backwards.
-        rows: the row of each key; within a column they ascend.
+        sources: by key, the linked keys one layer before.
+        targets: by key, the linked keys one layer after.
+        rows: the row of each key. Rows ascend within a column.
     """
 
     nodes: list[str]
@@ -34,14 +41,14 @@ class Component(msgspec.Struct):
     rows: dict[Key, int] = {}
 
     def is_lane(self, key: Key) -> bool:
-        """Whether only a line stands there."""
+        """Return whether a key is a lane, which has no label."""
         return any(target[0] == key[0] for target in self.targets.get(key, ()))
 
 
 def split_into_layers(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Component]:
-    """The connected parts of a graph, each with its nodes placed, those of one node last.
+    """Return the connected parts of a graph with all nodes placed; parts of one node come last.
 
-    Edges that name unknown nodes, loops, and edges that close a circle are left out.
+    Edges of unknown nodes, loops, and edges that close a cycle are skipped.
     """
     components = _split_components(list(nodes), _remove_cycles(nodes, edges))
     components.sort(key=lambda component: len(component.nodes) == 1)
@@ -53,13 +60,13 @@ def split_into_layers(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Compo
 
 
 def _remove_cycles(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Edge]:
-    """The edges between known nodes, each once, without those that lead back."""
+    """Return the edges between known nodes, without duplicates, loops and edges that close a cycle."""
     following: dict[str, list[str]] = {node: [] for node in nodes}
     for source, target in dict.fromkeys(edges):
         if source in following and target in following and source != target:
             following[source].append(target)
     result: list[Edge] = []
-    state: dict[str, int] = {}  # 1: on the way, 2: done
+    state: dict[str, int] = {}  # 1: being visited, 2: complete
     for root in following:
         if root in state:
             continue
@@ -82,7 +89,7 @@ def _remove_cycles(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Edge]:
 
 
 def _split_components(nodes: Sequence[str], edges: Sequence[Edge]) -> list[Component]:
-    """The connected parts, in the order of their first nodes."""
+    """Return the connected parts, in the order of their first nodes."""
     parent = {node: node for node in nodes}
 
     def find(node: str) -> str:
@@ -102,7 +109,7 @@ def _split_components(nodes: Sequence[str], edges: Sequence[Edge]) -> list[Compo
 
 
 def _compute_layers(component: Component) -> dict[str, int]:
-    """Longest path from the roots; then each root right before its first consumer."""
+    """Return the layer of each node: its longest path from a root. Roots move next to their first target."""
     sources: dict[str, list[str]] = {node: [] for node in component.nodes}
     targets: dict[str, list[str]] = {node: [] for node in component.nodes}
     for source, target in component.edges:
@@ -111,7 +118,7 @@ def _compute_layers(component: Component) -> dict[str, int]:
     pending = {node: len(found) for node, found in sources.items()}
     ready = [node for node in component.nodes if not pending[node]]
     layer = dict.fromkeys(ready, 0)
-    for node in ready:  # grows while it is walked
+    for node in ready:  # the list grows during the loop
         for target in targets[node]:
             layer[target] = max(layer.get(target, 0), layer[node] + 1)
             pending[target] -= 1
@@ -124,7 +131,7 @@ def _compute_layers(component: Component) -> dict[str, int]:
 
 
 def _fill_columns(component: Component) -> None:
-    """Fills in the columns, and the links from each column to the next, with lanes."""
+    """Fill the columns, and the links from each column to the next, with lanes."""
     layer = _compute_layers(component)
     component.columns = [[] for _ in range(max(layer.values()) + 1)]
     for node in component.nodes:
@@ -144,7 +151,7 @@ def _fill_columns(component: Component) -> None:
 
 
 def _order_columns(component: Component) -> None:
-    """Sorts each column by the mean position of its neighbours, and keeps the best order seen."""
+    """Sort each column by the mean position of its neighbours, and store the order with fewest crossings."""
     best, fewest = [list(column) for column in component.columns], _count_crossings(component)
     for sweep in range(_SWEEPS):
         if not fewest:
@@ -167,7 +174,7 @@ def _order_columns(component: Component) -> None:
 
 
 def _count_crossings(component: Component) -> int:
-    """How many pairs of links cross, over all gutters."""
+    """Return the number of pairs of links that cross, over all gutters."""
     total = 0
     for index in range(1, len(component.columns)):
         place = {key: at for at, key in enumerate(component.columns[index - 1])}
@@ -181,7 +188,7 @@ def _count_crossings(component: Component) -> int:
 
 
 def _assign_rows(component: Component) -> None:
-    """Gives every place a row: near its neighbours, in the column's order, one row each."""
+    """Assign a row to each key: near its neighbours, in the order of the column."""
     keys = [key for column in component.columns for key in column]
     number = {key: at for at, key in enumerate(keys)}
     neighbours = tuple(
@@ -194,9 +201,13 @@ def _assign_rows(component: Component) -> None:
 
 @lru_cache(maxsize=512)
 def _compute_rows(sizes: tuple[int, ...], neighbours: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The row of each key, for columns of these sizes; keys are numbered through all columns.
+    """Return the row of each key.
 
-    A workspace of a thousand datasets has few shapes of components: each is thought about once.
+    Cached: a workspace of a thousand datasets has few different shapes of components.
+
+    Args:
+        sizes: the number of keys of each column. Keys are numbered through all columns.
+        neighbours: by key, the numbers of the linked keys.
     """
     ends = list(accumulate(sizes))
     columns = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
@@ -206,13 +217,13 @@ def _compute_rows(sizes: tuple[int, ...], neighbours: tuple[tuple[int, ...], ...
         for column in ordered:
             preferred = [_mean(rows, neighbours[key], rows[key]) for key in column]
             rows[column.start : column.stop] = _fit_rows(preferred)
-    # In whole rows the median serves better than the mean: it keeps lines straight.
+    # For whole rows, the median gives straighter lines than the mean.
     result = [row for column in columns for row in _fit_whole_rows([rows[key] for key in column])]
     for ordered in passes * 2:
         for column in ordered:
             preferred = [_median(result, neighbours[key], result[key]) for key in column]
             result[column.start : column.stop] = _fit_whole_rows(preferred)
-    # Rows that hold nothing but verticals are not needed.
+    # Rows with vertical lines only are removed.
     used = {row: index for index, row in enumerate(sorted(set(result)))}
     return tuple(used[row] for row in result)
 
@@ -230,17 +241,20 @@ def _median(rows: Sequence[int], neighbours: Sequence[int], default: int) -> flo
 
 
 def _fit_rows(preferred: Sequence[float]) -> list[float]:
-    """The rows nearest to the wishes (least squares) that ascend by at least one."""
+    """Return the rows nearest to the preferred ones (least squares) that ascend by at least one."""
     return [mean + index for index, mean in enumerate(_pool_violators(preferred))]
 
 
 def _fit_whole_rows(preferred: Sequence[float]) -> list[int]:
-    """The same in whole rows."""
+    """Return the rows of :func:`_fit_rows` as whole numbers."""
     return [floor(mean + 1e-9) + index for index, mean in enumerate(_pool_violators(preferred))]
 
 
 def _pool_violators(preferred: Sequence[float]) -> list[float]:
-    """Isotonic regression by pooling adjacent violators, of the wishes without their indices."""
+    """Return the isotonic regression of the preferred rows, minus their indices.
+
+    Pools adjacent violators.
+    """
     blocks: list[tuple[float, int]] = []  # mean and size
     for index, row in enumerate(preferred):
         mean, size = row - index, 1
@@ -254,17 +268,23 @@ def _pool_violators(preferred: Sequence[float]) -> list[float]:
 
 Cell = tuple[int, int]
 Segment = tuple[int, int, int, int]
-"""A straight line from its first to its last cell (x, y, x, y), rightwards or downwards."""
+"""A straight line from its first to its last cell (x, y, x, y), to the right or down."""
 _GAP = 2  # cells from one track to the next
 
-# What leaves a cell, and the glyphs for each sum of them.
+# The sides of a cell, and the glyphs for each sum of them.
 _LEFT, _RIGHT, _UP, _DOWN = 1, 2, 4, 8
 _LIGHT: Final = " ───│╯╰┴│╮╭┬│┤├┼"
 _HEAVY: Final = " ━━━┃┛┗┻┃┓┏┳┃┫┣╋"
 
 
 class LabelPosition(msgspec.Struct, frozen=True):
-    """Where a label starts (cells, from the upper left corner), its layer, and how many cells are its own."""
+    """The position of a label, in cells from the upper left corner.
+
+    Attributes:
+        x, y: the first cell.
+        layer: the layer of the node.
+        width: cells of the label.
+    """
 
     x: int
     y: int
@@ -273,7 +293,7 @@ class LabelPosition(msgspec.Struct, frozen=True):
 
 
 class LineSegments:
-    """Straight lines, and what they are in each row."""
+    """Straight lines, indexed by row."""
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._horizontal: dict[int, list[Segment]] = {}
@@ -285,7 +305,7 @@ class LineSegments:
                 self._vertical.append(segment)
 
     def sides(self, y: int) -> dict[int, int]:
-        """For each cell of a row that a line goes through, by its x, the sides where it leaves the cell."""
+        """Return the sides at which lines leave a cell, by the x of each cell of a row."""
         sides: dict[int, int] = {}
         for left, _, right, _ in self._horizontal.get(y, ()):
             for x in range(left, right):
@@ -301,9 +321,9 @@ class Layout:
     """A drawn graph.
 
     Attributes:
-        width, height: cells.
-        places: where each node's label stands.
-        routes: the straight lines that each edge goes along; tracks and lanes are shared.
+        width, height: size in cells.
+        positions: the position of the label of each node.
+        routes: the straight lines of each edge. Edges share tracks and lanes.
     """
 
     def __init__(self, drawing: _Drawing) -> None:
@@ -316,15 +336,15 @@ class Layout:
         self._rows: dict[int, tuple[str, dict[int, int]]] = {}
 
     def width_with(self, extra: int) -> int:
-        """Cells from the left to the right end, if every column had some more."""
+        """Return the width in cells with ``extra`` more cells for each column."""
         return max((width + columns * extra for width, columns in self._extents), default=0)
 
     def line(self, y: int) -> str:
-        """The edges of a row as text, with blanks where the labels go."""
+        """Return the edges of a row as text, with blanks in the place of labels."""
         return self._draw_row(y)[0]
 
     def heavy_cells(self, y: int, segments: LineSegments) -> dict[int, str]:
-        """The cells of a row, by their x, that some of the edges go through: in heavy glyphs."""
+        """Return heavy glyphs for the cells of a row through which some segments pass, by their x."""
         _, sides = self._draw_row(y)
         cells: dict[int, str] = {}
         for x, highlighted in segments.sides(y).items():
@@ -345,23 +365,23 @@ class Layout:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The edges as text, all rows."""
+        """The edges of all rows as text."""
         return tuple(map(self.line, range(self.height)))
 
     @property
     def paths(self) -> Mapping[Edge, frozenset[Cell]]:
-        """The cells that each edge goes through."""
+        """The cells through which each edge passes."""
         return {edge: frozenset(route_cells(route)) for edge, route in self.routes.items()}
 
 
 def route_cells(route: Iterable[Segment]) -> Iterable[Cell]:
-    """The cells of straight lines."""
+    """Return the cells of straight lines."""
     for left, top, right, bottom in route:
         yield from ((x, y) for x in range(left, right + 1) for y in range(top, bottom + 1))
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A connected part of a graph, in rows and tracks: everything but the widths of labels."""
+    """The layout of a connected part in rows and tracks. It does not depend on the widths of labels."""
 
     component: Component
     gutters: list[_Gutter]
@@ -369,7 +389,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan_layout(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Plan]:
-    """Finds out which node goes where; edges that name unknown nodes, loops, and circles are left out."""
+    """Return the plan of each connected part of a graph.
+
+    Edges of unknown nodes, loops, and edges that close a cycle are skipped.
+    """
     plans: list[Plan] = []
     for component in split_into_layers(nodes, edges):
         gutters = [_find_tracks(component, index) for index in range(1, len(component.columns))]
@@ -378,10 +401,14 @@ def plan_layout(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Plan]:
 
 
 def draw_layout(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0) -> Layout:
-    """Draws a graph; ``widths`` are the labels' widths in cells.
+    """Draw a graph.
 
-    With ``extra`` cells for every label, all labels of a column are as wide as the widest of them: what is
-    written into these cells stands below each other.
+    Args:
+        plans: the plans of its connected parts.
+        widths: the widths of labels in cells.
+        extra: more cells for each label. All labels of a column are then as wide as the widest of them;
+            texts in
+            these cells are aligned.
     """
     plans = list(plans)
     singles = [each.component.nodes[0] for each in plans if len(each.component.nodes) == 1]
@@ -389,7 +416,7 @@ def draw_layout(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0
     after_single = False
     for each in plans:
         single = len(each.component.nodes) == 1
-        if drawing.top and not (single and after_single):  # what stands alone stands close together
+        if drawing.top and not (single and after_single):  # no empty row between parts of one node
             drawing.top += 1
         after_single = single
         drawing.add(each)
@@ -397,13 +424,24 @@ def draw_layout(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0
 
 
 def lay_out(widths: Mapping[str, int], edges: Iterable[Edge]) -> Layout:
-    """Plans and draws a graph, of labels in the order to prefer. The same input gives the same drawing."""
+    """Plan and draw a graph. The drawing does not depend on the order of edges.
+
+    Args:
+        widths: the widths of labels in cells, in the preferred order of nodes.
+        edges: pairs of nodes.
+    """
     return draw_layout(plan_layout(widths, edges), widths)
 
 
 class _Track(msgspec.Struct):
-    """A vertical in a gutter: its level from 0 at the left, the rows that it joins, the one it leaves by,
-    and, before there are whole rows, the first and the last that it joins."""
+    """A vertical line in a gutter.
+
+    Attributes:
+        level: its position in the gutter, from 0 at the left.
+        joined_rows: the rows that it joins.
+        exit_row: the row by which it leaves.
+        low, high: the first and the last of the joined rows, before rows are whole numbers.
+    """
 
     level: int
     joined_rows: set[float]
@@ -412,15 +450,17 @@ class _Track(msgspec.Struct):
     high: float
 
 
-_Gutter = dict[Key, list[_Track]]  # by the target that the verticals lead to
+_Gutter = dict[Key, list[_Track]]  # by target
 
 
 def _find_tracks(component: Component, index: int) -> _Gutter:
-    """The verticals between column ``index`` - 1 and ``index``.
+    """Return the tracks between column ``index`` - 1 and ``index``.
 
-    A target whose only source is in its own row needs none. A track must lie left of another when
-    one of its sources is in the other target's row: else its line would run into that target. Where
-    such wishes close a circle, a target gets two tracks and a row of its own between them.
+    A target whose only source is in its own row needs no track. A track must lie left of another one if one
+    of
+    its sources is in the row of the other's target; else its line would enter that target. If these
+    constraints
+    form a cycle, a target gets two tracks, and a row of its own between them.
     """
     rows = component.rows
     spans: dict[Key, set[float]] = {}
@@ -429,7 +469,9 @@ def _find_tracks(component: Component, index: int) -> _Gutter:
         if joined_rows - {rows[target]}:
             spans[target] = joined_rows | {rows[target]}
     entry = {rows[target]: target for target in spans}
-    left_of: dict[Key, set[Key]] = {target: set() for target in spans}  # target -> what is left of it
+    left_of: dict[Key, set[Key]] = {
+        target: set() for target in spans
+    }  # by target, the targets whose tracks are left of its own
     for target in spans:
         for source in component.sources[target]:
             other = entry.get(rows[source])
@@ -459,7 +501,7 @@ def _find_tracks(component: Component, index: int) -> _Gutter:
 
 
 def _add_track(gutter: _Gutter, target: Key, level: int, joined_rows: set[float], exit_row: float) -> None:
-    """Adds a track at the first free level from ``level``."""
+    """Add a track at the first free level from ``level``."""
     low, high = min(joined_rows), max(joined_rows)
     used_levels = {
         track.level for found in gutter.values() for track in found if track.low <= high and low <= track.high
@@ -470,7 +512,7 @@ def _add_track(gutter: _Gutter, target: Key, level: int, joined_rows: set[float]
 
 
 def _number_rows(component: Component, gutters: list[_Gutter]) -> dict[Key, int]:
-    """Rows as whole numbers, once the tracks have put rows of their own between them."""
+    """Return the rows as whole numbers. Tracks may have added rows between them."""
     tracks = [track for gutter in gutters for found in gutter.values() for track in found]
     rows = sorted({*map(float, component.rows.values()), *(track.exit_row for track in tracks)})
     number = {row: index for index, row in enumerate(rows)}
@@ -481,24 +523,33 @@ def _number_rows(component: Component, gutters: list[_Gutter]) -> dict[Key, int]
 
 
 class _Drawing(msgspec.Struct):
-    """What has been drawn so far: bridges, places, routes, and the extent of each component in cells and
-    columns."""
+    """An incomplete drawing.
+
+    Attributes:
+        widths: the widths of labels in cells.
+        extra: more cells for each label.
+        single_width: the width of the widest label of a part of one node.
+        top: the first free row.
+        bridges: the cells where a vertical line crosses a horizontal one.
+        extents: the cells and columns of each part.
+        legs: by link between columns, its lines.
+        starts: by key, the first cell of its line.
+    """
 
     widths: Mapping[str, int]
     extra: int
-    single_width: int  # the widest label of what stands alone
+    single_width: int
     top: int = 0
     width: int = 0
     bridges: set[Cell] = set()
     positions: dict[str, LabelPosition] = {}
     routes: dict[Edge, list[Segment]] = {}
     extents: list[tuple[int, int]] = []
-    # For each link from one column to the next, its lines; for each key, where its line starts.
     legs: dict[tuple[Key, Key], list[Segment]] = {}
     starts: dict[Key, int] = {}
 
     def add(self, plan: Plan) -> None:
-        """Draws a component below what there is."""
+        """Draw a connected part below the others."""
         component, rows = plan.component, {key: row + self.top for key, row in plan.rows.items()}
         x = 0
         for index, column in enumerate(component.columns):
@@ -518,7 +569,7 @@ class _Drawing(msgspec.Struct):
         self.top = max(rows.values()) + 1
 
     def _place_key(self, component: Component, key: Key, x: int, column_width: int, row: int) -> None:
-        """A label, or a lane across the column."""
+        """Place a label, or a lane across the column."""
         if component.is_lane(key):
             lane = (x - 1, row, x + column_width, row)
             for source in component.sources[key]:
@@ -532,7 +583,7 @@ class _Drawing(msgspec.Struct):
     def _draw_gutter(
         self, component: Component, gutter: _Gutter, index: int, x: int, rows: Mapping[Key, int]
     ) -> int:
-        """Draws the links into column ``index``, from ``x``; returns where the column starts."""
+        """Draw the links into column ``index``, from ``x``. Returns the first cell of the column."""
         levels = 1 + max((track.level for found in gutter.values() for track in found), default=-1)
         end = x + max(_GAP * (levels + 1) - 1, 2)
         for target in component.columns[index]:
@@ -552,7 +603,7 @@ class _Drawing(msgspec.Struct):
         return end + 1
 
     def _join_routes(self, component: Component) -> None:
-        """Puts the links together to the routes of the edges."""
+        """Join the links to the routes of edges."""
         home = {key[0]: key for column in component.columns for key in column if not component.is_lane(key)}
         for source, target in component.edges:
             key, route = home[source], list[Segment]()

@@ -1,4 +1,4 @@
-"""Workspaces that are damaged on disk: the pane concerned says it and what to do, the rest goes on."""
+"""Damaged workspaces: the error and a hint are shown for the damaged dataset, the rest works."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Damage = Callable[[DatasetEntry], None]
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """Two datasets of three slices each; ``wrecks`` is the one to be damaged."""
+    """Return a workspace with two datasets of three slices each; tests damage ``wrecks``."""
     made = Workspace.init(tmp_path / "harbour")
     for name in ("boats", "wrecks"):
         add_rows(made.create_dataset(DatasetAlias.parse(name), DatasetKind.Root), 3, 300)
@@ -59,7 +59,7 @@ def workspace(tmp_path: Path) -> Workspace:
 async def opened(
     workspace: Workspace, size: tuple[int, int] = (120, 36), source: type[WorkspaceGateway] = LonelySource
 ) -> AsyncIterator[Driven]:
-    """The workstation on a workspace that nobody has opened before."""
+    """Open the workstation on a workspace."""
     app = Workstation(source(Workspace(workspace.folder)))
     async with app.run_test(size=size) as pilot:
         drive = Driven(app, pilot, None)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ async def opened(
 
 
 def words(drive: Driven) -> str:
-    """The screen without its drawing, so that sentences are found that go on in the next line."""
+    """Return the text of the screen without borders. Wrapped sentences are joined."""
     lines = drive.text().splitlines()
     middle = max(line.find("││") for line in lines)
     columns = [line[:middle] for line in lines] + [line[middle:] for line in lines]
@@ -76,14 +76,14 @@ def words(drive: Driven) -> str:
 
 
 def forget_index(workspace: Workspace) -> None:
-    """The index was made before the damage; without it chains are read anew."""
+    """Delete the index, which was made before the damage."""
     workspace.index.close()
     for path in workspace.odf.glob("index.sqlite*"):
         path.unlink()
 
 
 def block_file(entry: DatasetEntry, number: int) -> Path:
-    """Where a block is stored."""
+    """Return the file of a block."""
     return entry.dataset.folder / "blocks" / str(entry.dataset.block(number).hash)
 
 
@@ -120,7 +120,7 @@ def _no_head(entry: DatasetEntry) -> None:
 
 
 def _put_head(entry: DatasetEntry, data: bytes) -> None:
-    """Makes these bytes the newest block."""
+    """Store bytes as the newest block."""
     block_hash = Multihash.sha3_256(data)
     (entry.dataset.folder / "blocks" / str(block_hash)).write_bytes(data)
     (entry.dataset.folder / "refs" / "head").write_text(str(block_hash))
@@ -138,7 +138,7 @@ def _next_block(entry: DatasetEntry, event: MetadataEvent) -> bytes:
 
 
 def _records_to(entry: DatasetEntry, end: int) -> None:
-    """Puts a slice at the head that has offsets up to ``end``, as its block says."""
+    """Append a slice whose block claims offsets up to ``end``."""
     state, known = entry.dataset.state(), entry.dataset.slices()[0]
     assert state.last_offset is not None
     interval = OffsetInterval(state.last_offset + 1, end)
@@ -156,7 +156,7 @@ def _unknown_version(entry: DatasetEntry) -> None:
 
 
 def _changed(data: bytes, wanted: str) -> bytes:
-    """The bytes with that one set to 99 that makes the codec say what is wanted."""
+    """Set one byte to 99, such that the decoder reports a problem that starts with ``wanted``."""
     for place in range(len(data)):
         changed = data[:place] + bytes([99]) + data[place + 1 :]
         try:
@@ -246,7 +246,7 @@ def _more_rows(entry: DatasetEntry) -> None:
 
 @pytest.mark.app
 async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: Workspace) -> None:
-    """Opens a workspace with one dataset for each kind of damage, and goes through all of them."""
+    """Open a workspace with one dataset for each kind of damage, and select each of them."""
     for name in (*BROKEN, *BROKEN_SLICES, "newer-event", "more-rows", "no-name", "no-folder"):
         add_rows(workspace.create_dataset(DatasetAlias.parse(name), DatasetKind.Root), 3, 300)
     for name, (damage, *_) in (*BROKEN.items(), *BROKEN_SLICES.items()):
@@ -282,13 +282,13 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
             assert why in shown
             assert remedy in shown
             assert "\x1b" not in drive.text()
-            if name in ("cut", "headless", "numbers"):  # its blocks, its head, its numbers
+            if name in ("cut", "headless", "numbers"):  # damage of blocks, head and offsets
                 for key in ("p", "enter", "escape", "2", "enter", "escape", "3", "enter", "y", "4"):
                     await drive.press(key)
         for name, (_, why) in BROKEN_SLICES.items():
             await go_to(name)
             await drive.press("3")
-            assert "boat 3" in drive.text()  # the slices around it are shown
+            assert "boat 3" in drive.text()  # the other slices are shown
             for _ in range(40):
                 if drive.data_pane.view.cursor < 320:
                     await drive.press("pagedown")
@@ -396,7 +396,7 @@ mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"
 
 
 def can_mount() -> bool:
-    """Whether a folder can be made read-only here, for some process alone."""
+    """Return whether a folder can be mounted read-only for one process."""
     if shutil.which("unshare") is None:
         return False
     with tempfile.TemporaryDirectory() as folder:
@@ -405,7 +405,7 @@ def can_mount() -> bool:
 
 
 def odf(workspace: Workspace, *words: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Runs a verb."""
+    """Run a command."""
     program = [*before, sys.executable, "-m", "odf_tui", "-w", str(workspace.folder), *words]
     path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
     environ = os.environ | {"PYTHONPATH": path}

@@ -1,4 +1,4 @@
-"""The graph's layout: nothing overlaps, every edge can be followed, and it is small and quick."""
+"""Layout of graphs: labels do not overlap, edges can be followed, the drawing is small and quick."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STEPS = {"l": (-1, 0), "r": (1, 0), "u": (0, -1), "d": (0, 1)}
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Nodes with widths, and edges from earlier to later ones."""
+    """Generate nodes with widths, and edges from earlier to later nodes."""
     count = draw(st.integers(1, 24))
     widths = {f"n{index}": draw(st.integers(3, 9)) for index in range(count)}
     pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
@@ -27,7 +27,7 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def drawn(found: Layout, widths: dict[str, int]) -> list[str]:
-    """The lines with labels put in."""
+    """Return the lines with labels inserted."""
     lines = [list(line) for line in found.lines]
     for node, place in found.positions.items():
         label = node[: widths[node]].ljust(widths[node], "=")
@@ -70,7 +70,7 @@ def test_every_edge_leads_from_its_source_to_its_target(
 
 
 def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tuple[int, int]) -> bool:
-    """Whether the glyphs of these cells lead from one to the other; bridges are passed straight on."""
+    """Return whether the glyphs of cells lead from one cell to another. Bridges are crossed straight."""
     todo, seen = [(first, "r")], set()
     while todo:
         cell, heading = todo.pop()
@@ -81,7 +81,7 @@ def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tupl
         seen.add((cell, heading))
         arms = _ARMS.get(found.lines[cell[1]][cell[0]], "")
         if arms == "ud" and heading in "lr":
-            arms = "lr"  # a bridge: the horizontal goes on behind it
+            arms = "lr"  # a bridge: the horizontal line continues behind it
         for arm in arms:
             x, y = _STEPS[arm]
             todo.append(((cell[0] + x, cell[1] + y), arm))
@@ -115,7 +115,7 @@ def test_heavy_lines_are_where_their_edges_are(graph: tuple[dict[str, int], list
         strokes = LineSegments(found.routes[edge])
         heavy = {(x, y) for y in range(found.height) for x in found.heavy_cells(y, strokes)}
         assert heavy <= cells
-        assert all(found.line(y)[x] == "│" for x, y in cells - heavy)  # it passes behind these
+        assert all(found.line(y)[x] == "│" for x, y in cells - heavy)  # at bridges the edge is hidden
 
 
 @settings(max_examples=60, deadline=None)
@@ -188,7 +188,7 @@ def test_a_graph_of_32_datasets_is_small_and_quick() -> None:
     portfolio.usd>portfolio.report
     """
     edges = [(source, target) for source, _, target in (pair.partition(">") for pair in text.split())]
-    widths = {node: len(node) + 2 for edge in edges for node in edge}  # a sign and a blank before the name
+    widths = {node: len(node) + 2 for edge in edges for node in edge}  # a glyph and a blank before the name
     assert len(widths) == 32
     found, times = lay_out(widths, edges), []
     for _ in range(5):

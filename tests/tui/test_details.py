@@ -267,7 +267,7 @@ content:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """Two datasets."""
+    """Return a workspace with a dataset that polls and one with push sources."""
     made = Workspace.init(tmp_path_factory.mktemp("details") / "harbour")
     (made.folder / "all.yaml").write_text(MANIFEST)
     WorkspaceGateway(made).add(made.folder / "all.yaml")
@@ -275,7 +275,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def words(source: WorkspaceGateway, name: str) -> dict[str, dict[str, str]]:
-    """Sections of a dataset's detail."""
+    """Return the facts of a dataset by section."""
     row = next(row for row in source.datasets() if row.name == name)
     return {section.title: dict(section.facts) for section in source.detail(row.id).sections}
 
@@ -285,7 +285,7 @@ def test_a_definition_in_words(workspace: Workspace) -> None:
     found = words(source, "storms")
     assert found["Source"] == {
         "fetch": "https://weather.example/storms.csv.gz",
-        "headers": "X-Key",  # what they are set to may be a secret
+        "headers": "X-Key",  # values of headers may be secret
         "cache": "fetched once, then never again",
         "prepare": "unpack zip, of it *.csv\npipe through sed 's/a b/c/'",
         "read": "CSV, with a header, separator ';', encoding ISO-8859-1, 1 column declared",
@@ -338,7 +338,7 @@ def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
     source.trust(storms.id, standing)
     path = theirs.folder / "storms.yaml"
     path.write_text(source.definition(storms.id).replace("storms.csv.gz", "other.csv.gz"))
-    source.update(storms.id, path, dry_run=False)  # a block that changes the source takes the trust back
+    source.update(storms.id, path, dry_run=False)  # a block that changes the source revokes the trust
     assert source.datasets()[0].untrusted
     standing = source.trust_request(storms.id)
     assert standing.before

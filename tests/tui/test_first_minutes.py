@@ -51,10 +51,10 @@ async def test_from_an_empty_workspace_to_a_dataset(tmp_path: Path) -> None:
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
         text = drive.text()
-        assert "- plz STRING" in text  # no number: it begins with a zero
+        assert "- plz STRING" in text  # no number: it starts with a zero
         assert "e opens it in your editor" in text
         compare(drive, "file")
-        await drive.pilot.press("e")  # the editor changes nothing: the question comes again
+        await drive.pilot.press("e")  # the editor changes nothing: the dialog opens again
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.pilot.press("enter")
         await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
@@ -103,7 +103,7 @@ def test_the_demo_writes_over_nothing(tmp_path: Path) -> None:
     requests = make_demo(made)
     assert [type(request) for request, _ in requests] == [Pull, Verify] * 5
     assert requests[-1][1] == "port-haven.smoke-and-breath"
-    assert len(make_demo(made)) == 10  # again: all of it is there
+    assert len(make_demo(made)) == 10  # the second time, everything exists
 
 
 @pytest.mark.parametrize(

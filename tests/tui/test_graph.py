@@ -72,7 +72,7 @@ def busy(source: FakeSource) -> None:
             JobState.running,
             "port-haven.clinic-visits",
             progress=Progress("read", bytes=420_000, total_bytes=1_000_000),
-            started=None,  # how long it has been running is another number every second
+            started=None,  # the duration changes every second
         )
     )
     source.changed(source.job(JobState.queued, "visits-by-day"))
@@ -189,7 +189,7 @@ def test_rows_and_watermarks_stand_beside_the_names_where_there_is_room() -> Non
     texts = ["".join(text for text, _ in drawing.spans(at, None, "")) for at in range(drawing.size.height)]
     assert "✓        7 200  2024-03-10 ─╮" in texts[0]
     ends = {text.index("2024-03-10") for text in texts if text.startswith("◇ port") and "2024-03-10" in text}
-    assert len(ends) == 1  # they stand below each other
+    assert len(ends) == 1  # watermarks are aligned
     assert all(len(text.rstrip()) <= drawing.size.width for text in texts)
     assert drawing.fit(narrow)
     assert drawing.size.width == narrow

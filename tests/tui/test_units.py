@@ -1,4 +1,4 @@
-"""Small things: texts for people, the book of jobs, batches of events, cells."""
+"""Text formatting, the job book, batches of events, and the health of datasets."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_lines_are_broken_between_words() -> None:
         "         three four",
     ]
     assert wrapped([("a", ""), ("b", "")], 20) == [[("a", ""), ("b", "")]]
-    # Between spans as well, under the beginning of the text; but not before a word that has to be broken.
+    # Lines are broken between spans too, and indented; not before a word longer than a line.
     query = [("   q  ", "muted"), ("  ", ""), ("SELECT", "key"), (" one, two", ""), (" FROM", "key")]
     assert ["".join(text for text, _ in piece) for piece in wrapped(query, 20)] == [
         "   q    SELECT one, ",
@@ -134,7 +134,7 @@ def test_the_book_takes_events_told_twice(tmp_path: Path) -> None:
     changes = book.apply([source.changed(done)])
     assert changes.ended == [done]
     assert book.active_job_of(job.dataset) is None
-    book.apply([*events, JobProgress(job.id, progress(99))])  # old news
+    book.apply([*events, JobProgress(job.id, progress(99))])  # outdated events
     assert book.jobs[job.id] == done
 
 

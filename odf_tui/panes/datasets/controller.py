@@ -1,4 +1,4 @@
-"""Reads datasets and keeps selection, filter, order and health of the pane current."""
+"""DatasetsController: reads the datasets; updates selection, filter, order and health in pane 1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READ_SECONDS: Final = 1.0
 
 
 class DatasetsController(Controller):
-    """Pane 1: the datasets, which of them is selected, and the card of the selected one."""
+    """Pane 1: the datasets, the selected one, and its card."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -49,18 +49,18 @@ class DatasetsController(Controller):
         self.navigator.selecting.connect(self._select)
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Follow the cursor."""
+        """Return the handler of cursor moves."""
         return {GraphView.Moved: lambda _: self._moved()}
 
     @property
     def waiting(self) -> bool:
-        """Whether a read, or the selected dataset in the other panes, is due in a moment."""
+        """Whether a timer will read the datasets, or show the selected one in the other panes."""
         return self._show_timer is not None or self._read_timer is not None
 
     # --- Reads ---
 
     def refresh(self) -> None:
-        """Read everything again."""
+        """Read datasets and jobs again."""
         self.state.shown = ("", "")
         self.state.jobs.logs.clear()
         self.state.jobs_outdated.send(None)
@@ -79,7 +79,7 @@ class DatasetsController(Controller):
             self.state.set_datasets(rows)
 
     def _read_soon(self) -> None:
-        """Read the datasets, at most once a second while commits come quickly."""
+        """Read the datasets, at most once a second while commits follow each other quickly."""
         if self._read_timer is None:
             wait = max(self._read_at + READ_SECONDS - time.monotonic(), 0.001)
             self._read_timer = self.host.set_timer(wait, self._read_now)
@@ -120,7 +120,7 @@ class DatasetsController(Controller):
     # --- The selection ---
 
     def _moved(self) -> None:
-        """Note the selected dataset; the other panes show it, or what is new in it, in a moment."""
+        """Store the selected dataset. A timer shows it, or its new head, in the other panes."""
         row = self.graph.row
         self.state.select("" if row is None else row.id)
         self._show_status()
@@ -140,7 +140,7 @@ class DatasetsController(Controller):
         self._show_timer, self._shown_at = None, time.monotonic()
         row, target = self.graph.row, self.navigator.target
         if target is not None and (row is None or target.dataset != row.id):
-            self.navigator.arrived()  # the user went elsewhere
+            self.navigator.arrived()  # the user selected another dataset
         self.state.show(row)
 
     def _select(self, dataset: str) -> None:
@@ -177,7 +177,7 @@ class DatasetsController(Controller):
         self.pane.place_card()
 
     def sort(self) -> None:
-        """Sort the list by its next column; a graph becomes the list."""
+        """Sort the list by its next column. A graph is replaced by the list."""
         if self.pane.mode == "graph":
             self.toggle_list()
         else:
@@ -186,14 +186,14 @@ class DatasetsController(Controller):
             self.pane.sort = (sorts[(at + 1) % len(sorts)], False)
 
     def reverse_sort(self) -> None:
-        """Sort the list the other way round; a graph becomes the list."""
+        """Reverse the order of the list. A graph is replaced by the list."""
         if self.pane.mode == "graph":
             self.toggle_list()
         self.pane.sort = (self.pane.sort[0], not self.pane.sort[1])
 
     def choose_filter(self) -> None:
-        """Choose a kind, a state or a remote; only its datasets are shown. A second time: all again."""
-        from odf_tui.widgets.choice_list import Choice  # deferred: after the first paint
+        """Choose a kind, a state or a remote, and show only its datasets; again to remove it."""
+        from odf_tui.widgets.choice_list import Choice  # deferred: loaded after the first paint
         from odf_tui.widgets.dialogs import PickerDialog
 
         terms = {(term.key, each) for term in parse_filter(self.pane.filter) for each in term.alternatives}
@@ -215,7 +215,7 @@ class DatasetsController(Controller):
     # --- The saved layout ---
 
     def restore(self, layout: SavedLayout) -> None:
-        """Restore the selection, and the list or the graph."""
+        """Restore the selection, the mode and the order."""
         match layout.graph:
             case {"mode": "list" | "graph" as mode, "sort": str(sort), "reverse": bool(reverse)}:
                 self.pane.sort = (sort, reverse)
@@ -225,7 +225,7 @@ class DatasetsController(Controller):
         self.graph.selected = layout.dataset or None
 
     def save(self, layout: SavedLayout) -> SavedLayout:
-        """Save the selection, and the list or the graph."""
+        """Save the selection, the mode and the order."""
         sort, reverse = self.pane.sort
         is_default = self.pane.mode == "graph" and not layout.graph
         return replace(

@@ -19,7 +19,13 @@ _KEYS: Final = ("kind", "state", "remote")
 
 
 class FilterTerm(msgspec.Struct, frozen=True):
-    """One condition: ``key`` is kind, state, remote or empty (the name); ``excludes`` turns it round."""
+    """One condition of a filter.
+
+    Attributes:
+        key: ``kind``, ``state``, ``remote``, or empty for the name.
+        alternatives: the accepted values; for the name, one text that it must contain.
+        excludes: whether datasets that match are excluded.
+    """
 
     key: str
     alternatives: tuple[str, ...]
@@ -27,7 +33,7 @@ class FilterTerm(msgspec.Struct, frozen=True):
 
 
 def parse_filter(text: str) -> list[FilterTerm]:
-    """The conditions of a filter; those that are not written to their end yet are left out."""
+    """Return the conditions of a filter. Incomplete conditions, such as ``state:``, are skipped."""
     terms: list[FilterTerm] = []
     for part in text.lower().split():
         excludes, word = part.startswith("!"), part.removeprefix("!")
@@ -41,7 +47,7 @@ def parse_filter(text: str) -> list[FilterTerm]:
 
 
 def list_kinds(row: DatasetRow) -> tuple[str, ...]:
-    """What a dataset is, in words to filter by."""
+    """Return the kinds of a dataset: root, push, derivative. Empty for a missing dataset."""
     if row.missing:
         return ()
     if row.derivative:
@@ -50,13 +56,13 @@ def list_kinds(row: DatasetRow) -> tuple[str, ...]:
 
 
 def list_states(row: DatasetRow, health: Health) -> tuple[str, ...]:
-    """How a dataset is, in words to filter by."""
+    """Return the states of a dataset: its health, and whether it is not trusted."""
     word = health.word.replace(" ", "-")
     return (word, NOT_TRUSTED) if row.untrusted else (word,)
 
 
 def matches_filter(terms: Sequence[FilterTerm], row: DatasetRow, health: Health) -> bool:
-    """Whether a dataset matches all conditions."""
+    """Return whether a dataset matches all conditions."""
     return all(_matches_term(term, row, health) != term.excludes for term in terms)
 
 
@@ -71,12 +77,12 @@ def _matches_term(term: FilterTerm, row: DatasetRow, health: Health) -> bool:
 
 
 def depends_on_health(text: str) -> bool:
-    """Whether what is left can change with the datasets' states."""
+    """Return whether the result of a filter can change with the health of datasets."""
     return any(term.key == "state" for term in parse_filter(text))
 
 
 def count_terms(rows: Iterable[DatasetRow], healths: Mapping[str, Health]) -> list[tuple[str, str, int]]:
-    """The kinds, states and remotes that there are: key, word, and how many datasets have it."""
+    """Return all kinds, states and remotes in use: key, value, and the number of datasets."""
     rows = list(rows)
     kinds = Counter(kind for row in rows for kind in list_kinds(row))
     states = Counter(state for row in rows for state in list_states(row, healths.get(row.id, Health.new)))
@@ -90,7 +96,7 @@ def count_terms(rows: Iterable[DatasetRow], healths: Mapping[str, Health]) -> li
 
 
 def toggle_term(text: str, key: str, word: str) -> str:
-    """A filter with a kind or state more; one that is asked for already is taken out of it."""
+    """Add a condition to a filter, or remove it if the filter has it. Returns the new filter."""
     parts, is_replaced = [], False
     for part in text.split():
         if part.lower().startswith(f"{key}:"):
@@ -104,7 +110,10 @@ def toggle_term(text: str, key: str, word: str) -> str:
 def filter_graph(
     rows: Sequence[DatasetRow], text: str, healths: Mapping[str, Health] | None = None
 ) -> tuple[list[DatasetRow], list[Edge]]:
-    """The datasets that a filter leaves, and who feeds whom among them, directly or through others."""
+    """Return the datasets that match a filter, and the edges between them.
+
+    An edge bridges datasets that the filter hides.
+    """
     terms, known = parse_filter(text), healths or {}
     by_id = {row.id: row for row in rows}
     shown = {row.id for row in rows if matches_filter(terms, row, known.get(row.id, Health.new))}

@@ -35,21 +35,22 @@ from odf_tui.text.graph_layout import (
 )
 from odf_tui.text.job_text import fraction_done
 
-_MOST: Final = 99  # what still runs is not complete
+_MOST: Final = 99  # a running job is never complete
 
 
 def compute_percent(progress: Progress) -> int | None:
-    """How far a job is, from 0 to 99; None where the whole is not known."""
+    """Return the progress of a running job in percent, from 0 to 99; None if the total is unknown."""
     fraction = fraction_done(progress)
     return None if fraction is None else min(int(fraction * 100), _MOST)
 
 
 def list_health_labels(health: Health, job: Job | None, rate: str = "") -> tuple[str, ...]:
-    """What can be said, the longest first; the last one is short enough for every place.
+    """Return labels for the health of a dataset, the longest first. The last one fits everywhere.
 
     Args:
-        job: the one that runs for the dataset.
-        rate: how fast that is, in words; empty where that says little.
+        health: the health of the dataset.
+        job: the running job of the dataset.
+        rate: the rate of the job, such as ``48.2k rows/s``; empty if unknown.
     """
     if health is not Health.running or job is None:
         return (health.glyph,)
@@ -65,7 +66,7 @@ def list_health_labels(health: Health, job: Job | None, rate: str = "") -> tuple
 
 
 def choose_fitting(labels: Sequence[str], width: int) -> str:
-    """The longest that fits into some cells."""
+    """Return the first label that fits into ``width`` cells, else the last one, cut."""
     return next((label for label in labels if len(label) <= width), labels[-1][: max(width, 1)])
 
 
@@ -73,15 +74,23 @@ _GRAPH_NAME_WIDTH: Final = 34
 _MARK_WIDTH: Final = 6
 _ROWS_WIDTH: Final = 8
 _TIME_WIDTH: Final = 12
-_SPARE: Final = 2  # cells at the right end, for marks that are longer than one cell
+_SPARE: Final = 2  # cells at the right end, for labels longer than one cell
 
-# What can stand beside a name, in cells: the longer mark and the rows; and the watermark.
+# Cells for facts next to a name: longer label, rows and watermark; without the watermark.
 _EXTRAS: Final = (_MARK_WIDTH - 1 + _ROWS_WIDTH + _TIME_WIDTH, _MARK_WIDTH - 1 + _ROWS_WIDTH)
 
 
 class GraphModel(msgspec.Struct):
-    """The datasets that are shown, how they are, what runs for them and how fast, and who feeds whom among
-    them; the names of all that there are."""
+    """The datasets to draw.
+
+    Attributes:
+        rows: the datasets that match the filter, by id.
+        healths: the health of each dataset, by id.
+        jobs: the running jobs, by the id of their dataset.
+        edges: pairs of ids, each from an upstream to a downstream dataset.
+        names: the names of all datasets, by id.
+        rates: the rates of running jobs as text, by the id of their dataset.
+    """
 
     rows: dict[str, DatasetRow] = {}
     healths: Mapping[str, Health] = {}
@@ -91,16 +100,21 @@ class GraphModel(msgspec.Struct):
     rates: Mapping[str, str] = {}
 
     def health(self, dataset: str) -> Health:
-        """How a dataset is."""
+        """Return the health of a dataset."""
         return self.healths.get(dataset, Health.new)
 
     def labels(self, dataset: str) -> tuple[str, ...]:
-        """The same in cells, the longest first."""
+        """Return the labels for the health of a dataset, the longest first."""
         return list_health_labels(self.health(dataset), self.jobs.get(dataset), self.rates.get(dataset, ""))
 
 
 class Lineage:
-    """What a dataset is made of, and what is made of it."""
+    """The upstream and downstream datasets of a dataset, direct and indirect.
+
+    Attributes:
+        upstream, downstream: ids of datasets.
+        edges: the edges between them.
+    """
 
     def __init__(self, edges: Iterable[Edge], dataset: str | None) -> None:
         inputs: dict[str, list[str]] = {}
@@ -120,7 +134,7 @@ class Lineage:
 
     @property
     def nodes(self) -> set[str]:
-        """All of them."""
+        """All upstream and downstream datasets."""
         return self.upstream | self.downstream
 
 
@@ -136,7 +150,7 @@ def _find_reachable(start: str | None, edges: Mapping[str, Sequence[str]]) -> se
 
 
 class DatasetGraph:
-    """Datasets as labels, and lines from each to those that it feeds."""
+    """Draws datasets as labels, with lines from each dataset to its downstream datasets."""
 
     headed = False
 
@@ -152,7 +166,7 @@ class DatasetGraph:
         self._highlighted = LineSegments([])
 
     def load(self) -> None:
-        """The board has changed: what stands where is found anew only if names or arrows are others."""
+        """Compute the layout of a changed model. It stays if only healths, jobs or amounts changed."""
         rows = self.model.rows
         key = [(row.id, row.name, _format_signs(row)) for row in rows.values()], self.model.edges
         if key == self._key:
@@ -172,7 +186,7 @@ class DatasetGraph:
             found.sort(key=lambda each: each[0].x)
 
     def fit(self, width: int) -> bool:
-        """Shows as much beside the names as a window has room for; whether that is something else."""
+        """Show as many facts next to the names as fit into a width. Returns whether it changed."""
         fits = (extra for extra in _EXTRAS if self._layout.width_with(extra) <= width)
         extra = next(fits, 0) if self.model.rows else 0
         changed, self._extra = extra != self._extra, extra
@@ -182,17 +196,17 @@ class DatasetGraph:
 
     @property
     def size(self) -> Size:
-        """Cells of the drawing."""
+        """Size of the drawing in cells."""
         spare = 0 if self._extra or not self._layout.width else _SPARE
         return Size(self._layout.width + spare, self._layout.height)
 
     @property
     def min_size(self) -> Size:
-        """Cells that it needs, with nothing beside the names."""
+        """Size in cells without facts next to the names."""
         return Size(self._layout.width_with(0), self._layout.height)
 
     def highlight(self, selected: str | None) -> set[int]:
-        """What is made of the selected dataset, and what it is made of, stands out; the rows that change."""
+        """Highlight the lineage of the selected dataset. Returns the rows to repaint."""
         before = self._lineage
         self._lineage = Lineage(self.model.edges, selected)
         self._highlighted = LineSegments(self._routes(self._lineage))
@@ -210,25 +224,33 @@ class DatasetGraph:
     # --- Where things are ---
 
     def first_dataset(self) -> str | None:
-        """The dataset to begin with."""
+        """Return the dataset that is selected at first."""
         return next((found[0][1] for found in self._at_row if found), None)
 
     def row_of(self, dataset: str) -> int:
-        """The row of a dataset."""
+        """Return the row of a dataset."""
         return self._layout.positions[dataset].y
 
     def extent_of(self, dataset: str) -> tuple[int, int]:
-        """Where a label starts and ends, in cells from the left."""
+        """Return the first cell of a label, and the one after its last, from the left."""
         place = self._layout.positions[dataset]
         return place.x, place.x + place.width
 
     def dataset_at(self, x: int, y: int) -> str | None:
-        """The dataset at a cell."""
+        """Return the dataset at a cell."""
         found = self._at_row[y] if 0 <= y < len(self._at_row) else []
         return next((node for place, node in found if place.x <= x < place.x + place.width), None)
 
     def find_target(self, dataset: str, move: str, page: int) -> str | None:
-        """Where a move leads from a dataset: left and right go along the lineage."""
+        """Return the dataset to which a move leads; None if there is none.
+
+        Left and right follow the lineage.
+
+        Args:
+            dataset: the id of the selected dataset.
+            move: one of :data:`odf_tui.widgets.line_view.MOVES`.
+            page: rows of a page.
+        """
         place = self._layout.positions[dataset]
         last = len(self._at_row) - 1
         match move:
@@ -258,7 +280,7 @@ class DatasetGraph:
         return None
 
     def _find_nearest(self, end: int, dataset: str, place: LabelPosition) -> str | None:
-        """The nearest of those at this end of the dataset's arrows."""
+        """Return the nearest dataset at one end of the edges of a dataset."""
         places = self._layout.positions
         found = [edge[end] for edge in self.model.edges if edge[1 - end] == dataset]
         return min(found, key=lambda node: abs(places[node].y - place.y), default=None)
@@ -271,11 +293,11 @@ class DatasetGraph:
     # --- Cells ---
 
     def header(self) -> list[Span]:
-        """There is none."""
+        """Return no spans: a graph has no header."""
         return []
 
     def spans(self, index: int, selected: str | None, style: str) -> list[Span]:
-        """Edges and labels of a row; ``style`` is that of the selected one."""
+        """Return edges and labels of a row. ``style`` is the style of the selected label."""
         line, heavy = self._layout.line(index), self._layout.heavy_cells(index, self._highlighted)
         spans: list[Span] = []
         x = 0
@@ -304,7 +326,7 @@ class DatasetGraph:
             spans.append((UNTRUSTED, "warn"))
         if not self._extra:
             return [*spans, (_choose_label(found, line, place.x + place.width, limit), health.style)]
-        if node in self.model.rates:  # for a while that says more than how many rows there are
+        if node in self.model.rates:  # while a job runs, its rate replaces the number of rows
             return [
                 *spans,
                 (fit_width(choose_fitting(found, self._extra + 1), self._extra + 1), health.style),
@@ -317,7 +339,7 @@ class DatasetGraph:
 
 
 def kind_glyph(row: DatasetRow) -> str:
-    """A root dataset, or one that is made from others."""
+    """Return the glyph of a root or of a derivative dataset."""
     return "◆" if row.derivative else "◇"
 
 
@@ -326,7 +348,7 @@ def _format_name(row: DatasetRow) -> str:
 
 
 def _format_signs(row: DatasetRow) -> str:
-    """What stands between the name and how the dataset is: its remotes, and whether it is not trusted."""
+    """Return the signs between name and health: the badge of the remotes, and the sign for untrusted."""
     remote = remotes.remote_badge(row.remotes)
     return (f" {remote}" if remote else "") + (UNTRUSTED if row.untrusted else "")
 
@@ -337,7 +359,7 @@ def _format_rows(row: DatasetRow) -> str:
 
 
 def _trailing_blanks(label: Sequence[Span]) -> list[Span]:
-    """The blanks at the end of a label: the cursor does not cover them."""
+    """Return the blanks at the end of a label, which the cursor does not cover."""
     text = "".join(text for text, _ in label)
     blanks = len(text) - len(text.rstrip())
     return [(" " * blanks, "")] if blanks else []
@@ -355,13 +377,17 @@ def _edge_spans(line: str, heavy: Mapping[int, str], start: int, end: int) -> li
 
 
 def _choose_label(labels: Sequence[str], line: str, end: int, limit: int | None) -> str:
-    """The longest mark for which there is room.
+    """Return the longest label for which there is room.
 
-    One cell of it belongs to the label, which ends at ``end``. More of it goes over the blank and the
-    beginning of the line that follow, so that nothing has to move when something begins to run.
+    One cell belongs to the label of the dataset, which ends at ``end``. Longer labels cover the blank and
+    the
+    start of the line that follow. No line moves when a job starts.
 
     Args:
-        limit: where the next label of the row starts; None: there is none.
+        labels: the labels, the longest first.
+        line: the edges of the row.
+        end: the first cell after the label of the dataset.
+        limit: the first cell of the next label in the row; None if there is none.
     """
     strokes = len(line[end + 1 :]) - len(line[end + 1 :].lstrip("─"))  # a straight line, after a blank
     if not strokes:
@@ -373,15 +399,15 @@ def _choose_label(labels: Sequence[str], line: str, end: int, limit: int | None)
         extra = len(label) - 1
         if not extra:
             return label
-        if extra < strokes:  # there is room for a blank, and some of the line is left
+        if extra < strokes:  # room for a blank and a part of the line
             return label + " "
-        if (at or len(labels) == 1) and extra <= strokes + 1:  # short ones may stand close
+        if (at or len(labels) == 1) and extra <= strokes + 1:  # short labels need no blank
             return label
     return labels[-1][:1]
 
 
 _GAP: Final = "  "
-_MARKS_WIDTH: Final = 4  # lineage, kind, and a blank after each
+_MARKS_WIDTH: Final = 4  # marks of lineage and kind, each with a blank
 _TABLE_NAME_WIDTH: Final = 40
 _INPUTS_WIDTH: Final = 60
 _REMOTE_WIDTH: Final = 26
@@ -390,7 +416,13 @@ Value = str | int | None
 
 
 class _Column(msgspec.Struct, frozen=True):
-    """A column: its name, its cells (0: as wide as what is in it), which side, and what sorts it."""
+    """A column of the list.
+
+    Attributes:
+        width: width in cells; 0 if it depends on the values.
+        value: returns the value that the column is sorted by.
+        right_aligned: whether values are aligned to the right.
+    """
 
     name: str
     width: int
@@ -407,7 +439,7 @@ def _state_value(row: DatasetRow, model: GraphModel) -> int:
 
 
 def _format_remote(row: DatasetRow) -> str:
-    """Its mark, and where it comes from or goes to."""
+    """Return the badge and the labels of the remotes of a dataset."""
     labels = ", ".join(dict.fromkeys(each.label for each in row.remotes))
     return printable(f"{remotes.remote_badge(row.remotes)} {labels}".strip()) if labels else ""
 
@@ -425,26 +457,30 @@ _COLUMNS: Final = (
     _Column("inputs", 0, lambda row, board: len(row.inputs) or None),
 )
 SORTS: Final = tuple(column.name for column in _COLUMNS)
-"""What the list can be sorted by."""
+"""The columns that the list can be sorted by."""
 _REMOTE: Final = SORTS.index("remote")
 
 
 class DatasetTable:
-    """A line for each dataset. ``sort`` is a name of :data:`SORTS`, and whether the other way round."""
+    """Draws datasets as a table.
+
+    Attributes:
+        sort: a name of :data:`SORTS`, and whether the order is reversed.
+    """
 
     headed = True
 
     def __init__(self, model: GraphModel) -> None:
         self.model = model
         self.sort: tuple[str, bool] = (SORTS[0], False)
-        self._columns: list[int] = []  # those that are shown
+        self._columns: list[int] = []  # indices of the visible columns
         self._order: list[str] = []
         self._index: dict[str, int] = {}
         self._widths: list[int] = []
         self._lineage = Lineage([], None)
 
     def load(self) -> None:
-        """The board, or the order, has changed."""
+        """Sort the rows and compute the widths, after the model or the order changed."""
         rows, model = sorted(self.model.rows.values(), key=lambda row: row.name.lower()), self.model
         name, reverse = self.sort
         column = next(each for each in _COLUMNS if each.name == name)
@@ -464,25 +500,25 @@ class DatasetTable:
 
     @property
     def sorts(self) -> list[str]:
-        """What it can be sorted by: the columns that are shown."""
+        """The names of the visible columns."""
         return [SORTS[at] for at in self._columns]
 
     def fit(self, width: int) -> bool:
-        """A window of another width shows other cells of the same lines."""
+        """Return False: the width of the window does not change the drawing."""
         return False
 
     @property
     def size(self) -> Size:
-        """Cells of all lines, without the header."""
+        """Size of all lines in cells, without the header."""
         return Size(_MARKS_WIDTH + sum(self._widths) + len(_GAP) * (len(self._columns) - 1), len(self._order))
 
     @property
     def min_size(self) -> Size:
-        """The same: all of it has to be seen."""
+        """The size: no column is optional."""
         return self.size
 
     def highlight(self, selected: str | None) -> set[int]:
-        """What is made of the selected dataset, and what it is made of, is marked; the lines that change."""
+        """Mark the lineage of the selected dataset. Returns the lines to repaint."""
         before = self._lineage
         self._lineage = Lineage(self.model.edges, selected)
         return {self._index[node] for node in before.nodes | self._lineage.nodes if node in self._index}
@@ -490,23 +526,23 @@ class DatasetTable:
     # --- Where things are ---
 
     def first_dataset(self) -> str | None:
-        """The dataset to begin with."""
+        """Return the dataset that is selected at first."""
         return next(iter(self._order), None)
 
     def row_of(self, dataset: str) -> int:
-        """The line of a dataset."""
+        """Return the line of a dataset."""
         return self._index[dataset]
 
     def extent_of(self, dataset: str) -> tuple[int, int]:
-        """A line goes through the whole window."""
+        """Return an empty extent: the window does not scroll sideways to a line."""
         return 0, 0
 
     def dataset_at(self, x: int, y: int) -> str | None:
-        """The dataset in a line."""
+        """Return the dataset of a line."""
         return self._order[y] if 0 <= y < len(self._order) else None
 
     def find_target(self, dataset: str, move: str, page: int) -> str | None:
-        """Where a move leads from a dataset."""
+        """Return the dataset to which a move leads."""
         last = len(self._order) - 1
         at = self._index[dataset]
         targets = {
@@ -518,7 +554,7 @@ class DatasetTable:
     # --- Cells ---
 
     def header(self) -> list[Span]:
-        """The names of the columns; an arrow stands at the one that sorts."""
+        """Return the names of the columns, with an arrow at the one that the list is sorted by."""
         spans: list[Span] = [(" " * _MARKS_WIDTH, "head")]
         for at in self._columns:
             column, width = _COLUMNS[at], self._widths[at]
@@ -529,7 +565,7 @@ class DatasetTable:
         return spans
 
     def spans(self, index: int, selected: str | None, style: str) -> list[Span]:
-        """A dataset."""
+        """Return the line of a dataset."""
         row = self.model.rows[self._order[index]]
         health = self.model.health(row.id)
         is_upstream, is_downstream = row.id in self._lineage.upstream, row.id in self._lineage.downstream

@@ -27,7 +27,13 @@ _RELATION_STYLES = {"diverged": "bad", "behind": "warn"}
 
 
 class CardJobs(msgspec.Struct, frozen=True):
-    """The newest job that brought data into a dataset, the newest verification that ended, what runs."""
+    """The jobs of a dataset that the card shows.
+
+    Attributes:
+        ingest: the newest job that added data, or failed to.
+        verification: the newest completed verification.
+        running: the running job.
+    """
 
     ingest: Job | None = None
     verification: Job | None = None
@@ -35,7 +41,7 @@ class CardJobs(msgspec.Struct, frozen=True):
 
 
 def find_card_jobs(book: JobBook, dataset: str) -> CardJobs:
-    """The jobs that a card tells of."""
+    """Return the jobs that the card of a dataset shows."""
     found = [job for job in book.newest_first() if job.dataset == dataset]
     return CardJobs(
         next((job for job in found if job.kind in INGEST_KINDS), None),
@@ -45,10 +51,10 @@ def find_card_jobs(book: JobBook, dataset: str) -> CardJobs:
 
 
 class DatasetCard(WrappedLines):
-    """What is known of the selected dataset, in a few lines.
+    """Shows facts about the selected dataset.
 
     Attributes:
-        why: why its last pull failed, in a line; empty when it did not.
+        reason: why the dataset is damaged, diverged or failed, as one line; empty otherwise.
     """
 
     def __init__(self) -> None:
@@ -61,7 +67,7 @@ class DatasetCard(WrappedLines):
     def load(
         self, row: DatasetRow | None, health: Health | None, detail: DatasetDetail | None, jobs: CardJobs
     ) -> None:
-        """Shows a dataset; ``detail`` may come later."""
+        """Show a dataset. ``detail`` is None until it is read."""
         status: list[list[Span]] = []
         facts: list[list[Span]] = []
         self.reason = ""
@@ -76,7 +82,7 @@ class DatasetCard(WrappedLines):
         self._show()
 
     def show_progress(self, running: Job | None, rate: str = "") -> None:
-        """How far what runs is, and how fast; repainted only when that is something else."""
+        """Show progress and rate of the running job. Repaints only if the text changed."""
         if (activity := " · ".join(filter(None, (describe_job(running), rate)))) != self._activity:
             self._activity = activity
             self._show()
@@ -116,7 +122,7 @@ class DatasetCard(WrappedLines):
         first = printable(error.message.partition("\n")[0])
         self.reason = f"{Health.failed.glyph} {first}"
         lines: list[list[Span]] = [[("why  ", "bad"), (first, "bad")]]
-        if error.hint:  # before the place: where there is little room, it matters more
+        if error.hint:  # before the position: with little room, the hint matters more
             lines.append([("try  ", "muted"), (printable(error.hint), "good")])
         if error.where:
             lines.append([("at   ", "muted"), (printable(error.where), "")])
@@ -124,14 +130,14 @@ class DatasetCard(WrappedLines):
 
 
 def describe_job(job: Job | None) -> str:
-    """What a job does, in words; empty when there is none."""
+    """Return the kind and the progress of a job as text; empty without a job."""
     if job is None:
         return ""
     return printable(f"{job.kind} · {job_amounts(job)}" if job_amounts(job) else job.kind)
 
 
 def _remote_lines(row: DatasetRow) -> list[list[Span]]:
-    """Where it comes from and goes to, and how it stands to that."""
+    """Return the remotes of a dataset, their state, and what to do."""
     lines = [
         _fact_spans(direction(each), remote_text(each), _RELATION_STYLES.get(each.relation, ""))
         for each in row.remotes
@@ -169,16 +175,19 @@ _MIN_CARD: Final = 8
 
 
 class GraphView(LineView):
-    """The datasets: a graph, where h and l walk along the lineage, or a list; the selection is the same.
+    """Shows the datasets as a graph or as a list, with one selection.
+
+    In the graph, h and l follow the lineage.
 
     Attributes:
-        rows, healths: all datasets, and how they are.
-        selected: the id of the selected one.
-        filter: what is shown of them, see :mod:`odf_tui.panes.datasets.dataset_filter`.
+        rows, healths: all datasets, and the health of each by id.
+        selected: the id of the selected dataset.
+        filter: see :mod:`odf_tui.panes.datasets.dataset_filter`.
+        problem: why the datasets cannot be read; empty otherwise.
     """
 
     class Moved(LineView.Moved):
-        """Another dataset is selected."""
+        """Another dataset was selected."""
 
     def __init__(self) -> None:
         super().__init__(id="graph")
@@ -186,7 +195,7 @@ class GraphView(LineView):
         self.healths: Mapping[str, Health] = {}
         self.selected: str | None = None
         self.filter = ""
-        self.problem = ""  # why the datasets cannot be read
+        self.problem = ""
         self._model = GraphModel()
         self._graph, self._table = DatasetGraph(self._model), DatasetTable(self._model)
         self._drawing: DatasetGraph | DatasetTable = self._graph
@@ -194,7 +203,7 @@ class GraphView(LineView):
     # --- What is shown ---
 
     def load(self, rows: Sequence[DatasetRow], healths: Mapping[str, Health], text: str) -> None:
-        """Shows these datasets, as far as the filter leaves them."""
+        """Show the datasets that match a filter."""
         self.rows, self.healths, self.filter = list(rows), healths, text
         shown, edges = filter_graph(rows, text, healths)
         model = self._model
@@ -209,7 +218,7 @@ class GraphView(LineView):
         self.reset()
 
     def set_healths(self, healths: Mapping[str, Health]) -> None:
-        """Shows how the datasets are; repaints the rows of those that changed."""
+        """Show the health of the datasets. Repaints the rows that changed."""
         before, self.healths = self.healths, healths
         changed = [each for each in self._model.rows if healths.get(each) != before.get(each)]
         if depends_on_health(self.filter) and before != healths:
@@ -222,7 +231,12 @@ class GraphView(LineView):
         self._repaint({self._drawing.row_of(each) for each in changed})
 
     def set_jobs(self, jobs: Mapping[str, Job], rates: Mapping[str, str] | None = None) -> None:
-        """Shows how far the jobs that run are, by their datasets, and how fast; repaints what says it."""
+        """Show progress and rate of running jobs. Repaints the rows that changed.
+
+        Args:
+            jobs: the running jobs, by the id of their dataset.
+            rates: their rates as text, by the id of their dataset.
+        """
         model = self._model
         concerned = [each for each in {**model.jobs, **jobs} if each in model.rows]
         before = {each: model.labels(each) for each in concerned}
@@ -233,7 +247,7 @@ class GraphView(LineView):
 
     @property
     def mode(self) -> Mode:
-        """Graph or list."""
+        """``graph`` or ``list``."""
         return "graph" if self._drawing is self._graph else "list"
 
     @mode.setter
@@ -244,12 +258,12 @@ class GraphView(LineView):
 
     @property
     def sorts(self) -> list[str]:
-        """What the list can be sorted by, as it is now."""
+        """The columns that the list can be sorted by now."""
         return self._table.sorts
 
     @property
     def sort(self) -> tuple[str, bool]:
-        """What the list is sorted by, one of ``table.SORTS``, and whether the other way round."""
+        """The column of the list that it is sorted by, and whether the order is reversed."""
         return self._table.sort
 
     @sort.setter
@@ -274,20 +288,20 @@ class GraphView(LineView):
 
     @property
     def min_size(self) -> Size:
-        """Cells that the whole takes, with a scroll bar, longer marks and some air beside it."""
+        """Cells that the drawing needs, with scroll bar, longer labels and a margin."""
         needed = self._drawing.min_size
-        has_scroll_bar = self.mode == "list" and needed.width > self.size.width  # which scrolls sideways
+        has_scroll_bar = self.mode == "list" and needed.width > self.size.width  # it scrolls sideways
         return Size(needed.width + _MARGIN, needed.height + self._drawing.headed + has_scroll_bar)
 
     @property
     def _window(self) -> int:
-        """Cells for a line, also when there is a scroll bar."""
+        """Cells of a line; one is reserved for a scroll bar."""
         return max(self.size.width - 1, 0)
 
     # --- The selection ---
 
     def select(self, dataset: str) -> None:
-        """Selects a dataset, if it is shown."""
+        """Select a dataset, if it is shown."""
         if dataset not in self._model.rows:
             return
         if dataset != self.selected:
@@ -299,7 +313,7 @@ class GraphView(LineView):
         self._reveal()
 
     def move(self, move: str) -> None:
-        """Moves the selection; in the list, left and right scroll."""
+        """Move the selection. In the list, left and right scroll."""
         if self.row is None:
             return
         if self.mode == "list" and move in ("left", "right"):
@@ -328,11 +342,11 @@ class GraphView(LineView):
         if start < left:
             self.scroll_to(x=start, animate=False)
         elif end > left + room:
-            # Of a label that is wider than the window, the beginning tells more.
+            # Of a label wider than the window, the start is shown.
             self.scroll_to(x=min(start, end - room), animate=False)
 
     def keep_in_view(self) -> None:
-        """Shows what the window has room for, and scrolls to the selection."""
+        """Show the facts that fit into the window, and scroll to the selection."""
         if self._drawing.fit(self._window):
             self._drawing.highlight(self.selected)
             self.reset()
@@ -341,15 +355,15 @@ class GraphView(LineView):
     # --- Drawing ---
 
     def count(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return self._drawing.size.height
 
     def widest(self) -> int:
-        """Cells of a row."""
+        """Return the width in cells."""
         return self._drawing.size.width
 
     def style_of(self, index: int) -> str:
-        """In the graph the selection is a label, in the list a line."""
+        """Return the style of a line. The selection is a line in the list, a label in the graph."""
         if self.mode == "graph" or self.row is None or self._drawing.row_of(self.row.id) != index:
             return ""
         return self._cursor_style
@@ -359,7 +373,7 @@ class GraphView(LineView):
         return "cursor" if self.active else "idle"
 
     def header(self) -> list[Span]:
-        """The names of the columns, as far as the list is scrolled."""
+        """Return the names of the columns, scrolled sideways as the list is."""
         spans, left = list[Span](), self.scroll_offset.x
         for text, style in self._drawing.header():
             spans.append((text[left:], style))
@@ -367,11 +381,11 @@ class GraphView(LineView):
         return spans
 
     def spans(self, index: int) -> list[Span]:
-        """A row."""
+        """Return a row."""
         return self._drawing.spans(index, self.selected, self._cursor_style)
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """What to do when nothing is here."""
+        """Return what is shown without datasets: an error, the filter, or the first actions."""
         if self.problem:
             return [[(f" {self.problem}", "bad")], [], [(" r  ", "key"), ("read them again", "")]]
         if self.filter:
@@ -386,7 +400,7 @@ class GraphView(LineView):
         return _EMPTY_LINES
 
     def clicked(self, x: int, y: int) -> bool:
-        """Selects the dataset at a cell of the window."""
+        """Select the dataset at a cell of the window. Returns whether there is one."""
         y -= self._drawing.headed
         found = (
             self._drawing.dataset_at(x + self.scroll_offset.x, y + self.scroll_offset.y) if y >= 0 else None
@@ -409,7 +423,7 @@ _EMPTY_LINES: Final[Sequence[Sequence[Span]]] = [
 
 
 class DatasetsPane(Pane):
-    """The graph or the list, and beside it the card."""
+    """Pane 1: the graph or the list, and the card."""
 
     number = 1
     label = "Datasets"
@@ -421,22 +435,22 @@ class DatasetsPane(Pane):
         self._view = GraphView()
 
     def compose(self) -> ComposeResult:
-        """Datasets and card."""
+        """Create the view of the datasets and the card."""
         with Horizontal(id="home"):
             yield self._view
             yield DatasetCard()
 
     def on_resize(self) -> None:
-        """Find room for the card, once the graph has its new size."""
+        """Place the card again, once the graph has its new size."""
         self.call_later(self.place_card)
 
     def place_card(self) -> None:
-        """Show the card beside the graph, below it, or not at all: where the graph leaves it room."""
+        """Show the card next to the graph or below it. Hide it if there is no room."""
         graph, card, needed = self.view, self.card, self.view.min_size
         width, height = self.size
         is_beside = width - needed.width >= CARD_SIZE.width or width >= 3 * CARD_SIZE.width
         is_below = height - max(needed.height, 2) >= CARD_SIZE.height and not is_beside
-        if self.mode == "list" and not is_below:  # in the list the columns go before the card
+        if self.mode == "list" and not is_below:  # in the list, columns take precedence over the card
             is_beside = width - needed.width >= CARD_SIZE.width
         card.display = graph.row is not None and (is_beside or is_below)
         self.query_one("#home").set_class(is_below, "-below")
@@ -447,7 +461,7 @@ class DatasetsPane(Pane):
 
     @property
     def view(self) -> GraphView:
-        """The graph, or the list."""
+        """The view of the datasets."""
         return self._view
 
     @property
@@ -457,7 +471,7 @@ class DatasetsPane(Pane):
 
     @property
     def mode(self) -> Mode:
-        """Graph or list."""
+        """``graph`` or ``list``."""
         return self._view.mode
 
     @mode.setter
@@ -467,7 +481,10 @@ class DatasetsPane(Pane):
 
     @property
     def sort(self) -> tuple[str, bool]:
-        """What the list is sorted by, and whether the other way round; what there is not is not taken."""
+        """The column of the list that it is sorted by, and whether the order is reversed.
+
+        An unknown column is ignored.
+        """
         return self._view.sort
 
     @sort.setter
@@ -486,13 +503,13 @@ class DatasetsPane(Pane):
         return filter_graph(self.view.rows, self.filter, self.view.healths)[0]
 
     def set_filter(self, text: str) -> None:
-        """Shows the datasets that match."""
+        """Show the datasets that match a filter."""
         super().set_filter(text)
         self.view.load(self.view.rows, self.view.healths, text)
         if self.is_mounted:
             self.place_card()
 
     def selection(self) -> tuple[str, str] | None:
-        """The dataset's id."""
+        """Return the id of the selected dataset, to copy it."""
         row = self.view.row
         return None if row is None else ("id", row.id)
