@@ -155,17 +155,17 @@ def _unknown_version(entry: DatasetEntry) -> None:
     _put_head(entry, _changed(_next_block(entry, SetInfo("of a newer time")), "version: block version 99"))
 
 
-def _changed(data: bytes, wanted: str) -> bytes:
-    """Set one byte to 99, such that the decoder reports a problem that starts with ``wanted``."""
+def _changed(data: bytes, problem: str) -> bytes:
+    """Set one byte to 99, such that the decoder reports a problem that starts with ``problem``."""
     for place in range(len(data)):
         changed = data[:place] + bytes([99]) + data[place + 1 :]
         try:
-            said = " ".join(decode_block(changed).unknown)
+            message = " ".join(decode_block(changed).unknown)
         except OdfError as error:
-            said = str(error)
-        if said.startswith(wanted):
+            message = str(error)
+        if message.startswith(problem):
             return changed
-    raise AssertionError(f"no byte leads to '{wanted}'")
+    raise AssertionError(f"no byte leads to '{problem}'")
 
 
 def _unknown_event(entry: DatasetEntry) -> None:
@@ -326,20 +326,22 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
 # --- The workspace ---
 
 
-@pytest.mark.parametrize(("text", "said"), [("2\n", "of version 2"), ("two", "of an unknown version, 'two'")])
-def test_a_workspace_of_a_newer_version_is_left_alone(workspace: Workspace, text: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "message"), [("2\n", "of version 2"), ("two", "of an unknown version, 'two'")]
+)
+def test_a_workspace_of_a_newer_version_is_refused(workspace: Workspace, text: str, message: str) -> None:
     (workspace.odf / "version").write_text(text)
     before = {path: path.stat().st_mtime_ns for path in workspace.odf.rglob("*")}
-    with pytest.raises(Unsupported, match=said) as refused:
+    with pytest.raises(Unsupported, match=message) as refused:
         Workspace.find(workspace.folder)
     assert "newer version of odf" in str(refused.value.hint)
     done = odf(workspace, "list")
     assert done.returncode == 1
-    assert f"this workspace is {said}" in done.stderr
+    assert f"this workspace is {message}" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in workspace.odf.rglob("*")} == before
 
 
-def test_workspaces_say_their_version_and_old_ones_need_not(workspace: Workspace) -> None:
+def test_a_workspace_without_a_version_can_be_opened(workspace: Workspace) -> None:
     assert (workspace.odf / "version").read_text() == "1\n"
     (workspace.odf / "version").unlink()
     assert Workspace.find(workspace.folder).datasets()
@@ -414,7 +416,7 @@ def odf(workspace: Workspace, *words: str, before: tuple[str, ...] = ()) -> subp
 
 @pytest.mark.app
 @pytest.mark.skipif(not can_mount(), reason="needs to mount")
-def test_a_read_only_disk_can_be_looked_at(workspace: Workspace) -> None:
+def test_a_read_only_disk_can_be_read(workspace: Workspace) -> None:
     forget_index(workspace)
     before = ("unshare", "-rm", "sh", "-c", READ_ONLY, "sh", str(workspace.folder))
     listed = odf(workspace, "list", before=before)
@@ -433,12 +435,12 @@ def test_a_read_only_disk_can_be_looked_at(workspace: Workspace) -> None:
         from odf_engine.workspace.workspace import Workspace
         from tests.tui.test_bad_input import opened
 
-        async def look():
+        async def read():
             async with opened(Workspace(Path({str(workspace.folder)!r})), (160, 36)) as drive:
                 await drive.press("3", "G")
                 print(drive.text())
 
-        asyncio.run(look())
+        asyncio.run(read())
         """
     )
     path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])

@@ -90,7 +90,7 @@ def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tupl
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.integers(1, 20))
-def test_with_more_beside_the_labels_they_stand_below_each_other(
+def test_extra_cells_of_labels_are_aligned(
     graph: tuple[dict[str, int], list[tuple[str, str]]], extra: int
 ) -> None:
     widths, edges = graph
@@ -120,7 +120,7 @@ def test_heavy_lines_are_where_their_edges_are(graph: tuple[dict[str, int], list
 
 @settings(max_examples=60, deadline=None)
 @given(graphs())
-def test_a_line_never_enters_a_dataset_that_it_does_not_feed(
+def test_a_line_enters_downstream_datasets_only(
     graph: tuple[dict[str, int], list[tuple[str, str]]],
 ) -> None:
     widths, edges = graph
@@ -143,17 +143,17 @@ def test_the_drawing_depends_on_nothing_but_the_graph(
     assert (one.lines, one.positions, one.paths) == (other.lines, other.positions, other.paths)
 
 
-def test_circles_loops_and_strangers_are_left_out() -> None:
+def test_cycles_loops_and_unknown_nodes_are_skipped() -> None:
     found = lay_out({"a": 1, "b": 1, "c": 1}, [("a", "b"), ("b", "c"), ("c", "a"), ("b", "b"), ("x", "a")])
     assert set(found.paths) == {("a", "b"), ("b", "c")}
 
 
-def test_nothing_to_draw() -> None:
+def test_an_empty_graph() -> None:
     found = lay_out({}, [])
     assert (found.width, found.height, found.lines) == (0, 0, ())
 
 
-def test_single_datasets_stand_close_together_below_the_rest() -> None:
+def test_single_datasets_are_close_together_below_the_others() -> None:
     widths = {"alone": 5, "a": 1, "other": 5, "b": 1}
     assert drawn(lay_out(widths, [("a", "b")]), widths) == ["a ──b", "", "alone", "other"]
 

@@ -280,7 +280,7 @@ def words(source: WorkspaceGateway, name: str) -> dict[str, dict[str, str]]:
     return {section.title: dict(section.facts) for section in source.detail(row.id).sections}
 
 
-def test_a_definition_in_words(workspace: Workspace) -> None:
+def test_a_definition_as_facts(workspace: Workspace) -> None:
     source = WorkspaceGateway(workspace)
     found = words(source, "storms")
     assert found["Source"] == {
@@ -317,7 +317,7 @@ def test_a_definition_in_words(workspace: Workspace) -> None:
     assert words(source, "gauges")["Disabled"] == {"sources": "old"}
 
 
-def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
+def test_the_trust_in_a_dataset_of_another_author(workspace: Workspace, tmp_path: Path) -> None:
     own = WorkspaceGateway(workspace)
     storms = next(row for row in own.datasets() if row.name == "storms")
     theirs = Workspace.init(tmp_path / "theirs")

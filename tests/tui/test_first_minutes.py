@@ -90,7 +90,7 @@ async def test_the_demo_is_made_after_a_confirmation(source: FakeSource) -> None
     assert "the demo is for an empty workspace" in (guard(Situation(datasets=len(HAVEN))) or "")
 
 
-def test_the_demo_writes_over_nothing(tmp_path: Path) -> None:
+def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
     made = Workspace.init(tmp_path / "harbour")
     mine = made.folder / "sources" / "air-readings.csv"
     mine.parent.mkdir()
@@ -119,7 +119,7 @@ def test_the_demo_writes_over_nothing(tmp_path: Path) -> None:
         ("h.parquet", b"none", ["for want of a look", "kind: Parquet"]),
     ],
 )  # fmt: skip
-def test_manifests_of_files_are_right(
+def test_manifests_are_inferred_from_files(
     tmp_path: Path, name: str, content: str | bytes, expected: list[str]
 ) -> None:
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
@@ -158,7 +158,7 @@ def test_files_whose_names_are_not_utf8_are_not_offered(tmp_path: Path) -> None:
     assert [found for found, _ in data_files(tmp_path)] == ["a.csv"]
 
 
-def test_places_give_names() -> None:
+def test_names_are_suggested_from_paths_and_urls() -> None:
     assert suggest_name("data/Meine Daten 2024.csv.gz", []) == "meine-daten-2024"
     assert suggest_name("https://example.com/cases.zip?x=1", ["Cases"]) == "cases-2"
     assert suggest_name("___.csv", []) == "my.dataset"

@@ -174,7 +174,7 @@ def test_lineage_stands_out_without_colours(source: FakeSource) -> None:
     assert "━" not in lines[0]
 
 
-def test_rows_and_watermarks_stand_beside_the_names_where_there_is_room() -> None:
+def test_rows_and_watermarks_are_drawn_where_there_is_room() -> None:
     rows = {row.id: row for row in HAVEN}
     drawing = DatasetGraph(
         GraphModel(rows, dataset_healths(HAVEN, _no_jobs()), {}, filter_graph(HAVEN, "")[1])
@@ -311,7 +311,7 @@ async def test_datasets_that_cannot_be_read_are_a_problem_and_a_notice(
         assert controller.graph.problem == ""
 
 
-def test_the_list_is_filtered_and_keeps_names_of_inputs_that_are_not_shown() -> None:
+def test_the_list_shows_the_names_of_hidden_inputs() -> None:
     rows = [row for row in HAVEN if row.derivative]
     board = GraphModel({row.id: row for row in rows}, {}, {}, [], {row.id: row.name for row in HAVEN})
     table = DatasetTable(board)
@@ -343,7 +343,7 @@ def test_filters_by_name_kind_and_state(text: str, left: int) -> None:
     assert len(filter_graph(rows, text, states)[0]) == left
 
 
-def test_kinds_and_states_come_into_the_filter_and_go_out_of_it() -> None:
+def test_terms_are_added_to_a_filter_and_removed() -> None:
     assert toggle_term("air", "state", "new") == "air state:new"
     assert toggle_term("air state:new", "state", "failed") == "air state:new,failed"
     assert toggle_term("state:new,failed air", "state", "new") == "state:failed air"

@@ -26,7 +26,7 @@ from odf_tui.widgets.status_bar import worker_words
 from tests.tui.fake import HAVEN, FakeSource, dataset, progress
 
 
-def test_numbers_for_people() -> None:
+def test_numbers_are_formatted() -> None:
     assert [format.format_count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
     assert [format.format_bytes(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
         "", "0 B", "999 B", "1.0 kB", "1.2 MB", "10.0 TB",
@@ -44,7 +44,7 @@ def test_numbers_for_people() -> None:
 
 
 @given(st.text())
-def test_no_text_can_drive_the_terminal(text: str) -> None:
+def test_control_characters_are_never_printed(text: str) -> None:
     shown = format.printable(text)
     assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
     assert not set(shown) & set(
@@ -62,7 +62,7 @@ def test_shortened_names_keep_both_ends() -> None:
     assert format.ellipsize_middle("short", 12) == "short"
 
 
-def test_lines_are_broken_between_words() -> None:
+def test_lines_are_wrapped_between_words() -> None:
     pieces = wrapped([("09:00:01 ", "muted"), ("one two three four", "")], 20)
     assert [text for _, text in [("", "".join(part for part, _ in piece)) for piece in pieces]] == [
         "09:00:01 one two ",
@@ -107,13 +107,13 @@ def test_health_of_datasets(tmp_path: Path) -> None:
     assert job_outcome(wrong) == ("2 findings", "bad")
 
 
-def test_every_health_and_state_has_a_sign_of_its_own() -> None:
+def test_every_health_and_state_has_its_own_glyph() -> None:
     assert len({health.glyph for health in Health}) == len(Health)
     states = [job_glyph(FakeSource(Path()).job(state, "a"))[0] for state in JobState]
     assert len(set(states)) == len(JobState)
 
 
-def test_the_book_takes_events_told_twice(tmp_path: Path) -> None:
+def test_events_delivered_twice_are_applied_once(tmp_path: Path) -> None:
     source = FakeSource(tmp_path)
     job = source.job(JobState.running, "harbour.tides")
     events: list[Event] = [
@@ -138,7 +138,7 @@ def test_the_book_takes_events_told_twice(tmp_path: Path) -> None:
     assert book.jobs[job.id] == done
 
 
-async def test_batches_are_few_and_lose_nothing() -> None:
+async def test_few_batches_contain_all_events() -> None:
     sent: list[list[Event]] = []
     batches = EventBatcher(sent.append, seconds=0.05)
     for number in range(200):
@@ -152,7 +152,7 @@ async def test_batches_are_few_and_lose_nothing() -> None:
     assert numbers == list(range(200))
 
 
-def test_a_filtered_graph_bridges_what_it_hides() -> None:
+def test_a_filtered_graph_bridges_hidden_datasets() -> None:
     rows = [dataset("a1"), dataset("hidden", "a1"), dataset("a2", "hidden"), dataset("other")]
     shown, edges = filter_graph(rows, "A")
     assert [row.name for row in shown] == ["a1", "a2"]
@@ -160,7 +160,7 @@ def test_a_filtered_graph_bridges_what_it_hides() -> None:
     assert len(filter_graph(HAVEN, "")[1]) == 5
 
 
-def test_the_worker_in_words(tmp_path: Path) -> None:
+def test_the_state_of_the_worker_as_text(tmp_path: Path) -> None:
     status = FakeSource(tmp_path).status
     assert worker_words("starting", None)[0] == "◦ starting the worker…"
     assert worker_words("connected", replace(status, spark="starting"))[0] == "◦ starting Spark…"
