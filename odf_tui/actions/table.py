@@ -164,7 +164,7 @@ def _pull_guard(situation: Situation) -> str | None:
     row = situation.dataset
     if (refusal := require_readable_dataset(situation)) or row is None:
         return refusal
-    if row.comes_from_elsewhere:
+    if row.has_pull_remote:
         return _running_pull_guard(situation)
     if row.diverged:
         return f"its input {row.diverged[0]} was reset or replaced: D makes {row.name} anew"
@@ -185,7 +185,7 @@ def _rebuild_guard(situation: Situation) -> str | None:
     row = situation.dataset
     if (refusal := require_readable_dataset(situation)) or row is None:
         return refusal
-    if row.comes_from_elsewhere:
+    if row.has_pull_remote:
         return f"{row.name} comes from elsewhere: V shows how it stands to that"
     if not row.diverged:
         return f"{row.name} has not diverged from its inputs: nothing is to be made anew"

@@ -48,7 +48,7 @@ from odf_tui.cli.output import (
     print_yaml,
     verb,
 )
-from odf_tui.gateway.dataset_reader import RemoteReader, dataset_rows, with_remotes
+from odf_tui.gateway.dataset_reader import RemoteReader, add_remotes, make_dataset_rows
 from odf_tui.state.job_book import JobBook, dataset_healths
 from odf_tui.state.model import Health
 from odf_tui.text.format import format_bytes, format_count, format_time, printable
@@ -264,8 +264,8 @@ def read_statuses(
         book.load(journal.jobs(), journal.last_seq())
     except OdfError as error:
         warn(f"warning: {error.format_line}")
-    remotes = RemoteReader(workspace).remotes_of(list(summaries))
-    rows = [with_remotes(row, remotes.get(row.id, ())) for row in dataset_rows(summaries)]
+    remotes = RemoteReader(workspace).read_remotes(list(summaries))
+    rows = [add_remotes(row, remotes.get(row.id, ())) for row in make_dataset_rows(summaries)]
     found = dataset_healths(rows, book)
     verified = {
         job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done

@@ -96,7 +96,7 @@ def remotes_of(workspace: Workspace, summaries: Sequence[Summary]) -> dict[str, 
     committed here since."""
     from odf_tui.gateway.dataset_reader import RemoteReader
 
-    return dict(RemoteReader(workspace).remotes_of(list(summaries)))
+    return dict(RemoteReader(workspace).read_remotes(list(summaries)))
 
 
 def remote_json(remote: Remote) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""DatasetActionsController: details, pull, verify, trust, rebuild after divergence."""
+"""DatasetActionsController: details, pull, verify, trust and rebuild of the selected dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from odf_tui.state.model import (
     DatasetRow,
     Health,
     TrustRequest,
-    in_dependency_order,
+    sort_by_dependency,
 )
 from odf_tui.text.format import Span, format_count, format_duration, format_time, printable
 from odf_tui.text.highlight import NAME_WIDTH, fact_lines, yaml_spans
@@ -32,7 +32,7 @@ from odf_tui.widgets.line_view import WrappedLines
 if TYPE_CHECKING:
     from odf_tui.text.highlight import Text
 
-_DOES: Final = 30
+_STEP_WIDTH: Final = 30
 
 
 class DatasetActionsController(Controller):
@@ -45,7 +45,7 @@ class DatasetActionsController(Controller):
         row = self.state.row
         if row is not None:
             read = partial(self.gateway.detail, row.id)
-            self.reader.read("wanted detail", read, partial(self._show_detail, row.id))
+            self.reader.read("open dataset", read, partial(self._show_detail, row.id))
 
     def _show_detail(self, dataset: str, detail: DatasetDetail | None, error: str) -> None:
         if error:
@@ -69,7 +69,7 @@ class DatasetActionsController(Controller):
         row = self.state.row
         if row is None:
             return
-        if row.comes_from_elsewhere:
+        if row.has_pull_remote:
             self._pull_from_remote(row)
         elif row.untrusted and not row.derivative:
             self.host.start(self._request_trust(row, pull=True))
@@ -92,27 +92,27 @@ class DatasetActionsController(Controller):
         self.jobs.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
 
     def pull_all(self) -> None:
-        """Pull all datasets, upstream ones first.
+        """Pull all datasets, upstream datasets first.
 
-        Untrusted and diverged datasets, and those that are being pulled, are skipped.
+        Datasets that are untrusted, diverged, or being pulled are skipped.
         """
         busy = {job.dataset for job in self.state.jobs.active_jobs() if job.kind == "pull"}
         by_id = {
             row.id: row
             for row in self.state.datasets
-            if row.polls or row.comes_from_elsewhere or (row.derivative and not row.missing)
+            if row.polls or row.has_pull_remote or (row.derivative and not row.missing)
         }
-        order = in_dependency_order(self.state.datasets, by_id)
+        order = sort_by_dependency(self.state.datasets, by_id)
         rows = [by_id[dataset] for dataset in order if dataset in by_id and dataset not in busy]
         healths = self.state.healths
-        apart = [row for row in rows if healths.get(row.id) is Health.diverged and not row.diverged]
-        rows = [row for row in rows if row not in apart]
-        refused = sum(row.untrusted and not row.comes_from_elsewhere for row in rows)
+        copies = [row for row in rows if healths.get(row.id) is Health.diverged and not row.diverged]
+        rows = [row for row in rows if row not in copies]
+        untrusted = sum(row.untrusted and not row.has_pull_remote for row in rows)
         diverged = sum(bool(row.diverged) for row in rows)
-        remark = f"; {format_count(refused)} not trusted" if refused else ""
+        remark = f"; {format_count(untrusted)} not trusted" if untrusted else ""
         remark += f"; {format_count(diverged)} diverged: D makes them anew" if diverged else ""
-        remark += f"; {format_count(len(apart))} went apart from elsewhere: V shows how" if apart else ""
-        rows = [row for row in rows if row.comes_from_elsewhere or not (row.untrusted or row.diverged)]
+        remark += f"; {format_count(len(copies))} went apart from elsewhere: V shows how" if copies else ""
+        rows = [row for row in rows if row.has_pull_remote or not (row.untrusted or row.diverged)]
         self.jobs.submit([(self._pull_request(row), row.name) for row in rows], remark)
 
     def verify(self) -> None:
@@ -125,7 +125,7 @@ class DatasetActionsController(Controller):
         """Return the request that pulls a dataset from its remote, or after its upstream datasets."""
         if remotes := pull_remotes(row.remotes):
             return Pull(dataset=row.id, url=remotes[0].url)
-        after = in_dependency_order(self.state.datasets, [row.id])
+        after = sort_by_dependency(self.state.datasets, [row.id])
         return Pull(dataset=row.id, after=[each for each in after if each != row.id])
 
     # --- Trust ---
@@ -137,11 +137,11 @@ class DatasetActionsController(Controller):
             self.host.start(self._request_trust(row))
 
     async def _request_trust(self, row: DatasetRow, *, pull: bool = False) -> None:
-        """Trust a dataset after confirmation; with ``pull``, pull it then."""
+        """Trust a dataset after confirmation, and pull it if ``pull`` is set."""
         request = await asyncio.to_thread(self.gateway.trust_request, row.id)
-        title, asks = f"May {row.name} run this here?", "type yes to allow exactly this"
+        title, prompt = f"May {row.name} run this here?", "type yes to allow exactly this"
         lines = trust_request_lines(row, request)
-        if not await self.host.ask(TypedConfirmation(title, lines, ("yes", row.name), asks)):
+        if not await self.host.ask(TypedConfirmation(title, lines, ("yes", row.name), prompt)):
             self.host.notice(f"{row.name} is not trusted: nothing of it ran", "warn")
             return
         await asyncio.to_thread(self.gateway.trust, row.id, request)
@@ -164,15 +164,15 @@ class DatasetActionsController(Controller):
     # --- Rebuild after divergence ---
 
     def rebuild(self) -> None:
-        """Rebuild the selected dataset from the start of its upstream datasets, after its name was typed."""
+        """Rebuild the selected dataset from its upstream datasets, after its name was typed."""
         row = self.state.row
         if row is not None:
             self.host.start(self._rebuild(row))
 
     async def _rebuild(self, row: DatasetRow) -> None:
-        title, asks = f"Make {row.name} anew?", f"type {row.name} to make it anew"
+        title, prompt = f"Make {row.name} anew?", f"type {row.name} to make it anew"
         lines = reset_lines(row, self.state.downstream_names(row))
-        if await self.host.ask(TypedConfirmation(title, lines, [row.name], asks)):
+        if await self.host.ask(TypedConfirmation(title, lines, [row.name], prompt)):
             request = replace(self._pull_request(row), reset_on_divergence=True)
             self.jobs.submit([(request, row.name)], ", anew")
         else:
@@ -180,10 +180,13 @@ class DatasetActionsController(Controller):
 
 
 class DatasetDialog(TextDialog):
-    """Reads a dataset's detail in words; tab shows it as YAML. Ends with the action whose key was pressed."""
+    """Shows the details of a dataset as facts, or as YAML after tab.
+
+    The result is the id of the action whose key was pressed.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "turn", show=False),
+        Binding("tab", "toggle_yaml", show=False),
         Binding("p", "dismiss('pull')", show=False),
         Binding("e", "dismiss('edit')", show=False),
         Binding("D", "dismiss('begin_anew')", show=False),
@@ -192,28 +195,31 @@ class DatasetDialog(TextDialog):
         Binding("V", "dismiss('branches')", show=False),
     ]
 
-    def __init__(self, title: str, words: Text, yaml: str, copy: Callable[[str], None]) -> None:
-        super().__init__(title, words, copy)
-        self._pages: list[Text] = [words, yaml_spans(yaml)]
+    def __init__(self, title: str, lines: Text, yaml: str, copy: Callable[[str], None]) -> None:
+        super().__init__(title, lines, copy)
+        self._pages: list[Text] = [lines, yaml_spans(yaml)]
 
     def body(self) -> WrappedLines:
-        """Long values go on in the next line."""
+        """Return a view that wraps long values."""
         return WrappedLines()
 
     def describe_keys(self) -> list[str]:
-        """What the keys do."""
+        """Return what the keys do."""
         return ["p pulls", "e edits", "tab as YAML" if self._lines is self._pages[0] else "tab in words"]
 
-    def action_turn(self) -> None:
-        """The other page."""
+    def action_toggle_yaml(self) -> None:
+        """Show the details as YAML, or as facts again."""
         self.show(self._title, self._pages[self._lines is self._pages[0]])
 
 
 def detail_lines(row: DatasetRow, health: Health, detail: DatasetDetail, job: Job | None) -> Text:
-    """The page in words.
+    """Return the details of a dataset as lines.
 
     Args:
-        job: the newest that brought data, or tried to.
+        row: the dataset.
+        health: its health.
+        detail: its definition and state.
+        job: its newest ingest job, successful or not; None if there is none.
     """
     kind = "derivative" if row.derivative else "root"
     lines: Text = [[(f" {kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)]]
@@ -221,56 +227,59 @@ def detail_lines(row: DatasetRow, health: Health, detail: DatasetDetail, job: Jo
         lines[0].append((f"  {UNTRUSTED} not trusted", "warn"))
     if row.diverged:
         names = printable(", ".join(row.diverged))
-        lines += [[], [_name("why"), (f"{names}, which it was made from, was reset or replaced", "bad")]]
-        lines.append([_name("next"), ("D makes it anew", "good")])
-    lines += _last_job(row, job)
-    lines += _remotes(row)
+        lines += [
+            [],
+            [_label_span("why"), (f"{names}, which it was made from, was reset or replaced", "bad")],
+        ]
+        lines.append([_label_span("next"), ("D makes it anew", "good")])
+    lines += _last_job_lines(row, job)
+    lines += _remote_lines(row)
     for section in detail.sections:
         lines += [[], *fact_lines(section)]
     return lines
 
 
-def _remotes(row: DatasetRow) -> Text:
-    """Where it comes from and goes to, and what can be done."""
+def _remote_lines(row: DatasetRow) -> Text:
+    """Return the remotes of a dataset, their state, and what to do."""
     if not row.remotes:
         return []
     lines: Text = [[], [(" Elsewhere", "title")]]
     for each in row.remotes:
-        lines.append([_name(direction(each)), (printable(remote_text(each)), "")])
+        lines.append([_label_span(direction(each)), (printable(remote_text(each)), "")])
         if each.label != each.url:
-            lines.append([_name(""), (printable(each.url), "muted")])
-    both = "V shows both histories" if diverged_remotes(row.remotes) else "m looks how it stands now"
-    return [*lines, [_name("next"), (both, "good")]]
+            lines.append([_label_span(""), (printable(each.url), "muted")])
+    hint = "V shows both histories" if diverged_remotes(row.remotes) else "m looks how it stands now"
+    return [*lines, [_label_span("next"), (hint, "good")]]
 
 
-def _last_job(row: DatasetRow, job: Job | None) -> Text:
+def _last_job_lines(row: DatasetRow, job: Job | None) -> Text:
     if job is None:
-        when = f"rows came last {format_time(row.last_pulled)}" if row.last_pulled else "no rows yet"
-        return [[], [(f" {when}", "title")], [_name("next"), (what_next(row), "good")]]
+        title = f"rows came last {format_time(row.last_pulled)}" if row.last_pulled else "no rows yet"
+        return [[], [(f" {title}", "title")], [_label_span("next"), (describe_next_step(row), "good")]]
     lines: Text = [[], [(f" Last {job.kind}", "title")]]
-    words, style = (
+    outcome, style = (
         (job_activity(job, Timestamp.now()), "busy") if job.state is JobState.running else job_outcome(job)
     )
     if job.error is None:
-        lines.append([_name("did"), (words, style)])
-    took = job_seconds(job, Timestamp.now())
-    after = f", took {format_duration(took)}" if took is not None and job.state.final else ""
-    lines.append([_name("when"), (format_time(job.started or job.created) + after, "")])
-    # The log says the same with narrower names.
-    for (name, how), *rest in failure_spans(job):
-        lines.append([_name(name.strip()) if name.strip() else (" " * (NAME_WIDTH + 5), how), *rest])
+        lines.append([_label_span("did"), (outcome, style)])
+    seconds = job_seconds(job, Timestamp.now())
+    duration = f", took {format_duration(seconds)}" if seconds is not None and job.state.final else ""
+    lines.append([_label_span("when"), (format_time(job.started or job.created) + duration, "")])
+    # Labels of the log are narrower than those of the details.
+    for (name, style), *rest in failure_spans(job):
+        lines.append([_label_span(name.strip()) if name.strip() else (" " * (NAME_WIDTH + 5), style), *rest])
     if job.error is not None and not job.error.hint:
-        lines.append([_name("next"), ("its log in pane 4 says more", "good")])
+        lines.append([_label_span("next"), ("its log in pane 4 says more", "good")])
     return lines
 
 
-def _name(text: str) -> Span:
+def _label_span(text: str) -> Span:
     return (f"   {text:<{NAME_WIDTH}}  ", "bad" if text == "failed" else "muted")
 
 
-def what_next(row: DatasetRow) -> str:
-    """What brings rows into a dataset, in a few words."""
-    if row.comes_from_elsewhere:
+def describe_next_step(row: DatasetRow) -> str:
+    """Return the action that adds rows to a dataset."""
+    if row.has_pull_remote:
         return "p takes over what is new there"
     if row.polls:
         return "p shows what it would run here, and asks" if row.untrusted else "p pulls them from the source"
@@ -281,23 +290,23 @@ def what_next(row: DatasetRow) -> str:
 
 def trust_request_lines(row: DatasetRow, request: TrustRequest) -> Sequence[Sequence[Span]]:
     """Return the origin of a dataset, and all commands and queries that it would run."""
-    whence = f"came from {printable(request.origin)}" if request.origin else "was written by somebody else"
-    lines: list[list[Span]] = [[(f" {printable(row.name)}", "strong"), (f" {whence}", "")]]
+    origin = f"came from {printable(request.origin)}" if request.origin else "was written by somebody else"
+    lines: list[list[Span]] = [[(f" {printable(row.name)}", "strong"), (f" {origin}", "")]]
     if request.before:
         lines.append([(" It was trusted before; then a block changed its source.", "warn")])
     block = ""
-    for run in request.runs:
-        if run.block != block:
-            block = run.block
+    for step in request.runs:
+        if step.block != block:
+            block = step.block
             lines += [[], [(" As block ", "muted"), (f"…{block[-8:]}", "muted"), (" says, it", "muted")]]
-        for at, text in enumerate(run.text.splitlines() or [""]):
-            does = run.does if not at else ""
-            lines.append([(f"   {does:<{_DOES}} ", "muted"), (printable(text), "strong")])
+        for at, text in enumerate(step.text.splitlines() or [""]):
+            label = step.does if not at else ""
+            lines.append([(f"   {label:<{_STEP_WIDTH}} ", "muted"), (printable(text), "strong")])
     return lines
 
 
 def reset_lines(row: DatasetRow, downstream: Sequence[str]) -> list[list[Span]]:
-    """Return the reason for a rebuild, what it deletes and creates, and which datasets must follow.
+    """Return the reason for a rebuild, what it deletes and creates, and which datasets must be rebuilt too.
 
     Args:
         row: the dataset.
@@ -315,6 +324,6 @@ def reset_lines(row: DatasetRow, downstream: Sequence[str]) -> list[list[Span]]:
         [("   stays  ", "muted"), ("the old chain, as refs/before-reset-… in the dataset's folder", "")],
     ]
     if downstream:
-        names = printable(", ".join(downstream))
-        lines.append([("   then   ", "warn"), (f"the same has to be done with {names}", "")])
+        datasets = printable(", ".join(downstream))
+        lines.append([("   then   ", "warn"), (f"the same has to be done with {datasets}", "")])
     return lines

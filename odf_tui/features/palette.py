@@ -1,4 +1,4 @@
-"""The command palette, the list of keys, the list of themes."""
+"""PaletteController: the command palette, the list of keys, and the list of themes."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ from odf_tui.widgets.choice_list import Choice, Choices, fuzzy_rank, fuzzy_score
 from odf_tui.widgets.dialogs import LIST_MOVES, Dialog, PickerDialog
 from odf_tui.widgets.line_view import LineView
 
-_OF_THE_DATASET: Final = frozenset(action.id for action in (*table.DATASET_ACTIONS, *table.SHARING_ACTIONS))
+_DATASET_ACTION_IDS: Final = frozenset(
+    action.id for action in (*table.DATASET_ACTIONS, *table.SHARING_ACTIONS)
+)
 
 
 class KeysDialog(Dialog[str]):
-    """Lists actions and runs one, by its key or with enter.
+    """Lists the actions of the focused pane. A key or enter runs one.
 
     Args:
-        keys: what there is.
-        situation: what guards look at.
-        label: the name of the pane that has the keys.
-        problems: what is wrong with keys that somebody has changed.
+        keys: the keys in use.
+        situation: the arguments of guards.
+        label: the name of the focused pane.
+        problems: errors in the keys that the user changed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "up", show=False, priority=True),
         Binding("enter", "pick", show=False, priority=True),
-        Binding("tab", "turn", show=False, priority=True),
+        Binding("tab", "toggle_refused", show=False, priority=True),
         Binding("down,ctrl+n", "move('down')", show=False, priority=True),
         Binding("up,ctrl+p", "move('above')", show=False, priority=True),
         Binding("pagedown", "move('page_down')", show=False, priority=True),
@@ -51,20 +53,20 @@ class KeysDialog(Dialog[str]):
     def __init__(self, keys: KeyMap, situation: Situation, label: str, problems: Sequence[str]) -> None:
         super().__init__()
         self._keys, self._situation, self._label, self._problems = keys, situation, label, problems
-        self._all = False
+        self._shows_refused = False
 
     def compose(self) -> ComposeResult:
-        """A line to type in, hidden at first, and the list."""
+        """Create the list, and a line to filter it, hidden at first."""
         with Vertical(classes="dialog -typing") as box:
             box.border_title = Content("Keys")
             line = Input(placeholder="only what holds these letters", compact=True)
             line.cursor_blink = False
             line.display = False
             yield line
-            yield Choices(list(self._lines("")))
+            yield Choices(list(self._choices("")))
 
     def on_mount(self) -> None:
-        """Shows what its own keys do."""
+        """Show the keys of the dialog."""
         self._show()
 
     @property
@@ -72,41 +74,43 @@ class KeysDialog(Dialog[str]):
         return self.query_one(Input).display
 
     def _show(self) -> None:
-        self.query_one(Choices).set(list(self._lines(self.query_one(Input).value.strip())))
-        others = "tab hides the others" if self._all else "tab shows the others"
+        self.query_one(Choices).set(list(self._choices(self.query_one(Input).value.strip())))
+        toggle_hint = "tab hides the others" if self._shows_refused else "tab shows the others"
         self.query_one(".dialog").border_subtitle = Content(
-            f"a key or ⏎ runs it · / finds · {others} · esc closes"
+            f"a key or ⏎ runs it · / finds · {toggle_hint} · esc closes"
         )
 
     # --- What is listed ---
 
-    def _lines(self, text: str) -> Iterator[Choice]:
+    def _choices(self, text: str) -> Iterator[Choice]:
         groups: dict[str, list[Choice]] = {}
         for action in self._keys.actions_in(self._situation.pane):
-            why = action.guard(self._situation)
-            if action.id == "help" or (why is not None and not self._all):
+            refusal = action.guard(self._situation)
+            if action.id == "help" or (refusal is not None and not self._shows_refused):
                 continue
             if fuzzy_score(text, action.title) is None:
                 continue
-            group = groups.setdefault(self._group(action), [])
+            group = groups.setdefault(self._group_title(action), [])
             shown = self._keys.key_in(action, self._situation.pane)
             group.append(
-                Choice(action.id, action.title, action.keys, shown, why or "", disabled=why is not None)
+                Choice(
+                    action.id, action.title, action.keys, shown, refusal or "", disabled=refusal is not None
+                )
             )
         for title, choices in groups.items():
             yield Choice("", title, heading=True)
             yield from choices
         if not text:
-            yield Choice("", f"move about: {self._moves()}", heading=True)
+            yield Choice("", f"move about: {self._move_keys()}", heading=True)
             for problem in self._problems:
                 yield Choice("", f"! {problem}", heading=True)
 
-    def _group(self, action: Action) -> str:
+    def _group_title(self, action: Action) -> str:
         if action.scope != ANYWHERE:
             return f"in {self._label}"
-        return "datasets" if action.id in _OF_THE_DATASET else "everywhere"
+        return "datasets" if action.id in _DATASET_ACTION_IDS else "everywhere"
 
-    def _moves(self) -> str:
+    def _move_keys(self) -> str:
         names = ("left", "down", "above", "right", "first", "last")
         letters = " ".join(filter(None, (self._keys.display_key(name) for name in names)))
         return f"{letters}, arrows, home, end, page keys"
@@ -114,12 +118,12 @@ class KeysDialog(Dialog[str]):
     # --- What is done ---
 
     def on_input_changed(self) -> None:
-        """Narrows the list."""
+        """Filter the list."""
         if self._typing:
             self._show()
 
     def on_key(self, event: events.Key) -> None:
-        """A key of an action runs it."""
+        """Run the action of a key."""
         if self._typing:
             return
         event.stop()
@@ -136,20 +140,20 @@ class KeysDialog(Dialog[str]):
             self.dismiss(action.id)
 
     def on_line_view_opened(self) -> None:
-        """Clicked."""
+        """Run the action that was clicked."""
         self.action_pick()
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self.query_one(Choices).move(move)
 
-    def action_turn(self) -> None:
-        """Shows what makes no sense now too, and back."""
-        self._all = not self._all
+    def action_toggle_refused(self) -> None:
+        """Show actions that are refused now, with the reason, or hide them."""
+        self._shows_refused = not self._shows_refused
         self._show()
 
     def action_up(self) -> None:
-        """Leaves the filter, then the list."""
+        """Clear the filter; without one, close the dialog."""
         line = self.query_one(Input)
         if not line.display:
             self.dismiss(None)
@@ -160,7 +164,7 @@ class KeysDialog(Dialog[str]):
         self._show()
 
     def action_pick(self) -> None:
-        """Runs what is under the cursor, after what was typed before: keys overtake letters."""
+        """Run the action under the cursor, once the letters typed before it were processed."""
         self.query_one(Input).call_later(self.call_later, self._pick)
 
     def _pick(self) -> None:
@@ -169,88 +173,107 @@ class KeysDialog(Dialog[str]):
             self.dismiss(choice.id)
 
 
-Blocks = Callable[[str], list[Choice]]
+BlockFinder = Callable[[str], list[Choice]]
 Preview = Callable[[str | None], None]
-_MAX_NAMED: Final = 5
-_BLOCK: Final = re.compile(r"(?:(?P<name>.*?)\s*#\s*)?(?P<what>\d+|[0-9a-f]{4,})")
+_MAX_DATASETS: Final = 5
+_MIN_HASH: Final = 4
+_BLOCK: Final = re.compile(r"(?:(?P<name>.*?)\s*#\s*)?(?P<block>\d+|[0-9a-f]{4,})")
 
 
-class NamedBlock(NamedTuple):
-    """What a text may mean: a number or the start of a hash, in these datasets, the likeliest first."""
+class BlockReference(NamedTuple):
+    """A block by its number or the start of its hash.
+
+    Attributes:
+        rows: the datasets that may be meant, the best match first.
+        number: the number of the block, or None.
+        hash: the first digits of its hash, or empty.
+    """
 
     rows: list[DatasetRow]
     number: int | None
     hash: str
 
 
-def named_block(text: str, rows: Sequence[DatasetRow], selected: DatasetRow | None) -> NamedBlock | None:
-    """The block that ``12``, ``f16204a``, ``name#12`` or ``name#f16204a`` means; None for other texts."""
+def parse_block_reference(
+    text: str, rows: Sequence[DatasetRow], selected: DatasetRow | None
+) -> BlockReference | None:
+    """Parse ``12``, ``f16204a``, ``name#12`` or ``name#f16204a``. Returns None for other texts.
+
+    Args:
+        text: the text that was typed.
+        rows: all datasets.
+        selected: the dataset that is meant without a name.
+    """
     match = _BLOCK.fullmatch(text.strip())
     if match is None:
         return None
     if match["name"]:
-        found = fuzzy_rank(match["name"], ((row.name, row) for row in rows))[:_MAX_NAMED]
+        found = fuzzy_rank(match["name"], ((row.name, row) for row in rows))[:_MAX_DATASETS]
     else:
         found = [selected] if selected is not None else []
     found = [row for row in found if row.blocks]
-    what = match["what"]
-    return (
-        NamedBlock(found, int(what) if what.isdecimal() else None, what if len(what) > 3 else "")
-        if found
-        else None
+    if not found:
+        return None
+    block = match["block"]
+    return BlockReference(
+        found, int(block) if block.isdecimal() else None, block if len(block) >= _MIN_HASH else ""
     )
 
 
 def block_choice(row: DatasetRow, number: int) -> Choice:
-    """A block to go to."""
+    """Return the choice that opens a block."""
     return Choice(f"block {row.id} {number}", f"block {number} of {row.name}", remark="block")
 
 
 class Palette(PickerDialog):
-    """Finds everything.
+    """Finds actions, datasets, blocks, columns, jobs and themes.
 
     Args:
-        choices: all there is, but blocks.
-        recent: ids of what was chosen last: that comes first while nothing is typed.
-        blocks: the blocks that a text may mean.
-        preview: shows the theme under the cursor; None shows the usual one.
+        choices: all choices except blocks.
+        recent: ids of the most recent choices, which come first while nothing is typed.
+        blocks: returns the blocks that a text may mean.
+        preview: shows the theme under the cursor; None restores the theme in use.
     """
 
     def __init__(
-        self, choices: Sequence[Choice], recent: Sequence[str], blocks: Blocks, preview: Preview
+        self, choices: Sequence[Choice], recent: Sequence[str], blocks: BlockFinder, preview: Preview
     ) -> None:
         by_id = {choice.id: choice for choice in choices}
-        lately = [by_id[each] for each in recent if each in by_id]
-        first = set(recent)
-        self._rest = [choice for choice in choices if choice.id not in first]
-        if lately:
-            lately = [Choice("", "lately", heading=True), *lately, Choice("", "everything", heading=True)]
-        super().__init__("Find", [*lately, *self._rest], typing=True)
+        recent_choices = [by_id[each] for each in recent if each in by_id]
+        recent_ids = set(recent)
+        self._other_choices = [choice for choice in choices if choice.id not in recent_ids]
+        if recent_choices:
+            recent_choices = [
+                Choice("", "lately", heading=True),
+                *recent_choices,
+                Choice("", "everything", heading=True),
+            ]
+        super().__init__("Find", [*recent_choices, *self._other_choices], typing=True)
         self._texts = [(f"{choice.title} {choice.remark}", choice) for choice in choices]
         self._blocks, self._preview = blocks, preview
 
     def describe_keys(self) -> str:
-        """What the keys do."""
+        """Return what the keys do."""
         return "12, name#12 or a hash: a block · ↑↓ move · ⏎ takes it · esc closes"
 
     def find_choices(self, text: str) -> list[Choice]:
-        """Blocks that were named, and what fits best; everything when nothing was typed."""
+        """Return blocks by number, then the best matches; all choices for an empty text."""
         self._preview(None)
         return [*self._blocks(text), *fuzzy_rank(text, self._texts)] if text else self._choices
 
     def add(self, text: str, choice: Choice) -> None:
-        """Puts first what was found for a text, if that still stands there."""
+        """Insert a choice for a text as the first, if that text is still typed."""
         choices = self.query_one(Choices)
         if self.query_one(Input).value.strip() == text:
             choices.set([choice, *(each for each in choices.choices if each.id != choice.id)])
 
     def on_line_view_moved(self, message: LineView.Moved) -> None:
-        """Shows the theme that the cursor is on."""
-        self._preview(_theme(self.query_one(Choices).choice))
+        """Show the theme under the cursor."""
+        self._preview(_theme_name(self.query_one(Choices).choice))
 
 
 class ThemePicker(PickerDialog):
-    """Shows each theme while the cursor is on it."""
+    """Lists the themes, and shows the one under the cursor."""
 
     def __init__(self, names: Sequence[str], chosen: str, preview: Preview) -> None:
         choices = [Choice(f"theme {name}", name, remark="now" if name == chosen else "") for name in names]
@@ -259,26 +282,26 @@ class ThemePicker(PickerDialog):
         self.cursor = next((at for at, name in enumerate(names) if name == chosen), 0)
 
     def describe_keys(self) -> str:
-        """What the keys do."""
+        """Return what the keys do."""
         return "j k show another · ⏎ keeps it · esc takes the one before"
 
     def on_line_view_moved(self, message: LineView.Moved) -> None:
-        """Shows the theme that the cursor is on."""
-        self._preview(_theme(self.query_one(Choices).choice))
+        """Show the theme under the cursor."""
+        self._preview(_theme_name(self.query_one(Choices).choice))
 
 
-def _theme(choice: Choice | None) -> str | None:
+def _theme_name(choice: Choice | None) -> str | None:
     kind, _, name = (choice.id if choice is not None else "").partition(" ")
     return name if kind == "theme" else None
 
 
 class PaletteController(Controller):
-    """The command palette, the list of keys, and the colour themes."""
+    """Opens the command palette, the list of keys, and the list of themes."""
 
     _theme_before: str | None = None
 
     def show_keys(self) -> None:
-        """List the keys that are valid now, and run one."""
+        """List the keys that are valid now, and run the chosen action."""
         host = self.host
         self.host.open(
             KeysDialog(host.keys, host.situation(), host.front.label, host.key_problems), self._open_choice
@@ -288,9 +311,9 @@ class PaletteController(Controller):
         """Find an action, a dataset, a block, a column, a job or a theme."""
         recent = self.state.layout.recent
         choices = [*self._choices(), *self._recent_blocks(recent)]
-        self.host.open(Palette(choices, recent, self._named_blocks, self._preview), self._found)
+        self.host.open(Palette(choices, recent, self._find_blocks, self._preview), self._choose_found)
 
-    def _found(self, choice: str | None) -> None:
+    def _choose_found(self, choice: str | None) -> None:
         """Open a choice, and save it as the most recent one."""
         self._preview(None)
         if choice is not None:
@@ -347,13 +370,13 @@ class PaletteController(Controller):
             if row is not None and int(number) < row.blocks:
                 yield block_choice(row, int(number))
 
-    def _named_blocks(self, text: str) -> list[Choice]:
-        """Return blocks by number; a block named by its hash is read, and added when it is found."""
-        named = named_block(text, self.state.datasets, self.state.row)
-        if named is None:
+    def _find_blocks(self, text: str) -> list[Choice]:
+        """Return blocks by number. A block with a hash is added as soon as a thread has found it."""
+        reference = parse_block_reference(text, self.state.datasets, self.state.row)
+        if reference is None:
             return []
-        if named.hash:
-            row, prefix = named.rows[0], named.hash
+        if reference.hash:
+            row, prefix = reference.rows[0], reference.hash
 
             def then(number: int | None, error: str) -> None:
                 palette = self.host.top
@@ -362,15 +385,15 @@ class PaletteController(Controller):
 
             self.reader.read("find block", lambda: self.gateway.find_block(row.id, prefix), then)
         return [
-            block_choice(row, named.number)
-            for row in named.rows
-            if named.number is not None and named.number < row.blocks
+            block_choice(row, reference.number)
+            for row in reference.rows
+            if reference.number is not None and reference.number < row.blocks
         ]
 
     # --- Themes ---
 
     def choose_theme(self) -> None:
-        """Show the themes, each as soon as the cursor is on it."""
+        """List the themes; each is shown while the cursor is on it."""
         station = self.host.station
         picker = ThemePicker(station.theme_names, station.current_theme_name, self._preview)
         self.host.open(picker, self._theme_chosen)
@@ -380,7 +403,7 @@ class PaletteController(Controller):
         self._open_choice(choice)
 
     def _preview(self, name: str | None) -> None:
-        """Show a theme for a while; None returns to the one in use before."""
+        """Show a theme temporarily; None restores the theme in use."""
         station = self.host.station
         if self._theme_before is None:
             self._theme_before = station.current_theme_name

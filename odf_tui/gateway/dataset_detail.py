@@ -17,7 +17,7 @@ from odf_tui.state.model import DatasetDetail
 from odf_tui.text.format import Fact, Section, Sql, count_of, format_bytes, format_count, format_time
 from odf_tui.text.verification_text import signed_range_text
 
-_READS: Final = {
+_FORMAT_NAMES: Final = {
     model.Csv: "CSV",
     model.Json: "JSON",
     model.NdJson: "NDJSON, a document a line",
@@ -26,7 +26,7 @@ _READS: Final = {
     model.EsriShapefile: "Esri shapefile",
     model.Parquet: "Parquet",
 }
-_OPTIONS: Final = {
+_OPTION_NAMES: Final = {
     "separator": "separator",
     "encoding": "encoding",
     "quote": "quote",
@@ -36,40 +36,41 @@ _OPTIONS: Final = {
     "timestamp_format": "timestamps",
     "sub_path": "at",
 }
-_MERGES: Final = {
+_MERGE_TEXTS: Final = {
     model.Append: "Append: every row is new",
     model.Ledger: "Ledger: rows with a new key are added",
     model.Snapshot: "Snapshot: the whole list each time, compared by its key",
     model.ChangelogStream: "ChangelogStream: rows say themselves what they add, retract and correct",
     model.UpsertStream: "UpsertStream: rows add or replace by their key",
 }
-_STATES: Final = {"odf/etag": "ETag", "odf/last-modified": "last modified"}
+_STATE_NAMES: Final = {"odf/etag": "ETag", "odf/last-modified": "last modified"}
 
 
 def definition_sections(
     state: ChainState, names: dict[str, str], alias: str, disabled: Sequence[str]
 ) -> list[Section]:
-    """Everything but columns and identity.
+    """Return the definition of a dataset as sections, without columns and identity.
 
     Args:
-        names: names of datasets by id, for inputs.
-        alias: the dataset's name, for the commands that are shown.
-        disabled: names of push sources, and ``polling source``, that were there once.
+        state: the state of the chain.
+        names: names of datasets by id, for the inputs.
+        alias: the name of the dataset, for commands.
+        disabled: names of disabled push sources, and ``the polling source`` if it is disabled.
     """
     found: list[Section] = []
     if state.polling_source is not None:
-        found.append(Section("Source", tuple(_polling(state.polling_source, state))))
+        found.append(Section("Source", tuple(_polling_facts(state.polling_source, state))))
     for name, source in state.push_sources.items():
-        found.append(Section(f"Push source {name}", tuple(_push(name, source, state, alias))))
+        found.append(Section(f"Push source {name}", tuple(_push_facts(name, source, state, alias))))
     if state.transform is not None:
-        found.append(Section("Transform", tuple(_transform(state.transform, names))))
+        found.append(Section("Transform", tuple(_transform_facts(state.transform, names))))
     unknown = [(key, f"block {number}") for key, number in state.not_understood.items()]
     if unknown:
         found.append(Section("From a newer specification", tuple(unknown)))
     if disabled:
         found.append(Section("Disabled", (("sources", ", ".join(disabled)),)))
-    found.append(Section("Time", tuple(_time(state))))
-    if about := tuple(_about(state)):
+    found.append(Section("Time", tuple(_time_facts(state))))
+    if about := tuple(_about_facts(state)):
         found.append(Section("About", about))
     return found
 
@@ -77,39 +78,39 @@ def definition_sections(
 # --- Sources -----------------------------------------------------------------------------------
 
 
-def _polling(source: model.SetPollingSource, state: ChainState) -> Iterator[Fact]:
-    yield from _fetch(source.fetch)
+def _polling_facts(source: model.SetPollingSource, state: ChainState) -> Iterator[Fact]:
+    yield from _fetch_facts(source.fetch)
     if source.prepare:
-        yield "prepare", "\n".join(map(_prepared, source.prepare))
-    yield from _reading(source)
-    if kept := state.source_state:
-        yield "state", _source_state_text(kept, isinstance(source.fetch, model.FilesGlob))
+        yield "prepare", "\n".join(map(_describe_preparation, source.prepare))
+    yield from _read_facts(source)
+    if source_state := state.source_state:
+        yield "state", _describe_source_state(source_state, isinstance(source.fetch, model.FilesGlob))
     else:
-        silent = "none: the source does not say whether it changed"
-        yield "state", silent if state.has_data_block else "nothing was taken yet"
+        missing = "none: the source does not say whether it changed"
+        yield "state", missing if state.has_data_block else "nothing was taken yet"
 
 
-def _push(name: str, source: model.AddPushSource, state: ChainState, alias: str) -> Iterator[Fact]:
-    chosen = "" if len(state.push_sources) == 1 or name == "default" else f" --source {shlex.quote(name)}"
-    yield "push", f"odf ingest {alias} FILE{chosen}\n… | odf ingest {alias} -{chosen}"
-    yield from _reading(source)
+def _push_facts(name: str, source: model.AddPushSource, state: ChainState, alias: str) -> Iterator[Fact]:
+    option = "" if len(state.push_sources) == 1 or name == "default" else f" --source {shlex.quote(name)}"
+    yield "push", f"odf ingest {alias} FILE{option}\n… | odf ingest {alias} -{option}"
+    yield from _read_facts(source)
 
 
-def _reading(source: model.SetPollingSource | model.AddPushSource) -> Iterator[Fact]:
-    yield "read", read_words(source.read)
+def _read_facts(source: model.SetPollingSource | model.AddPushSource) -> Iterator[Fact]:
+    yield "read", describe_read(source.read)
     if source.preprocess is not None:
         yield from query_facts(source.preprocess)
-    yield "merge", merge_words(source.merge)
+    yield "merge", describe_merge(source.merge)
 
 
-def _fetch(fetch: Any) -> Iterator[Fact]:
+def _fetch_facts(fetch: Any) -> Iterator[Fact]:
     match fetch:
         case model.Url():
             yield "fetch", fetch.url
             if fetch.headers:
                 yield "headers", ", ".join(header.name for header in fetch.headers)
         case model.FilesGlob():
-            yield "fetch", f"files {fetch.path}, {_order(fetch.order)}, a commit each"
+            yield "fetch", f"files {fetch.path}, {_describe_order(fetch.order)}, a commit each"
         case model.Container():
             yield "fetch", f"container {fetch.image}"
             if command := [*(fetch.command or ()), *(fetch.args or ())]:
@@ -122,53 +123,53 @@ def _fetch(fetch: Any) -> Iterator[Fact]:
             yield "fetch", type(fetch).__name__
     if getattr(fetch, "cache", None) is not None:
         yield "cache", "fetched once, then never again"
-    if (when := getattr(fetch, "event_time", None)) is not None:
-        yield "event time", _when(when)
+    if (event_time := getattr(fetch, "event_time", None)) is not None:
+        yield "event time", _describe_event_time(event_time)
 
 
-def fetch_words(fetch: Any) -> str:
-    """Where data comes from, in a few words."""
-    return next((value for name, value in _fetch(fetch) if name == "fetch"), "")
+def describe_fetch(fetch: Any) -> str:
+    """Return the origin of the data of a source as a short text."""
+    return next((value for name, value in _fetch_facts(fetch) if name == "fetch"), "")
 
 
-def _order(order: model.SourceOrdering | None) -> str:
+def _describe_order(order: model.SourceOrdering | None) -> str:
     return "oldest event time first" if order is model.SourceOrdering.ByEventTime else "in order of names"
 
 
-def _when(when: Any) -> str:
-    match when:
+def _describe_event_time(event_time: Any) -> str:
+    match event_time:
         case model.FromPath():
-            form = f", read as {when.timestamp_format}" if when.timestamp_format else ""
-            return f"from the path, by {when.pattern}{form}"
+            format_text = f", read as {event_time.timestamp_format}" if event_time.timestamp_format else ""
+            return f"from the path, by {event_time.pattern}{format_text}"
         case model.FromMetadata():
             return "when the source says it was changed"
         case _:
             return "when it is pulled"
 
 
-def _prepared(step: Any) -> str:
+def _describe_preparation(step: Any) -> str:
     if isinstance(step, model.Pipe):
         return f"pipe through {shlex.join(step.command)}"
-    what = {"Gzip": "gzip", "Zip": "zip"}.get(step.format.value, step.format.value)
-    return f"unpack {what}" + (f", of it {step.sub_path}" if step.sub_path else "")
+    format_name = {"Gzip": "gzip", "Zip": "zip"}.get(step.format.value, step.format.value)
+    return f"unpack {format_name}" + (f", of it {step.sub_path}" if step.sub_path else "")
 
 
-def _source_state_text(kept: model.SourceState, files: bool) -> str:
-    value, *_ = kept.value.split("\t")
+def _describe_source_state(source_state: model.SourceState, files: bool) -> str:
+    value, *_ = source_state.value.split("\t")
     if files:
         return f"files taken up to {value}"
-    shown = format_time(value) if kept.kind == "odf/last-modified" else value
-    return f"{_STATES.get(kept.kind, kept.kind)} {shown}"
+    shown = format_time(value) if source_state.kind == "odf/last-modified" else value
+    return f"{_STATE_NAMES.get(source_state.kind, source_state.kind)} {shown}"
 
 
-def read_words(read: Any) -> str:
-    """How data is read: its format, the options that were set, how many columns are declared."""
-    parts = [_READS.get(type(read), type(read).__name__)]
+def describe_read(read: Any) -> str:
+    """Return the format, its options and the number of declared columns as a short text."""
+    parts = [_FORMAT_NAMES.get(type(read), type(read).__name__)]
     if isinstance(read, model.Csv):
         parts.append("with a header" if read.header else "without a header")
     parts += [
-        f"{word} {value!r}" if field not in ("sub_path", "encoding") else f"{word} {value}"
-        for field, word in _OPTIONS.items()
+        f"{name} {value!r}" if field not in ("sub_path", "encoding") else f"{name} {value}"
+        for field, name in _OPTION_NAMES.items()
         if (value := getattr(read, field, None)) is not None
     ]
     columns = read.schema
@@ -179,21 +180,21 @@ def read_words(read: Any) -> str:
     return ", ".join(parts)
 
 
-def merge_words(merge: Any) -> str:
-    """How new rows meet old ones."""
-    words = _MERGES.get(type(merge), type(merge).__name__)
-    lines = [words]
+def describe_merge(merge: Any) -> str:
+    """Return the merge strategy, its key and the compared columns, one per line."""
+    text = _MERGE_TEXTS.get(type(merge), type(merge).__name__)
+    lines = [text]
     if keys := getattr(merge, "primary_key", None):
         lines.append("key " + ", ".join(keys))
-    if compared := getattr(merge, "compare_columns", None):
-        lines.append("compares " + ", ".join(compared))
+    if columns := getattr(merge, "compare_columns", None):
+        lines.append("compares " + ", ".join(columns))
     return "\n".join(lines)
 
 
 # --- The rest ----------------------------------------------------------------------------------
 
 
-def _transform(transform: model.SetTransform, names: dict[str, str]) -> Iterator[Fact]:
+def _transform_facts(transform: model.SetTransform, names: dict[str, str]) -> Iterator[Fact]:
     inputs = []
     for each in transform.inputs:
         name = names.get(each.dataset_ref, each.dataset_ref)
@@ -203,7 +204,7 @@ def _transform(transform: model.SetTransform, names: dict[str, str]) -> Iterator
 
 
 def query_facts(transform: Any) -> Iterator[Fact]:
-    """Engine, steps, and what the query reads as tables that change over time."""
+    """Return engine, steps and temporal tables of a query."""
     version = f" {transform.version}" if getattr(transform, "version", None) else ""
     yield "engine", f"{getattr(transform, 'engine', type(transform).__name__)}{version}"
     if getattr(transform, "query", None):
@@ -214,12 +215,12 @@ def query_facts(transform: Any) -> Iterator[Fact]:
         yield "as of", f"{table.name} by {', '.join(table.primary_key)}: the versions valid at the time"
 
 
-def _time(state: ChainState) -> Iterator[Fact]:
+def _time_facts(state: ChainState) -> Iterator[Fact]:
     yield "watermark", format_time(state.watermark) or "none yet"
     yield "event time", f"column {state.vocabulary.event_time_column}"
 
 
-def _about(state: ChainState) -> Iterator[Fact]:
+def _about_facts(state: ChainState) -> Iterator[Fact]:
     if state.info is not None and state.info.description:
         yield "about", state.info.description
     if state.info is not None and state.info.keywords:
@@ -235,26 +236,26 @@ _MAX_PUSH_BLOCKS = 1000
 
 
 def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDetail:
-    """What is known of a dataset.
+    """Read the definition and state of a dataset.
 
     Raises:
-        OdfError: its chain cannot be read.
+        OdfError: the chain cannot be read.
     """
     state = entry.dataset.state()
     names = {str(each.id): str(each.alias) for each in workspace.datasets()}
     found = [
-        *_trust(workspace, entry),
-        *definition_sections(state, names, str(entry.alias), _disabled(entry, state)),
+        *_trust_sections(workspace, entry),
+        *definition_sections(state, names, str(entry.alias), _find_disabled_sources(entry, state)),
     ]
-    found.append(Section("Data", tuple(_amounts(state))))
-    if columns := _columns(state):
+    found.append(Section("Data", tuple(_size_facts(state))))
+    if columns := _column_facts(state):
         found.append(Section(f"{format_count(len(columns))} columns", tuple(columns)))
-    found.append(Section("Identity", tuple(_identity(workspace, entry, state))))
-    return DatasetDetail(tuple(_facts(entry, state, names)), tuple(found), _text(entry, state))
+    found.append(Section("Identity", tuple(_identity_facts(workspace, entry, state))))
+    return DatasetDetail(tuple(_card_facts(entry, state, names)), tuple(found), _format_yaml(entry, state))
 
 
-def _disabled(entry: DatasetEntry, state: ChainState) -> list[str]:
-    """Sources that were there once, and are not any more."""
+def _find_disabled_sources(entry: DatasetEntry, state: ChainState) -> list[str]:
+    """Return the names of sources that were disabled, and not added again."""
     dataset, found = entry.dataset, list[str]()
     newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
     if newest and newest[0].kind == "DisablePollingSource":
@@ -266,22 +267,22 @@ def _disabled(entry: DatasetEntry, state: ChainState) -> list[str]:
     return found
 
 
-def _trust(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
+def _trust_sections(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
     trust = Trust(workspace)
-    standing = trust.describe_status(entry)
-    if standing == "own":
+    status = trust.describe_status(entry)
+    if status == "own":
         return
     origin = trust.read_origin(entry)
     facts = [("came from", origin) if origin else ("written by", "somebody else")]
     grant = trust.find_grant(entry)
-    if standing == "trusted" and grant is not None:
+    if status == "trusted" and grant is not None:
         facts.append(("trusted", f"since {format_time(grant.granted)}, until a block changes its source"))
     else:
         facts.append(("not trusted", "nothing of it runs here; t shows what would, and asks"))
     yield Section("Trust", tuple(facts))
 
 
-def _columns(state: ChainState) -> list[Fact]:
+def _column_facts(state: ChainState) -> list[Fact]:
     if state.schema is None:
         return []
     from odf_engine.data.arrow_schema import decode_schema
@@ -292,35 +293,35 @@ def _columns(state: ChainState) -> list[Fact]:
     ]
 
 
-def _identity(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
+def _identity_facts(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
     yield "id", str(entry.id)
     yield "private key", "is here" if workspace.keys.has_key(entry.id) else "is not here"
-    yield "owner's proof", _proven(entry) or "none"
+    yield "owner's proof", _describe_proof(entry) or "none"
     yield "head", str(state.head)
     yield "changed", format_time(state.system_time)
     yield "folder", str(entry.dataset.folder)
 
 
-def _proven(entry: DatasetEntry) -> str:
-    """Up to which block the owner stands behind it; empty: nowhere."""
+def _describe_proof(entry: DatasetEntry) -> str:
+    """Return the range of blocks that the owner has signed; empty if there is none."""
     found = find_newest_proven_block(entry)
     return "" if found is None else signed_range_text(found.number, found.newer)
 
 
-def _amounts(state: ChainState) -> Iterator[Fact]:
+def _size_facts(state: ChainState) -> Iterator[Fact]:
     yield "records", format_count(state.records)
     yield (
         "data",
         f"{format_bytes(state.data_size)} in {count_of(state.slices, 'slice')}",
     )
     if state.transform is not None and state.has_data_block:
-        yield "state", _checkpoint_text(state)
+        yield "state", _describe_checkpoint(state)
     yield "blocks", format_count(state.blocks)
     yield "pulled", format_time(state.last_data_time) or "never"
 
 
-def _checkpoint_text(state: ChainState) -> str:
-    """What the query keeps between transactions."""
+def _describe_checkpoint(state: ChainState) -> str:
+    """Return the size of the checkpoint of a query."""
     checkpoint = state.last_checkpoint
     return (
         "none: the query needs none"
@@ -329,15 +330,15 @@ def _checkpoint_text(state: ChainState) -> str:
     )
 
 
-def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:
-    yield from _amounts(state)
+def _card_facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:
+    yield from _size_facts(state)
     yield "watermark", format_time(state.watermark) or "none yet"
     if (source := state.polling_source) is not None:
-        yield "source", fetch_words(source.fetch)
-        yield "read", read_words(source.read)
-        yield "merge", _merge(source.merge)
+        yield "source", describe_fetch(source.fetch)
+        yield "read", describe_read(source.read)
+        yield "merge", _describe_merge_briefly(source.merge)
     for name, pushed in state.push_sources.items():
-        yield "push", f"{name}: {read_words(pushed.read)}, {_merge(pushed.merge)}"
+        yield "push", f"{name}: {describe_read(pushed.read)}, {_describe_merge_briefly(pushed.merge)}"
     if state.transform is not None:
         yield "inputs", ", ".join(names.get(str(each), str(each)) for each in state.inputs())
         yield "engine", getattr(state.transform.transform, "engine", "?")
@@ -345,31 +346,31 @@ def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Ite
         yield "licence", state.license.short_name
     if state.info is not None and state.info.description:
         yield "about", state.info.description
-    if owned := _proven(entry):
-        yield "proven", f"by its owner {owned}"
+    if proof := _describe_proof(entry):
+        yield "proven", f"by its owner {proof}"
     yield "id", "…" + str(entry.id)[-12:]
 
 
-def _merge(merge: Any) -> str:
-    """A merge strategy as short as it can be."""
-    first, *rest = merge_words(merge).splitlines()
+def _describe_merge_briefly(merge: Any) -> str:
+    """Return the name of a merge strategy and its key."""
+    first, *rest = describe_merge(merge).splitlines()
     key = next((line.removeprefix("key ") for line in rest if line.startswith("key ")), "")
     return first.partition(":")[0] + (f" on {key}" if key else "")
 
 
-def _text(entry: DatasetEntry, state: ChainState) -> str:
-    """All of it as YAML: the settings in force, as events."""
+def _format_yaml(entry: DatasetEntry, state: ChainState) -> str:
+    """Return the identity, the events in force and the columns as YAML."""
     from odf_engine.metadata.model import SetAttachments
     from odf_engine.metadata.yaml import to_yaml
 
-    head = {
+    header = {
         "id": str(entry.id),
         "name": str(entry.alias),
         "kind": state.kind.value,
         "head": str(state.head),
         "folder": str(entry.dataset.folder),
     }
-    lines = [f"{name}: {value}" for name, value in head.items()]
+    lines = [f"{name}: {value}" for name, value in header.items()]
     settings_in_force: list[msgspec.Struct | None] = [
         state.polling_source,
         *state.push_sources.values(),
@@ -382,6 +383,6 @@ def _text(entry: DatasetEntry, state: ChainState) -> str:
     for event in settings_in_force:
         if event is not None:
             lines += ["", to_yaml(cast("Any", event)).rstrip()]
-    if columns := _columns(state):
+    if columns := _column_facts(state):
         lines += ["", "columns:", *(f"  {name}: {kind}" for name, kind in columns)]
     return "\n".join(lines) + "\n"

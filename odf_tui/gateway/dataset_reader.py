@@ -26,11 +26,11 @@ from odf_tui.text.remotes import Remote
 
 
 class WorkspaceEntries:
-    """A workspace whose datasets are found by id.
+    """Finds the datasets of a workspace by id.
 
     Attributes:
         workspace: the workspace.
-        trusts: what others may run in it.
+        trusts: the trust in datasets of other authors.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -40,14 +40,14 @@ class WorkspaceEntries:
 
     @property
     def folder(self) -> Path:
-        """The workspace's folder."""
+        """The folder of the workspace."""
         return self.workspace.folder
 
     def entry(self, dataset: str) -> DatasetEntry:
-        """A dataset by its id.
+        """Return a dataset by its id.
 
         Raises:
-            NotFound: it is not here (any more).
+            NotFound: the workspace has no such dataset.
         """
         entry = self._entries.get(dataset)
         if entry is None or not entry.dataset.folder.is_dir():
@@ -58,134 +58,141 @@ class WorkspaceEntries:
         return entry
 
     def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
-        """The numbers of those blocks that the chain holds."""
+        """Return the numbers of blocks by hash. Blocks that are not in the chain are skipped."""
         from odf_engine.chain.block_search import block_numbers
 
         return block_numbers(self.entry(dataset).dataset, hashes)
 
 
 class RemoteReader(WorkspaceEntries):
-    """Repositories, addresses, histories."""
+    """Reads and changes repositories and the remotes of datasets."""
 
     @property
     def _remotes(self) -> Remotes:
         return Remotes(self.workspace.odf)
 
     def repositories(self) -> list[NamedUrl]:
-        """All of them, by name."""
+        """Return all repositories, sorted by name."""
         return [NamedUrl(repo.name, repo.url) for repo in self._remotes.repositories()]
 
     def add_repository(self, name: str, url: str) -> None:
-        """Remembers a repository."""
+        """Add a repository."""
         self._remotes.add(name, url)
 
     def remove_repository(self, name: str) -> None:
-        """Forgets a repository."""
+        """Remove a repository."""
         self._remotes.remove(name)
 
     def detach(self, dataset: str, url: str) -> None:
-        """Forgets that a dataset comes from a URL, or goes there."""
+        """Remove a remote of a dataset.
+
+        Raises:
+            NotFound: the dataset has no such remote.
+        """
         entry = self.entry(dataset)
         if not self._remotes.detach(entry.id, url):
             raise NotFound(f"{entry.alias} has no remote {url} any more")
         notify_datasets_changed(self.folder)
 
-    def remotes_of(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:
-        """Where datasets come from and go to, by their ids; those that have no remotes are left out."""
+    def read_remotes(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:
+        """Return the remotes of datasets by id. Datasets without remotes are skipped."""
         try:
-            there = set(os.listdir(self.workspace.odf / "remotes"))  # noqa: PTH208 (before the first paint)
+            file_names = set(os.listdir(self.workspace.odf / "remotes"))  # noqa: PTH208 (before the first paint)
         except OSError:
             return {}
         remotes, repositories = self._remotes, list[Repo]()
-        with suppress(OdfError):  # they cannot be read: that is said where they are asked for
+        with suppress(OdfError):  # an error is shown where repositories are listed
             repositories = remotes.repositories()
         found: dict[str, tuple[Remote, ...]] = {}
         for summary in summaries:
-            if f"{summary.id.multibase}.json" in there:
+            if f"{summary.id.multibase}.json" in file_names:
                 try:
-                    known = remotes.get(summary.id)
-                except OdfError:  # as if it had none: pulling and pushing say why it cannot be read
+                    stored = remotes.get(summary.id)
+                except OdfError:  # treated as no remotes; pull and push report the error
                     continue
-                urls = dict.fromkeys([*known.pull, *known.push])
+                urls = dict.fromkeys([*stored.pull, *stored.push])
                 labels = {url: find_display_name(repositories, url) for url in urls}
                 found[str(summary.id)] = tuple(
-                    self._remote(summary, known, url, label) for url, label in labels.items()
+                    self._make_remote(summary, stored, url, label) for url, label in labels.items()
                 )
         return found
 
-    def _remote(self, summary: Summary, known: DatasetRemotes, url: str, label: str) -> Remote:
+    def _make_remote(self, summary: Summary, known: DatasetRemotes, url: str, label: str) -> Remote:
         remote = Remote(url=url, label=label, pull=url in known.pull, push=url in known.push)
-        seen = known.find_status(url)
-        return remote if seen is None else self._as_of_now(remote, seen, summary)
+        status = known.find_status(url)
+        return remote if status is None else self._update_status(remote, status, summary)
 
-    def _as_of_now(self, remote: Remote, seen: RemoteStatus, summary: Summary) -> Remote:
-        """How it stood, with what was committed here since."""
-        common, theirs = seen.common or "", seen.their_head or ""
-        found = replace(remote, common=common, their_head=theirs, at=seen.at)
-        if seen.our_head == str(summary.head or ""):
-            return replace(found, relation=seen.relation, ours=seen.ours, theirs=seen.theirs)
-        if not theirs:
+    def _update_status(self, remote: Remote, status: RemoteStatus, summary: Summary) -> Remote:
+        """Return the last known state of a remote, updated by the blocks committed here since."""
+        common, their_head = status.common or "", status.their_head or ""
+        found = replace(remote, common=common, their_head=their_head, at=status.at)
+        if status.our_head == str(summary.head or ""):
+            return replace(found, relation=status.relation, ours=status.ours, theirs=status.theirs)
+        if not their_head:
             return replace(found, relation="new", ours=summary.blocks)
         try:
-            numbers = self.block_numbers(str(summary.id), (theirs, common))
+            numbers = self.block_numbers(str(summary.id), (their_head, common))
         except OdfError:
             return found
-        if theirs in numbers:  # all that they had is here
-            ours = summary.blocks - 1 - numbers[theirs]
-            return replace(found, relation="ahead" if ours else "equal", ours=ours, common=theirs)
-        if common not in numbers:  # our history was reset or replaced
+        if their_head in numbers:  # all remote blocks are in our chain
+            ours = summary.blocks - 1 - numbers[their_head]
+            return replace(found, relation="ahead" if ours else "equal", ours=ours, common=their_head)
+        if common not in numbers:  # our chain was reset or replaced
             return found
         ours = summary.blocks - 1 - numbers[common]
         return replace(
-            found, relation="diverged" if ours else "behind", ours=ours, theirs=max(seen.theirs, 1)
+            found, relation="diverged" if ours else "behind", ours=ours, theirs=max(status.theirs, 1)
         )
 
 
 class DatasetReads(RemoteReader):
-    """Reads datasets."""
+    """Reads lists and details of datasets."""
 
     def datasets(self) -> list[DatasetRow]:
-        """Every dataset, and inputs that are not here."""
+        """Return all datasets, and inputs that are missing in the workspace."""
         entries = self.workspace.datasets()
         self._entries = {str(entry.id): entry for entry in entries}
         summaries = self.workspace.summaries(entries)
-        remotes = self.remotes_of(summaries)
+        remotes = self.read_remotes(summaries)
         rows = [
-            with_remotes(replace(row, standing=self._standing(summary)), remotes.get(row.id, ()))
-            for row, summary in zip(dataset_rows(summaries), summaries, strict=True)
+            add_remotes(replace(row, standing=self._trust_status(summary)), remotes.get(row.id, ()))
+            for row, summary in zip(make_dataset_rows(summaries), summaries, strict=True)
         ]
         missing = (node for node in DatasetGraph(summaries).nodes.values() if node.missing)
         return rows + [DatasetRow(id=str(node.id), name=node.name, missing=True) for node in missing]
 
-    def _standing(self, summary: Summary) -> Literal["own", "trusted", "not trusted"]:
+    def _trust_status(self, summary: Summary) -> Literal["own", "trusted", "not trusted"]:
         if not (summary.polls or summary.push_sources):
-            return "own"  # nothing of it runs
+            return "own"  # it has no source that runs
         try:
             return self.trusts.describe_status(self._entries[str(summary.id)])
         except OdfError:
             return "not trusted"
 
     def detail(self, dataset: str) -> DatasetDetail:
-        """What is known of a dataset."""
+        """Return the definition and state of a dataset."""
         from odf_tui.gateway.dataset_detail import read_dataset_detail
 
         return read_dataset_detail(self.workspace, self.entry(dataset))
 
 
-def with_remotes(row: DatasetRow, remotes: tuple[Remote, ...]) -> DatasetRow:
-    """A dataset with its remotes. One that comes from elsewhere is not made here: how it stands to its
-    inputs says nothing."""
+def add_remotes(row: DatasetRow, remotes: tuple[Remote, ...]) -> DatasetRow:
+    """Return a dataset with its remotes.
+
+    For a dataset that is pulled from a remote, ``behind`` and ``diverged`` are reset: it is not derived
+    here.
+    """
     row = replace(row, remotes=remotes)
-    return replace(row, behind=False, diverged=()) if row.comes_from_elsewhere else row
+    return replace(row, behind=False, diverged=()) if row.has_pull_remote else row
 
 
-def dataset_rows(summaries: Sequence[Summary]) -> list[DatasetRow]:
-    """Datasets as lists and graphs show them."""
+def make_dataset_rows(summaries: Sequence[Summary]) -> list[DatasetRow]:
+    """Return datasets as lists and graphs show them."""
     by_id = {summary.id: summary for summary in summaries}
-    return [_dataset_row(summary, by_id) for summary in summaries]
+    return [_make_dataset_row(summary, by_id) for summary in summaries]
 
 
-def _dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> DatasetRow:
+def _make_dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> DatasetRow:
     return DatasetRow(
         id=str(summary.id),
         name=summary.name,
@@ -195,8 +202,8 @@ def _dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> Datas
         blocks=summary.blocks,
         records=summary.records,
         size=summary.size,
-        watermark=_time(summary.watermark),
-        last_pulled=_time(summary.last_pulled),
+        watermark=_format_time(summary.watermark),
+        last_pulled=_format_time(summary.last_pulled),
         polls=summary.polls,
         push_sources=tuple(summary.push_sources),
         problem=summary.problem,
@@ -205,5 +212,5 @@ def _dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> Datas
     )
 
 
-def _time(value: Timestamp | None) -> str | None:
+def _format_time(value: Timestamp | None) -> str | None:
     return None if value is None else str(value)

@@ -106,7 +106,7 @@ class PaneLayout(Controller):
             job=widget(JobsPane).view.job,
             has_rows=data.count() > 0,
             datasets=len(rows),
-            pullable=sum(row.polls or row.derivative or row.comes_from_elsewhere for row in rows),
+            pullable=sum(row.polls or row.derivative or row.has_pull_remote for row in rows),
             remotes=sum(bool(row.remotes) for row in rows),
             worker=state.worker,
             up=up or ("pane" if state.pane != PANES[0] else ""),

@@ -1,4 +1,4 @@
-"""Plain values about datasets and blocks: DatasetRow, Health, BlockSummary, TrustRequest."""
+"""Immutable values about datasets and blocks: DatasetRow, Health, BlockSummary, TrustRequest."""
 
 from __future__ import annotations
 
@@ -17,13 +17,24 @@ if TYPE_CHECKING:
 
 
 class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset as the graph shows it; times are RFC 3339, ``size`` is in bytes of data.
+    """A dataset as lists and graphs show it. Times are RFC 3339.
 
-    ``head`` changes with every commit. ``polls``: there is a source to poll; ``push_sources``: the names of
-    those that take what is pushed. ``standing``: own, trusted or not trusted, see
-    ``odf_engine.workspace.trust``. ``missing``: others read it, and it is not in this workspace.
-    ``behind``: its inputs have more than it has taken in. ``diverged``: the names of inputs that were reset
-    or replaced since it was made from them. ``remotes``: where it comes from and goes to.
+    Attributes:
+        derivative: whether it is derived from other datasets.
+        inputs: ids of its upstream datasets.
+        head: hash of its newest block.
+        blocks, records: the number of its blocks and of its rows.
+        size: bytes of data.
+        watermark: the watermark; None if there is none.
+        last_pulled: time of the newest block with data; None if there is none.
+        polls: whether it has a polling source.
+        push_sources: the names of its push sources.
+        standing: the trust in its sources, see ``odf_engine.workspace.trust``.
+        problem: why its chain cannot be read; None if it can.
+        missing: whether it is an input that is missing in this workspace.
+        behind: whether its inputs have data that it has not processed.
+        diverged: the names of inputs that were reset or replaced since it was derived from them.
+        remotes: its remotes.
     """
 
     id: str
@@ -51,13 +62,21 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
         return self.standing == "not trusted"
 
     @property
-    def comes_from_elsewhere(self) -> bool:
-        """Whether it is taken over from other places, and not made here."""
+    def has_pull_remote(self) -> bool:
+        """Whether it is pulled from a remote, and not derived or ingested here."""
         return any(each.pull for each in self.remotes)
 
 
 class BlockSummary(msgspec.Struct, frozen=True):
-    """A block as a line of the explorer; ``broken``: it cannot be read, and the summary says why."""
+    """A block as a line of the list of blocks.
+
+    Attributes:
+        time: its system time, RFC 3339.
+        event: the kind of its event.
+        rows: the number of rows that it added, or None.
+        summary: the event as text; for a broken block, the error.
+        broken: whether the block cannot be read.
+    """
 
     sequence_number: int
     hash: str
@@ -69,7 +88,13 @@ class BlockSummary(msgspec.Struct, frozen=True):
 
 
 class DatasetDetail(msgspec.Struct, frozen=True):
-    """What is known of a dataset: a few facts for the card, all of it in words, and all of it as YAML."""
+    """The definition and state of a dataset.
+
+    Attributes:
+        facts: the facts of the card.
+        sections: all facts.
+        text: the same as YAML.
+    """
 
     facts: tuple[Fact, ...]
     sections: tuple[Section, ...]
@@ -77,7 +102,13 @@ class DatasetDetail(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A place to go to: a block by its number, a row by its number from 0, or a dataset."""
+    """A dataset, or a block or row of it, to which a link leads.
+
+    Attributes:
+        dataset: the id of the dataset.
+        pane: the pane that shows it.
+        at: the number of the block, or of the row from 0.
+    """
 
     dataset: str
     pane: Literal["blocks", "data", "datasets"]
@@ -85,14 +116,25 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class PendingEvent(msgspec.Struct, frozen=True):
-    """An event that is to be appended: its title, and lines that start with ``+``, ``-`` or a space."""
+    """An event that an update would append.
+
+    Attributes:
+        title: the kind of event.
+        lines: the difference; each line starts with ``+``, ``-`` or a space.
+    """
 
     title: str
     lines: tuple[str, ...]
 
 
 class TrustedStep(msgspec.Struct, frozen=True):
-    """One thing that a source runs or reads: in words what it does, with what, and the block that says so."""
+    """A step that a source executes, or an address that it reads.
+
+    Attributes:
+        does: what it does, as a short text.
+        text: the command, query or address.
+        block: the hash of the block that defines it.
+    """
 
     does: str
     text: str
@@ -100,7 +142,13 @@ class TrustedStep(msgspec.Struct, frozen=True):
 
 
 class TrustRequest(msgspec.Struct, frozen=True):
-    """Somebody else's dataset: where it came from, if that is known, what runs, whether it was trusted."""
+    """The steps of a dataset by another author that need trust.
+
+    Attributes:
+        origin: the URL from which the dataset came; empty if unknown.
+        runs: the steps.
+        before: whether the dataset was trusted before its source changed.
+    """
 
     origin: str
     runs: tuple[TrustedStep, ...]
@@ -108,11 +156,11 @@ class TrustRequest(msgspec.Struct, frozen=True):
 
 
 class Health(Enum):
-    """How a dataset is: value, glyph, name of its style. The glyph alone tells them apart."""
+    """The health of a dataset: value, glyph, name of the style. Each glyph is unique."""
 
     new = ("new", "·", "muted")
     current = ("current", "✓", "good")
-    verified = ("verified", "✓✓", "good")  # current, and found right up to its present head
+    verified = ("verified", "✓✓", "good")  # current, and verified up to its head
     stale = ("stale", "~", "warn")
     queued = ("queued", "◦", "busy")
     running = ("running", "▸", "busy")
@@ -124,52 +172,54 @@ class Health(Enum):
 
     @property
     def word(self) -> str:
-        """One word for people."""
+        """The health as one or two words."""
         return self.value[0]
 
     @property
     def glyph(self) -> str:
-        """One cell; two for those that are verified."""
+        """One cell; two cells if verified."""
         return self.value[1]
 
     @property
     def style(self) -> str:
-        """Name of the style."""
+        """The name of the style."""
         return self.value[2]
 
 
-def in_dependency_order(rows: Sequence[DatasetRow], wanted: Iterable[str]) -> list[str]:
-    """The wanted datasets (ids) and all that they are made from, inputs before what is made from them."""
+def sort_by_dependency(rows: Sequence[DatasetRow], datasets: Iterable[str]) -> list[str]:
+    """Return datasets and all their upstream datasets by id, upstream datasets first."""
     inputs = {row.id: row.inputs for row in rows}
-    found: dict[str, Sequence[str]] = {}
-    todo = list(wanted)
-    while todo:
-        dataset = todo.pop()
-        if dataset not in found:
-            found[dataset] = inputs.get(dataset, ())
-            todo += found[dataset]
+    inputs_of: dict[str, Sequence[str]] = {}
+    pending = list(datasets)
+    while pending:
+        dataset = pending.pop()
+        if dataset not in inputs_of:
+            inputs_of[dataset] = inputs.get(dataset, ())
+            pending += inputs_of[dataset]
     try:
-        return list(TopologicalSorter(found).static_order())
-    except CycleError:  # only a damaged workspace has one
-        return list(found)
+        return list(TopologicalSorter(inputs_of).static_order())
+    except CycleError:  # only a damaged workspace has a cycle
+        return list(inputs_of)
 
 
 REVISABLE_EVENTS: Final = (
     "SetTransform", "SetPollingSource", "AddPushSource", "SetDataSchema", "SetInfo", "SetAttachments",
     "SetLicense", "SetVocab",
 )  # fmt: skip
-"""Kinds of events that take the place of an earlier one."""
+"""Kinds of events that replace an earlier event."""
 BlockRef = int | str
 """A block by its number, or by its hash."""
 
 
 class TransactionInput(msgspec.Struct, frozen=True):
-    """What an input brought to a transaction.
+    """An input of a transaction.
 
-    ``rows`` are offsets, both inclusive, or None when there were no new ones; ``block`` is the number of the
-    block up to which the input was read, ``after`` that of the one before the first that was new. A
-    block that the input's chain does not hold (any more) has the number None. ``here``: the input is in this
-    workspace.
+    Attributes:
+        dataset, name, alias: its id, its name, and its alias in the query.
+        rows: offsets of the new rows, both inclusive; None if there are none.
+        block: the number of the last block that was read; None if the chain of the input does not have it.
+        after: the number of the block before the first new one; None if the chain does not have it.
+        here: whether the input is in this workspace.
     """
 
     dataset: str
@@ -184,11 +234,17 @@ class TransactionInput(msgspec.Struct, frozen=True):
 class Transaction(msgspec.Struct, frozen=True):
     """A transaction of a derivative dataset.
 
-    ``rows`` are the offsets that it made, both inclusive, ``size`` their bytes;
-    ``state`` is the size of the query's state after it in bytes, None when there is none, and ``kept``
-    whether that is the state from before. ``query`` is what was in force. ``standing``: no input moved,
-    because one query took the place of another: the state of the old one was flushed, or that of the new
-    one rebuilt.
+    Attributes:
+        parts: its inputs.
+        rows: offsets of the rows that it wrote, both inclusive; None if it wrote none.
+        size: bytes of these rows.
+        watermark: the watermark after it.
+        state: bytes of the checkpoint after it; None if there is none.
+        kept: whether that is the checkpoint from before.
+        query: the query in force.
+        standing: ``flushed`` or ``rebuilt`` if the query was replaced without new input: the state of the
+            old query
+            was flushed, or that of the new one rebuilt.
     """
 
     parts: tuple[TransactionInput, ...]
@@ -202,17 +258,22 @@ class Transaction(msgspec.Struct, frozen=True):
 
 
 class BlockLink(msgspec.Struct, frozen=True):
-    """A text in a block that leads somewhere; or names a checkpoint, when it has no target."""
+    """A text in a block that is a link; without a target, the name of a checkpoint."""
 
     text: str
     target: Target | None
 
 
 class BlockDocument(msgspec.Struct, frozen=True):
-    """A block as YAML, with what leads on from it; one that is a transaction also in words.
+    """A block as YAML, with its links.
 
-    ``problem``: it cannot be read, for this reason, and there is no YAML. Its number may not be known then.
-    ``proof``: in words, whether the dataset's owner stands behind it; empty where nothing was signed.
+    Attributes:
+        yaml: the block; empty if it cannot be read.
+        transaction: the transaction of a derivative dataset that the block stores, or None.
+        kind: the kind of its event.
+        number: its number; None if unknown.
+        problem: why the block cannot be read; empty otherwise.
+        proof: the state of the owner's signature as text; empty without signatures.
     """
 
     yaml: str
@@ -226,7 +287,12 @@ class BlockDocument(msgspec.Struct, frozen=True):
 
 
 class BlockFilter(msgspec.Struct, frozen=True):
-    """Which blocks of a chain are wanted: of some kinds of event (none: all), with some words."""
+    """A filter for blocks.
+
+    Attributes:
+        kinds: the kinds of events; empty for all.
+        text: words that a block must contain.
+    """
 
     kinds: tuple[str, ...] = ()
     text: str = ""
@@ -236,10 +302,13 @@ class BlockFilter(msgspec.Struct, frozen=True):
 
 
 class BlockPage(msgspec.Struct, frozen=True):
-    """Some blocks, oldest first, from place ``first`` of ``total``; places count from the oldest block.
+    """Consecutive blocks, oldest first. Indices count from the oldest block.
 
-    ``broken``: the chain cannot be read to its end; the line of the block where it breaks says why.
-    ``proven``: the hashes of all blocks of the chain that the holder of the dataset's key has signed.
+    Attributes:
+        total: the number of blocks that match the filter.
+        first: the index of the first line.
+        broken: whether the chain cannot be read completely; the line of the broken block has the error.
+        proven: the hashes of all blocks that the holder of the dataset's key has signed.
     """
 
     total: int
@@ -250,13 +319,13 @@ class BlockPage(msgspec.Struct, frozen=True):
 
 
 class Revision(msgspec.Struct, frozen=True):
-    """What a block changed of a query, source, schema or description.
+    """The change of a query, source, schema or description by a block.
 
     Attributes:
         title: the kind of event, with the name of a push source.
-        number: the block.
-        before: the block that it is compared with; None for the first of its kind.
-        older, newer: blocks of the same kind beside it, where there are some.
+        number: the number of the block.
+        before: the number of the block that it is compared with; None for the first of its kind.
+        older, newer: the previous and the next block of the kind, or None.
         lines: each starts with ``+``, ``-``, ``~`` or a space, and a space.
     """
 
@@ -269,7 +338,13 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class ByteRange(msgspec.Struct, frozen=True):
-    """Bytes ``start`` up to ``end`` of a block: the field they belong to (or none), and what they say."""
+    """Bytes ``start`` to ``end`` (exclusive) of a block.
+
+    Attributes:
+        path: the field that they belong to; empty if there is none.
+        text: their meaning.
+        value: whether they are the value of the field, and not structure of the encoding.
+    """
 
     start: int
     end: int
@@ -279,7 +354,12 @@ class ByteRange(msgspec.Struct, frozen=True):
 
 
 class BlockBytes(msgspec.Struct, frozen=True):
-    """The bytes of a block, in pieces without gaps; ``problem`` says where they break, and why."""
+    """The bytes of a block.
+
+    Attributes:
+        pieces: consecutive ranges without gaps.
+        problem: where and why the bytes cannot be decoded; empty otherwise.
+    """
 
     number: int | None
     hash: str
@@ -289,13 +369,13 @@ class BlockBytes(msgspec.Struct, frozen=True):
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True):
-    """What is known of a checkpoint.
+    """Facts about a checkpoint.
 
     Attributes:
-        size: in bytes, as the block says.
-        made_by: the block that made it first, as far as was looked.
-        sure: whether no older block can have made it.
-        on_disk: size of its file in bytes; None: the file is not there.
+        size: bytes, as stated in the block.
+        made_by: the number of the oldest block found that has it, or None.
+        sure: whether no older block can have it.
+        on_disk: bytes of its file; None if the file is missing.
     """
 
     hash: str
@@ -306,7 +386,13 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a verification found on a block: its hash (or ``head``), what kind, and in words."""
+    """A finding of a verification.
+
+    Attributes:
+        block: the hash of the block, or ``head``.
+        kind: the kind of finding.
+        message: its description.
+    """
 
     block: str
     kind: str

@@ -1,4 +1,10 @@
-"""Lays out a directed acyclic graph compactly, as lines of text."""
+"""Lays out a directed acyclic graph compactly, as lines of text.
+
+Nodes are placed in columns (layers) and rows. An edge over several columns passes through the columns
+between
+on *lanes*. The space between two columns is a *gutter*; the vertical lines in it are *tracks*.
+A *key* is a node, or one of its lanes, in a column.
+"""
 
 from __future__ import annotations
 
@@ -20,46 +26,47 @@ class Component(msgspec.Struct):
     """A connected part of a graph.
 
     Attributes:
+        nodes, edges: the nodes, and the edges between them.
         columns: the keys of each layer, from top to bottom.
-        feeds: the keys one layer before that lead to a key.
-        fed: the same, backwards.
-        rows: the row of each key; within a column they ascend.
+        sources: by key, the linked keys one layer before.
+        targets: by key, the linked keys one layer after.
+        rows: the row of each key. Rows ascend within a column.
     """
 
     nodes: list[str]
     edges: list[Edge]
     columns: list[list[Key]] = []
-    feeds: dict[Key, list[Key]] = {}
-    fed: dict[Key, list[Key]] = {}
+    sources: dict[Key, list[Key]] = {}
+    targets: dict[Key, list[Key]] = {}
     rows: dict[Key, int] = {}
 
     def is_lane(self, key: Key) -> bool:
-        """Whether only a line stands there."""
-        return any(target[0] == key[0] for target in self.fed.get(key, ()))
+        """Return whether a key is a lane, which has no label."""
+        return any(target[0] == key[0] for target in self.targets.get(key, ()))
 
 
-def layered_components(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Component]:
-    """The connected parts of a graph, each with its nodes placed, those of one node last.
+def split_into_layers(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Component]:
+    """Return the connected parts of a graph with all nodes placed; parts of one node come last.
 
-    Edges that name unknown nodes, loops, and edges that close a circle are left out.
+    Edges of unknown nodes, loops, and edges that close a cycle are skipped.
     """
-    parts = _split(list(nodes), _acyclic(nodes, edges))
-    parts.sort(key=lambda part: len(part.nodes) == 1)
-    for part in parts:
-        _columns(part)
-        _order(part)
-        _rows(part)
-    return parts
+    components = _split_components(list(nodes), _remove_cycles(nodes, edges))
+    components.sort(key=lambda component: len(component.nodes) == 1)
+    for component in components:
+        _fill_columns(component)
+        _order_columns(component)
+        _assign_rows(component)
+    return components
 
 
-def _acyclic(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Edge]:
-    """The edges between known nodes, each once, without those that lead back."""
+def _remove_cycles(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Edge]:
+    """Return the edges between known nodes, without duplicates, loops and edges that close a cycle."""
     following: dict[str, list[str]] = {node: [] for node in nodes}
     for source, target in dict.fromkeys(edges):
         if source in following and target in following and source != target:
             following[source].append(target)
-    kept: list[Edge] = []
-    state: dict[str, int] = {}  # 1: on the way, 2: done
+    result: list[Edge] = []
+    state: dict[str, int] = {}  # 1: being visited, 2: complete
     for root in following:
         if root in state:
             continue
@@ -69,7 +76,7 @@ def _acyclic(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Edge]:
             node, rest = stack[-1]
             for target in rest:
                 if state.get(target) != 1:
-                    kept.append((node, target))
+                    result.append((node, target))
                 if target not in state:
                     state[target] = 1
                     stack.append((target, iter(following[target])))
@@ -78,124 +85,129 @@ def _acyclic(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Edge]:
                 state[node] = 2
                 stack.pop()
     place = {node: index for index, node in enumerate(following)}
-    return sorted(kept, key=lambda edge: (place[edge[0]], place[edge[1]]))
+    return sorted(result, key=lambda edge: (place[edge[0]], place[edge[1]]))
 
 
-def _split(nodes: Sequence[str], edges: Sequence[Edge]) -> list[Component]:
-    """The connected parts, in the order of their first nodes."""
-    leader = {node: node for node in nodes}
+def _split_components(nodes: Sequence[str], edges: Sequence[Edge]) -> list[Component]:
+    """Return the connected parts, in the order of their first nodes."""
+    parent = {node: node for node in nodes}
 
     def find(node: str) -> str:
-        while leader[node] != node:
-            leader[node] = leader[leader[node]]
-            node = leader[node]
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
         return node
 
     for source, target in edges:
-        leader[find(target)] = find(source)
-    parts: dict[str, Component] = {}
+        parent[find(target)] = find(source)
+    components: dict[str, Component] = {}
     for node in nodes:
-        parts.setdefault(find(node), Component([], [])).nodes.append(node)
+        components.setdefault(find(node), Component([], [])).nodes.append(node)
     for edge in edges:
-        parts[find(edge[0])].edges.append(edge)
-    return list(parts.values())
+        components[find(edge[0])].edges.append(edge)
+    return list(components.values())
 
 
-def _layers(part: Component) -> dict[str, int]:
-    """Longest path from the roots; then each root right before its first consumer."""
-    sources: dict[str, list[str]] = {node: [] for node in part.nodes}
-    targets: dict[str, list[str]] = {node: [] for node in part.nodes}
-    for source, target in part.edges:
+def _compute_layers(component: Component) -> dict[str, int]:
+    """Return the layer of each node: its longest path from a root. Roots move next to their first target."""
+    sources: dict[str, list[str]] = {node: [] for node in component.nodes}
+    targets: dict[str, list[str]] = {node: [] for node in component.nodes}
+    for source, target in component.edges:
         sources[target].append(source)
         targets[source].append(target)
-    waiting = {node: len(found) for node, found in sources.items()}
-    ready = [node for node in part.nodes if not waiting[node]]
+    pending = {node: len(found) for node, found in sources.items()}
+    ready = [node for node in component.nodes if not pending[node]]
     layer = dict.fromkeys(ready, 0)
-    for node in ready:  # grows while it is walked
+    for node in ready:  # the list grows during the loop
         for target in targets[node]:
             layer[target] = max(layer.get(target, 0), layer[node] + 1)
-            waiting[target] -= 1
-            if not waiting[target]:
+            pending[target] -= 1
+            if not pending[target]:
                 ready.append(target)
-    for node in part.nodes:
+    for node in component.nodes:
         if not sources[node] and targets[node]:
             layer[node] = min(layer[target] for target in targets[node]) - 1
     return layer
 
 
-def _columns(part: Component) -> None:
-    """Fills in the columns, and the links from each column to the next, with lanes."""
-    layer = _layers(part)
-    part.columns = [[] for _ in range(max(layer.values()) + 1)]
-    for node in part.nodes:
-        part.columns[layer[node]].append((node, layer[node]))
-    for source, target in part.edges:
+def _fill_columns(component: Component) -> None:
+    """Fill the columns, and the links from each column to the next, with lanes."""
+    layer = _compute_layers(component)
+    component.columns = [[] for _ in range(max(layer.values()) + 1)]
+    for node in component.nodes:
+        component.columns[layer[node]].append((node, layer[node]))
+    for source, target in component.edges:
         before: Key = (source, layer[source])
         for step in range(layer[source] + 1, layer[target] + 1):
             after = (target, step)
-            if after not in part.feeds:
-                part.feeds[after] = []
+            if after not in component.sources:
+                component.sources[after] = []
                 if step < layer[target]:
-                    part.columns[step].append(after)
-            if before not in part.feeds[after]:
-                part.feeds[after].append(before)
-                part.fed.setdefault(before, []).append(after)
+                    component.columns[step].append(after)
+            if before not in component.sources[after]:
+                component.sources[after].append(before)
+                component.targets.setdefault(before, []).append(after)
             before = after
 
 
-def _order(part: Component) -> None:
-    """Sorts each column by the mean position of its neighbours, and keeps the best order seen."""
-    best, fewest = [list(column) for column in part.columns], _crossings(part)
+def _order_columns(component: Component) -> None:
+    """Sort each column by the mean position of its neighbours, and store the order with fewest crossings."""
+    best, fewest = [list(column) for column in component.columns], _count_crossings(component)
     for sweep in range(_SWEEPS):
         if not fewest:
             break
         forward = sweep % 2 == 0
-        links = part.feeds if forward else part.fed
-        indices = range(1, len(part.columns)) if forward else range(len(part.columns) - 2, -1, -1)
+        links = component.sources if forward else component.targets
+        indices = range(1, len(component.columns)) if forward else range(len(component.columns) - 2, -1, -1)
         for index in indices:
-            column = part.columns[index]
-            other = part.columns[index - 1 if forward else index + 1]
+            column = component.columns[index]
+            other = component.columns[index - 1 if forward else index + 1]
             place = {key: at for at, key in enumerate(other)}
             own = {key: float(at) for at, key in enumerate(column)}
             for key in column:
-                if near := links.get(key):
-                    own[key] = sum(place[each] for each in near) / len(near)
+                if neighbours := links.get(key):
+                    own[key] = sum(place[each] for each in neighbours) / len(neighbours)
             column.sort(key=own.__getitem__)
-        if (crossings := _crossings(part)) < fewest:
-            best, fewest = [list(column) for column in part.columns], crossings
-    part.columns = best
+        if (crossings := _count_crossings(component)) < fewest:
+            best, fewest = [list(column) for column in component.columns], crossings
+    component.columns = best
 
 
-def _crossings(part: Component) -> int:
-    """How many pairs of links cross, over all gutters."""
+def _count_crossings(component: Component) -> int:
+    """Return the number of pairs of links that cross, over all gutters."""
     total = 0
-    for index in range(1, len(part.columns)):
-        place = {key: at for at, key in enumerate(part.columns[index - 1])}
+    for index in range(1, len(component.columns)):
+        place = {key: at for at, key in enumerate(component.columns[index - 1])}
         seen: list[int] = []
-        for key in part.columns[index]:
-            near = [place[each] for each in part.feeds.get(key, ())]
-            total += sum(len(seen) - bisect_right(seen, one) for one in near)
-            for one in near:
+        for key in component.columns[index]:
+            neighbours = [place[each] for each in component.sources.get(key, ())]
+            total += sum(len(seen) - bisect_right(seen, one) for one in neighbours)
+            for one in neighbours:
                 insort(seen, one)
     return total
 
 
-def _rows(part: Component) -> None:
-    """Gives every place a row: near its neighbours, in the column's order, one row each."""
-    keys = [key for column in part.columns for key in column]
+def _assign_rows(component: Component) -> None:
+    """Assign a row to each key: near its neighbours, in the order of the column."""
+    keys = [key for column in component.columns for key in column]
     number = {key: at for at, key in enumerate(keys)}
-    near = tuple(
-        tuple(number[each] for each in (*part.feeds.get(key, ()), *part.fed.get(key, ()))) for key in keys
+    neighbours = tuple(
+        tuple(number[each] for each in (*component.sources.get(key, ()), *component.targets.get(key, ())))
+        for key in keys
     )
-    rows = _rows_of(tuple(map(len, part.columns)), near)
-    part.rows = dict(zip(keys, rows, strict=True))
+    rows = _compute_rows(tuple(map(len, component.columns)), neighbours)
+    component.rows = dict(zip(keys, rows, strict=True))
 
 
 @lru_cache(maxsize=512)
-def _rows_of(sizes: tuple[int, ...], near: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The row of each key, for columns of these sizes; keys are numbered through all columns.
+def _compute_rows(sizes: tuple[int, ...], neighbours: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Return the row of each key.
 
-    A workspace of a thousand datasets has few shapes of components: each is thought about once.
+    Cached: a workspace of a thousand datasets has few different shapes of components.
+
+    Args:
+        sizes: the number of keys of each column. Keys are numbered through all columns.
+        neighbours: by key, the numbers of the linked keys.
     """
     ends = list(accumulate(sizes))
     columns = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
@@ -203,42 +215,49 @@ def _rows_of(sizes: tuple[int, ...], near: tuple[tuple[int, ...], ...]) -> tuple
     passes = [columns, columns[::-1]]
     for ordered in passes * 3:
         for column in ordered:
-            wishes = [_mean(rows, near[key], rows[key]) for key in column]
-            rows[column.start : column.stop] = _spread(wishes)
-    # In whole rows the median serves better than the mean: it keeps lines straight.
-    whole = [row for column in columns for row in _whole([rows[key] for key in column])]
+            preferred = [_mean(rows, neighbours[key], rows[key]) for key in column]
+            rows[column.start : column.stop] = _fit_rows(preferred)
+    # For whole rows, the median gives straighter lines than the mean.
+    result = [row for column in columns for row in _fit_whole_rows([rows[key] for key in column])]
     for ordered in passes * 2:
         for column in ordered:
-            wishes = [_median(whole, near[key], whole[key]) for key in column]
-            whole[column.start : column.stop] = _whole(wishes)
-    # Rows that hold nothing but verticals are not needed.
-    used = {row: index for index, row in enumerate(sorted(set(whole)))}
-    return tuple(used[row] for row in whole)
+            preferred = [_median(result, neighbours[key], result[key]) for key in column]
+            result[column.start : column.stop] = _fit_whole_rows(preferred)
+    # Rows with vertical lines only are removed.
+    used = {row: index for index, row in enumerate(sorted(set(result)))}
+    return tuple(used[row] for row in result)
 
 
-def _mean(rows: Sequence[float], near: Sequence[int], default: float) -> float:
-    return sum(rows[key] for key in near) / len(near) if near else default
+def _mean(rows: Sequence[float], neighbours: Sequence[int], default: float) -> float:
+    return sum(rows[key] for key in neighbours) / len(neighbours) if neighbours else default
 
 
-def _median(rows: Sequence[int], near: Sequence[int], default: int) -> float:
-    return float(sorted(rows[key] for key in near)[(len(near) - 1) // 2]) if near else float(default)
+def _median(rows: Sequence[int], neighbours: Sequence[int], default: int) -> float:
+    return (
+        float(sorted(rows[key] for key in neighbours)[(len(neighbours) - 1) // 2])
+        if neighbours
+        else float(default)
+    )
 
 
-def _spread(wishes: Sequence[float]) -> list[float]:
-    """The rows nearest to the wishes (least squares) that ascend by at least one."""
-    return [mean + index for index, mean in enumerate(_pooled(wishes))]
+def _fit_rows(preferred: Sequence[float]) -> list[float]:
+    """Return the rows nearest to the preferred ones (least squares) that ascend by at least one."""
+    return [mean + index for index, mean in enumerate(_pool_violators(preferred))]
 
 
-def _whole(wishes: Sequence[float]) -> list[int]:
-    """The same in whole rows."""
-    return [floor(mean + 1e-9) + index for index, mean in enumerate(_pooled(wishes))]
+def _fit_whole_rows(preferred: Sequence[float]) -> list[int]:
+    """Return the rows of :func:`_fit_rows` as whole numbers."""
+    return [floor(mean + 1e-9) + index for index, mean in enumerate(_pool_violators(preferred))]
 
 
-def _pooled(wishes: Sequence[float]) -> list[float]:
-    """Isotonic regression by pooling adjacent violators, of the wishes without their indices."""
+def _pool_violators(preferred: Sequence[float]) -> list[float]:
+    """Return the isotonic regression of the preferred rows, minus their indices.
+
+    Pools adjacent violators.
+    """
     blocks: list[tuple[float, int]] = []  # mean and size
-    for index, wish in enumerate(wishes):
-        mean, size = wish - index, 1
+    for index, row in enumerate(preferred):
+        mean, size = row - index, 1
         while blocks and blocks[-1][0] >= mean:
             before, count = blocks.pop()
             mean = (before * count + mean * size) / (count + size)
@@ -249,17 +268,23 @@ def _pooled(wishes: Sequence[float]) -> list[float]:
 
 Cell = tuple[int, int]
 Segment = tuple[int, int, int, int]
-"""A straight line from its first to its last cell (x, y, x, y), rightwards or downwards."""
+"""A straight line from its first to its last cell (x, y, x, y), to the right or down."""
 _GAP = 2  # cells from one track to the next
 
-# What leaves a cell, and the glyphs for each sum of them.
+# The sides of a cell, and the glyphs for each sum of them.
 _LEFT, _RIGHT, _UP, _DOWN = 1, 2, 4, 8
 _LIGHT: Final = " ───│╯╰┴│╮╭┬│┤├┼"
 _HEAVY: Final = " ━━━┃┛┗┻┃┓┏┳┃┫┣╋"
 
 
 class LabelPosition(msgspec.Struct, frozen=True):
-    """Where a label starts (cells, from the upper left corner), its layer, and how many cells are its own."""
+    """The position of a label, in cells from the upper left corner.
+
+    Attributes:
+        x, y: the first cell.
+        layer: the layer of the node.
+        width: cells of the label.
+    """
 
     x: int
     y: int
@@ -268,287 +293,322 @@ class LabelPosition(msgspec.Struct, frozen=True):
 
 
 class LineSegments:
-    """Straight lines, and what they are in each row."""
+    """Straight lines, indexed by row."""
 
     def __init__(self, segments: Iterable[Segment]) -> None:
-        self._flat: dict[int, list[Segment]] = {}
-        self._upright: list[Segment] = []
+        self._horizontal: dict[int, list[Segment]] = {}
+        self._vertical: list[Segment] = []
         for segment in segments:
             if segment[1] == segment[3]:
-                self._flat.setdefault(segment[1], []).append(segment)
+                self._horizontal.setdefault(segment[1], []).append(segment)
             else:
-                self._upright.append(segment)
+                self._vertical.append(segment)
 
-    def arms(self, y: int) -> dict[int, int]:
-        """For each cell of a row that a line goes through, by its x, the sides where it leaves the cell."""
-        arms: dict[int, int] = {}
-        for left, _, right, _ in self._flat.get(y, ()):
+    def sides(self, y: int) -> dict[int, int]:
+        """Return the sides at which lines leave a cell, by the x of each cell of a row."""
+        sides: dict[int, int] = {}
+        for left, _, right, _ in self._horizontal.get(y, ()):
             for x in range(left, right):
-                arms[x] = arms.get(x, 0) | _RIGHT
-                arms[x + 1] = arms.get(x + 1, 0) | _LEFT
-        for x, top, _, bottom in self._upright:
+                sides[x] = sides.get(x, 0) | _RIGHT
+                sides[x + 1] = sides.get(x + 1, 0) | _LEFT
+        for x, top, _, bottom in self._vertical:
             if top <= y <= bottom:
-                arms[x] = arms.get(x, 0) | (_UP if y > top else 0) | (_DOWN if y < bottom else 0)
-        return arms
+                sides[x] = sides.get(x, 0) | (_UP if y > top else 0) | (_DOWN if y < bottom else 0)
+        return sides
 
 
 class Layout:
     """A drawn graph.
 
     Attributes:
-        width, height: cells.
-        places: where each node's label stands.
-        routes: the straight lines that each edge goes along; tracks and lanes are shared.
+        width, height: size in cells.
+        positions: the position of the label of each node.
+        routes: the straight lines of each edge. Edges share tracks and lanes.
     """
 
     def __init__(self, drawing: _Drawing) -> None:
         self.width, self.height = drawing.width, drawing.top
-        self.places: Mapping[str, LabelPosition] = drawing.places
+        self.positions: Mapping[str, LabelPosition] = drawing.positions
         self.routes: Mapping[Edge, list[Segment]] = drawing.routes
         self._extents = drawing.extents
         self._bridges = drawing.bridges
-        self._strokes = LineSegments(dict.fromkeys(each for leg in drawing.legs.values() for each in leg))
+        self._segments = LineSegments(dict.fromkeys(each for leg in drawing.legs.values() for each in leg))
         self._rows: dict[int, tuple[str, dict[int, int]]] = {}
 
     def width_with(self, extra: int) -> int:
-        """Cells from the left to the right end, if every column had some more."""
+        """Return the width in cells with ``extra`` more cells for each column."""
         return max((width + columns * extra for width, columns in self._extents), default=0)
 
     def line(self, y: int) -> str:
-        """The edges of a row as text, with blanks where the labels go."""
-        return self._row(y)[0]
+        """Return the edges of a row as text, with blanks in the place of labels."""
+        return self._draw_row(y)[0]
 
-    def heavy(self, y: int, strokes: LineSegments) -> dict[int, str]:
-        """The cells of a row, by their x, that some of the edges go through: in heavy glyphs."""
-        _, arms = self._row(y)
-        found: dict[int, str] = {}
-        for x, lit in strokes.arms(y).items():
+    def heavy_cells(self, y: int, segments: LineSegments) -> dict[int, str]:
+        """Return heavy glyphs for the cells of a row through which some segments pass, by their x."""
+        _, sides = self._draw_row(y)
+        cells: dict[int, str] = {}
+        for x, highlighted in segments.sides(y).items():
             if (x, y) not in self._bridges:
-                found[x] = _HEAVY[arms[x]]
-            elif lit & (_UP | _DOWN):
-                found[x] = "┃"
-        return found
+                cells[x] = _HEAVY[sides[x]]
+            elif highlighted & (_UP | _DOWN):
+                cells[x] = "┃"
+        return cells
 
-    def _row(self, y: int) -> tuple[str, dict[int, int]]:
+    def _draw_row(self, y: int) -> tuple[str, dict[int, int]]:
         if (row := self._rows.get(y)) is None:
-            arms = self._strokes.arms(y)
+            sides = self._segments.sides(y)
             cells = [" "] * self.width
-            for x, sides in arms.items():
-                cells[x] = "│" if (x, y) in self._bridges else _LIGHT[sides]
-            row = self._rows[y] = "".join(cells), arms
+            for x, found in sides.items():
+                cells[x] = "│" if (x, y) in self._bridges else _LIGHT[found]
+            row = self._rows[y] = "".join(cells), sides
         return row
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The edges as text, all rows."""
+        """The edges of all rows as text."""
         return tuple(map(self.line, range(self.height)))
 
     @property
     def paths(self) -> Mapping[Edge, frozenset[Cell]]:
-        """The cells that each edge goes through."""
+        """The cells through which each edge passes."""
         return {edge: frozenset(route_cells(route)) for edge, route in self.routes.items()}
 
 
 def route_cells(route: Iterable[Segment]) -> Iterable[Cell]:
-    """The cells of straight lines."""
+    """Return the cells of straight lines."""
     for left, top, right, bottom in route:
         yield from ((x, y) for x in range(left, right + 1) for y in range(top, bottom + 1))
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A connected part of a graph, in rows and tracks: everything but the widths of labels."""
+    """The layout of a connected part in rows and tracks. It does not depend on the widths of labels."""
 
-    part: Component
+    component: Component
     gutters: list[_Gutter]
     rows: Mapping[Key, int]
 
 
-def plan(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Plan]:
-    """Finds out which node goes where; edges that name unknown nodes, loops, and circles are left out."""
-    found: list[Plan] = []
-    for part in layered_components(nodes, edges):
-        gutters = [_tracks(part, index) for index in range(1, len(part.columns))]
-        found.append(Plan(part, gutters, _whole_rows(part, gutters)))
-    return found
+def plan_layout(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Plan]:
+    """Return the plan of each connected part of a graph.
+
+    Edges of unknown nodes, loops, and edges that close a cycle are skipped.
+    """
+    plans: list[Plan] = []
+    for component in split_into_layers(nodes, edges):
+        gutters = [_find_tracks(component, index) for index in range(1, len(component.columns))]
+        plans.append(Plan(component, gutters, _number_rows(component, gutters)))
+    return plans
 
 
-def draw(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0) -> Layout:
-    """Draws a graph; ``widths`` are the labels' widths in cells.
+def draw_layout(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0) -> Layout:
+    """Draw a graph.
 
-    With ``extra`` cells for every label, all labels of a column are as wide as the widest of them: what is
-    written into these cells stands below each other.
+    Args:
+        plans: the plans of its connected parts.
+        widths: the widths of labels in cells.
+        extra: more cells for each label. All labels of a column are then as wide as the widest of them;
+            texts in
+            these cells are aligned.
     """
     plans = list(plans)
-    singles = [each.part.nodes[0] for each in plans if len(each.part.nodes) == 1]
+    singles = [each.component.nodes[0] for each in plans if len(each.component.nodes) == 1]
     drawing = _Drawing(widths, extra, max((widths[node] for node in singles), default=0))
-    alone = False
+    after_single = False
     for each in plans:
-        single = len(each.part.nodes) == 1
-        if drawing.top and not (single and alone):  # what stands alone stands close together
+        single = len(each.component.nodes) == 1
+        if drawing.top and not (single and after_single):  # no empty row between parts of one node
             drawing.top += 1
-        alone = single
+        after_single = single
         drawing.add(each)
     return Layout(drawing)
 
 
-def layout(widths: Mapping[str, int], edges: Iterable[Edge]) -> Layout:
-    """Plans and draws a graph, of labels in the order to prefer. The same input gives the same drawing."""
-    return draw(plan(widths, edges), widths)
+def lay_out(widths: Mapping[str, int], edges: Iterable[Edge]) -> Layout:
+    """Plan and draw a graph. The drawing does not depend on the order of edges.
+
+    Args:
+        widths: the widths of labels in cells, in the preferred order of nodes.
+        edges: pairs of nodes.
+    """
+    return draw_layout(plan_layout(widths, edges), widths)
 
 
 class _Track(msgspec.Struct):
-    """A vertical in a gutter: its level from 0 at the left, the rows that it joins, the one it leaves by,
-    and, before there are whole rows, the first and the last that it joins."""
+    """A vertical line in a gutter.
+
+    Attributes:
+        level: its position in the gutter, from 0 at the left.
+        joined_rows: the rows that it joins.
+        exit_row: the row by which it leaves.
+        low, high: the first and the last of the joined rows, before rows are whole numbers.
+    """
 
     level: int
-    touched: set[float]
-    exit: float
+    joined_rows: set[float]
+    exit_row: float
     low: float
     high: float
 
 
-_Gutter = dict[Key, list[_Track]]  # by the target that the verticals lead to
+_Gutter = dict[Key, list[_Track]]  # by target
 
 
-def _tracks(part: Component, index: int) -> _Gutter:
-    """The verticals between column ``index`` - 1 and ``index``.
+def _find_tracks(component: Component, index: int) -> _Gutter:
+    """Return the tracks between column ``index`` - 1 and ``index``.
 
-    A target whose only source is in its own row needs none. A track must lie left of another when
-    one of its sources is in the other target's row: else its line would run into that target. Where
-    such wishes close a circle, a target gets two tracks and a row of its own between them.
+    A target whose only source is in its own row needs no track. A track must lie left of another one if one
+    of
+    its sources is in the row of the other's target; else its line would enter that target. If these
+    constraints
+    form a cycle, a target gets two tracks, and a row of its own between them.
     """
-    rows = part.rows
+    rows = component.rows
     spans: dict[Key, set[float]] = {}
-    for target in part.columns[index]:
-        touched = {float(rows[source]) for source in part.feeds.get(target, ())}
-        if touched - {rows[target]}:
-            spans[target] = touched | {rows[target]}
+    for target in component.columns[index]:
+        joined_rows = {float(rows[source]) for source in component.sources.get(target, ())}
+        if joined_rows - {rows[target]}:
+            spans[target] = joined_rows | {rows[target]}
     entry = {rows[target]: target for target in spans}
-    left_of: dict[Key, set[Key]] = {target: set() for target in spans}  # target -> what is left of it
+    left_of: dict[Key, set[Key]] = {
+        target: set() for target in spans
+    }  # by target, the targets whose tracks are left of its own
     for target in spans:
-        for source in part.feeds[target]:
+        for source in component.sources[target]:
             other = entry.get(rows[source])
             if other is not None and other != target:
                 left_of[other].add(target)
 
     gutter: _Gutter = {}
-    waiting = sorted(spans, key=lambda target: (min(spans[target]), max(spans[target])))
-    while waiting:
-        free = [target for target in waiting if left_of[target] <= gutter.keys()]
+    pending = sorted(spans, key=lambda target: (min(spans[target]), max(spans[target])))
+    while pending:
+        free = [target for target in pending if left_of[target] <= gutter.keys()]
         if free:
             target = free[0]
-            waiting.remove(target)
+            pending.remove(target)
             level = max((gutter[each][0].level + 1 for each in left_of[target]), default=0)
-            touched = spans[target]
+            joined_rows = spans[target]
             if target in gutter:
                 level = max(level, gutter[target][0].level + 1)
-                touched = {gutter[target][0].exit, float(rows[target])}
-            _settle(gutter, target, level, touched, rows[target])
+                joined_rows = {gutter[target][0].exit_row, float(rows[target])}
+            _add_track(gutter, target, level, joined_rows, rows[target])
         else:
-            unsplit = (target for target in waiting if target not in gutter)
+            unsplit = (target for target in pending if target not in gutter)
             target = min(unsplit, key=lambda each: len(left_of[each] - gutter.keys()))
-            touched = {float(rows[source]) for source in part.feeds[target]}
-            aside = rows[target] + (0.25 if max(touched) > rows[target] else -0.25)
-            _settle(gutter, target, 0, touched | {aside}, aside)
+            joined_rows = {float(rows[source]) for source in component.sources[target]}
+            extra_row = rows[target] + (0.25 if max(joined_rows) > rows[target] else -0.25)
+            _add_track(gutter, target, 0, joined_rows | {extra_row}, extra_row)
     return gutter
 
 
-def _settle(gutter: _Gutter, target: Key, level: int, touched: set[float], leave: float) -> None:
-    """Adds a track at the first free level from ``level``."""
-    low, high = min(touched), max(touched)
-    taken = {
+def _add_track(gutter: _Gutter, target: Key, level: int, joined_rows: set[float], exit_row: float) -> None:
+    """Add a track at the first free level from ``level``."""
+    low, high = min(joined_rows), max(joined_rows)
+    used_levels = {
         track.level for found in gutter.values() for track in found if track.low <= high and low <= track.high
     }
-    while level in taken:
+    while level in used_levels:
         level += 1
-    gutter.setdefault(target, []).append(_Track(level, touched, leave, low, high))
+    gutter.setdefault(target, []).append(_Track(level, joined_rows, exit_row, low, high))
 
 
-def _whole_rows(part: Component, gutters: list[_Gutter]) -> dict[Key, int]:
-    """Rows as whole numbers, once the tracks have put rows of their own between them."""
+def _number_rows(component: Component, gutters: list[_Gutter]) -> dict[Key, int]:
+    """Return the rows as whole numbers. Tracks may have added rows between them."""
     tracks = [track for gutter in gutters for found in gutter.values() for track in found]
-    used = sorted({*map(float, part.rows.values()), *(track.exit for track in tracks)})
-    place = {row: index for index, row in enumerate(used)}
+    rows = sorted({*map(float, component.rows.values()), *(track.exit_row for track in tracks)})
+    number = {row: index for index, row in enumerate(rows)}
     for track in tracks:
-        track.touched = {float(place[row]) for row in track.touched}
-        track.exit = place[track.exit]
-    return {key: place[float(row)] for key, row in part.rows.items()}
+        track.joined_rows = {float(number[row]) for row in track.joined_rows}
+        track.exit_row = number[track.exit_row]
+    return {key: number[float(row)] for key, row in component.rows.items()}
 
 
 class _Drawing(msgspec.Struct):
-    """What has been drawn so far: bridges, places, routes, and the extent of each component in cells and
-    columns."""
+    """An incomplete drawing.
+
+    Attributes:
+        widths: the widths of labels in cells.
+        extra: more cells for each label.
+        single_width: the width of the widest label of a part of one node.
+        top: the first free row.
+        bridges: the cells where a vertical line crosses a horizontal one.
+        extents: the cells and columns of each part.
+        legs: by link between columns, its lines.
+        starts: by key, the first cell of its line.
+    """
 
     widths: Mapping[str, int]
     extra: int
-    single: int  # the widest label of what stands alone
+    single_width: int
     top: int = 0
     width: int = 0
     bridges: set[Cell] = set()
-    places: dict[str, LabelPosition] = {}
+    positions: dict[str, LabelPosition] = {}
     routes: dict[Edge, list[Segment]] = {}
     extents: list[tuple[int, int]] = []
-    # For each link from one column to the next, its lines; for each key, where its line starts.
     legs: dict[tuple[Key, Key], list[Segment]] = {}
     starts: dict[Key, int] = {}
 
     def add(self, plan: Plan) -> None:
-        """Draws a component below what there is."""
-        part, rows = plan.part, {key: row + self.top for key, row in plan.rows.items()}
+        """Draw a connected part below the others."""
+        component, rows = plan.component, {key: row + self.top for key, row in plan.rows.items()}
         x = 0
-        for index, column in enumerate(part.columns):
+        for index, column in enumerate(component.columns):
             if index:
-                x = self._gutter(part, plan.gutters[index - 1], index, x, rows)
-            wide = max((self.widths[key[0]] for key in column if not part.is_lane(key)), default=0)
+                x = self._draw_gutter(component, plan.gutters[index - 1], index, x, rows)
+            label_width = max(
+                (self.widths[key[0]] for key in column if not component.is_lane(key)), default=0
+            )
             if self.extra:
-                wide = (self.single if len(part.nodes) == 1 else wide) + self.extra
+                label_width = (self.single_width if len(component.nodes) == 1 else label_width) + self.extra
             for key in column:
-                self._stand(part, key, x, wide, rows[key])
-            x += wide
-        self._trace(part)
-        self.extents.append((x - len(part.columns) * self.extra, len(part.columns)))
+                self._place_key(component, key, x, label_width, rows[key])
+            x += label_width
+        self._join_routes(component)
+        self.extents.append((x - len(component.columns) * self.extra, len(component.columns)))
         self.width = max(self.width, x)
         self.top = max(rows.values()) + 1
 
-    def _stand(self, part: Component, key: Key, x: int, wide: int, row: int) -> None:
-        """A label, or a lane across the column."""
-        if part.is_lane(key):
-            lane = (x - 1, row, x + wide, row)
-            for source in part.feeds[key]:
+    def _place_key(self, component: Component, key: Key, x: int, column_width: int, row: int) -> None:
+        """Place a label, or a lane across the column."""
+        if component.is_lane(key):
+            lane = (x - 1, row, x + column_width, row)
+            for source in component.sources[key]:
                 self.legs[source, key].append(lane)
-            self.starts[key] = x + wide
+            self.starts[key] = x + column_width
         else:
-            own = wide if self.extra else self.widths[key[0]]
-            self.places[key[0]] = LabelPosition(x, row, key[1], own)
-            self.starts[key] = x + own + 1  # one blank between a label and its line
+            width = column_width if self.extra else self.widths[key[0]]
+            self.positions[key[0]] = LabelPosition(x, row, key[1], width)
+            self.starts[key] = x + width + 1  # one blank between a label and its line
 
-    def _gutter(self, part: Component, gutter: _Gutter, index: int, x: int, rows: Mapping[Key, int]) -> int:
-        """Draws the links into column ``index``, from ``x``; returns where the column starts."""
+    def _draw_gutter(
+        self, component: Component, gutter: _Gutter, index: int, x: int, rows: Mapping[Key, int]
+    ) -> int:
+        """Draw the links into column ``index``, from ``x``. Returns the first cell of the column."""
         levels = 1 + max((track.level for found in gutter.values() for track in found), default=-1)
         end = x + max(_GAP * (levels + 1) - 1, 2)
-        for target in part.columns[index]:
+        for target in component.columns[index]:
             tracks = [
-                (x + _GAP * (track.level + 1), int(track.exit) + self.top, track)
+                (x + _GAP * (track.level + 1), int(track.exit_row) + self.top, track)
                 for track in gutter.get(target, ())
             ]
-            for source in part.feeds.get(target, ()):
+            for source in component.sources.get(target, ()):
                 at, row, leg = self.starts[source], rows[source], list[Segment]()
-                for bend, leave, _ in tracks:
-                    leg += [(at, row, bend, row), (bend, min(row, leave), bend, max(row, leave))]
-                    at, row = bend, leave
+                for bend, exit_row, _ in tracks:
+                    leg += [(at, row, bend, row), (bend, min(row, exit_row), bend, max(row, exit_row))]
+                    at, row = bend, exit_row
                 self.legs[source, target] = [*leg, (at, row, end, row)]
             for bend, _, track in tracks:
-                between = range(int(min(track.touched)) + 1, int(max(track.touched)))
-                self.bridges.update((bend, row + self.top) for row in between if row not in track.touched)
+                between = range(int(min(track.joined_rows)) + 1, int(max(track.joined_rows)))
+                self.bridges.update((bend, row + self.top) for row in between if row not in track.joined_rows)
         return end + 1
 
-    def _trace(self, part: Component) -> None:
-        """Puts the links together to the routes of the edges."""
-        home = {key[0]: key for column in part.columns for key in column if not part.is_lane(key)}
-        for source, target in part.edges:
-            before, route = home[source], list[Segment]()
-            while before != home[target]:
-                after = (target, before[1] + 1)
-                route += self.legs[before, after]
-                before = after
+    def _join_routes(self, component: Component) -> None:
+        """Join the links to the routes of edges."""
+        home = {key[0]: key for column in component.columns for key in column if not component.is_lane(key)}
+        for source, target in component.edges:
+            key, route = home[source], list[Segment]()
+            while key != home[target]:
+                next_key = (target, key[1] + 1)
+                route += self.legs[key, next_key]
+                key = next_key
             self.routes[source, target] = route

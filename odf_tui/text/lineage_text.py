@@ -89,14 +89,14 @@ def dataset_graph_lines(
     Args:
         edges: names of inputs and outputs.
     """
-    from odf_tui.text.graph_layout import layout  # deferred: column lineage does not need it
+    from odf_tui.text.graph_layout import lay_out  # deferred: column lineage does not need it
 
     labels = {source: f"? {source}" for source, _ in edges}
     for name, kind in datasets:
         labels[name] = f"{dataset_glyph(derivative=kind is not DatasetKind.Root)} {name}"
-    drawn = layout({name: len(label) for name, label in labels.items()}, edges)
+    drawn = lay_out({name: len(label) for name, label in labels.items()}, edges)
     canvas = [list(line) for line in drawn.lines]
-    for name, place in drawn.places.items():
+    for name, place in drawn.positions.items():
         canvas[place.y][place.x : place.x + len(labels[name])] = labels[name]
     for line in canvas:
         yield "".join(line).rstrip()

@@ -518,7 +518,7 @@ def test_a_pull_from_a_silent_server_is_cancelled_and_tried_again(
 # --- Which go first --------------------------------------------------------------------------------
 
 
-def test_what_comes_from_elsewhere_is_not_made_here(tmp_path: Path) -> None:
+def test_what_has_pull_remote_is_not_made_here(tmp_path: Path) -> None:
     # e comes from elsewhere, and is made of far there; f of e and a; g of f
     workspace, other = Workspace.init(tmp_path / "here"), Workspace.init(tmp_path / "other")
     far = make_root(other, "far")

@@ -90,7 +90,7 @@ def pull_new(url: str, alias: str = "numbers", **more: Any) -> Pull:
     return Pull(dataset=url, url=url, alias=alias, **more)
 
 
-def test_a_dataset_comes_from_elsewhere_and_goes_on_to(do, here, there, log) -> None:
+def test_a_dataset_has_pull_remote_and_goes_on_to(do, here, there, log) -> None:
     theirs = make_root(there, slices=2)
     url = url_of(theirs)
     found = do(pull_new(url, "lab/mine"))
@@ -254,7 +254,7 @@ def test_searching_goes_on_where_a_repository_cannot_be_asked(do, here, there, t
         do(Search("numbers", ["lab"]))
 
 
-def test_rows_that_are_pushed_into_what_comes_from_elsewhere(do, here, there, log) -> None:
+def test_rows_that_are_pushed_into_what_has_pull_remote(do, here, there, log) -> None:
     text = MANIFEST.partition("    - kind")[0] + PUSHED
     (theirs,) = there.add(read_manifests(text, "ports.yaml"))
     do(pull_new(url_of(theirs), "ports"))

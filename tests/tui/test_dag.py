@@ -1,4 +1,4 @@
-"""The graph's layout: nothing overlaps, every edge can be followed, and it is small and quick."""
+"""Layout of graphs: labels do not overlap, edges can be followed, the drawing is small and quick."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_tui.text.graph_layout import Layout, LineSegments, draw, layout, plan
+from odf_tui.text.graph_layout import Layout, LineSegments, draw_layout, lay_out, plan_layout
 
 _ARMS = {
     "─": "lr", "│": "ud", "╮": "ld", "╭": "rd", "╯": "lu", "╰": "ru",
@@ -18,7 +18,7 @@ _STEPS = {"l": (-1, 0), "r": (1, 0), "u": (0, -1), "d": (0, 1)}
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Nodes with widths, and edges from earlier to later ones."""
+    """Generate nodes with widths, and edges from earlier to later nodes."""
     count = draw(st.integers(1, 24))
     widths = {f"n{index}": draw(st.integers(3, 9)) for index in range(count)}
     pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
@@ -27,9 +27,9 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 
 def drawn(found: Layout, widths: dict[str, int]) -> list[str]:
-    """The lines with labels put in."""
+    """Return the lines with labels inserted."""
     lines = [list(line) for line in found.lines]
-    for node, place in found.places.items():
+    for node, place in found.positions.items():
         label = node[: widths[node]].ljust(widths[node], "=")
         for offset, letter in enumerate(label):
             lines[place.y][place.x + offset] = letter
@@ -40,14 +40,14 @@ def drawn(found: Layout, widths: dict[str, int]) -> list[str]:
 @given(graphs())
 def test_nothing_overlaps(graph: tuple[dict[str, int], list[tuple[str, str]]]) -> None:
     widths, edges = graph
-    found = layout(widths, edges)
+    found = lay_out(widths, edges)
     taken: dict[tuple[int, int], str] = {}
-    for node, place in found.places.items():
+    for node, place in found.positions.items():
         for x in range(place.x, place.x + widths[node]):
             assert (x, place.y) not in taken
             taken[x, place.y] = node
             assert found.lines[place.y][x] == " "
-    assert set(found.places) == set(widths)
+    assert set(found.positions) == set(widths)
     assert len({len(line) for line in found.lines}) <= 1
 
 
@@ -57,10 +57,10 @@ def test_every_edge_leads_from_its_source_to_its_target(
     graph: tuple[dict[str, int], list[tuple[str, str]]],
 ) -> None:
     widths, edges = graph
-    found = layout(widths, edges)
+    found = lay_out(widths, edges)
     assert set(found.paths) == set(edges)
     for (source, target), cells in found.paths.items():
-        start, end = found.places[source], found.places[target]
+        start, end = found.positions[source], found.positions[target]
         assert start.x < end.x
         first = (start.x + widths[source] + 1, start.y)
         last = (end.x - 1, end.y)
@@ -70,7 +70,7 @@ def test_every_edge_leads_from_its_source_to_its_target(
 
 
 def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tuple[int, int]) -> bool:
-    """Whether the glyphs of these cells lead from one to the other; bridges are passed straight on."""
+    """Return whether the glyphs of cells lead from one cell to another. Bridges are crossed straight."""
     todo, seen = [(first, "r")], set()
     while todo:
         cell, heading = todo.pop()
@@ -81,7 +81,7 @@ def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tupl
         seen.add((cell, heading))
         arms = _ARMS.get(found.lines[cell[1]][cell[0]], "")
         if arms == "ud" and heading in "lr":
-            arms = "lr"  # a bridge: the horizontal goes on behind it
+            arms = "lr"  # a bridge: the horizontal line continues behind it
         for arm in arms:
             x, y = _STEPS[arm]
             todo.append(((cell[0] + x, cell[1] + y), arm))
@@ -90,18 +90,18 @@ def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tupl
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.integers(1, 20))
-def test_with_more_beside_the_labels_they_stand_below_each_other(
+def test_extra_cells_of_labels_are_aligned(
     graph: tuple[dict[str, int], list[tuple[str, str]]], extra: int
 ) -> None:
     widths, edges = graph
-    plans = plan(widths, edges)
-    plain, wide = draw(plans, widths), draw(plans, widths, extra)
+    plans = plan_layout(widths, edges)
+    plain, wide = draw_layout(plans, widths), draw_layout(plans, widths, extra)
     assert wide.width == plain.width_with(extra)
     assert wide.width_with(0) == plain.width
-    assert {node: place.y for node, place in wide.places.items()} == {
-        node: place.y for node, place in plain.places.items()
+    assert {node: place.y for node, place in wide.positions.items()} == {
+        node: place.y for node, place in plain.positions.items()
     }
-    for node, place in wide.places.items():
+    for node, place in wide.positions.items():
         assert place.width >= widths[node] + extra
         assert not wide.line(place.y)[place.x : place.x + place.width].strip()
 
@@ -110,23 +110,23 @@ def test_with_more_beside_the_labels_they_stand_below_each_other(
 @given(graphs())
 def test_heavy_lines_are_where_their_edges_are(graph: tuple[dict[str, int], list[tuple[str, str]]]) -> None:
     widths, edges = graph
-    found = layout(widths, edges)
+    found = lay_out(widths, edges)
     for edge, cells in found.paths.items():
         strokes = LineSegments(found.routes[edge])
-        heavy = {(x, y) for y in range(found.height) for x in found.heavy(y, strokes)}
+        heavy = {(x, y) for y in range(found.height) for x in found.heavy_cells(y, strokes)}
         assert heavy <= cells
-        assert all(found.line(y)[x] == "│" for x, y in cells - heavy)  # it passes behind these
+        assert all(found.line(y)[x] == "│" for x, y in cells - heavy)  # at bridges the edge is hidden
 
 
 @settings(max_examples=60, deadline=None)
 @given(graphs())
-def test_a_line_never_enters_a_dataset_that_it_does_not_feed(
+def test_a_line_enters_downstream_datasets_only(
     graph: tuple[dict[str, int], list[tuple[str, str]]],
 ) -> None:
     widths, edges = graph
-    found = layout(widths, edges)
+    found = lay_out(widths, edges)
     fed = {target for _, target in edges}
-    for node, place in found.places.items():
+    for node, place in found.positions.items():
         left = found.lines[place.y][place.x - 1] if place.x else " "
         assert (left != " ") == (node in fed)
 
@@ -139,23 +139,23 @@ def test_the_drawing_depends_on_nothing_but_the_graph(
     widths, edges = graph
     shuffled = list(edges)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = layout(widths, edges), layout(widths, shuffled)
-    assert (one.lines, one.places, one.paths) == (other.lines, other.places, other.paths)
+    one, other = lay_out(widths, edges), lay_out(widths, shuffled)
+    assert (one.lines, one.positions, one.paths) == (other.lines, other.positions, other.paths)
 
 
-def test_circles_loops_and_strangers_are_left_out() -> None:
-    found = layout({"a": 1, "b": 1, "c": 1}, [("a", "b"), ("b", "c"), ("c", "a"), ("b", "b"), ("x", "a")])
+def test_cycles_loops_and_unknown_nodes_are_skipped() -> None:
+    found = lay_out({"a": 1, "b": 1, "c": 1}, [("a", "b"), ("b", "c"), ("c", "a"), ("b", "b"), ("x", "a")])
     assert set(found.paths) == {("a", "b"), ("b", "c")}
 
 
-def test_nothing_to_draw() -> None:
-    found = layout({}, [])
+def test_an_empty_graph() -> None:
+    found = lay_out({}, [])
     assert (found.width, found.height, found.lines) == (0, 0, ())
 
 
-def test_single_datasets_stand_close_together_below_the_rest() -> None:
+def test_single_datasets_are_close_together_below_the_others() -> None:
     widths = {"alone": 5, "a": 1, "other": 5, "b": 1}
-    assert drawn(layout(widths, [("a", "b")]), widths) == ["a ──b", "", "alone", "other"]
+    assert drawn(lay_out(widths, [("a", "b")]), widths) == ["a ──b", "", "alone", "other"]
 
 
 def test_joins_and_lanes() -> None:
@@ -168,7 +168,7 @@ def test_joins_and_lanes() -> None:
         ("all", "both"),
         ("weather", "both"),
     ]
-    assert drawn(layout(widths, edges), widths) == [
+    assert drawn(lay_out(widths, edges), widths) == [
         "on.raw= ──on===== ─╮",
         "bc.raw= ──bc===== ─┴─all==== ─╮",
         "                     weather ─┴─both===",
@@ -188,15 +188,15 @@ def test_a_graph_of_32_datasets_is_small_and_quick() -> None:
     portfolio.usd>portfolio.report
     """
     edges = [(source, target) for source, _, target in (pair.partition(">") for pair in text.split())]
-    widths = {node: len(node) + 2 for edge in edges for node in edge}  # a sign and a blank before the name
+    widths = {node: len(node) + 2 for edge in edges for node in edge}  # a glyph and a blank before the name
     assert len(widths) == 32
-    found, times = layout(widths, edges), []
+    found, times = lay_out(widths, edges), []
     for _ in range(5):
         start = time.perf_counter()
-        layout(widths, edges)
+        lay_out(widths, edges)
         times.append(time.perf_counter() - start)
     assert found.width <= 95
     assert found.height <= 20
-    with_states = layout({node: width + 2 for node, width in widths.items()}, edges)
+    with_states = lay_out({node: width + 2 for node, width in widths.items()}, edges)
     assert with_states.width <= 101
     assert min(times) < 0.010

@@ -1,9 +1,15 @@
-"""The detail of a dataset, what somebody else's would run, and datasets that are pushed into."""
+"""Details of datasets, the trust in those of other authors, and datasets with push sources.
+
+Golden texts: ``tui-80x24-detail`` shows why the last pull of a dataset failed, ``tui-80x24-trust`` what an
+untrusted dataset would run.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,29 +17,48 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.errors import Conflict
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.features.dataset_actions import DatasetDialog
+from odf_tui.actions.model import Situation
+from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.app import Workstation
+from odf_tui.features.dataset_actions import (
+    DatasetActionsController,
+    DatasetDialog,
+    describe_next_step,
+    detail_lines,
+    trust_request_lines,
+)
+from odf_tui.features.palette import PaletteController
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
-from odf_tui.state.model import Health
+from odf_tui.panes.data.view import DataPane
+from odf_tui.panes.datasets.view import CardJobs, DatasetCard
+from odf_tui.state.model import DatasetDetail, DatasetRow, Health
+from odf_tui.text.highlight import Text
 from odf_tui.text.job_text import job_outcome
 from odf_tui.widgets.choice_list import Choices
 from odf_tui.widgets.dialogs import TypedConfirmation
 from odf_tui.widgets.status_bar import KeyHints
 from tests.tui.conftest import driven
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset
-from tests.tui.test_pictures import compare
-
-pytestmark = pytest.mark.app
+from tests.tui.test_pictures import compare, resize
+from tests.tui.widget_app import WidgetApp, shown
 
 TIDES = "did:odf:harbour.tides"
 
 
-async def test_a_failed_dataset_says_why_and_what_to_do(source: FakeSource) -> None:
+def _text(lines: Text) -> str:
+    return "\n".join("".join(text for text, _ in line) for line in lines)
+
+
+@pytest.mark.app
+async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
+        # A failed pull: the border, the dialog, the card.
         await drive.press("G", "k")
         row = drive.graph.row
         assert row is not None
         assert row.name == "port-haven.clinics"
-        # There is no room for the card: the lower border says it.
+        # There is no room for the card: the lower border shows the reason.
         assert "✗ column 'age' has the value 'forty' in row 212, which is no INT" in drive.text()
         await drive.press("enter")
         compare(drive, "80x24-detail")
@@ -45,24 +70,21 @@ async def test_a_failed_dataset_says_why_and_what_to_do(source: FakeSource) -> N
         text = drive.text()  # now there is room
         assert "why  column 'age' has the value" in text
         assert "try  correct the file, or declare" in text
-        await drive.press("enter", "p")  # what its keys say, they do
-        assert source.link.submitted == [Pull(dataset=row.id)]
+        await drive.press("escape")
 
-
-async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) -> None:
-    source.rows_ = [*source.rows_[:-1], replace(source.rows_[-1], standing="not trusted")]
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("U")
+        # Trust.
+        source.rows_ = [*source.rows_[:-1], replace(source.rows_[-1], standing="not trusted")]
+        await drive.press("r", "g", "U")
         assert "is your own" in drive.hint()
         await drive.press("G")
         assert "◇ harbour.tides ⊘✓" in drive.text()
         await drive.press("U")
         assert "is not trusted" in drive.hint()
-        await drive.press("P")  # all but this
+        await drive.press("P")  # pulls all other datasets
         await drive.until(lambda: len(source.link.submitted) == 7)
         assert TIDES not in [request.dataset for request in source.link.submitted]
         assert "1 not trusted" in drive.hint()
-        drive.bench.query_one(KeyHints).clear()  # a notice that time would take away
+        drive.bench.query_one(KeyHints).clear()  # notices disappear after some seconds
         await drive.until(lambda: "1 not trusted" not in drive.text())
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
@@ -71,11 +93,8 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         assert "SELECT 19" not in drive.text()
         await drive.press("pagedown", "pagedown")
         assert "SELECT 19" in drive.text()
-        await drive.press("y", "enter")  # not the word
+        await drive.press("y", "enter")  # another word is a refusal
         assert "harbour.tides is not trusted: nothing of it ran" in drive.hint()
-        await drive.pilot.press("p")
-        await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
-        await drive.press("escape")
         assert len(source.link.submitted) == 7
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
@@ -85,23 +104,14 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         assert "⊘" not in drive.text()
         await drive.press("t")
         assert "harbour.tides is trusted already" in drive.hint()
-        await drive.pilot.press("U")
-        await drive.until(lambda: "⊘" in drive.text())
-        await drive.pilot.press("t")  # trust alone pulls nothing
-        await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
-        await drive.pilot.press(*"harbour.tides", "enter")
-        await drive.until(lambda: "⊘" not in drive.text())
-        assert len(source.link.submitted) == 8
 
-
-async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -> None:
-    source.rows_ = [
-        dataset("events", polls=False, push_sources=("default",)),
-        dataset("bare", polls=False),
-        dataset("broken", polls=False, problem="block 3 is missing"),
-    ]
-    async with driven(source) as drive:
-        await drive.press("colon", "=events", "enter", "p")
+        # Push sources.
+        source.rows_ = [
+            dataset("events", polls=False, push_sources=("default",)),
+            dataset("broken", polls=False, problem="block 3 is missing"),
+        ]
+        await resize(drive, (120, 36))
+        await drive.press("r", "g", "p")
         assert "there is nothing to poll: data is pushed with odf ingest events FILE" in drive.hint()
         assert "They are pushed: odf ingest events FILE" in drive.text()
         await drive.press("P")
@@ -112,19 +122,106 @@ async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -
         assert "▸ ingest events" in drive.text()
         result = '{"status": "updated", "records": 7, "blocks": 1}'
         done = replace(job, state=JobState.done, ended="2024-03-11T09:00:03Z", result=result)
-        assert job_outcome(done) == ("+7 rows", "good")
         source.link.tell(source.changed(done))
         await drive.until(lambda: drive.healths["did:odf:events"] is Health.current)
         await drive.settle()
         await drive.press("enter")
         assert isinstance(drive.app.screen, DatasetDialog)
         assert "Last ingest" in drive.text()
-        await drive.press("escape", "colon", "=bare", "enter", "p")
-        assert "bare has no source: e edits its definition" in drive.hint()
-        await drive.press("enter")
-        assert "it has no source: e edits its definition" in drive.text()
         await drive.press("escape", "colon", "=broken", "enter", "e")
         assert "broken is damaged" in drive.hint()
+
+
+# --- Details ---
+
+
+async def test_the_keys_of_the_details_run_actions(source: FakeSource) -> None:
+    actions = {"p": "pull", "e": "edit", "D": "begin_anew", "u": "push", "m": "look", "V": "branches"}
+    for key, action in actions.items():
+        dialog = DatasetDialog("clinics", [[("words", "")]], "name: clinics", lambda text: None)
+        async with shown(dialog) as (app, pilot):
+            await pilot.press(key)
+            await pilot.pause()
+        assert app.result == action
+    fakes = Fakes(source, "port-haven.clinics", answers=["pull", None])
+    controller = DatasetActionsController(fakes.context)
+    controller.open_dataset()
+    controller.open_dataset()
+    assert fakes.host.performed == ["pull"]
+    assert "Last pull" in _text(fakes.host.dialogs[0]._lines)
+
+
+def _card_and_details(row: DatasetRow, health: Health) -> tuple[str, str]:
+    card = DatasetCard()
+    card.load(row, health, None, CardJobs())
+    details = detail_lines(row, health, DatasetDetail((), (), ""), None)
+    return _text([card.spans(at) for at in range(card.count())]), _text(details)
+
+
+def test_a_diverged_dataset_names_its_input_and_the_remedy() -> None:
+    row = dataset("long-boats", "boats", records=7, diverged=("boats",))
+    card, details = _card_and_details(row, Health.diverged)
+    assert "why  boats, which it was made from, was reset or replaced" in card
+    assert "try  D makes it anew" in card
+    assert "why           boats, which it was made from, was reset or replaced" in details
+    assert "next          D makes it anew" in details
+
+
+def test_what_adds_rows_to_a_dataset() -> None:
+    pushed = dataset("events", polls=False, push_sources=("default",))
+    bare = dataset("bare", polls=False)
+    assert describe_next_step(pushed) == "odf ingest events FILE pushes them"
+    assert describe_next_step(bare) == "it has no source: e edits its definition"
+    assert describe_next_step(dataset("tides")) == "p pulls them from the source"
+    assert describe_next_step(dataset("tides", standing="not trusted")).startswith(
+        "p shows what it would run"
+    )
+    assert describe_next_step(dataset("all", "tides")) == "p makes them of its inputs"
+    assert describe_next_step(bare) in _card_and_details(bare, Health.new)[1]
+    pull, edit = (DEFAULT_KEYMAP.by_id[action].guard for action in ("pull", "edit"))
+    assert pull(Situation(dataset=bare)) == "bare has no source: e edits its definition"
+    broken = dataset("broken", polls=False, problem="block 3 is missing")
+    assert "broken is damaged" in (edit(Situation(dataset=broken)) or "")
+
+
+def test_the_outcome_of_an_ingest_is_its_rows(source: FakeSource) -> None:
+    result = '{"status": "updated", "records": 7, "blocks": 1}'
+    assert job_outcome(source.job(JobState.done, "events", "ingest", result=result)) == ("+7 rows", "good")
+
+
+async def test_dialogs_have_room_for_their_last_line_at_any_size(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WidgetApp, "VERTICAL_BREAKPOINTS", Workstation.VERTICAL_BREAKPOINTS)
+    source.rows_ = [replace(source.rows_[0], standing="not trusted"), *source.rows_[1:]]
+    data = SimpleNamespace(view=SimpleNamespace(opened=None))
+
+    def dialogs() -> list[Any]:
+        fakes = Fakes(source, source.rows_[0].name, answers=[None] * 3, widgets={DataPane: data})
+        fakes.host.front = SimpleNamespace(label="Datasets")  # type: ignore[attr-defined]
+        fakes.host.station.theme_names = ["tide", "sixteen"]
+        palette = PaletteController(fakes.context)
+        palette.show_keys()
+        palette.find()
+        row = source.rows_[0]
+        lines = trust_request_lines(row, source.trust_request(row.id))
+        asks = "type yes to allow exactly this"
+        return [*fakes.host.dialogs, TypedConfirmation("May it run this here?", lines, ("yes",), asks)]
+
+    for size in ((80, 24), (60, 14), (80, 18)):
+        keys, palette, trust = dialogs()
+        for dialog, last in ((keys, "leave; running jobs go on"), (palette, "sixteen")):
+            async with shown(dialog, size) as (app, pilot):
+                dialog.query_one(Choices).move("last")
+                await pilot.pause()
+                assert last in app.text()
+        async with shown(trust, size) as (app, pilot):
+            await pilot.pause()
+            assert "type yes to allow exactly this" in app.text()
+            assert "esc closes" in app.text()
+
+
+# --- Definitions in words ---
 
 
 MANIFEST = """\
@@ -170,7 +267,7 @@ content:
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """Two datasets."""
+    """Return a workspace with a dataset that polls and one with push sources."""
     made = Workspace.init(tmp_path_factory.mktemp("details") / "harbour")
     (made.folder / "all.yaml").write_text(MANIFEST)
     WorkspaceGateway(made).add(made.folder / "all.yaml")
@@ -178,17 +275,17 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def words(source: WorkspaceGateway, name: str) -> dict[str, dict[str, str]]:
-    """Sections of a dataset's detail."""
+    """Return the facts of a dataset by section."""
     row = next(row for row in source.datasets() if row.name == name)
     return {section.title: dict(section.facts) for section in source.detail(row.id).sections}
 
 
-def test_a_definition_in_words(workspace: Workspace) -> None:
+def test_a_definition_as_facts(workspace: Workspace) -> None:
     source = WorkspaceGateway(workspace)
     found = words(source, "storms")
     assert found["Source"] == {
         "fetch": "https://weather.example/storms.csv.gz",
-        "headers": "X-Key",  # what they are set to may be a secret
+        "headers": "X-Key",  # values of headers may be secret
         "cache": "fetched once, then never again",
         "prepare": "unpack zip, of it *.csv\npipe through sed 's/a b/c/'",
         "read": "CSV, with a header, separator ';', encoding ISO-8859-1, 1 column declared",
@@ -220,7 +317,7 @@ def test_a_definition_in_words(workspace: Workspace) -> None:
     assert words(source, "gauges")["Disabled"] == {"sources": "old"}
 
 
-def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
+def test_the_trust_in_a_dataset_of_another_author(workspace: Workspace, tmp_path: Path) -> None:
     own = WorkspaceGateway(workspace)
     storms = next(row for row in own.datasets() if row.name == "storms")
     theirs = Workspace.init(tmp_path / "theirs")
@@ -241,7 +338,7 @@ def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
     source.trust(storms.id, standing)
     path = theirs.folder / "storms.yaml"
     path.write_text(source.definition(storms.id).replace("storms.csv.gz", "other.csv.gz"))
-    source.update(storms.id, path, dry_run=False)  # a block that changes the source takes the trust back
+    source.update(storms.id, path, dry_run=False)  # a block that changes the source revokes the trust
     assert source.datasets()[0].untrusted
     standing = source.trust_request(storms.id)
     assert standing.before
@@ -251,21 +348,3 @@ def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
     assert source.untrust(storms.id)
     assert not source.untrust(storms.id)
     assert source.datasets()[0].untrusted
-
-
-async def test_dialogs_keep_all_they_have_in_sight(source: FakeSource) -> None:
-    source.rows_ = [replace(source.rows_[0], standing="not trusted"), *source.rows_[1:]]
-    async with driven(source, (80, 24)) as drive:
-        for size in ((80, 24), (60, 14), (80, 18)):
-            await drive.pilot.resize_terminal(*size)
-            await drive.pilot.press("p")
-            await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
-            await drive.settle()
-            assert "type yes to allow exactly this" in drive.text()
-            assert "esc closes" in drive.text()
-            for key, last in (("question_mark", "leave; running jobs go on"), ("colon", "sixteen")):
-                await drive.press("escape", key)
-                drive.app.screen.query_one(Choices).move("last")
-                await drive.settle()
-                assert last in drive.text()
-            await drive.press("escape")

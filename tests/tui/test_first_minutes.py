@@ -1,8 +1,13 @@
-"""An empty workspace: what it offers, the demo made in it, and a dataset from a file without the manual."""
+"""An empty workspace: its first screen, the demo, and a dataset from a data file.
+
+Golden texts: ``graph-*-empty`` shows what an empty workspace offers, ``graph-80x24-file`` the manifest
+that was inferred from a CSV file.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,43 +15,82 @@ from odf_engine.coordinator.protocol import Pull, Verify
 from odf_engine.errors import Conflict
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
+from odf_tui.actions.model import Situation
+from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.features.definitions.controller import DefinitionsController
 from odf_tui.features.definitions.file_manifest import find_data_files, infer_manifest, suggest_name
 from odf_tui.features.definitions.manifest_dialogs import DataFilePicker
 from odf_tui.gateway.samples import make_demo
+from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.widgets.dialogs import ConfirmDialog, DecisionDialog, PromptDialog
-from tests.tui.conftest import driven
+from tests.tui.context import Fakes
 from tests.tui.fake import HAVEN, FakeSource
-from tests.tui.test_editing import manifests, opened, workspace  # noqa: F401 (a fixture)
+from tests.tui.test_bad_input import opened
 from tests.tui.test_graph import SIZES, compare
+from tests.tui.test_pictures import resize
+
+CSV = "id,plz,when,amount\n1,01234,2024-01-01T10:00:00Z,1.5\n2,80331,2024-01-02T11:00:00Z,\n"
 
 
 @pytest.mark.app
-async def test_an_empty_workspace_offers_the_demo(source: FakeSource) -> None:
-    source.rows_, source.known, source.journal = [], [], []
-    for size in SIZES:
-        async with driven(source, size) as drive:
-            await drive.press("z")
+async def test_from_an_empty_workspace_to_a_dataset(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path / "harbour")
+    (workspace.folder / "boats.csv").write_text(CSV)
+    async with opened(workspace, SIZES[0]) as drive:
+        await drive.press("z")
+        for size in (*SIZES, SIZES[0]):
+            await resize(drive, size)
             compare(drive, "empty")
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("d")
-        await drive.until(lambda: isinstance(drive.app.screen, ConfirmDialog))
+        await drive.press("n", "f")
+        await drive.until(lambda: isinstance(drive.app.screen, DataFilePicker))
         await drive.settle()
-        assert "files to sources/" in drive.text()
-        await drive.press("n")
-        assert "nothing was written" in drive.hint()
-        assert not source.link.submitted
-        await drive.press("d")
-        await drive.until(lambda: isinstance(drive.app.screen, ConfirmDialog))
-        await drive.pilot.press("y")
-        await drive.until(lambda: len(source.link.submitted) == 2 * len(HAVEN))
-        await drive.until(lambda: "air-by-day" in drive.text())
-        assert {type(each) for each in source.link.submitted} == {Pull, Verify}
-        assert drive.pane == "jobs"  # where it can be watched
+        assert "boats.csv" in drive.text()
+        await drive.press("enter")
+        await drive.until(lambda: isinstance(drive.app.screen, PromptDialog))
+        await drive.press("enter")
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
+        await drive.settle()
+        text = drive.text()
+        assert "- plz STRING" in text  # no number: it starts with a zero
+        assert "e opens it in your editor" in text
+        compare(drive, "file")
+        await drive.pilot.press("e")  # the editor changes nothing: the dialog opens again
+        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
+        await drive.pilot.press("enter")
+        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
+        assert "added boats (boats.yaml): p pulls it" in drive.hint()
+        assert [path.name for path in workspace.folder.glob("*.yaml")] == ["boats.yaml"]
         await drive.press("d")
         assert "the demo is for an empty workspace" in drive.hint()
 
 
-def test_the_demo_writes_over_nothing(tmp_path: Path) -> None:
+async def test_the_demo_is_made_after_a_confirmation(source: FakeSource) -> None:
+    source.rows_, source.known, source.journal = [], [], []
+    moves: list[str] = []
+    view = SimpleNamespace(move=moves.append)
+    fakes = Fakes(source, answers=[False, True], widgets={JobsPane: SimpleNamespace(view=view)})
+    fakes.host.classes.add("-narrow")
+    guard = DEFAULT_KEYMAP.by_id["make_demo"].guard
+    assert guard(Situation(datasets=0)) is None
+    controller = DefinitionsController(fakes.context)
+    controller.make_demo()
+    await fakes.host.stories()
+    (dialog,) = fakes.host.dialogs
+    assert isinstance(dialog, ConfirmDialog)
+    assert "files to sources/" in "".join(text for line in dialog._lines for text, _ in line)
+    assert fakes.host.notices == [("nothing was written", "warn")]
+    assert not fakes.jobs.submitted
+    controller.make_demo()
+    await fakes.host.stories()
+    assert len(fakes.jobs.submitted) == 2 * len(HAVEN)
+    assert {type(request) for request in fakes.jobs.requests} == {Pull, Verify}
+    assert "air-by-day" in [row.name for row in fakes.state.datasets]
+    assert fakes.state.pane == "jobs"
+    assert moves == ["last"]
+    assert "the demo is for an empty workspace" in (guard(Situation(datasets=len(HAVEN))) or "")
+
+
+def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
     made = Workspace.init(tmp_path / "harbour")
     mine = made.folder / "sources" / "air-readings.csv"
     mine.parent.mkdir()
@@ -59,34 +103,7 @@ def test_the_demo_writes_over_nothing(tmp_path: Path) -> None:
     requests = make_demo(made)
     assert [type(request) for request, _ in requests] == [Pull, Verify] * 5
     assert requests[-1][1] == "port-haven.smoke-and-breath"
-    assert len(make_demo(made)) == 10  # again: all of it is there
-
-
-CSV = "id,plz,when,amount\n1,01234,2024-01-01T10:00:00Z,1.5\n2,80331,2024-01-02T11:00:00Z,\n"
-
-
-async def test_a_dataset_from_a_file_without_the_manual(workspace: Workspace) -> None:  # noqa: F811
-    (workspace.folder / "boats.csv").write_text(CSV)
-    async with opened(workspace) as drive:
-        await drive.press("z", "n", "f")
-        await drive.until(lambda: isinstance(drive.app.screen, DataFilePicker))
-        await drive.settle()
-        assert "boats.csv" in drive.text()
-        await drive.press("enter")
-        await drive.until(lambda: isinstance(drive.app.screen, PromptDialog))
-        await drive.press("enter")
-        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
-        await drive.settle()
-        text = drive.text()
-        assert "- plz STRING" in text  # no number: it begins with a zero
-        assert "e opens it in your editor" in text
-        compare(drive, "file")
-        await drive.pilot.press("e")  # the editor changes nothing, so it is asked again
-        await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
-        await drive.pilot.press("enter")
-        await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
-        assert "added boats (boats.yaml): p pulls it" in drive.hint()
-        assert manifests(workspace) == ["boats.yaml"]
+    assert len(make_demo(made)) == 10  # the second time, everything exists
 
 
 @pytest.mark.parametrize(
@@ -102,7 +119,7 @@ async def test_a_dataset_from_a_file_without_the_manual(workspace: Workspace) ->
         ("h.parquet", b"none", ["for want of a look", "kind: Parquet"]),
     ],
 )  # fmt: skip
-def test_manifests_of_files_are_right(
+def test_manifests_are_inferred_from_files(
     tmp_path: Path, name: str, content: str | bytes, expected: list[str]
 ) -> None:
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
@@ -141,7 +158,7 @@ def test_files_whose_names_are_not_utf8_are_not_offered(tmp_path: Path) -> None:
     assert [found for found, _ in find_data_files(tmp_path)] == ["a.csv"]
 
 
-def test_places_give_names() -> None:
+def test_names_are_suggested_from_paths_and_urls() -> None:
     assert suggest_name("data/Meine Daten 2024.csv.gz", []) == "meine-daten-2024"
     assert suggest_name("https://example.com/cases.zip?x=1", ["Cases"]) == "cases-2"
     assert suggest_name("___.csv", []) == "my.dataset"

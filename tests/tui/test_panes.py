@@ -10,7 +10,7 @@ from odf_engine.errors import OdfError
 from odf_tui.app import Workstation
 from odf_tui.features.dataset_actions import DatasetActionsController
 from odf_tui.panes.blocks.view import PAGE
-from odf_tui.state.model import Health, in_dependency_order
+from odf_tui.state.model import Health, sort_by_dependency
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset, progress
@@ -286,7 +286,7 @@ def test_pulling_all_takes_inputs_first_and_leaves_out_what_is_busy(source: Fake
 
 def test_the_order_of_a_cycle_is_stable() -> None:
     rows = [dataset("a", "b"), dataset("b", "a")]
-    assert in_dependency_order(rows, ["did:odf:a"]) == ["did:odf:a", "did:odf:b"]
+    assert sort_by_dependency(rows, ["did:odf:a"]) == ["did:odf:a", "did:odf:b"]
 
 
 def test_an_interrupted_pull_makes_its_dataset_failed(source: FakeSource) -> None:

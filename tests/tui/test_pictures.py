@@ -1,6 +1,8 @@
-"""What the screen looks like, as plain text: ``tests/golden/tui-*.txt``.
+"""The whole screen as plain text: ``tests/golden/tui-*.txt``.
 
-``ODF_UPDATE_GOLDEN=1`` writes the files anew; look at the difference before you commit it.
+``ODF_UPDATE_GOLDEN=1`` overwrites the files; check the difference before you commit it. ``80x24``, ``120x36``
+and ``160x50`` show the four panes, ``80x24-help`` the keys of pane 3, ``80x24-jobs`` and ``60x14-jobs`` the
+focused pane of small terminals, ``100x30-row`` a row in a dialog, ``120x20-rows`` a zoomed table.
 """
 
 from __future__ import annotations
@@ -13,52 +15,53 @@ import pytest
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
-pytestmark = pytest.mark.app
-
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the screen with its golden text."""
+    """Compare the screen with its golden text."""
     path, text = GOLDEN / f"tui-{name}.txt", drive.text()
     if os.environ.get("ODF_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_the_workbench(source: FakeSource, size: tuple[int, int]) -> None:
-    async with driven(source, size) as drive:
+async def resize(drive: Driven, size: tuple[int, int]) -> None:
+    """Resize the terminal, and wait until the screen does not change any more."""
+    if tuple(drive.app.size) != size:
+        await drive.pilot.resize_terminal(*size)
+        await drive.until(lambda: tuple(drive.app.size) == size)
+    await drive.settle()
+    before, same = "", 0
+    while same < 3:
+        await drive.pilot.pause(0.01)
+        text = drive.text()
+        before, same = text, same + 1 if text == before else 0
+
+
+@pytest.mark.app
+async def test_the_screen_at_several_sizes(source: FakeSource) -> None:
+    async with driven(source, (160, 50)) as drive:
         await drive.press("l")
-        compare(drive, f"{size[0]}x{size[1]}")
+        for size in ((160, 50), (120, 36), (80, 24)):
+            await resize(drive, size)
+            compare(drive, f"{size[0]}x{size[1]}")
 
-
-async def test_small_and_smaller_terminals_show_the_focused_pane(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("4")
+        await drive.press("g", "3", "question_mark")
+        compare(drive, "80x24-help")
+        await drive.press("escape", "4")
         compare(drive, "80x24-jobs")
-        await drive.pilot.resize_terminal(60, 14)
-        await drive.until(lambda: "1 Datasets" not in drive.text())
-        await drive.settle()
+        await resize(drive, (60, 14))
+        assert "1 Datasets" not in drive.text()
         compare(drive, "60x14-jobs")
         await drive.press("2")
         assert "2 Blocks" in drive.text()
         assert "4 Jobs" not in drive.text()
 
-
-async def test_help(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("3", "question_mark")
-        compare(drive, "80x24-help")
-
-
-async def test_a_zoomed_table(source: FakeSource) -> None:
-    async with driven(source, (120, 20)) as drive:
-        await drive.press("3", "z", "j", "l", "l", "l", "l")
-        compare(drive, "120x20-rows")
-
-
-async def test_a_row(source: FakeSource) -> None:
-    async with driven(source, (100, 30)) as drive:
+        await resize(drive, (100, 30))
         await drive.press("3", "j", "enter")
         compare(drive, "100x30-row")
+        await drive.press("escape")
+        await resize(drive, (120, 20))
+        await drive.press("z", "l", "l", "l", "l")
+        compare(drive, "120x20-rows")

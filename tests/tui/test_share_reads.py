@@ -77,7 +77,7 @@ def test_a_pulled_dataset_is_not_behind_its_inputs(workspace: Workspace) -> None
     entry = make_root(workspace, "visits", slices=1)
     note(workspace, entry, "equal", "pull")
     found = row(workspace)
-    assert found.comes_from_elsewhere
+    assert found.has_pull_remote
     assert (found.behind, found.diverged) == (False, ())
 
 

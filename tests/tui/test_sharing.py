@@ -29,7 +29,7 @@ from odf_tui.actions.model import Situation
 from odf_tui.actions.table import DEFAULT_KEYMAP
 from odf_tui.features.dataset_actions import DatasetActionsController
 from odf_tui.features.sharing.controller import SharingController, divergence_lines, force_push_lines
-from odf_tui.panes.datasets.dataset_filter import counts, matches, parse_filter
+from odf_tui.panes.datasets.dataset_filter import count_terms, matches_filter, parse_filter
 from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
 from odf_tui.state.model import DatasetRow, Health
 from odf_tui.text.job_text import JobRates, job_outcome, progress_text
@@ -116,12 +116,14 @@ def test_filters_find_remotes() -> None:
     other = dataset("tides")
 
     def found(text: str) -> list[str]:
-        return [each.name for each in (row, other) if matches(parse_filter(text), each, Health.current)]
+        return [
+            each.name for each in (row, other) if matches_filter(parse_filter(text), each, Health.current)
+        ]
 
     assert found("remote:behind") == found("remote:hosp") == found("remote:from") == ["visits"]
     assert found("remote:ahead,diverged") == []
     assert found("remote:none") == found("!remote:to") == ["tides"]
-    assert ("remote", "behind", 1) in counts([row, other], {})
+    assert ("remote", "behind", 1) in count_terms([row, other], {})
 
 
 def test_health_depends_on_pull_remotes() -> None:

@@ -1,4 +1,4 @@
-"""Small things: texts for people, the book of jobs, batches of events, cells."""
+"""Text formatting, the job book, batches of events, and the health of datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from odf_engine.coordinator.protocol import Event, JobProgress, JobRequest, JobState, Request
 from odf_tui.features.sql.sql_editor import state_spans
 from odf_tui.panes.blocks.controller import parse_findings
-from odf_tui.panes.datasets.dataset_filter import visible_graph
+from odf_tui.panes.datasets.dataset_filter import filter_graph
 from odf_tui.services.jobs_client import EventBatcher
 from odf_tui.state.job_book import JobBook, dataset_healths, job_glyph
 from odf_tui.state.model import Health
@@ -26,7 +26,7 @@ from odf_tui.widgets.status_bar import format_worker
 from tests.tui.fake import HAVEN, FakeSource, dataset, progress
 
 
-def test_numbers_for_people() -> None:
+def test_numbers_are_formatted() -> None:
     assert [format.format_count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
     assert [format.format_bytes(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
         "", "0 B", "999 B", "1.0 kB", "1.2 MB", "10.0 TB",
@@ -44,7 +44,7 @@ def test_numbers_for_people() -> None:
 
 
 @given(st.text())
-def test_no_text_can_drive_the_terminal(text: str) -> None:
+def test_control_characters_are_never_printed(text: str) -> None:
     shown = format.printable(text)
     assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
     assert not set(shown) & set(
@@ -62,14 +62,14 @@ def test_shortened_names_keep_both_ends() -> None:
     assert format.ellipsize_middle("short", 12) == "short"
 
 
-def test_lines_are_broken_between_words() -> None:
+def test_lines_are_wrapped_between_words() -> None:
     pieces = wrapped([("09:00:01 ", "muted"), ("one two three four", "")], 20)
     assert [text for _, text in [("", "".join(part for part, _ in piece)) for piece in pieces]] == [
         "09:00:01 one two ",
         "         three four",
     ]
     assert wrapped([("a", ""), ("b", "")], 20) == [[("a", ""), ("b", "")]]
-    # Between spans as well, under the beginning of the text; but not before a word that has to be broken.
+    # Lines are broken between spans too, and indented; not before a word longer than a line.
     query = [("   q  ", "muted"), ("  ", ""), ("SELECT", "key"), (" one, two", ""), (" FROM", "key")]
     assert ["".join(text for text, _ in piece) for piece in wrapped(query, 20)] == [
         "   q    SELECT one, ",
@@ -107,13 +107,13 @@ def test_health_of_datasets(tmp_path: Path) -> None:
     assert job_outcome(wrong) == ("2 findings", "bad")
 
 
-def test_every_health_and_state_has_a_sign_of_its_own() -> None:
+def test_every_health_and_state_has_its_own_glyph() -> None:
     assert len({health.glyph for health in Health}) == len(Health)
     states = [job_glyph(FakeSource(Path()).job(state, "a"))[0] for state in JobState]
     assert len(set(states)) == len(JobState)
 
 
-def test_the_book_takes_events_told_twice(tmp_path: Path) -> None:
+def test_events_delivered_twice_are_applied_once(tmp_path: Path) -> None:
     source = FakeSource(tmp_path)
     job = source.job(JobState.running, "harbour.tides")
     events: list[Event] = [
@@ -134,11 +134,11 @@ def test_the_book_takes_events_told_twice(tmp_path: Path) -> None:
     changes = book.apply([source.changed(done)])
     assert changes.ended == [done]
     assert book.active_job_of(job.dataset) is None
-    book.apply([*events, JobProgress(job.id, progress(99))])  # old news
+    book.apply([*events, JobProgress(job.id, progress(99))])  # outdated events
     assert book.jobs[job.id] == done
 
 
-async def test_batches_are_few_and_lose_nothing() -> None:
+async def test_few_batches_contain_all_events() -> None:
     sent: list[list[Event]] = []
     batches = EventBatcher(sent.append, seconds=0.05)
     for number in range(200):
@@ -152,15 +152,15 @@ async def test_batches_are_few_and_lose_nothing() -> None:
     assert numbers == list(range(200))
 
 
-def test_a_filtered_graph_bridges_what_it_hides() -> None:
+def test_a_filtered_graph_bridges_hidden_datasets() -> None:
     rows = [dataset("a1"), dataset("hidden", "a1"), dataset("a2", "hidden"), dataset("other")]
-    shown, edges = visible_graph(rows, "A")
+    shown, edges = filter_graph(rows, "A")
     assert [row.name for row in shown] == ["a1", "a2"]
     assert edges == [("did:odf:a1", "did:odf:a2")]
-    assert len(visible_graph(HAVEN, "")[1]) == 5
+    assert len(filter_graph(HAVEN, "")[1]) == 5
 
 
-def test_the_worker_in_words(tmp_path: Path) -> None:
+def test_the_state_of_the_worker_as_text(tmp_path: Path) -> None:
     status = FakeSource(tmp_path).status
     assert format_worker("starting", None)[0] == "◦ starting the worker…"
     assert format_worker("connected", replace(status, spark="starting"))[0] == "◦ starting Spark…"

@@ -1,4 +1,4 @@
-"""Reads datasets and keeps selection, filter, order and health of the pane current."""
+"""DatasetsController: reads the datasets; updates selection, filter, order and health in pane 1."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from textual.message import Message
 from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import JobState
-from odf_tui.panes.datasets.dataset_filter import counts, parse_filter, toggle_term
-from odf_tui.panes.datasets.view import DatasetsPane, GraphView, jobs_of
+from odf_tui.panes.datasets.dataset_filter import count_terms, parse_filter, toggle_term
+from odf_tui.panes.datasets.view import DatasetsPane, GraphView, find_card_jobs
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.jobs_client import JobNews
 from odf_tui.state.model import DatasetDetail, DatasetRow
@@ -21,13 +21,13 @@ from odf_tui.text.format import format_count
 from odf_tui.text.job_text import transfer_rates
 from odf_tui.widgets.status_bar import StatusLine
 
-LOOK_SECONDS: Final = 0.08
+SHOW_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
 READ_SECONDS: Final = 1.0
 
 
 class DatasetsController(Controller):
-    """Pane 1: the datasets, which of them is selected, and the card of the selected one."""
+    """Pane 1: the datasets, the selected one, and its card."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -49,18 +49,18 @@ class DatasetsController(Controller):
         self.navigator.selecting.connect(self._select)
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Follow the cursor."""
+        """Return the handler of cursor moves."""
         return {GraphView.Moved: lambda _: self._moved()}
 
     @property
     def waiting(self) -> bool:
-        """Whether a read, or the selected dataset in the other panes, is due in a moment."""
+        """Whether a timer will read the datasets, or show the selected one in the other panes."""
         return self._show_timer is not None or self._read_timer is not None
 
     # --- Reads ---
 
     def refresh(self) -> None:
-        """Read everything again."""
+        """Read datasets and jobs again."""
         self.state.shown = ("", "")
         self.state.jobs.logs.clear()
         self.state.jobs_outdated.send(None)
@@ -79,7 +79,7 @@ class DatasetsController(Controller):
             self.state.set_datasets(rows)
 
     def _read_soon(self) -> None:
-        """Read the datasets, at most once a second while commits come quickly."""
+        """Read the datasets, at most once a second while commits follow each other quickly."""
         if self._read_timer is None:
             wait = max(self._read_at + READ_SECONDS - time.monotonic(), 0.001)
             self._read_timer = self.host.set_timer(wait, self._read_now)
@@ -120,15 +120,15 @@ class DatasetsController(Controller):
     # --- The selection ---
 
     def _moved(self) -> None:
-        """Note the selected dataset; the other panes show it, or what is new in it, in a moment."""
+        """Store the selected dataset. A timer shows it, or its new head, in the other panes."""
         row = self.graph.row
         self.state.select("" if row is None else row.id)
         self._show_status()
-        wanted, shown = ("", "") if row is None else (row.id, row.head), self.state.shown
-        if wanted == shown:
+        selected, shown = ("", "") if row is None else (row.id, row.head), self.state.shown
+        if selected == shown:
             return
-        wait = LOOK_SECONDS
-        if wanted[0] != shown[0]:
+        wait = SHOW_SECONDS
+        if selected[0] != shown[0]:
             self._show_card()
         else:
             wait = max(wait, self._shown_at + REOPEN_SECONDS - time.monotonic())
@@ -140,7 +140,7 @@ class DatasetsController(Controller):
         self._show_timer, self._shown_at = None, time.monotonic()
         row, target = self.graph.row, self.navigator.target
         if target is not None and (row is None or target.dataset != row.id):
-            self.navigator.clear_target()  # the user went elsewhere
+            self.navigator.clear_target()  # the user selected another dataset
         self.state.show(row)
 
     def _select(self, dataset: str) -> None:
@@ -155,7 +155,7 @@ class DatasetsController(Controller):
         dataset = row.id if row is not None else ""
         self._card_health, detail = self.state.healths.get(dataset), self._details.get(dataset)
         self._card_remotes = None if row is None else row.remotes
-        self.pane.card.load(row, self._card_health, detail, jobs_of(self.state.jobs, dataset))
+        self.pane.card.load(row, self._card_health, detail, find_card_jobs(self.state.jobs, dataset))
         self.pane.place_card()
 
     def _show_status(self) -> None:
@@ -166,7 +166,7 @@ class DatasetsController(Controller):
         running = {job.dataset: job for job in jobs if job.state is JobState.running}
         rates, selected = transfer_rates(running.values(), self.state.rates), self.graph.selected or ""
         self.graph.set_jobs(running, rates)
-        self.pane.card.progress(running.get(selected), rates.get(selected, ""))
+        self.pane.card.show_progress(running.get(selected), rates.get(selected, ""))
         self.host.show_hints()
 
     # --- Actions ---
@@ -177,7 +177,7 @@ class DatasetsController(Controller):
         self.pane.place_card()
 
     def sort(self) -> None:
-        """Sort the list by its next column; a graph becomes the list."""
+        """Sort the list by its next column. A graph is replaced by the list."""
         if self.pane.mode == "graph":
             self.toggle_list()
         else:
@@ -186,14 +186,14 @@ class DatasetsController(Controller):
             self.pane.sort = (sorts[(at + 1) % len(sorts)], False)
 
     def reverse_sort(self) -> None:
-        """Sort the list the other way round; a graph becomes the list."""
+        """Reverse the order of the list. A graph is replaced by the list."""
         if self.pane.mode == "graph":
             self.toggle_list()
         self.pane.sort = (self.pane.sort[0], not self.pane.sort[1])
 
     def choose_filter(self) -> None:
-        """Choose a kind, a state or a remote; only its datasets are shown. A second time: all again."""
-        from odf_tui.widgets.choice_list import Choice  # deferred: after the first paint
+        """Choose a kind, a state or a remote, and show only its datasets; again to remove it."""
+        from odf_tui.widgets.choice_list import Choice  # deferred: loaded after the first paint
         from odf_tui.widgets.dialogs import PickerDialog
 
         terms = {(term.key, each) for term in parse_filter(self.pane.filter) for each in term.alternatives}
@@ -203,7 +203,7 @@ class DatasetsController(Controller):
                 f"{'✓' if (key, word) in terms else ' '} {key} {word.replace('-', ' ')}",
                 remark=format_count(found),
             )
-            for key, word, found in counts(self.state.datasets, self.state.healths)
+            for key, word, found in count_terms(self.state.datasets, self.state.healths)
         ]
         self.host.open(PickerDialog("Show only", choices, typing=False), self._filter_chosen)
 
@@ -215,7 +215,7 @@ class DatasetsController(Controller):
     # --- The saved layout ---
 
     def restore(self, layout: SavedLayout) -> None:
-        """Restore the selection, and the list or the graph."""
+        """Restore the selection, the mode and the order."""
         match layout.graph:
             case {"mode": "list" | "graph" as mode, "sort": str(sort), "reverse": bool(reverse)}:
                 self.pane.sort = (sort, reverse)
@@ -225,11 +225,11 @@ class DatasetsController(Controller):
         self.graph.selected = layout.dataset or None
 
     def save(self, layout: SavedLayout) -> SavedLayout:
-        """Save the selection, and the list or the graph."""
+        """Save the selection, the mode and the order."""
         sort, reverse = self.pane.sort
-        usual = self.pane.mode == "graph" and not layout.graph
+        is_default = self.pane.mode == "graph" and not layout.graph
         return replace(
             layout,
             dataset=self.graph.selected or layout.dataset,
-            graph={} if usual else {"mode": self.pane.mode, "sort": sort, "reverse": reverse},
+            graph={} if is_default else {"mode": self.pane.mode, "sort": sort, "reverse": reverse},
         )

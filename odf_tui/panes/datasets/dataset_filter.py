@@ -19,7 +19,13 @@ _KEYS: Final = ("kind", "state", "remote")
 
 
 class FilterTerm(msgspec.Struct, frozen=True):
-    """One condition: ``key`` is kind, state, remote or empty (the name); ``excludes`` turns it round."""
+    """One condition of a filter.
+
+    Attributes:
+        key: ``kind``, ``state``, ``remote``, or empty for the name.
+        alternatives: the accepted values; for the name, one text that it must contain.
+        excludes: whether datasets that match are excluded.
+    """
 
     key: str
     alternatives: tuple[str, ...]
@@ -27,8 +33,8 @@ class FilterTerm(msgspec.Struct, frozen=True):
 
 
 def parse_filter(text: str) -> list[FilterTerm]:
-    """The conditions of a filter; those that are not written to their end yet are left out."""
-    found: list[FilterTerm] = []
+    """Return the conditions of a filter. Incomplete conditions, such as ``state:``, are skipped."""
+    terms: list[FilterTerm] = []
     for part in text.lower().split():
         excludes, word = part.startswith("!"), part.removeprefix("!")
         key, colon, rest = word.partition(":")
@@ -36,12 +42,12 @@ def parse_filter(text: str) -> list[FilterTerm]:
             key, rest = "", word
         alternatives = tuple(filter(None, rest.split(","))) if key else (rest,) if rest else ()
         if alternatives:
-            found.append(FilterTerm(key, alternatives, excludes))
-    return found
+            terms.append(FilterTerm(key, alternatives, excludes))
+    return terms
 
 
-def kinds_of(row: DatasetRow) -> tuple[str, ...]:
-    """What a dataset is, in words to filter by."""
+def list_kinds(row: DatasetRow) -> tuple[str, ...]:
+    """Return the kinds of a dataset: root, push, derivative. Empty for a missing dataset."""
     if row.missing:
         return ()
     if row.derivative:
@@ -49,37 +55,37 @@ def kinds_of(row: DatasetRow) -> tuple[str, ...]:
     return ("root", "push") if row.push_sources else ("root",)
 
 
-def states_of(row: DatasetRow, health: Health) -> tuple[str, ...]:
-    """How a dataset is, in words to filter by."""
+def list_states(row: DatasetRow, health: Health) -> tuple[str, ...]:
+    """Return the states of a dataset: its health, and whether it is not trusted."""
     word = health.word.replace(" ", "-")
     return (word, NOT_TRUSTED) if row.untrusted else (word,)
 
 
-def matches(words: Sequence[FilterTerm], row: DatasetRow, health: Health) -> bool:
-    """Whether a dataset matches all conditions."""
-    return all(_fits(word, row, health) != word.excludes for word in words)
+def matches_filter(terms: Sequence[FilterTerm], row: DatasetRow, health: Health) -> bool:
+    """Return whether a dataset matches all conditions."""
+    return all(_matches_term(term, row, health) != term.excludes for term in terms)
 
 
-def _fits(word: FilterTerm, row: DatasetRow, health: Health) -> bool:
-    if not word.key:
-        return word.alternatives[0] in row.name.lower()
-    if word.key == "remote":
-        own = () if row.missing else remote_filter_terms(row.remotes)
+def _matches_term(term: FilterTerm, row: DatasetRow, health: Health) -> bool:
+    if not term.key:
+        return term.alternatives[0] in row.name.lower()
+    if term.key == "remote":
+        values = () if row.missing else remote_filter_terms(row.remotes)
     else:
-        own = kinds_of(row) if word.key == "kind" else states_of(row, health)
-    return any(each.startswith(wanted) for each in own for wanted in word.alternatives)
+        values = list_kinds(row) if term.key == "kind" else list_states(row, health)
+    return any(each.startswith(prefix) for each in values for prefix in term.alternatives)
 
 
 def depends_on_health(text: str) -> bool:
-    """Whether what is left can change with the datasets' states."""
-    return any(word.key == "state" for word in parse_filter(text))
+    """Return whether the result of a filter can change with the health of datasets."""
+    return any(term.key == "state" for term in parse_filter(text))
 
 
-def counts(rows: Iterable[DatasetRow], healths: Mapping[str, Health]) -> list[tuple[str, str, int]]:
-    """The kinds, states and remotes that there are: key, word, and how many datasets have it."""
+def count_terms(rows: Iterable[DatasetRow], healths: Mapping[str, Health]) -> list[tuple[str, str, int]]:
+    """Return all kinds, states and remotes in use: key, value, and the number of datasets."""
     rows = list(rows)
-    kinds = Counter(kind for row in rows for kind in kinds_of(row))
-    states = Counter(state for row in rows for state in states_of(row, healths.get(row.id, Health.new)))
+    kinds = Counter(kind for row in rows for kind in list_kinds(row))
+    states = Counter(state for row in rows for state in list_states(row, healths.get(row.id, Health.new)))
     order = [*(health.word.replace(" ", "-") for health in Health), NOT_TRUSTED]
     remotes = Counter(word for row in rows if row.remotes for word in remote_filter_terms(row.remotes))
     return [
@@ -90,24 +96,27 @@ def counts(rows: Iterable[DatasetRow], healths: Mapping[str, Health]) -> list[tu
 
 
 def toggle_term(text: str, key: str, word: str) -> str:
-    """A filter with a kind or state more; one that is asked for already is taken out of it."""
-    parts, found = [], False
+    """Add a condition to a filter, or remove it if the filter has it. Returns the new filter."""
+    parts, is_replaced = [], False
     for part in text.split():
         if part.lower().startswith(f"{key}:"):
-            wanted = [each for each in part[len(key) + 1 :].split(",") if each]
-            wanted = [each for each in wanted if each != word] if word in wanted else [*wanted, word]
-            part, found = f"{key}:{','.join(wanted)}" if wanted else "", True
+            words = [each for each in part[len(key) + 1 :].split(",") if each]
+            words = [each for each in words if each != word] if word in words else [*words, word]
+            part, is_replaced = f"{key}:{','.join(words)}" if words else "", True
         parts.append(part)
-    return " ".join(filter(None, parts if found else [*parts, f"{key}:{word}"]))
+    return " ".join(filter(None, parts if is_replaced else [*parts, f"{key}:{word}"]))
 
 
-def visible_graph(
+def filter_graph(
     rows: Sequence[DatasetRow], text: str, healths: Mapping[str, Health] | None = None
 ) -> tuple[list[DatasetRow], list[Edge]]:
-    """The datasets that a filter leaves, and who feeds whom among them, directly or through others."""
-    words, known = parse_filter(text), healths or {}
+    """Return the datasets that match a filter, and the edges between them.
+
+    An edge bridges datasets that the filter hides.
+    """
+    terms, known = parse_filter(text), healths or {}
     by_id = {row.id: row for row in rows}
-    shown = {row.id for row in rows if matches(words, row, known.get(row.id, Health.new))}
+    shown = {row.id for row in rows if matches_filter(terms, row, known.get(row.id, Health.new))}
     edges: list[Edge] = []
     for row in rows:
         if row.id not in shown:

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from textual.geometry import Size
 
 from odf_engine.coordinator.protocol import Job, Progress
-from odf_tui.panes.datasets.dataset_filter import kinds_of
+from odf_tui.panes.datasets.dataset_filter import list_kinds
 from odf_tui.state.model import UNTRUSTED, DatasetRow, Health
 from odf_tui.text import remotes
 from odf_tui.text.format import (
@@ -24,30 +24,39 @@ from odf_tui.text.format import (
     printable,
     right,
 )
-from odf_tui.text.graph_layout import Edge, LabelPosition, Layout, LineSegments, Plan, draw, plan
+from odf_tui.text.graph_layout import (
+    Edge,
+    LabelPosition,
+    Layout,
+    LineSegments,
+    Plan,
+    draw_layout,
+    plan_layout,
+)
 from odf_tui.text.job_text import fraction_done
 from odf_tui.text.lineage_text import dataset_glyph
 
-_MOST: Final = 99  # what still runs is not complete
+_MOST: Final = 99  # a running job is never complete
 
 
-def percent(progress: Progress) -> int | None:
-    """How far a job is, from 0 to 99; None where the whole is not known."""
-    part = fraction_done(progress)
-    return None if part is None else min(int(part * 100), _MOST)
+def compute_percent(progress: Progress) -> int | None:
+    """Return the progress of a running job in percent, from 0 to 99; None if the total is unknown."""
+    fraction = fraction_done(progress)
+    return None if fraction is None else min(int(fraction * 100), _MOST)
 
 
-def health_labels(health: Health, job: Job | None, rate: str = "") -> tuple[str, ...]:
-    """What can be said, the longest first; the last one is short enough for every place.
+def list_health_labels(health: Health, job: Job | None, rate: str = "") -> tuple[str, ...]:
+    """Return labels for the health of a dataset, the longest first. The last one fits everywhere.
 
     Args:
-        job: the one that runs for the dataset.
-        rate: how fast that is, in words; empty where that says little.
+        health: the health of the dataset.
+        job: the running job of the dataset.
+        rate: the rate of the job, such as ``48.2k rows/s``; empty if unknown.
     """
     if health is not Health.running or job is None:
         return (health.glyph,)
     glyph = health.glyph
-    done = percent(job.progress)
+    done = compute_percent(job.progress)
     if done is not None:
         short = (f"{glyph} {done}%", f"{done}%", glyph)
         return (f"{glyph} {done}% · {rate}", f"{done}% {rate}", *short) if rate else short
@@ -57,24 +66,32 @@ def health_labels(health: Health, job: Job | None, rate: str = "") -> tuple[str,
     return (glyph,)
 
 
-def first_fitting(found: Sequence[str], room: int) -> str:
-    """The longest that fits into some cells."""
-    return next((mark for mark in found if len(mark) <= room), found[-1][: max(room, 1)])
+def choose_fitting(labels: Sequence[str], width: int) -> str:
+    """Return the first label that fits into ``width`` cells, else the last one, cut."""
+    return next((label for label in labels if len(label) <= width), labels[-1][: max(width, 1)])
 
 
 _GRAPH_NAME_WIDTH: Final = 34
 _MARK_WIDTH: Final = 6
 _ROWS_WIDTH: Final = 8
 _TIME_WIDTH: Final = 12
-_SPARE: Final = 2  # cells at the right end, for marks that are longer than one cell
+_SPARE: Final = 2  # cells at the right end, for labels longer than one cell
 
-# What can stand beside a name, in cells: the longer mark and the rows; and the watermark.
+# Cells for facts next to a name: longer label, rows and watermark; without the watermark.
 _EXTRAS: Final = (_MARK_WIDTH - 1 + _ROWS_WIDTH + _TIME_WIDTH, _MARK_WIDTH - 1 + _ROWS_WIDTH)
 
 
 class GraphModel(msgspec.Struct):
-    """The datasets that are shown, how they are, what runs for them and how fast, and who feeds whom among
-    them; the names of all that there are."""
+    """The datasets to draw.
+
+    Attributes:
+        rows: the datasets that match the filter, by id.
+        healths: the health of each dataset, by id.
+        jobs: the running jobs, by the id of their dataset.
+        edges: pairs of ids, each from an upstream to a downstream dataset.
+        names: the names of all datasets, by id.
+        rates: the rates of running jobs as text, by the id of their dataset.
+    """
 
     rows: dict[str, DatasetRow] = {}
     healths: Mapping[str, Health] = {}
@@ -84,16 +101,21 @@ class GraphModel(msgspec.Struct):
     rates: Mapping[str, str] = {}
 
     def health(self, dataset: str) -> Health:
-        """How a dataset is."""
+        """Return the health of a dataset."""
         return self.healths.get(dataset, Health.new)
 
-    def marks(self, dataset: str) -> tuple[str, ...]:
-        """The same in cells, the longest first."""
-        return health_labels(self.health(dataset), self.jobs.get(dataset), self.rates.get(dataset, ""))
+    def labels(self, dataset: str) -> tuple[str, ...]:
+        """Return the labels for the health of a dataset, the longest first."""
+        return list_health_labels(self.health(dataset), self.jobs.get(dataset), self.rates.get(dataset, ""))
 
 
 class Lineage:
-    """What a dataset is made of, and what is made of it."""
+    """The upstream and downstream datasets of a dataset, direct and indirect.
+
+    Attributes:
+        upstream, downstream: ids of datasets.
+        edges: the edges between them.
+    """
 
     def __init__(self, edges: Iterable[Edge], dataset: str | None) -> None:
         inputs: dict[str, list[str]] = {}
@@ -101,72 +123,73 @@ class Lineage:
         for source, target in edges:
             inputs.setdefault(target, []).append(source)
             outputs.setdefault(source, []).append(target)
-        self.above = _closure(dataset, inputs)
-        self.below = _closure(dataset, outputs)
-        above, below = self.above | {dataset}, self.below | {dataset}
+        self.upstream = _find_reachable(dataset, inputs)
+        self.downstream = _find_reachable(dataset, outputs)
+        upstream, downstream = self.upstream | {dataset}, self.downstream | {dataset}
         self.edges = [
             (source, target)
             for source, target in edges
-            if (target in above and source in self.above) or (source in below and target in self.below)
+            if (target in upstream and source in self.upstream)
+            or (source in downstream and target in self.downstream)
         ]
 
     @property
     def nodes(self) -> set[str]:
-        """All of them."""
-        return self.above | self.below
+        """All upstream and downstream datasets."""
+        return self.upstream | self.downstream
 
 
-def _closure(start: str | None, arrows: Mapping[str, Sequence[str]]) -> set[str]:
-    seen: set[str] = set()
-    todo = list(arrows.get(start or "", ()))
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo += arrows.get(node, ())
-    return seen
+def _find_reachable(start: str | None, edges: Mapping[str, Sequence[str]]) -> set[str]:
+    found: set[str] = set()
+    pending = list(edges.get(start or "", ()))
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += edges.get(node, ())
+    return found
 
 
 class DatasetGraph:
-    """Datasets as labels, and lines from each to those that it feeds."""
+    """Draws datasets as labels, with lines from each dataset to its downstream datasets."""
 
     headed = False
 
-    def __init__(self, board: GraphModel) -> None:
-        self.board = board
+    def __init__(self, model: GraphModel) -> None:
+        self.model = model
         self._key: object = None
         self._plans: list[Plan] = []
         self._widths: dict[str, int] = {}
         self._extra = 0
-        self._layout: Layout = draw([], {})
+        self._layout: Layout = draw_layout([], {})
         self._at_row: list[list[tuple[LabelPosition, str]]] = []
         self._lineage = Lineage([], None)
-        self._lit = LineSegments([])
+        self._highlighted = LineSegments([])
 
     def load(self) -> None:
-        """The board has changed: what stands where is found anew only if names or arrows are others."""
-        rows = self.board.rows
-        key = [(row.id, row.name, _signs(row)) for row in rows.values()], self.board.edges
+        """Compute the layout of a changed model. It stays if only healths, jobs or amounts changed."""
+        rows = self.model.rows
+        key = [(row.id, row.name, _format_signs(row)) for row in rows.values()], self.model.edges
         if key == self._key:
             return
         self._key = key
-        self._widths = {row.id: cell_len(_name(row) + _signs(row)) + 2 for row in rows.values()}
-        self._plans = plan(self._widths, self.board.edges)
+        self._widths = {row.id: cell_len(_format_name(row) + _format_signs(row)) + 2 for row in rows.values()}
+        self._plans = plan_layout(self._widths, self.model.edges)
         self._extra = 0
         self._draw()
 
     def _draw(self) -> None:
-        self._layout = draw(self._plans, self._widths, self._extra)
+        self._layout = draw_layout(self._plans, self._widths, self._extra)
         self._at_row = [[] for _ in range(self._layout.height)]
-        for node, place in self._layout.places.items():
+        for node, place in self._layout.positions.items():
             self._at_row[place.y].append((place, node))
         for found in self._at_row:
             found.sort(key=lambda each: each[0].x)
 
     def fit(self, width: int) -> bool:
-        """Shows as much beside the names as a window has room for; whether that is something else."""
+        """Show as many facts next to the names as fit into a width. Returns whether it changed."""
         fits = (extra for extra in _EXTRAS if self._layout.width_with(extra) <= width)
-        extra = next(fits, 0) if self.board.rows else 0
+        extra = next(fits, 0) if self.model.rows else 0
         changed, self._extra = extra != self._extra, extra
         if changed:
             self._draw()
@@ -174,21 +197,21 @@ class DatasetGraph:
 
     @property
     def size(self) -> Size:
-        """Cells of the drawing."""
+        """Size of the drawing in cells."""
         spare = 0 if self._extra or not self._layout.width else _SPARE
         return Size(self._layout.width + spare, self._layout.height)
 
     @property
-    def least(self) -> Size:
-        """Cells that it needs, with nothing beside the names."""
+    def min_size(self) -> Size:
+        """Size in cells without facts next to the names."""
         return Size(self._layout.width_with(0), self._layout.height)
 
-    def light(self, selected: str | None) -> set[int]:
-        """What is made of the selected dataset, and what it is made of, stands out; the rows that change."""
+    def highlight(self, selected: str | None) -> set[int]:
+        """Highlight the lineage of the selected dataset. Returns the rows to repaint."""
         before = self._lineage
-        self._lineage = Lineage(self.board.edges, selected)
-        self._lit = LineSegments(self._routes(self._lineage))
-        places, rows = self._layout.places, set[int]()
+        self._lineage = Lineage(self.model.edges, selected)
+        self._highlighted = LineSegments(self._routes(self._lineage))
+        places, rows = self._layout.positions, set[int]()
         for found in (before, self._lineage):
             rows |= {places[node].y for node in found.nodes if node in places}
             for _, top, _, bottom in self._routes(found):
@@ -201,61 +224,69 @@ class DatasetGraph:
 
     # --- Where things are ---
 
-    def first(self) -> str | None:
-        """The dataset to begin with."""
+    def first_dataset(self) -> str | None:
+        """Return the dataset that is selected at first."""
         return next((found[0][1] for found in self._at_row if found), None)
 
     def row_of(self, dataset: str) -> int:
-        """The row of a dataset."""
-        return self._layout.places[dataset].y
+        """Return the row of a dataset."""
+        return self._layout.positions[dataset].y
 
     def extent_of(self, dataset: str) -> tuple[int, int]:
-        """Where a label starts and ends, in cells from the left."""
-        place = self._layout.places[dataset]
+        """Return the first cell of a label, and the one after its last, from the left."""
+        place = self._layout.positions[dataset]
         return place.x, place.x + place.width
 
-    def at(self, x: int, y: int) -> str | None:
-        """The dataset at a cell."""
+    def dataset_at(self, x: int, y: int) -> str | None:
+        """Return the dataset at a cell."""
         found = self._at_row[y] if 0 <= y < len(self._at_row) else []
         return next((node for place, node in found if place.x <= x < place.x + place.width), None)
 
-    def target(self, dataset: str, move: str, page: int) -> str | None:
-        """Where a move leads from a dataset: left and right go along the lineage."""
-        place = self._layout.places[dataset]
+    def find_target(self, dataset: str, move: str, page: int) -> str | None:
+        """Return the dataset to which a move leads; None if there is none.
+
+        Left and right follow the lineage.
+
+        Args:
+            dataset: the id of the selected dataset.
+            move: one of :data:`odf_tui.widgets.line_view.MOVES`.
+            page: rows of a page.
+        """
+        place = self._layout.positions[dataset]
         last = len(self._at_row) - 1
         match move:
             case "left":
-                return self._nearest(0, dataset, place) or self._beside(dataset, place, -1)
+                return self._find_nearest(0, dataset, place) or self._find_neighbour(dataset, place, -1)
             case "right":
-                return self._nearest(1, dataset, place) or self._beside(dataset, place, 1)
+                return self._find_nearest(1, dataset, place) or self._find_neighbour(dataset, place, 1)
             case "down":
-                return self._in_row(range(place.y + 1, last + 1), place.x)
+                return self._find_in_rows(range(place.y + 1, last + 1), place.x)
             case "above":
-                return self._in_row(range(place.y - 1, -1, -1), place.x)
+                return self._find_in_rows(range(place.y - 1, -1, -1), place.x)
             case "page_down":
-                return self._in_row(range(min(place.y + page, last), place.y, -1), place.x)
+                return self._find_in_rows(range(min(place.y + page, last), place.y, -1), place.x)
             case "page_up":
-                return self._in_row(range(max(place.y - page, 0), place.y), place.x)
+                return self._find_in_rows(range(max(place.y - page, 0), place.y), place.x)
             case "first":
-                return self._in_row(range(last + 1), 0)
+                return self._find_in_rows(range(last + 1), 0)
             case "last":
-                return self._in_row(range(last, -1, -1), 0)
+                return self._find_in_rows(range(last, -1, -1), 0)
             case _:
                 return None
 
-    def _in_row(self, rows: range, x: int) -> str | None:
+    def _find_in_rows(self, rows: range, x: int) -> str | None:
         for row in rows:
             if found := self._at_row[row]:
                 return min(found, key=lambda each: abs(each[0].x - x))[1]
         return None
 
-    def _nearest(self, end: int, dataset: str, place: LabelPosition) -> str | None:
-        """The nearest of those at this end of the dataset's arrows."""
-        places = self._layout.places
-        found = [edge[end] for edge in self.board.edges if edge[1 - end] == dataset]
+    def _find_nearest(self, end: int, dataset: str, place: LabelPosition) -> str | None:
+        """Return the nearest dataset at one end of the edges of a dataset."""
+        places = self._layout.positions
+        found = [edge[end] for edge in self.model.edges if edge[1 - end] == dataset]
         return min(found, key=lambda node: abs(places[node].y - place.y), default=None)
 
-    def _beside(self, dataset: str, place: LabelPosition, step: int) -> str | None:
+    def _find_neighbour(self, dataset: str, place: LabelPosition, step: int) -> str | None:
         row = [node for _, node in self._at_row[place.y]]
         at = row.index(dataset) + step
         return row[at] if 0 <= at < len(row) else None
@@ -263,76 +294,79 @@ class DatasetGraph:
     # --- Cells ---
 
     def header(self) -> list[Span]:
-        """There is none."""
+        """Return no spans: a graph has no header."""
         return []
 
     def spans(self, index: int, selected: str | None, style: str) -> list[Span]:
-        """Edges and labels of a row; ``style`` is that of the selected one."""
-        line, heavy = self._layout.line(index), self._layout.heavy(index, self._lit)
+        """Return edges and labels of a row. ``style`` is the style of the selected label."""
+        line, heavy = self._layout.line(index), self._layout.heavy_cells(index, self._highlighted)
         spans: list[Span] = []
         x = 0
         found = self._at_row[index]
         for at, (place, node) in enumerate(found):
-            spans += _edges(line, heavy, x, place.x)
+            spans += _edge_spans(line, heavy, x, place.x)
             limit = found[at + 1][0].x if at + 1 < len(found) else None
-            label = self._label(place, node, line, limit)
+            label = self._label_spans(place, node, line, limit)
             if node == selected:
-                label = [("".join(text for text, _ in label).rstrip(), style), *_trailing(label)]
+                label = [("".join(text for text, _ in label).rstrip(), style), *_trailing_blanks(label)]
             spans += label
             x = place.x + sum(cell_len(text) for text, _ in label)
-        return spans + _edges(line, heavy, x, len(line))
+        return spans + _edge_spans(line, heavy, x, len(line))
 
-    def _label(self, place: LabelPosition, node: str, line: str, limit: int | None) -> list[Span]:
-        row, health, found = self.board.rows[node], self.board.health(node), self.board.marks(node)
-        name = _name(row)
+    def _label_spans(self, place: LabelPosition, node: str, line: str, limit: int | None) -> list[Span]:
+        row, health, found = self.model.rows[node], self.model.health(node), self.model.labels(node)
+        name = _format_name(row)
         lineage = "lineage" if node in self._lineage.nodes else ""
         spans = [(name[:2], "name" if row.derivative else "muted"), (name[2:], lineage)]
         if self._extra:
-            spans.append((" " * (place.width - self._extra - cell_len(name + _signs(row)) - 2), ""))
+            spans.append((" " * (place.width - self._extra - cell_len(name + _format_signs(row)) - 2), ""))
         if remote := remotes.remote_badge(row.remotes):
             spans.append((f" {remote}", remotes.remote_badge_style(row.remotes)))
         spans.append((" ", ""))
         if row.untrusted:
             spans.append((UNTRUSTED, "warn"))
         if not self._extra:
-            return [*spans, (_mark(found, line, place.x + place.width, limit), health.style)]
-        if node in self.board.rates:  # for a while that says more than how many rows there are
-            return [*spans, (fit_width(first_fitting(found, self._extra + 1), self._extra + 1), health.style)]
-        spans.append((fit_width(first_fitting(found, _MARK_WIDTH), _MARK_WIDTH), health.style))
-        spans.append((right(_rows(row), _ROWS_WIDTH), "muted"))
+            return [*spans, (_choose_label(found, line, place.x + place.width, limit), health.style)]
+        if node in self.model.rates:  # while a job runs, its rate replaces the number of rows
+            return [
+                *spans,
+                (fit_width(choose_fitting(found, self._extra + 1), self._extra + 1), health.style),
+            ]
+        spans.append((fit_width(choose_fitting(found, _MARK_WIDTH), _MARK_WIDTH), health.style))
+        spans.append((right(_format_rows(row), _ROWS_WIDTH), "muted"))
         if self._extra == _EXTRAS[0]:
             spans.append((right(format_time(row.watermark)[:10], _TIME_WIDTH), "muted"))
         return spans
 
 
 def kind_glyph(row: DatasetRow) -> str:
-    """A root dataset, or one that is made from others."""
+    """Return the glyph of a root or of a derivative dataset."""
     return dataset_glyph(derivative=row.derivative)
 
 
-def _name(row: DatasetRow) -> str:
+def _format_name(row: DatasetRow) -> str:
     return f"{kind_glyph(row)} {ellipsize_middle(printable(row.name), _GRAPH_NAME_WIDTH)}"
 
 
-def _signs(row: DatasetRow) -> str:
-    """What stands between the name and how the dataset is: its remotes, and whether it is not trusted."""
+def _format_signs(row: DatasetRow) -> str:
+    """Return the signs between name and health: the badge of the remotes, and the sign for untrusted."""
     remote = remotes.remote_badge(row.remotes)
     return (f" {remote}" if remote else "") + (UNTRUSTED if row.untrusted else "")
 
 
-def _rows(row: DatasetRow) -> str:
+def _format_rows(row: DatasetRow) -> str:
     text = format_count(row.records)
     return text if len(text) < _ROWS_WIDTH else format_count_short(row.records)
 
 
-def _trailing(label: Sequence[Span]) -> list[Span]:
-    """The blanks at the end of a label: the cursor does not cover them."""
+def _trailing_blanks(label: Sequence[Span]) -> list[Span]:
+    """Return the blanks at the end of a label, which the cursor does not cover."""
     text = "".join(text for text, _ in label)
     blanks = len(text) - len(text.rstrip())
     return [(" " * blanks, "")] if blanks else []
 
 
-def _edges(line: str, heavy: Mapping[int, str], start: int, end: int) -> list[Span]:
+def _edge_spans(line: str, heavy: Mapping[int, str], start: int, end: int) -> list[Span]:
     spans: list[Span] = []
     for x in range(start, end):
         glyph, style = (heavy[x], "lineage") if x in heavy else (line[x], "rule")
@@ -343,34 +377,38 @@ def _edges(line: str, heavy: Mapping[int, str], start: int, end: int) -> list[Sp
     return spans
 
 
-def _mark(found: Sequence[str], line: str, end: int, limit: int | None) -> str:
-    """The longest mark for which there is room.
+def _choose_label(labels: Sequence[str], line: str, end: int, limit: int | None) -> str:
+    """Return the longest label for which there is room.
 
-    One cell of it belongs to the label, which ends at ``end``. More of it goes over the blank and the
-    beginning of the line that follow, so that nothing has to move when something begins to run.
+    One cell belongs to the label of the dataset, which ends at ``end``. Longer labels cover the blank and
+    the
+    start of the line that follow. No line moves when a job starts.
 
     Args:
-        limit: where the next label of the row starts; None: there is none.
+        labels: the labels, the longest first.
+        line: the edges of the row.
+        end: the first cell after the label of the dataset.
+        limit: the first cell of the next label in the row; None if there is none.
     """
     strokes = len(line[end + 1 :]) - len(line[end + 1 :].lstrip("─"))  # a straight line, after a blank
     if not strokes:
         stop = len(line) if limit is None else limit
         blanks = len(line[end:stop]) - len(line[end:stop].lstrip())
-        last = limit is None and end + blanks == stop
-        return first_fitting(found, len(found[0]) if last else max(blanks, 1))
-    for at, mark in enumerate(found):
-        more = len(mark) - 1
-        if not more:
-            return mark
-        if more < strokes:  # there is room for a blank, and some of the line is left
-            return mark + " "
-        if (at or len(found) == 1) and more <= strokes + 1:  # short ones may stand close
-            return mark
-    return found[-1][:1]
+        is_last = limit is None and end + blanks == stop
+        return choose_fitting(labels, len(labels[0]) if is_last else max(blanks, 1))
+    for at, label in enumerate(labels):
+        extra = len(label) - 1
+        if not extra:
+            return label
+        if extra < strokes:  # room for a blank and a part of the line
+            return label + " "
+        if (at or len(labels) == 1) and extra <= strokes + 1:  # short labels need no blank
+            return label
+    return labels[-1][:1]
 
 
 _GAP: Final = "  "
-_LEAD: Final = 4  # lineage, kind, and a blank after each
+_MARKS_WIDTH: Final = 4  # marks of lineage and kind, each with a blank
 _TABLE_NAME_WIDTH: Final = 40
 _INPUTS_WIDTH: Final = 60
 _REMOTE_WIDTH: Final = 26
@@ -379,72 +417,82 @@ Value = str | int | None
 
 
 class _Column(msgspec.Struct, frozen=True):
-    """A column: its name, its cells (0: as wide as what is in it), which side, and what sorts it."""
+    """A column of the list.
+
+    Attributes:
+        width: width in cells; 0 if it depends on the values.
+        value: returns the value that the column is sorted by.
+        right_aligned: whether values are aligned to the right.
+    """
 
     name: str
     width: int
     value: Callable[[DatasetRow, GraphModel], Value]
-    rightwards: bool = False
+    right_aligned: bool = False
 
 
-def _kind(row: DatasetRow, board: GraphModel) -> str:
-    return (kinds_of(row) or ("",))[-1]
+def _kind_value(row: DatasetRow, model: GraphModel) -> str:
+    return (list_kinds(row) or ("",))[-1]
 
 
-def _state(row: DatasetRow, board: GraphModel) -> int:
-    return list(Health).index(board.health(row.id))
+def _state_value(row: DatasetRow, model: GraphModel) -> int:
+    return list(Health).index(model.health(row.id))
 
 
-def _remote(row: DatasetRow) -> str:
-    """Its mark, and where it comes from or goes to."""
+def _format_remote(row: DatasetRow) -> str:
+    """Return the badge and the labels of the remotes of a dataset."""
     labels = ", ".join(dict.fromkeys(each.label for each in row.remotes))
     return printable(f"{remotes.remote_badge(row.remotes)} {labels}".strip()) if labels else ""
 
 
 _COLUMNS: Final = (
     _Column("name", 0, lambda row, board: row.name.lower()),
-    _Column("kind", 10, _kind),
-    _Column("state", _STATE_WIDTH, _state),
-    _Column("remote", 0, lambda row, board: _remote(row) or None),
-    _Column("rows", 9, lambda row, board: row.records, rightwards=True),
-    _Column("size", 8, lambda row, board: row.size, rightwards=True),
-    _Column("blocks", 7, lambda row, board: row.blocks, rightwards=True),
+    _Column("kind", 10, _kind_value),
+    _Column("state", _STATE_WIDTH, _state_value),
+    _Column("remote", 0, lambda row, board: _format_remote(row) or None),
+    _Column("rows", 9, lambda row, board: row.records, right_aligned=True),
+    _Column("size", 8, lambda row, board: row.size, right_aligned=True),
+    _Column("blocks", 7, lambda row, board: row.blocks, right_aligned=True),
     _Column("watermark", 16, lambda row, board: row.watermark),
     _Column("last pull", 16, lambda row, board: row.last_pulled),
     _Column("inputs", 0, lambda row, board: len(row.inputs) or None),
 )
 SORTS: Final = tuple(column.name for column in _COLUMNS)
-"""What the list can be sorted by."""
+"""The columns that the list can be sorted by."""
 _REMOTE: Final = SORTS.index("remote")
 
 
 class DatasetTable:
-    """A line for each dataset. ``sort`` is a name of :data:`SORTS`, and whether the other way round."""
+    """Draws datasets as a table.
+
+    Attributes:
+        sort: a name of :data:`SORTS`, and whether the order is reversed.
+    """
 
     headed = True
 
-    def __init__(self, board: GraphModel) -> None:
-        self.board = board
+    def __init__(self, model: GraphModel) -> None:
+        self.model = model
         self.sort: tuple[str, bool] = (SORTS[0], False)
-        self._columns: list[int] = []  # those that are shown
+        self._columns: list[int] = []  # indices of the visible columns
         self._order: list[str] = []
-        self._at: dict[str, int] = {}
+        self._index: dict[str, int] = {}
         self._widths: list[int] = []
         self._lineage = Lineage([], None)
 
     def load(self) -> None:
-        """The board, or the order, has changed."""
-        rows, board = sorted(self.board.rows.values(), key=lambda row: row.name.lower()), self.board
+        """Sort the rows and compute the widths, after the model or the order changed."""
+        rows, model = sorted(self.model.rows.values(), key=lambda row: row.name.lower()), self.model
         name, reverse = self.sort
         column = next(each for each in _COLUMNS if each.name == name)
-        known = [(value, row) for row in rows if (value := column.value(row, board)) is not None]
+        known = [(value, row) for row in rows if (value := column.value(row, model)) is not None]
         known.sort(key=lambda each: each[0], reverse=reverse)  # type: ignore[arg-type, return-value]
-        there = {row.id for _, row in known}
-        self._order = [row.id for _, row in known] + [row.id for row in rows if row.id not in there]
-        self._at = {dataset: at for at, dataset in enumerate(self._order)}
+        known_ids = {row.id for _, row in known}
+        self._order = [row.id for _, row in known] + [row.id for row in rows if row.id not in known_ids]
+        self._index = {dataset: at for at, dataset in enumerate(self._order)}
         names = max((cell_len(row.name) for row in rows), default=0)
-        inputs = max((cell_len(self._inputs(row)) for row in rows), default=0)
-        remote = max((cell_len(_remote(row)) for row in rows), default=0)
+        inputs = max((cell_len(self._format_inputs(row)) for row in rows), default=0)
+        remote = max((cell_len(_format_remote(row)) for row in rows), default=0)
         self._widths = [each.width for each in _COLUMNS]
         self._widths[0] = min(max(names, 12), _TABLE_NAME_WIDTH)
         self._widths[_REMOTE] = min(max(remote, 8), _REMOTE_WIDTH) if remote else 0
@@ -453,105 +501,111 @@ class DatasetTable:
 
     @property
     def sorts(self) -> list[str]:
-        """What it can be sorted by: the columns that are shown."""
+        """The names of the visible columns."""
         return [SORTS[at] for at in self._columns]
 
     def fit(self, width: int) -> bool:
-        """A window of another width shows other cells of the same lines."""
+        """Return False: the width of the window does not change the drawing."""
         return False
 
     @property
     def size(self) -> Size:
-        """Cells of all lines, without the header."""
-        return Size(_LEAD + sum(self._widths) + len(_GAP) * (len(self._columns) - 1), len(self._order))
+        """Size of all lines in cells, without the header."""
+        return Size(_MARKS_WIDTH + sum(self._widths) + len(_GAP) * (len(self._columns) - 1), len(self._order))
 
     @property
-    def least(self) -> Size:
-        """The same: all of it has to be seen."""
+    def min_size(self) -> Size:
+        """The size: no column is optional."""
         return self.size
 
-    def light(self, selected: str | None) -> set[int]:
-        """What is made of the selected dataset, and what it is made of, is marked; the lines that change."""
+    def highlight(self, selected: str | None) -> set[int]:
+        """Mark the lineage of the selected dataset. Returns the lines to repaint."""
         before = self._lineage
-        self._lineage = Lineage(self.board.edges, selected)
-        return {self._at[node] for node in before.nodes | self._lineage.nodes if node in self._at}
+        self._lineage = Lineage(self.model.edges, selected)
+        return {self._index[node] for node in before.nodes | self._lineage.nodes if node in self._index}
 
     # --- Where things are ---
 
-    def first(self) -> str | None:
-        """The dataset to begin with."""
+    def first_dataset(self) -> str | None:
+        """Return the dataset that is selected at first."""
         return next(iter(self._order), None)
 
     def row_of(self, dataset: str) -> int:
-        """The line of a dataset."""
-        return self._at[dataset]
+        """Return the line of a dataset."""
+        return self._index[dataset]
 
     def extent_of(self, dataset: str) -> tuple[int, int]:
-        """A line goes through the whole window."""
+        """Return an empty extent: the window does not scroll sideways to a line."""
         return 0, 0
 
-    def at(self, x: int, y: int) -> str | None:
-        """The dataset in a line."""
+    def dataset_at(self, x: int, y: int) -> str | None:
+        """Return the dataset of a line."""
         return self._order[y] if 0 <= y < len(self._order) else None
 
-    def target(self, dataset: str, move: str, page: int) -> str | None:
-        """Where a move leads from a dataset."""
+    def find_target(self, dataset: str, move: str, page: int) -> str | None:
+        """Return the dataset to which a move leads."""
         last = len(self._order) - 1
-        at = self._at[dataset]
-        found = {
+        at = self._index[dataset]
+        targets = {
             "down": at + 1, "above": at - 1, "first": 0, "last": last,
             "page_down": at + page, "page_up": at - page,
         }.get(move, at)  # fmt: skip
-        return self._order[max(min(found, last), 0)]
+        return self._order[max(min(targets, last), 0)]
 
     # --- Cells ---
 
     def header(self) -> list[Span]:
-        """The names of the columns; an arrow stands at the one that sorts."""
-        spans: list[Span] = [(" " * _LEAD, "head")]
+        """Return the names of the columns, with an arrow at the one that the list is sorted by."""
+        spans: list[Span] = [(" " * _MARKS_WIDTH, "head")]
         for at in self._columns:
             column, width = _COLUMNS[at], self._widths[at]
             sorts = column.name == self.sort[0]
             text = f"{column.name} {'↓' if self.sort[1] else '↑'}" if sorts else column.name
-            cell = right(text, width) if column.rightwards else fit_width(text, width)
+            cell = right(text, width) if column.right_aligned else fit_width(text, width)
             spans += [(_GAP, "head")] * bool(at) + [(cell, "strong" if sorts else "head")]
         return spans
 
     def spans(self, index: int, selected: str | None, style: str) -> list[Span]:
-        """A dataset."""
-        row = self.board.rows[self._order[index]]
-        health = self.board.health(row.id)
-        above, below = row.id in self._lineage.above, row.id in self._lineage.below
+        """Return the line of a dataset."""
+        row = self.model.rows[self._order[index]]
+        health = self.model.health(row.id)
+        is_upstream, is_downstream = row.id in self._lineage.upstream, row.id in self._lineage.downstream
         texts: Sequence[Span] = (
-            (ellipsize_middle(printable(row.name), self._widths[0]), "lineage" if above or below else ""),
-            (_kind(row, self.board), "muted"),
-            (self._state(row, health), health.style),
-            (ellipsize_middle(_remote(row), self._widths[_REMOTE]), remotes.remote_badge_style(row.remotes)),
+            (
+                ellipsize_middle(printable(row.name), self._widths[0]),
+                "lineage" if is_upstream or is_downstream else "",
+            ),
+            (_kind_value(row, self.model), "muted"),
+            (self._format_state(row, health), health.style),
+            (
+                ellipsize_middle(_format_remote(row), self._widths[_REMOTE]),
+                remotes.remote_badge_style(row.remotes),
+            ),
             (format_count(row.records), ""),
             (format_bytes(row.size), "muted"),
             (format_count(row.blocks), "muted"),
             (format_time(row.watermark), "muted"),
             (format_time(row.last_pulled), "muted"),
-            (self._inputs(row), "muted"),
+            (self._format_inputs(row), "muted"),
         )
-        mark = "<" if above else ">" if below else " "
+        mark = "<" if is_upstream else ">" if is_downstream else " "
         spans: list[Span] = [
             (f"{mark} ", "lineage"), (f"{kind_glyph(row)} ", "name" if row.derivative else "muted")
         ]  # fmt: skip
         for at in self._columns:
-            column, width, (text, how) = _COLUMNS[at], self._widths[at], texts[at]
-            cell = right(text, width) if column.rightwards else fit_width(text, width)
-            spans += [(_GAP, "")] * bool(at) + [(cell, how)]
+            column, width, (text, cell_style) = _COLUMNS[at], self._widths[at], texts[at]
+            cell = right(text, width) if column.right_aligned else fit_width(text, width)
+            spans += [(_GAP, "")] * bool(at) + [(cell, cell_style)]
         return spans
 
-    def _state(self, row: DatasetRow, health: Health) -> str:
-        found = self.board.marks(row.id)
+    def _format_state(self, row: DatasetRow, health: Health) -> str:
+        found = self.model.labels(row.id)
         mark = (
-            first_fitting(found, _STATE_WIDTH - row.untrusted)
+            choose_fitting(found, _STATE_WIDTH - row.untrusted)
             if len(found) > 1
             else f"{health.glyph} {health.word}"
         )
         return f"{UNTRUSTED if row.untrusted else ''}{mark}"
 
-    def _inputs(self, row: DatasetRow) -> str:
-        return printable(", ".join(self.board.names.get(each, each) for each in row.inputs))
+    def _format_inputs(self, row: DatasetRow) -> str:
+        return printable(", ".join(self.model.names.get(each, each) for each in row.inputs))

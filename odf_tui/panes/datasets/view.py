@@ -11,7 +11,7 @@ from textual.containers import Horizontal
 from textual.geometry import Size
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState
-from odf_tui.panes.datasets.dataset_filter import depends_on_health, visible_graph
+from odf_tui.panes.datasets.dataset_filter import depends_on_health, filter_graph
 from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetGraph, DatasetTable, GraphModel
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
@@ -22,20 +22,26 @@ from odf_tui.widgets.line_view import LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
 
 _CARD_KEYS = 11
-_UNTRUSTED_WORDS = "not trusted: p shows what would run"
-_STANDINGS = {"diverged": "bad", "behind": "warn"}
+_UNTRUSTED_REASON = "not trusted: p shows what would run"
+_RELATION_STYLES = {"diverged": "bad", "behind": "warn"}
 
 
 class CardJobs(msgspec.Struct, frozen=True):
-    """The newest job that brought data into a dataset, the newest verification that ended, what runs."""
+    """The jobs of a dataset that the card shows.
 
-    intake: Job | None = None
+    Attributes:
+        ingest: the newest job that added data, or failed to.
+        verification: the newest completed verification.
+        running: the running job.
+    """
+
+    ingest: Job | None = None
     verification: Job | None = None
     running: Job | None = None
 
 
-def jobs_of(book: JobBook, dataset: str) -> CardJobs:
-    """The jobs that a card tells of."""
+def find_card_jobs(book: JobBook, dataset: str) -> CardJobs:
+    """Return the jobs that the card of a dataset shows."""
     found = [job for job in book.newest_first() if job.dataset == dataset]
     return CardJobs(
         next((job for job in found if job.kind in INGEST_KINDS), None),
@@ -45,119 +51,122 @@ def jobs_of(book: JobBook, dataset: str) -> CardJobs:
 
 
 class DatasetCard(WrappedLines):
-    """What is known of the selected dataset, in a few lines.
+    """Shows facts about the selected dataset.
 
     Attributes:
-        why: why its last pull failed, in a line; empty when it did not.
+        reason: why the dataset is damaged, diverged or failed, as one line; empty otherwise.
     """
 
     def __init__(self) -> None:
         super().__init__(id="card")
-        self.why = ""
-        self._above: list[list[Span]] = []
-        self._below: list[list[Span]] = []
-        self._doing = ""
+        self.reason = ""
+        self._status_lines: list[list[Span]] = []
+        self._fact_lines: list[list[Span]] = []
+        self._activity = ""
 
     def load(
         self, row: DatasetRow | None, health: Health | None, detail: DatasetDetail | None, jobs: CardJobs
     ) -> None:
-        """Shows a dataset; ``detail`` may come later."""
-        above: list[list[Span]] = []
-        below: list[list[Span]] = []
-        self.why = ""
+        """Show a dataset. ``detail`` is None until it is read."""
+        status: list[list[Span]] = []
+        facts: list[list[Span]] = []
+        self.reason = ""
         if row is not None and health is not None:
-            above = self._standing(row, health, jobs)
-            below = [[], *(_fact(name, value) for name, value in (detail.facts if detail else ()))]
+            status = self._describe_status(row, health, jobs)
+            facts = [[], *(_fact_spans(name, value) for name, value in (detail.facts if detail else ()))]
             if row.blocks:
-                below.insert(1, _verification(row, jobs.verification))
-                below[1:1] = _remotes(row)
-        self._above, self._below = above, below
-        self._doing = doing(jobs.running)
+                facts.insert(1, _verification_spans(row, jobs.verification))
+                facts[1:1] = _remote_lines(row)
+        self._status_lines, self._fact_lines = status, facts
+        self._activity = describe_job(jobs.running)
         self._show()
 
-    def progress(self, running: Job | None, rate: str = "") -> None:
-        """How far what runs is, and how fast; repainted only when that is something else."""
-        if (words := " · ".join(filter(None, (doing(running), rate)))) != self._doing:
-            self._doing = words
+    def show_progress(self, running: Job | None, rate: str = "") -> None:
+        """Show progress and rate of the running job. Repaints only if the text changed."""
+        if (activity := " · ".join(filter(None, (describe_job(running), rate)))) != self._activity:
+            self._activity = activity
             self._show()
 
     def _show(self) -> None:
-        lines = [[("now  ", "muted"), (self._doing, "busy")]] if self._doing and self._above else []
-        self.set([*self._above, *lines, *self._below])
+        lines = (
+            [[("now  ", "muted"), (self._activity, "busy")]] if self._activity and self._status_lines else []
+        )
+        self.set([*self._status_lines, *lines, *self._fact_lines])
 
-    def _standing(self, row: DatasetRow, health: Health, jobs: CardJobs) -> list[list[Span]]:
+    def _describe_status(self, row: DatasetRow, health: Health, jobs: CardJobs) -> list[list[Span]]:
         kind = "derivative" if row.derivative else "root"
         lines: list[list[Span]] = [
             [(printable(row.name), "title")],
             [(f"{kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)],
         ]
         if row.problem:
-            why, _, remedy = printable(row.problem).partition(" – ")
-            lines.append([("why  ", "bad"), (why, "bad")])
-            lines += [[("try  ", "muted"), (remedy, "good")]] if remedy else []
-            self.why = f"{health.glyph} {why}"
+            reason, _, hint = printable(row.problem).partition(" – ")
+            lines.append([("why  ", "bad"), (reason, "bad")])
+            lines += [[("try  ", "muted"), (hint, "good")]] if hint else []
+            self.reason = f"{health.glyph} {reason}"
         if row.untrusted:
-            why = "not trusted: t shows what would run" if row.comes_from_elsewhere else _UNTRUSTED_WORDS
-            lines.append([(f"{UNTRUSTED} ", "warn"), (why, "warn")])
+            reason = "not trusted: t shows what would run" if row.has_pull_remote else _UNTRUSTED_REASON
+            lines.append([(f"{UNTRUSTED} ", "warn"), (reason, "warn")])
         if row.diverged:
             names = printable(", ".join(row.diverged))
             lines.append(
                 [("why  ", "bad"), (f"{names}, which it was made from, was reset or replaced", "bad")]
             )
             lines.append([("try  ", "muted"), ("D makes it anew", "good")])
-            self.why = f"{health.glyph} {names} was reset or replaced: D makes it anew"
-        if health is Health.failed and jobs.intake is not None and jobs.intake.error is not None:
-            lines += self._failure(jobs.intake.error)
+            self.reason = f"{health.glyph} {names} was reset or replaced: D makes it anew"
+        if health is Health.failed and jobs.ingest is not None and jobs.ingest.error is not None:
+            lines += self._failure_lines(jobs.ingest.error)
         return lines
 
-    def _failure(self, error: Failure) -> list[list[Span]]:
+    def _failure_lines(self, error: Failure) -> list[list[Span]]:
         first = printable(error.message.partition("\n")[0])
-        self.why = f"{Health.failed.glyph} {first}"
+        self.reason = f"{Health.failed.glyph} {first}"
         lines: list[list[Span]] = [[("why  ", "bad"), (first, "bad")]]
-        if error.hint:  # before the place: where there is little room, it matters more
+        if error.hint:  # before the position: with little room, the hint matters more
             lines.append([("try  ", "muted"), (printable(error.hint), "good")])
         if error.where:
             lines.append([("at   ", "muted"), (printable(error.where), "")])
         return lines
 
 
-def doing(job: Job | None) -> str:
-    """What a job does, in words; empty when there is none."""
+def describe_job(job: Job | None) -> str:
+    """Return the kind and the progress of a job as text; empty without a job."""
     if job is None:
         return ""
     return printable(f"{job.kind} · {job_amounts(job)}" if job_amounts(job) else job.kind)
 
 
-def _remotes(row: DatasetRow) -> list[list[Span]]:
-    """Where it comes from and goes to, and how it stands to that."""
+def _remote_lines(row: DatasetRow) -> list[list[Span]]:
+    """Return the remotes of a dataset, their state, and what to do."""
     lines = [
-        _fact(direction(each), remote_text(each), _STANDINGS.get(each.relation, "")) for each in row.remotes
+        _fact_spans(direction(each), remote_text(each), _RELATION_STYLES.get(each.relation, ""))
+        for each in row.remotes
     ]
     if diverged_remotes(row.remotes):
         lines.append([("try  ", "muted"), ("V shows both histories, and what can be done", "good")])
     elif blocks_to_pull(row.remotes):
-        lines.append([("try  ", "muted"), (f"{'p' if row.comes_from_elsewhere else 'V'} pulls", "good")])
+        lines.append([("try  ", "muted"), (f"{'p' if row.has_pull_remote else 'V'} pulls", "good")])
     return lines
 
 
-def _verification(row: DatasetRow, job: Job | None) -> list[Span]:
+def _verification_spans(row: DatasetRow, job: Job | None) -> list[Span]:
     if job is None:
-        return _fact("verified", "not yet: v verifies it", "muted")
+        return _fact_spans("verified", "not yet: v verifies it", "muted")
     when = format_time(job.ended)
     if has_findings(job):
-        return _fact("verified", f"{when}, and it is not valid", "bad")
+        return _fact_spans("verified", f"{when}, and it is not valid", "bad")
     if verified_head(job) == row.head:
-        return _fact("verified", f"{when}, all of it", "good")
-    return _fact("verified", f"{when}, not all that it has now", "")
+        return _fact_spans("verified", f"{when}, all of it", "good")
+    return _fact_spans("verified", f"{when}, not all that it has now", "")
 
 
-def _fact(name: str, value: str, style: str = "") -> list[Span]:
+def _fact_spans(name: str, value: str, style: str = "") -> list[Span]:
     return [(f"{name:<{_CARD_KEYS}}", "muted"), (printable(value), style)]
 
 
 Mode = Literal["graph", "list"]
-_STEP: Final = 8
-_BESIDE: Final = 6
+_SCROLL_CELLS: Final = 8
+_MARGIN: Final = 6
 
 
 CARD_SIZE: Final = Size(38, 9)
@@ -166,16 +175,19 @@ _MIN_CARD: Final = 8
 
 
 class GraphView(LineView):
-    """The datasets: a graph, where h and l walk along the lineage, or a list; the selection is the same.
+    """Shows the datasets as a graph or as a list, with one selection.
+
+    In the graph, h and l follow the lineage.
 
     Attributes:
-        rows, healths: all datasets, and how they are.
-        selected: the id of the selected one.
-        filter: what is shown of them, see :mod:`odf_tui.panes.datasets.dataset_filter`.
+        rows, healths: all datasets, and the health of each by id.
+        selected: the id of the selected dataset.
+        filter: see :mod:`odf_tui.panes.datasets.dataset_filter`.
+        problem: why the datasets cannot be read; empty otherwise.
     """
 
     class Moved(LineView.Moved):
-        """Another dataset is selected."""
+        """Another dataset was selected."""
 
     def __init__(self) -> None:
         super().__init__(id="graph")
@@ -183,80 +195,87 @@ class GraphView(LineView):
         self.healths: Mapping[str, Health] = {}
         self.selected: str | None = None
         self.filter = ""
-        self.problem = ""  # why the datasets cannot be read
-        self._board = GraphModel()
-        self._graph, self._table = DatasetGraph(self._board), DatasetTable(self._board)
+        self.problem = ""
+        self._model = GraphModel()
+        self._graph, self._table = DatasetGraph(self._model), DatasetTable(self._model)
         self._drawing: DatasetGraph | DatasetTable = self._graph
 
     # --- What is shown ---
 
     def load(self, rows: Sequence[DatasetRow], healths: Mapping[str, Health], text: str) -> None:
-        """Shows these datasets, as far as the filter leaves them."""
+        """Show the datasets that match a filter."""
         self.rows, self.healths, self.filter = list(rows), healths, text
-        shown, edges = visible_graph(rows, text, healths)
-        board = self._board
-        board.rows, board.healths, board.edges = {row.id: row for row in shown}, healths, edges
-        board.names = {row.id: row.name for row in rows}
+        shown, edges = filter_graph(rows, text, healths)
+        model = self._model
+        model.rows, model.healths, model.edges = {row.id: row for row in shown}, healths, edges
+        model.names = {row.id: row.name for row in rows}
         self._drawing.load()
-        if self.selected not in board.rows:
-            self.selected = self._drawing.first()
+        if self.selected not in model.rows:
+            self.selected = self._drawing.first_dataset()
             self.post_message(self.Moved(self))
         self._drawing.fit(self._window)
-        self._drawing.light(self.selected)
+        self._drawing.highlight(self.selected)
         self.reset()
 
     def set_healths(self, healths: Mapping[str, Health]) -> None:
-        """Shows how the datasets are; repaints the rows of those that changed."""
+        """Show the health of the datasets. Repaints the rows that changed."""
         before, self.healths = self.healths, healths
-        changed = [each for each in self._board.rows if healths.get(each) != before.get(each)]
+        changed = [each for each in self._model.rows if healths.get(each) != before.get(each)]
         if depends_on_health(self.filter) and before != healths:
             self.load(self.rows, healths, self.filter)
             return
-        self._board.healths = healths
+        self._model.healths = healths
         if changed and self.mode == "list" and self.sort[0] == "state":
             self._table.load()
             self.reset()
         self._repaint({self._drawing.row_of(each) for each in changed})
 
     def set_jobs(self, jobs: Mapping[str, Job], rates: Mapping[str, str] | None = None) -> None:
-        """Shows how far the jobs that run are, by their datasets, and how fast; repaints what says it."""
-        board = self._board
-        touched = [each for each in {**board.jobs, **jobs} if each in board.rows]
-        before = {each: board.marks(each) for each in touched}
-        board.jobs, board.rates = jobs, rates or {}
-        self._repaint({self._drawing.row_of(each) for each in touched if before[each] != board.marks(each)})
+        """Show progress and rate of running jobs. Repaints the rows that changed.
+
+        Args:
+            jobs: the running jobs, by the id of their dataset.
+            rates: their rates as text, by the id of their dataset.
+        """
+        model = self._model
+        concerned = [each for each in {**model.jobs, **jobs} if each in model.rows]
+        before = {each: model.labels(each) for each in concerned}
+        model.jobs, model.rates = jobs, rates or {}
+        self._repaint(
+            {self._drawing.row_of(each) for each in concerned if before[each] != model.labels(each)}
+        )
 
     @property
     def mode(self) -> Mode:
-        """Graph or list."""
+        """``graph`` or ``list``."""
         return "graph" if self._drawing is self._graph else "list"
 
     @mode.setter
     def mode(self, mode: Mode) -> None:
         self._drawing = self._graph if mode == "graph" else self._table
         self.headed = self._drawing.headed  # type: ignore[misc] # pyright: ignore[reportAttributeAccessIssue]
-        self._anew()
+        self._redraw()
 
     @property
     def sorts(self) -> list[str]:
-        """What the list can be sorted by, as it is now."""
+        """The columns that the list can be sorted by now."""
         return self._table.sorts
 
     @property
     def sort(self) -> tuple[str, bool]:
-        """What the list is sorted by, one of ``table.SORTS``, and whether the other way round."""
+        """The column of the list that it is sorted by, and whether the order is reversed."""
         return self._table.sort
 
     @sort.setter
     def sort(self, sort: tuple[str, bool]) -> None:
         self._table.sort = sort
         if self.mode == "list":
-            self._anew()
+            self._redraw()
 
-    def _anew(self) -> None:
+    def _redraw(self) -> None:
         self._drawing.load()
         self._drawing.fit(self._window)
-        self._drawing.light(self.selected)
+        self._drawing.highlight(self.selected)
         if self.is_mounted:
             self.scroll_to(0, 0, animate=False)
             self.reset()
@@ -265,44 +284,44 @@ class GraphView(LineView):
     @property
     def row(self) -> DatasetRow | None:
         """The selected dataset."""
-        return self._board.rows.get(self.selected or "")
+        return self._model.rows.get(self.selected or "")
 
     @property
-    def size_needed(self) -> Size:
-        """Cells that the whole takes, with a scroll bar, longer marks and some air beside it."""
-        least = self._drawing.least
-        bar = self.mode == "list" and least.width > self.size.width  # which scrolls sideways
-        return Size(least.width + _BESIDE, least.height + self._drawing.headed + bar)
+    def min_size(self) -> Size:
+        """Cells that the drawing needs, with scroll bar, longer labels and a margin."""
+        needed = self._drawing.min_size
+        has_scroll_bar = self.mode == "list" and needed.width > self.size.width  # it scrolls sideways
+        return Size(needed.width + _MARGIN, needed.height + self._drawing.headed + has_scroll_bar)
 
     @property
     def _window(self) -> int:
-        """Cells for a line, also when there is a scroll bar."""
+        """Cells of a line; one is reserved for a scroll bar."""
         return max(self.size.width - 1, 0)
 
     # --- The selection ---
 
     def select(self, dataset: str) -> None:
-        """Selects a dataset, if it is shown."""
-        if dataset not in self._board.rows:
+        """Select a dataset, if it is shown."""
+        if dataset not in self._model.rows:
             return
         if dataset != self.selected:
             before, self.selected = self.selected, dataset
-            rows = self._drawing.light(dataset)
-            rows |= {self._drawing.row_of(each) for each in (before, dataset) if each in self._board.rows}
+            rows = self._drawing.highlight(dataset)
+            rows |= {self._drawing.row_of(each) for each in (before, dataset) if each in self._model.rows}
             self._repaint(rows)
             self.post_message(self.Moved(self))
         self._reveal()
 
     def move(self, move: str) -> None:
-        """Moves the selection; in the list, left and right scroll."""
+        """Move the selection. In the list, left and right scroll."""
         if self.row is None:
             return
         if self.mode == "list" and move in ("left", "right"):
-            x = self.scroll_offset.x + (_STEP if move == "right" else -_STEP)
+            x = self.scroll_offset.x + (_SCROLL_CELLS if move == "right" else -_SCROLL_CELLS)
             self.scroll_to(x=x, animate=False)
             return
         page = max(self.room.height - 1, 1)
-        found = self._drawing.target(self.row.id, move, page)
+        found = self._drawing.find_target(self.row.id, move, page)
         if found is not None:
             self.select(found)
 
@@ -323,28 +342,28 @@ class GraphView(LineView):
         if start < left:
             self.scroll_to(x=start, animate=False)
         elif end > left + room:
-            # Of a label that is wider than the window, the beginning tells more.
+            # Of a label wider than the window, the start is shown.
             self.scroll_to(x=min(start, end - room), animate=False)
 
     def scroll_to_cursor(self) -> None:
-        """Shows what the window has room for, and scrolls to the selection."""
+        """Show the facts that fit into the window, and scroll to the selection."""
         if self._drawing.fit(self._window):
-            self._drawing.light(self.selected)
+            self._drawing.highlight(self.selected)
             self.reset()
         self._reveal()
 
     # --- Drawing ---
 
     def count(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return self._drawing.size.height
 
     def widest(self) -> int:
-        """Cells of a row."""
+        """Return the width in cells."""
         return self._drawing.size.width
 
     def style_of(self, index: int) -> str:
-        """In the graph the selection is a label, in the list a line."""
+        """Return the style of a line. The selection is a line in the list, a label in the graph."""
         if self.mode == "graph" or self.row is None or self._drawing.row_of(self.row.id) != index:
             return ""
         return self._cursor_style
@@ -354,7 +373,7 @@ class GraphView(LineView):
         return "cursor" if self.active else "idle"
 
     def header(self) -> list[Span]:
-        """The names of the columns, as far as the list is scrolled."""
+        """Return the names of the columns, scrolled sideways as the list is."""
         spans, left = list[Span](), self.scroll_offset.x
         for text, style in self._drawing.header():
             spans.append((text[left:], style))
@@ -362,11 +381,11 @@ class GraphView(LineView):
         return spans
 
     def spans(self, index: int) -> list[Span]:
-        """A row."""
+        """Return a row."""
         return self._drawing.spans(index, self.selected, self._cursor_style)
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """What to do when nothing is here."""
+        """Return what is shown without datasets: an error, the filter, or the first actions."""
         if self.problem:
             return [[(f" {self.problem}", "bad")], [], [(" r  ", "key"), ("read them again", "")]]
         if self.filter:
@@ -378,18 +397,20 @@ class GraphView(LineView):
                     (" shows all of them again.", "muted"),
                 ],
             ]
-        return _BEGINNING
+        return _EMPTY_LINES
 
     def click_at(self, x: int, y: int) -> bool:
-        """Selects the dataset at a cell of the window."""
+        """Select the dataset at a cell of the window. Returns whether there is one."""
         y -= self._drawing.headed
-        found = self._drawing.at(x + self.scroll_offset.x, y + self.scroll_offset.y) if y >= 0 else None
+        found = (
+            self._drawing.dataset_at(x + self.scroll_offset.x, y + self.scroll_offset.y) if y >= 0 else None
+        )
         if found is not None:
             self.select(found)
         return found is not None
 
 
-_BEGINNING: Final[Sequence[Sequence[Span]]] = [
+_EMPTY_LINES: Final[Sequence[Sequence[Span]]] = [
     [(" There are no datasets yet.", "strong")],
     [],
     [(" n  ", "key"), ("make one: from a file of yours, a URL, or a query", "")],
@@ -402,7 +423,7 @@ _BEGINNING: Final[Sequence[Sequence[Span]]] = [
 
 
 class DatasetsPane(Pane):
-    """The graph or the list, and beside it the card."""
+    """Pane 1: the graph or the list, and the card."""
 
     number = 1
     label = "Datasets"
@@ -414,33 +435,33 @@ class DatasetsPane(Pane):
         self._view = GraphView()
 
     def compose(self) -> ComposeResult:
-        """Datasets and card."""
+        """Create the view of the datasets and the card."""
         with Horizontal(id="home"):
             yield self._view
             yield DatasetCard()
 
     def on_resize(self) -> None:
-        """Find room for the card, once the graph has its new size."""
+        """Place the card again, once the graph has its new size."""
         self.call_later(self.place_card)
 
     def place_card(self) -> None:
-        """Show the card beside the graph, below it, or not at all: where the graph leaves it room."""
-        graph, card, need = self.view, self.card, self.view.size_needed
+        """Show the card next to the graph or below it. Hide it if there is no room."""
+        graph, card, needed = self.view, self.card, self.view.min_size
         width, height = self.size
-        beside = width - need.width >= CARD_SIZE.width or width >= 3 * CARD_SIZE.width
-        below = height - max(need.height, 2) >= CARD_SIZE.height and not beside
-        if self.mode == "list" and not below:  # in the list the columns go before the card
-            beside = width - need.width >= CARD_SIZE.width
-        card.display = graph.row is not None and (beside or below)
-        self.query_one("#home").set_class(below, "-below")
-        shows_why = bool(graph.rows) and not (beside or below)
-        self.set_subtitle(ellipsize_middle(card.why, max(width - 4, 0)) if shows_why else "")
-        room = max(min(_CARD_HEIGHT, height - need.height - 1), _MIN_CARD)
-        card.styles.height = room if below and card.display else None
+        is_beside = width - needed.width >= CARD_SIZE.width or width >= 3 * CARD_SIZE.width
+        is_below = height - max(needed.height, 2) >= CARD_SIZE.height and not is_beside
+        if self.mode == "list" and not is_below:  # in the list, columns take precedence over the card
+            is_beside = width - needed.width >= CARD_SIZE.width
+        card.display = graph.row is not None and (is_beside or is_below)
+        self.query_one("#home").set_class(is_below, "-below")
+        shows_why = bool(graph.rows) and not (is_beside or is_below)
+        self.set_subtitle(ellipsize_middle(card.reason, max(width - 4, 0)) if shows_why else "")
+        room = max(min(_CARD_HEIGHT, height - needed.height - 1), _MIN_CARD)
+        card.styles.height = room if is_below and card.display else None
 
     @property
     def view(self) -> GraphView:
-        """The graph, or the list."""
+        """The view of the datasets."""
         return self._view
 
     @property
@@ -450,40 +471,45 @@ class DatasetsPane(Pane):
 
     @property
     def mode(self) -> Mode:
-        """Graph or list."""
+        """``graph`` or ``list``."""
         return self._view.mode
 
     @mode.setter
     def mode(self, mode: Mode) -> None:
         self._view.mode = mode
-        self._tell()
+        self._show_order()
 
     @property
     def sort(self) -> tuple[str, bool]:
-        """What the list is sorted by, and whether the other way round; what there is not is not taken."""
+        """The column of the list that it is sorted by, and whether the order is reversed.
+
+        An unknown column is ignored.
+        """
         return self._view.sort
 
     @sort.setter
     def sort(self, sort: tuple[str, bool]) -> None:
         if sort[0] in SORTS:
             self._view.sort = sort
-            self._tell()
+            self._show_order()
 
-    def _tell(self) -> None:
+    def _show_order(self) -> None:
         name, reverse = self.sort
         self.set_context(f"by {name}{', reversed' if reverse else ''}" if self.mode == "list" else "")
 
     @property
     def shown(self) -> list[DatasetRow]:
         """The datasets that match the filter."""
-        return visible_graph(self.view.rows, self.filter, self.view.healths)[0]
+        return filter_graph(self.view.rows, self.filter, self.view.healths)[0]
 
     def set_filter(self, text: str) -> None:
-        """Shows the datasets that match."""
+        """Show the datasets that match a filter."""
         super().set_filter(text)
         self.view.load(self.view.rows, self.view.healths, text)
+        if self.is_mounted:
+            self.place_card()
 
     def selection(self) -> tuple[str, str] | None:
-        """The dataset's id."""
+        """Return the id of the selected dataset, to copy it."""
         row = self.view.row
         return None if row is None else ("id", row.id)
