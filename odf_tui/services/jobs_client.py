@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar, cast
 
 from odf_engine.coordinator.protocol import Event, Job, JobRequest, JobState, Request, decode_result
@@ -102,7 +103,9 @@ class JobsClient:
         from odf_tui.widgets.dialogs import JobProgressDialog
 
         job_id = await self.submit_one(cast("Request", request), target)
-        dialog = JobProgressDialog(title, self._state.jobs, job_id, leaves=leaves)
+        dialog = JobProgressDialog(
+            title, self._state.jobs, job_id, partial(self.ended, job_id), leaves=leaves
+        )
         how = await self._host.ask(dialog)
         if how == "leave":
             raise LeftRunning
