@@ -18,6 +18,14 @@ import odf_tui.app
 from odf_tui.theming import themes
 
 
+class _WidgetScreen(Screen[None]):
+    @on(Message)
+    def _deliver(self, message: Message) -> None:
+        app = self.app
+        if isinstance(app, WidgetApp) and (handler := app.routes.get(type(message))):
+            handler(message)
+
+
 class WidgetApp(App[None], inherit_bindings=False):
     """Shows a widget.
 
@@ -45,10 +53,9 @@ class WidgetApp(App[None], inherit_bindings=False):
         else:
             await self.screen.mount(self._widget)
 
-    @on(Message)
-    def _deliver(self, message: Message) -> None:
-        if handler := self.routes.get(type(message)):
-            handler(message)
+    def get_default_screen(self) -> Screen[None]:
+        """A screen that passes messages on, as the workbench does."""
+        return _WidgetScreen()
 
     def text(self) -> str:
         """Return the screen as text."""
@@ -57,7 +64,9 @@ class WidgetApp(App[None], inherit_bindings=False):
 
 
 @asynccontextmanager
-async def shown(widget: Widget, size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[WidgetApp, Pilot[None]]]:
+async def shown(
+    widget: Widget, size: tuple[int, int] = (80, 24)
+) -> AsyncIterator[tuple[WidgetApp, Pilot[None]]]:
     """Show a widget, or open a dialog, in an app of its own."""
     app = WidgetApp(widget)
     async with app.run_test(size=size) as pilot:
