@@ -11,7 +11,13 @@ from textual.widget import Widget
 from tests.tui.conftest import Driven
 from tests.tui.context import FakeHost
 from tests.tui.fake import FakeSource
-from tests.tui.widget_app import WidgetApp, shown
+from tests.tui.widget_app import WidgetApp
+
+
+class UnfocusedApp(WidgetApp):
+    """Focuses no widget by itself, like the workstation."""
+
+    AUTO_FOCUS = None
 
 
 class WidgetDrive(Driven):
@@ -33,7 +39,8 @@ async def driven_widget(
     widget: Widget, source: FakeSource, size: tuple[int, int] = (80, 24)
 ) -> AsyncIterator[WidgetDrive]:
     """Show a widget, or open a screen, and wait until it has read what it shows."""
-    async with shown(widget, size) as (app, pilot):
+    app = UnfocusedApp(widget)
+    async with app.run_test(size=size) as pilot:
         drive = WidgetDrive(app, pilot, source)  # type: ignore[arg-type]
         await drive.settle()
         yield drive
