@@ -24,7 +24,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import exit_code, follow, print_failure
 from odf_tui.cli.output import console, json_value, open_workspace, options_of, print_json, print_note, verb
 from odf_tui.text import format
-from odf_tui.text.lineage_text import numbered, runs_text
+from odf_tui.text.lineage_text import format_quantity, runs_text
 
 _ROWS: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _LARGEST: Final = 1 << 62
@@ -65,11 +65,11 @@ def provenance_verb(
 
 
 def _show(result: TraceResult, dot: bool) -> None:
-    from odf_tui.text.lineage_text import graph
+    from odf_tui.text.lineage_text import graphviz_document
 
     checked = result.checked or []
     if dot:
-        sys.stdout.write(graph(result))
+        sys.stdout.write(graphviz_document(result))
         for line in checked:
             print_note(line)
     else:
@@ -150,7 +150,7 @@ def _of_step(workspace: Workspace, step: TraceStep, head: str, columns: Sequence
     for made in step.made[:_MAX_MADE] if step.kind == "derivative" else ():
         node.lines += _made(made)
     if step.kind == "derivative" and (more := len(step.made) - _MAX_MADE) > 0:
-        node.lines.append(f"and by {numbered(more, 'more transaction')}")
+        node.lines.append(f"and by {format_quantity(more, 'more transaction')}")
     node.lines += [f"how: {line}" for line in step.how]
     if not step.exact:
         node.lines.append(f"not exact, these are all rows that could have: {step.reason}")
@@ -164,7 +164,7 @@ def _of_step(workspace: Workspace, step: TraceStep, head: str, columns: Sequence
         node.below.append(_of_source(source, known=source.steps in shown))
         shown.append(source.steps)
     if (more := len(step.sources) - _MAX_SOURCES) > 0:
-        node.below.append(Node(f"and {numbered(more, 'more block')} of the same kind: --json has all"))
+        node.below.append(Node(f"and {format_quantity(more, 'more block')} of the same kind: --json has all"))
     return node
 
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 Entry = LogLine | Committed
 PAGE: Final = 2000
-MOST: Final = 10_000
+MAX_LINES: Final = 10_000
 """Lines in memory; those beyond, on the other side, are let go and read again when they are wanted."""
-CLIP: Final = 4000
+MAX_LINE_LENGTH: Final = 4000
 _HASH: Final = re.compile(r"\bf1620[0-9a-f]{56}([0-9a-f]{8})\b")
 
 
@@ -63,7 +63,7 @@ class LogWindow:
         older, newer: whether the journal has lines before the first and after the last.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_LINES) -> None:
         self.lines: list[Entry] = []
         self.older = self.newer = False
         self._most = most
@@ -121,8 +121,8 @@ def merge_log_entries(events: Iterable[JournalEvent]) -> list[Entry]:
     for event in events:
         if isinstance(event, JobChanged):
             continue
-        said = lines[-1] if lines else None
-        if isinstance(event, Committed) and isinstance(said, LogLine) and event.block in said.text:
+        last = lines[-1] if lines else None
+        if isinstance(event, Committed) and isinstance(last, LogLine) and event.block in last.text:
             continue
         lines.append(event)
     return lines
@@ -138,7 +138,7 @@ def log_display_text(entry: Entry) -> str:
     if isinstance(entry, Committed):
         rows = f", {entry.rows:,} rows" if entry.rows else ""
         return f"block …{entry.block[-8:]}, {entry.event}{rows}"
-    return _HASH.sub(r"…\1", entry.text[:CLIP].rstrip("\r\n"))
+    return _HASH.sub(r"…\1", entry.text[:MAX_LINE_LENGTH].rstrip("\r\n"))
 
 
 def log_search_text(entry: Entry) -> str:
@@ -154,7 +154,7 @@ def format_log_line(entry: Entry) -> str:
     return f"{entry.time:<24} {entry.level:<7} {entry.text}"
 
 
-def file_head(job: Job) -> list[str]:
+def log_file_header(job: Job) -> list[str]:
     """What a file says of the job."""
     return [
         f"# {job.kind} {job.target}, job {job.id}: {job.state.value}",
@@ -162,7 +162,7 @@ def file_head(job: Job) -> list[str]:
     ]
 
 
-def file_end(job: Job) -> list[str]:
+def log_file_footer(job: Job) -> list[str]:
     """What a file says of why the job failed."""
     error = job.error
     if error is None:
@@ -173,7 +173,7 @@ def file_end(job: Job) -> list[str]:
     return lines + ([f"# try: {error.hint}"] if error.hint else [])
 
 
-def file_name(job: Job) -> str:
+def log_file_name(job: Job) -> str:
     """What a saved log is called."""
     return f"{job.kind}-{re.sub(r'[^0-9A-Za-z._-]+', '-', job.target) or 'dataset'}-{job.id}.log"
 
@@ -250,17 +250,17 @@ class JobBook(msgspec.Struct):
                 case WorkerStatus():
                     changes.worker = event
                 case JobChanged():
-                    self._changed(event, changes)
+                    self._apply_job_change(event, changes)
                 case JobProgress():
                     job = self.jobs.get(event.job)
                     if job is not None and not job.state.final:
                         self.jobs[job.id] = msgspec.structs.replace(job, progress=event.progress)
                         changes.progress.add(job.id)
                 case LogLine() | Committed():
-                    self._logged(event, changes)
+                    self._apply_log_entry(event, changes)
         return changes
 
-    def _changed(self, event: JobChanged, changes: JobChanges) -> None:
+    def _apply_job_change(self, event: JobChanged, changes: JobChanges) -> None:
         self.last_seq = max(self.last_seq, event.seq)
         before = self.jobs.get(event.job.id)
         if before is not None and before.state.final and not event.job.state.final:
@@ -273,7 +273,7 @@ class JobBook(msgspec.Struct):
         if event.job.state.final and (before is None or not before.state.final):
             changes.ended.append(event.job)
 
-    def _logged(self, event: LogLine | Committed, changes: JobChanges) -> None:
+    def _apply_log_entry(self, event: LogLine | Committed, changes: JobChanges) -> None:
         self.last_seq = max(self.last_seq, event.seq)
         if isinstance(event, Committed):
             changes.datasets.add(event.dataset)
@@ -323,13 +323,13 @@ def dataset_healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Heal
             pulls.pop(job.dataset, None)  # what failed before was another query
         elif job.kind == "verify" and job.state is JobState.done:
             verifies[job.dataset] = job
-    opened = {job.dataset: job for job in reversed(book.active_jobs()) if job.kind not in READ_ONLY_JOBS}
-    return {row.id: _health(row, opened.get(row.id), pulls, verifies) for row in rows}
+    active = {job.dataset: job for job in reversed(book.active_jobs()) if job.kind not in READ_ONLY_JOBS}
+    return {row.id: _health(row, active.get(row.id), pulls, verifies) for row in rows}
 
 
 def _health(
     row: DatasetRow,
-    opened: Job | None,
+    active: Job | None,
     pulls: Mapping[str, Job],
     verifies: Mapping[str, Job],
 ) -> Health:
@@ -337,8 +337,8 @@ def _health(
         return Health.missing
     if row.problem:
         return Health.damaged
-    if opened is not None:
-        return Health.running if opened.state is JobState.running else Health.queued
+    if active is not None:
+        return Health.running if active.state is JobState.running else Health.queued
     if row.diverged or any(each.pull and each.relation == "diverged" for each in row.remotes):
         return Health.diverged
     pull, verify = pulls.get(row.id), verifies.get(row.id)

@@ -22,7 +22,7 @@ def runs_text(runs: Sequence[OffsetRange]) -> str:
     return f"{shown}, …{runs[-1][1]}" if more > 0 else shown
 
 
-def numbered(number: int, what: str) -> str:
+def format_quantity(number: int, what: str) -> str:
     """A number of things, such as ``1 more block`` or ``3 more blocks``."""
     return f"{format.format_count(number)} {what}{'' if number == 1 else 's'}"
 
@@ -30,7 +30,7 @@ def numbered(number: int, what: str) -> str:
 _MAX_SOURCES: Final = 20
 
 
-def graph(step: TraceStep) -> str:
+def graphviz_document(step: TraceStep) -> str:
     """The document."""
     drawing = _Drawing()
     drawing.add(step)
@@ -60,7 +60,7 @@ class _Drawing:
         for source in step.sources[:_MAX_SOURCES]:
             self._source(source, name)
         if (more := len(step.sources) - _MAX_SOURCES) > 0:
-            self._from(f"{name}_more", [f"{numbered(more, 'more source')}"], name, "")
+            self._from(f"{name}_more", [f"{format_quantity(more, 'more source')}"], name, "")
         return name
 
     def _source(self, source: RowSource, name: str) -> None:
@@ -110,17 +110,17 @@ SHORT: Final[dict[TransformationType, str]] = {
 }
 
 
-def dataset_title(graph: ColumnGraph, dataset: str) -> str:
+def dataset_title(graphviz_document: ColumnGraph, dataset: str) -> str:
     """What a dataset is called; what a root reads is its source."""
-    known = graph.datasets.get(dataset)
+    known = graphviz_document.datasets.get(dataset)
     name = dataset if known is None else known.name
     return f"the source of {name}" if is_source(dataset) else name
 
 
-def source_name(graph: ColumnGraph, dataset: str) -> str:
+def source_name(graphviz_document: ColumnGraph, dataset: str) -> str:
     """The same, and that an input is not here."""
-    missing = not is_source(dataset) and not graph.is_in_workspace(dataset)
-    return printable(dataset_title(graph, dataset)) + (" (not here)" if missing else "")
+    missing = not is_source(dataset) and not graphviz_document.is_in_workspace(dataset)
+    return printable(dataset_title(graphviz_document, dataset)) + (" (not here)" if missing else "")
 
 
 def column_name(column: str) -> str:

@@ -14,7 +14,7 @@ from odf_engine.provenance.model import InputRows, ProducingTransaction, RowSour
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import Options
 from odf_tui.cli.provenance import draw, rows_text
-from odf_tui.text.lineage_text import graph
+from odf_tui.text.lineage_text import graphviz_document
 from tests.cli.conftest import Odf
 
 
@@ -115,6 +115,6 @@ def test_trees_of_any_kind(odf: Odf) -> None:
             assert said in text
     assert "└── " in rich and "└── " not in plain
     assert max(map(len, rich.splitlines())) <= 80
-    document = graph(TREE)
+    document = graphviz_document(TREE)
     assert "\x1b" not in document and "10 more sources" in document and "style=dashed" in document
     assert rows_text([(7, 7)], 1) == "row 7"

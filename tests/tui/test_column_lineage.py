@@ -208,16 +208,16 @@ def test_the_chosen_dataset_is_selected(source: FakeSource) -> None:
 
 def test_the_map_begins_at_the_first_column_of_the_data(source: FakeSource) -> None:
     columns = ColumnMap(graph(), "did:odf:port-haven.air-readings")
-    assert columns.place is not None and columns.place.column == "station"
-    assert not columns.turn(2)
-    assert columns.turn(1) and columns.side == "right"
-    assert not columns.turn(1)
+    assert columns.ref is not None and columns.ref.column == "station"
+    assert not columns.change_side(2)
+    assert columns.change_side(1) and columns.side == "right"
+    assert not columns.change_side(1)
 
 
 def test_steps_and_transformations_add_up_along_a_path() -> None:
     found: ColumnGraph = graph()
-    place = next(
+    ref = next(
         link.source for link in found.edges if link.source == ("did:odf:port-haven.air-readings", "pm25")
     )
-    reach = {each.dataset: (how.how, how.steps) for each, how in found.downstream(place).items()}
+    reach = {each.dataset: (how.how, how.steps) for each, how in found.downstream(ref).items()}
     assert reach["did:odf:smoke-and-breath"] == ("aggregation", 2)

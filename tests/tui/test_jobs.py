@@ -35,7 +35,7 @@ from odf_tui.panes.jobs.controller import LOGS, JobsController
 from odf_tui.panes.jobs.log_screen import LogScreen
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState
-from odf_tui.state.job_book import LogPage, LogWindow, WrittenBlock, file_name, merge_log_entries
+from odf_tui.state.job_book import LogPage, LogWindow, WrittenBlock, log_file_name, merge_log_entries
 from odf_tui.state.model import Target
 from odf_tui.text.job_text import (
     JobRates,
@@ -140,7 +140,7 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
             JobProgress(first.id, Progress("write", rows=1_200_000, total_rows=6_000_000)),
             samples(first),
         )
-        await drive.until(lambda: drive.jobs_pane.pace.samples and drive.jobs_pane.view.count() == 8)
+        await drive.until(lambda: drive.jobs_pane.rates.samples and drive.jobs_pane.view.count() == 8)
         drive.bench.state.second.send(None)
         await drive.press("g", "j", "j", "j", "j")
         assert "after pull port-haven.air-readings" not in drive.text()
@@ -323,7 +323,7 @@ async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
         shown.controller.save_log()
         await shown.settle()
         assert "the log is not saved" in shown.host.last_notice
-    assert file_name(replace(source.known[-1], target="a/../b c")) == "pull-a-..-b-c-3.log"
+    assert log_file_name(replace(source.known[-1], target="a/../b c")) == "pull-a-..-b-c-3.log"
 
 
 @pytest.mark.usefixtures("at_nine")
@@ -448,7 +448,7 @@ class Log:
 
     def add(self, texts: Iterable[str]) -> None:
         """Add lines to the log."""
-        self.screen.news([self.source.line(self.job.id, text) for text in texts], self.job)
+        self.screen.apply_events([self.source.line(self.job.id, text) for text in texts], self.job)
 
 
 async def test_a_log_is_searched(source: FakeSource) -> None:
@@ -485,7 +485,7 @@ async def test_a_log_that_grows_does_not_scroll_away(source: FakeSource) -> None
         await drive.press("k", "k")
         assert "line 97" in drive.text() and "line 98" not in drive.text()
         log.add(f"line {number}" for number in range(100, 300))
-        await drive.until(lambda: log.screen._due is None)  # painted
+        await drive.until(lambda: log.screen._paint_timer is None)  # painted
         await drive.settle()
         assert len(log.screen.window.lines) == 300
         assert "line 97" in drive.text() and "line 98" not in drive.text()
@@ -503,7 +503,7 @@ async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource
     log = Log(source, ["reading"])
     async with driven_widget(log.screen, source) as drive:
         assert "· running" in drive.text()
-        log.screen.news([], replace(log.job, state=JobState.interrupted, error=INTERRUPTED))
+        log.screen.apply_events([], replace(log.job, state=JobState.interrupted, error=INTERRUPTED))
         await drive.settle()
         assert "· interrupted" in drive.text()
         assert "the worker ended before this job did" in drive.text()
@@ -541,22 +541,22 @@ def test_a_window_on_a_log_has_no_gaps(source: FakeSource) -> None:
 def test_rates_and_remaining_time() -> None:
     job = Job("1", "pull", "a", "a", JobState.running, "2024-03-11T09:00:00Z")
     job = replace(job, progress=Progress("write", rows=1000, total_rows=13_000))
-    pace = JobRates()
-    pace.add(samples(job, seconds=3).samples)
-    assert pace.seconds_left(job) is None  # not for long enough
+    rates = JobRates()
+    rates.add(samples(job, seconds=3).samples)
+    assert rates.seconds_left(job) is None  # not for long enough
     steady = [Sample(float(at), {"1": Rate(rows=100)}) for at in range(10)]
-    pace = JobRates()
-    pace.add(steady)
-    pace.add(steady)  # told again
-    assert len(pace.samples) == 10
-    assert pace.seconds_left(job) == 120 and format_time_left(120) == "~2 min left"
-    assert progress_text(job, pace, 80).startswith("write · ▁▁▁▁▁▁▁▁ 8% · 1 000 of 13 000 rows · 100 rows/s")
-    assert progress_text(job, pace, 60) == "write · ▁▁▁▁▁▁▁▁ 8% · 100 rows/s · ~2 min left"
-    assert progress_text(job, pace, 40) == "write · 8% · 100 rows/s · ~2 min left"
-    assert progress_text(job, pace, 25) == "write · 8% · ~2 min left"
-    assert progress_text(job, pace, 10) == "write · 8%"
-    pace.add(Sample(20.0 + at, {"1": Rate(rows=1000 if at % 2 else 10)}) for at in range(3))
-    assert pace.seconds_left(job) is None  # not steady
+    rates = JobRates()
+    rates.add(steady)
+    rates.add(steady)  # told again
+    assert len(rates.samples) == 10
+    assert rates.seconds_left(job) == 120 and format_time_left(120) == "~2 min left"
+    assert progress_text(job, rates, 80).startswith("write · ▁▁▁▁▁▁▁▁ 8% · 1 000 of 13 000 rows · 100 rows/s")
+    assert progress_text(job, rates, 60) == "write · ▁▁▁▁▁▁▁▁ 8% · 100 rows/s · ~2 min left"
+    assert progress_text(job, rates, 40) == "write · 8% · 100 rows/s · ~2 min left"
+    assert progress_text(job, rates, 25) == "write · 8% · ~2 min left"
+    assert progress_text(job, rates, 10) == "write · 8%"
+    rates.add(Sample(20.0 + at, {"1": Rate(rows=1000 if at % 2 else 10)}) for at in range(3))
+    assert rates.seconds_left(job) is None  # not steady
     assert (format_time_left(None), format_time_left(0.2), format_time_left(40_000)) == (
         "",
         "~1 s left",

@@ -131,7 +131,7 @@ async def type_text(drive: Driven, text: str) -> None:
 async def run_query(drive: Driven, sql: str) -> Job:
     """Run a query. Returns its job."""
     known = len(drive.source.known)
-    panel(drive).write(sql)
+    panel(drive).set_text(sql)
     await drive.press("ctrl+r")
     await drive.until(lambda: len(drive.source.known) > known)
     return drive.source.known[-1]
@@ -275,7 +275,7 @@ class Sql:
 
     async def run(self, sql: str) -> Job:
         """Run a query. Returns its job."""
-        self.panel.write(sql)
+        self.panel.set_text(sql)
         await self.press("ctrl+r")
         return self.fakes.state.jobs.newest_first()[0]
 
@@ -304,7 +304,7 @@ async def sql(source: FakeSource, size: tuple[int, int] = (120, 36)) -> AsyncIte
 
 async def test_the_last_completions_of_a_query(source: FakeSource) -> None:
     async with sql(source) as shown:
-        shown.panel.write("SELECT * FROM `harb` AS v\nWHERE v.`wind speed`")
+        shown.panel.set_text("SELECT * FROM `harb` AS v\nWHERE v.`wind speed`")
         shown.panel.editor.move_cursor((0, 19))
         await shown.press("tab")
         assert shown.panel.editor.text.startswith("SELECT * FROM `harbour.tides` AS v\n")
@@ -344,7 +344,7 @@ async def test_the_progress_of_a_query_and_its_cancellation(source: FakeSource) 
 async def test_the_history_of_queries(source: FakeSource) -> None:
     source.history = ["SELECT 1", "SELECT 2"]
     async with sql(source) as shown:
-        shown.panel.write("mine")
+        shown.panel.set_text("mine")
         await shown.press("ctrl+p")
         assert shown.panel.editor.text == "SELECT 2"
         await shown.press("ctrl+p", "ctrl+p")

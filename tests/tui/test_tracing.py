@@ -68,7 +68,7 @@ async def end_job(drive: Driven) -> Trace:
     assert isinstance(request, Trace)
     done = replace(job, state=JobState.done, result=encoded(fake_tracing.answer(request)))
     drive.source.link.tell(drive.source.changed(done))
-    await drive.until(lambda: not drive.app.screen.waiting())  # type: ignore[attr-defined]
+    await drive.until(lambda: not drive.app.screen.pending_jobs())  # type: ignore[attr-defined]
     await drive.settle()
     return request
 
@@ -126,13 +126,13 @@ class Tracing:
         self.cancelled: list[str] = []
         self.copied: list[str] = []
         self.saved = 0
-        session = TraceSession(DAYS, "air-by-day", 5, "offset", source.rows, ours=False)  # type: ignore[arg-type]
+        session = TraceSession(DAYS, "air-by-day", 5, "offset", source.rows, is_data_column=False)  # type: ignore[arg-type]
         self.screen = TraceScreen(
             session,
             source,
             self.book,
-            ask=self._submit,
-            stop=self._cancel,
+            submit=self._submit,
+            cancel=self._cancel,
             copy=self._copy,
             save=self._save,  # type: ignore[arg-type]
         )
@@ -167,7 +167,7 @@ class Tracing:
         request = self.submitted[-1]
         found = step or fake_tracing.answer(request)
         self.change(**(fields or {"state": JobState.done, "result": encoded(found)}))
-        await self.drive.until(lambda: not self.screen.waiting())
+        await self.drive.until(lambda: not self.screen.pending_jobs())
         await self.drive.settle()
         return request
 
@@ -244,7 +244,7 @@ async def test_the_state_of_the_job_and_how_it_is_stopped(source: FakeSource) ->
         assert "failed" in drive.text()
         assert "the slice of block 5 is damaged – odf verify" in drive.text()
         await drive.press("r")
-        assert traced.screen.waiting() == [traced.job.id]
+        assert traced.screen.pending_jobs() == [traced.job.id]
 
 
 async def test_the_larger_set_and_a_missing_input(source: FakeSource) -> None:
@@ -306,21 +306,21 @@ def traced_row(source: FakeSource, on_screen: Callable[[TraceScreen], Target | N
 
 def with_step(screen: TraceScreen, remarks: list[str]) -> None:
     """Put the result of a trace into the tree of a screen that is not shown, with a reading traced too."""
-    screen.say = remarks.append  # type: ignore[method-assign]
+    screen.show_message = remarks.append  # type: ignore[method-assign]
     top = screen.trace.top.row(0)
-    top.take(fake_tracing.day([(5, 5)], None))
-    readings = next(each for each in top.under if isinstance(each, InputGroup))
-    readings.row(0).take(fake_tracing.reading([(120, 120)]))
+    top.set_step(fake_tracing.day([(5, 5)], None))
+    readings = next(each for each in top.children if isinstance(each, InputGroup))
+    readings.row(0).set_step(fake_tracing.reading([(120, 120)]))
 
 
 async def test_the_row_under_the_cursor_is_traced(source: FakeSource) -> None:
     sessions: list[TraceSession] = []
-    fakes = traced_row(source, lambda screen: sessions.append(screen.inquiry))
+    fakes = traced_row(source, lambda screen: sessions.append(screen.session))
     ProvenanceController(fakes.context).trace_row()
     await fakes.host.stories()
     (session,) = sessions
     assert (session.dataset, session.name, session.offset) == (DAYS, "air-by-day", 5)
-    assert (session.value, session.ours) == ("pm25", True)
+    assert (session.value, session.is_data_column) == ("pm25", True)
     assert fakes.navigator.target is None and fakes.navigator.trail == ()
 
 
@@ -342,7 +342,7 @@ async def test_back_reopens_the_trace(source: FakeSource) -> None:
     assert "goes back to the trace" in fakes.host.last_notice
     fakes.navigator.back()
     first, again = fakes.host.dialogs
-    assert again is not first and again.inquiry is first.inquiry
+    assert again is not first and again.session is first.session
 
 
 async def test_closing_the_screen_cancels_its_jobs(source: FakeSource) -> None:
@@ -359,12 +359,12 @@ async def test_a_trace_is_written_to_files(source: FakeSource, tmp_path: Path) -
     remarks: list[str] = []
 
     def save(screen: TraceScreen) -> None:
-        screen.say = remarks.append  # type: ignore[method-assign]
-        screen.saves(screen)
+        screen.show_message = remarks.append  # type: ignore[method-assign]
+        screen.save_trace(screen)
         assert remarks == ["nothing is known yet"]
         with_step(screen, remarks)
-        screen.saves(screen)
-        screen.saves(screen)
+        screen.save_trace(screen)
+        screen.save_trace(screen)
 
     paths = [tmp_path / "air-by-day-5.json", tmp_path / "air-by-day-5.dot"]
     fakes = traced_row(source, save, "json", "dot", *paths)
@@ -397,7 +397,7 @@ async def test_a_file_is_replaced_only_after_a_question(
 
     def save(screen: TraceScreen) -> None:
         with_step(screen, [])
-        screen.saves(screen)
+        screen.save_trace(screen)
 
     fakes = traced_row(source, save, "json", path, replaces)
     ProvenanceController(fakes.context).trace_row()

@@ -15,7 +15,13 @@ from textual.timer import Timer
 from odf_engine.coordinator.protocol import Job, JobState, Trace, decode_result
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.features.provenance.trace_text import column_at, line_detail, marked_by, query_lines, text_of
+from odf_tui.features.provenance.trace_text import (
+    detail_lines,
+    highlighted_columns,
+    plain_text,
+    query_lines,
+    traced_column,
+)
 from odf_tui.features.provenance.trace_tree import (
     Group,
     Line,
@@ -23,7 +29,7 @@ from odf_tui.features.provenance.trace_tree import (
     TracedRows,
     TraceSession,
     TraceTree,
-    place_of,
+    location_of,
     transaction_at,
 )
 from odf_tui.features.provenance.trace_view import TraceView
@@ -40,8 +46,8 @@ if TYPE_CHECKING:
     from odf_tui.gateway.row_text import Record
 
 
-_LOOK_SECONDS: Final = 0.1
-_ASKING: Final = "asking"
+_POLL_SECONDS: Final = 0.1
+_SUBMITTING: Final = "asking"
 _STOPPED: Final = "stopped: r looks again"
 
 
@@ -91,19 +97,19 @@ class TraceScreen(OverlayScreen[Target]):
 
     def __init__(
         self,
-        inquiry: TraceSession,
-        source: Gateway,
+        session: TraceSession,
+        gateway: Gateway,
         book: JobBook,
         *,
-        ask: Callable[[Trace, str], Awaitable[str]],
-        stop: Callable[[str], Awaitable[None]],
+        submit: Callable[[Trace, str], Awaitable[str]],
+        cancel: Callable[[str], Awaitable[None]],
         copy: Callable[[str], str],
         save: Callable[[TraceScreen], None],
     ) -> None:
         super().__init__()
-        self.inquiry = inquiry
-        self.source, self._book = source, book
-        self._ask_worker, self.stops, self.copied, self.saves = ask, stop, copy, save
+        self.session = session
+        self.gateway, self._book = gateway, book
+        self._submit_request, self._cancel_job, self._copy_text, self.save_trace = submit, cancel, copy, save
         self._record: tuple[Line, Record | None] | None = None
         self._reading = False
         self._timer: Timer | None = None
@@ -111,7 +117,7 @@ class TraceScreen(OverlayScreen[Target]):
     def compose(self) -> ComposeResult:
         """The tree, and all about a line."""
         with Vertical(classes="dialog log"), Horizontal():
-            yield TraceView(self.inquiry.tree, self.inquiry.rows)
+            yield TraceView(self.session.tree, self.session.rows)
             yield WrappedLines(id="trace-detail")
 
     @property
@@ -127,83 +133,83 @@ class TraceScreen(OverlayScreen[Target]):
     @property
     def trace(self) -> TraceTree:
         """What is shown."""
-        return self.inquiry.tree
+        return self.session.tree
 
     def on_mount(self) -> None:
         """Looks for the first step."""
-        for tree in self.inquiry.trees:
-            for asked in [each for each in tree.asked() if each.job == _ASKING]:
-                asked.fail(_STOPPED, "warn")  # the screen was closed before the worker had it
-        self._timer = self.set_interval(_LOOK_SECONDS, self._look)
-        self.begin()
+        for tree in self.session.trees:
+            for traced in [each for each in tree.all_traced_rows() if each.job == _SUBMITTING]:
+                traced.fail(_STOPPED, "warn")  # the screen was closed before the worker had it
+        self._timer = self.set_interval(_POLL_SECONDS, self._poll_jobs)
+        self.start_trace()
 
     def on_resize(self) -> None:
         """There is room at the right, or none."""
         self.call_after_refresh(self.show_detail)
 
-    def begin(self) -> None:
+    def start_trace(self) -> None:
         """Says what is traced, and looks for the first step."""
-        column = self.inquiry.column
+        column = self.session.column
         what = "whole row" if column is None else f"column {column}"
-        title = f"Where row {format_count(self.inquiry.offset)} of {self.inquiry.name} comes from · {what}"
+        title = f"Where row {format_count(self.session.offset)} of {self.session.name} comes from · {what}"
         self.query_one(".dialog").border_title = Content(printable(title))
         first = self.trace.top.row(0)
-        if first.wanted and not first.failed:
-            self.ask(first)
+        if first.needs_trace and not first.failed:
+            self.submit(first)
 
     # --- Jobs ---
 
-    def ask(self, asked: TracedRows, *, check: bool = False) -> None:
+    def submit(self, traced: TracedRows, *, check: bool = False) -> None:
         """Hands a step to the worker: to look for it, or to check it."""
-        group = asked.group
-        request = Trace(group.dataset, asked.runs, column=group.column, depth=1, check=check)
-        asked.wait(_ASKING, "handed to the worker …", check=check)
-        self.view.relay()
+        group = traced.group
+        request = Trace(group.dataset, traced.runs, column=group.column, depth=1, check=check)
+        traced.set_pending(_SUBMITTING, "handed to the worker …", check=check)
+        self.view.rebuild()
         tree = self.trace
 
         async def submit() -> None:
             try:
-                asked.job = await self._ask_worker(request, group.name)
-                tree.pending[asked.job] = asked
+                traced.job = await self._submit_request(request, group.name)
+                tree.pending[traced.job] = traced
             except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                asked.fail(error_with_hint(error))
-            self.view.relay()
+                traced.fail(error_with_hint(error))
+            self.view.rebuild()
 
         self.run_worker(submit(), group="asking", name="asking")
 
-    def _look(self) -> None:
+    def _poll_jobs(self) -> None:
         """What the jobs do."""
         changed = False
-        for tree in self.inquiry.trees:
-            for job_id, asked in list(tree.pending.items()):
+        for tree in self.session.trees:
+            for job_id, traced in list(tree.pending.items()):
                 job = self._book.jobs.get(job_id)
                 if job is not None and job.state.final:
                     del tree.pending[job_id]
-                    self.run_worker(self._end(asked, job), group="ends", name="ends")
-                elif asked.tell(_doing(job)):
+                    self.run_worker(self._finish(traced, job), group="ends", name="ends")
+                elif traced.set_activity(_activity_text(job)):
                     changed = True
         if changed:
             self.view.refresh()
 
-    async def _end(self, asked: TracedRows, job: Job) -> None:
+    async def _finish(self, traced: TracedRows, job: Job) -> None:
         """A job has ended."""
         try:
             if job.state is JobState.done:
                 # In a thread: a trace can have a million ranges.
                 found = await asyncio.to_thread(decode_result, job.result or "", Trace)
-                await asyncio.to_thread(asked.take, found, found.checked or ())
+                await asyncio.to_thread(traced.set_step, found, found.checked or ())
             elif job.error is not None:
                 error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
-                asked.fail(error_with_hint(error))
+                traced.fail(error_with_hint(error))
             else:
-                asked.fail(_STOPPED, "warn")
+                traced.fail(_STOPPED, "warn")
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            asked.fail(error_with_hint(error))
-        self.view.relay()
+            traced.fail(error_with_hint(error))
+        self.view.rebuild()
 
-    def waiting(self) -> list[str]:
+    def pending_jobs(self) -> list[str]:
         """The jobs that are still at it."""
-        return [job for tree in self.inquiry.trees for job in tree.pending]
+        return [job for tree in self.session.trees for job in tree.pending]
 
     # --- What is shown ---
 
@@ -211,7 +217,7 @@ class TraceScreen(OverlayScreen[Target]):
         """Another line."""
         self.trace.cursor = self.view.cursor
         self.show_detail()
-        self.tell_keys()
+        self.show_keys()
 
     def show_detail(self) -> None:
         """Shows all about the line, if it can be seen."""
@@ -220,7 +226,7 @@ class TraceScreen(OverlayScreen[Target]):
         line, record = self.view.line, None
         if self._record is not None and self._record[0] == line:
             record = self._record[1]
-        lines = line_detail(line, record)
+        lines = detail_lines(line, record)
         if lines != self.detail.given:
             self.detail.set(lines)
             self.detail.scroll_to(0, 0, animate=False)
@@ -231,7 +237,7 @@ class TraceScreen(OverlayScreen[Target]):
         """Reads the row under the cursor; one at a time, however fast the cursor goes."""
         line = self.view.line
         group = line.node
-        if self._reading or not isinstance(group, Group) or group.trouble or self._record == (line, None):
+        if self._reading or not isinstance(group, Group) or group.problem or self._record == (line, None):
             return
         self._reading = True
 
@@ -240,7 +246,7 @@ class TraceScreen(OverlayScreen[Target]):
 
             reader = group.reader
             if reader is None:
-                window = self.inquiry.rows(group.dataset)
+                window = self.session.rows(group.dataset)
                 if window is None:
                     return None
                 reader = RowReader(window, list(group.columns))
@@ -253,34 +259,34 @@ class TraceScreen(OverlayScreen[Target]):
             try:
                 record = await asyncio.to_thread(read)
             except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                record, group.trouble = None, error_with_hint(error)
+                record, group.problem = None, error_with_hint(error)
             self._record, self._reading = (line, record), False
             self.show_detail()
 
         self.run_worker(show(), group="record", name="record")
 
-    def tell_keys(self, said: str = "") -> None:
+    def show_keys(self, message: str = "") -> None:
         """What the keys do at this line."""
         line = self.view.line
         node = self.node_at(line)
-        words = [said] if said else []
+        words = [message] if message else []
         if self.has_class("-reading"):
             words += ["j k scroll", "q query", "y copies", "esc back to the tree"]
         else:
-            if self.waiting():
+            if self.pending_jobs():
                 words.append("x stops it")
-            asked = traced_rows_at(line)
-            if asked is not None and asked.failed:
+            traced = traced_rows_at(line)
+            if traced is not None and traced.failed:
                 words.append("r looks again")
             words.append("h closes" if node is not None and node.open else "⏎ opens")
-            if self.inquiry.column or self.inquiry.ours:
+            if self.session.column or self.session.is_data_column:
                 words.append(
-                    "w whole row" if self.inquiry.column else f"w {printable(self.inquiry.value)} alone"
+                    "w whole row" if self.session.column else f"w {printable(self.session.value)} alone"
                 )
             words += ["space all about it", "b block", "o row", "q query", "y copies", "? all keys", "esc"]
-        self.query_one(".dialog").border_subtitle = Content(" · ".join(self._room_for(words)))
+        self.query_one(".dialog").border_subtitle = Content(" · ".join(self._fit_keys(words)))
 
-    def _room_for(self, words: list[str]) -> list[str]:
+    def _fit_keys(self, words: list[str]) -> list[str]:
         """As many as there is room for; the last two always."""
         while len(" · ".join(words)) > self.size.width - 6 and len(words) > 3:
             words = [*words[:-3], *words[-2:]]
@@ -289,12 +295,12 @@ class TraceScreen(OverlayScreen[Target]):
     def node_at(self, line: Line) -> Node | None:
         """What is opened at a line; None for rows that nobody has opened yet."""
         if line.row >= 0 and isinstance(line.node, Group):
-            return line.node.touched.get(line.row)
+            return line.node.traced.get(line.row)
         return line.node
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Says something until the cursor moves."""
-        self.tell_keys(printable(text))
+        self.show_keys(printable(text))
 
     def key_list(self) -> list[Choice]:
         """What the keys do, without those that every screen has."""
@@ -329,7 +335,7 @@ class TraceScreen(OverlayScreen[Target]):
         if self.has_class("-reading"):
             return
         node = self.node_at(self.view.line)
-        if node is not None and node.open and node.opens:
+        if node is not None and node.open and node.can_open:
             self.view.move("down")
         elif self._can_open():
             self._open()
@@ -341,29 +347,29 @@ class TraceScreen(OverlayScreen[Target]):
             return
         line = self.view.line
         node = self.node_at(line)
-        if node is not None and node.open and node.opens:
+        if node is not None and node.open and node.can_open:
             node.open = False
-            self.view.relay()
-        elif (above := self.trace.above(line)) is not None:
-            self.view.stand(above)
+            self.view.rebuild()
+        elif (parent := self.trace.parent(line)) is not None:
+            self.view.select_line(parent)
 
     def _can_open(self) -> bool:
         line = self.view.line
-        return not line.node.missing if line.row >= 0 and isinstance(line.node, Group) else line.node.opens
+        return not line.node.missing if line.row >= 0 and isinstance(line.node, Group) else line.node.can_open
 
     def _open(self) -> None:
         node = self.trace.opener(self.view.line)
         node.open = True
-        if isinstance(node, TracedRows) and node.wanted:
-            self.ask(node)
+        if isinstance(node, TracedRows) and node.needs_trace:
+            self.submit(node)
         else:
-            self.view.relay()
+            self.view.rebuild()
 
     def action_read(self) -> None:
         """All about a line in the whole window, and back."""
         self.set_class(not self.has_class("-reading"), "-reading")
         self.call_after_refresh(self.show_detail)
-        self.tell_keys()
+        self.show_keys()
 
     def action_leave(self) -> None:
         """From reading to the tree, from there to the workbench."""
@@ -374,83 +380,87 @@ class TraceScreen(OverlayScreen[Target]):
 
     def action_turn(self) -> None:
         """The value alone, or the whole row."""
-        if self.inquiry.column is None and not self.inquiry.ours:
+        if self.session.column is None and not self.session.is_data_column:
             self.action_column()  # what the system wrote has no origin of its own
         else:
-            self._trace(self.inquiry.value if self.inquiry.column is None else None)
+            self._show_trace_of(self.session.value if self.session.column is None else None)
 
     def action_column(self) -> None:
         """Asks for another column."""
         reader = self.trace.top.reader
         names = [] if reader is None else reader.all_names
         if not names:
-            self.say("the row has to be read first")
+            self.show_message("the row has to be read first")
             return
         choices = [Choice(name, printable(name), (), "") for name in names]
-        title = f"The value of which column of row {format_count(self.inquiry.offset)}?"
+        title = f"The value of which column of row {format_count(self.session.offset)}?"
         self.app.push_screen(PickerDialog(title, choices, typing=True), self._trace_column)
 
     def _trace_column(self, name: str | None) -> None:
         if name is not None:
-            self.inquiry.value, self.inquiry.ours = name, True
-            self._trace(name)
+            self.session.value, self.session.is_data_column = name, True
+            self._show_trace_of(name)
 
-    def _trace(self, column: str | None) -> None:
+    def _show_trace_of(self, column: str | None) -> None:
         self.trace.cursor = self.view.cursor
-        self.inquiry.column = column
+        self.session.column = column
         self.view.show_trace(self.trace)
-        self.begin()
+        self.start_trace()
 
     def action_all(self) -> None:
         """Traces all rows of an input at once."""
         node: Node | None = self.view.line.node
         while node is not None and not isinstance(node, Group):
-            node = node.above
-        whole = node.whole if node is not None else None
-        if node is None or whole is None:
-            self.say("this is one row: ⏎ opens it")
+            node = node.parent
+        all_rows = node.all_rows if node is not None else None
+        if node is None or all_rows is None:
+            self.show_message("this is one row: ⏎ opens it")
             return
-        node.open = whole.open = True
-        if whole.wanted:
-            self.ask(whole)
+        node.open = all_rows.open = True
+        if all_rows.needs_trace:
+            self.submit(all_rows)
         else:
-            self.view.relay()
-        self.view.stand(Line(whole))
+            self.view.rebuild()
+        self.view.select_line(Line(all_rows))
 
     def action_stop(self) -> None:
         """Stops the job of the line, else the newest."""
-        asked, waiting = traced_rows_at(self.view.line), self.waiting()
-        job = asked.job if asked is not None and asked.job in waiting else (waiting or [""])[-1]
+        traced, pending_jobs = traced_rows_at(self.view.line), self.pending_jobs()
+        job = traced.job if traced is not None and traced.job in pending_jobs else (pending_jobs or [""])[-1]
         if job:
-            self.run_worker(self.stops(job), group="stop", name="stop")
+            self.run_worker(self._cancel_job(job), group="stop", name="stop")
 
     def action_again(self) -> None:
         """Looks again for what was not found."""
-        asked = traced_rows_at(self.view.line)
-        if asked is not None and asked.wanted:
-            self.ask(asked)
+        traced = traced_rows_at(self.view.line)
+        if traced is not None and traced.needs_trace:
+            self.submit(traced)
 
     def action_check(self) -> None:
         """Lets the worker check a step."""
-        asked = traced_rows_at(self.view.line)
-        if asked is None or asked.step is None or asked.job:
-            self.say("⏎ looks first where it comes from")
-        elif not asked.step.feeds:
-            self.say("nothing here made these rows: there is nothing to run again")
+        traced = traced_rows_at(self.view.line)
+        if traced is None or traced.step is None or traced.job:
+            self.show_message("⏎ looks first where it comes from")
+        elif not traced.step.feeds:
+            self.show_message("nothing here made these rows: there is nothing to run again")
         else:
-            self.ask(asked, check=True)
+            self.submit(traced, check=True)
 
     # --- Elsewhere ---
 
     def action_query(self) -> None:
         """The query that made the rows."""
-        making = transaction_at(self.view.line)
-        if making is None or not making.made.query:
-            self.say("no query made this: it came from a source, or ⏎ looks where it comes from")
+        transaction = transaction_at(self.view.line)
+        if transaction is None or not transaction.made.query:
+            self.show_message("no query made this: it came from a source, or ⏎ looks where it comes from")
             return
-        lines = query_lines(making.made.query, marked_by(making.step, column_at(making)))
-        title = f"{making.step.name} · block {format_count(making.made.sequence_number)}"
-        self.app.push_screen(QueryReader(title, lines, lambda text: self.say(f"query: {self.copied(text)}")))
+        lines = query_lines(
+            transaction.made.query, highlighted_columns(transaction.step, traced_column(transaction))
+        )
+        title = f"{transaction.step.name} · block {format_count(transaction.made.sequence_number)}"
+        self.app.push_screen(
+            QueryDialog(title, lines, lambda text: self.show_message(f"query: {self._copy_text(text)}"))
+        )
 
     def action_block(self) -> None:
         """Its block, in pane 2."""
@@ -461,26 +471,30 @@ class TraceScreen(OverlayScreen[Target]):
         self._go(block=False)
 
     def _go(self, *, block: bool) -> None:
-        place = place_of(self.view.line)
-        if place is None:
+        location = location_of(self.view.line)
+        if location is None:
             return
 
         def target() -> Target:
             if not block:
-                return Target(place.dataset, "data", self.inquiry.row_of(place.dataset, place.offset))
-            if isinstance(place.block, int):
-                return Target(place.dataset, "blocks", place.block)
-            numbers = self.source.block_numbers(place.dataset, (place.block,)) if place.block else {}
-            number = numbers.get(place.block or "")
+                return Target(
+                    location.dataset, "data", self.session.row_of(location.dataset, location.offset)
+                )
+            if isinstance(location.block, int):
+                return Target(location.dataset, "blocks", location.block)
+            numbers = (
+                self.gateway.block_numbers(location.dataset, (location.block,)) if location.block else {}
+            )
+            number = numbers.get(location.block or "")
             if number is None:
-                number = self.source.find_block(place.dataset, f"#{place.offset}")
-            return Target(place.dataset, "blocks", number)
+                number = self.gateway.find_block(location.dataset, f"#{location.offset}")
+            return Target(location.dataset, "blocks", number)
 
         async def go() -> None:
             try:
                 self.dismiss(await asyncio.to_thread(target))
             except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                self.say(error_with_hint(error))
+                self.show_message(error_with_hint(error))
 
         self.run_worker(go(), group="going", name="going")
 
@@ -488,30 +502,30 @@ class TraceScreen(OverlayScreen[Target]):
         """Copies what is shown: the tree, or all about a line."""
         reading = self.has_class("-reading")
         lines = self.detail.given if reading else map(self.view.spans_in_full, range(self.trace.count))
-        self.say(f"{'text' if reading else 'trace'}: {self.copied(text_of(lines))}")
+        self.show_message(f"{'text' if reading else 'trace'}: {self._copy_text(plain_text(lines))}")
 
     def action_save(self) -> None:
         """Writes the trace to a file."""
-        self.saves(self)
+        self.save_trace(self)
 
 
 def traced_rows_at(line: Line) -> TracedRows | None:
     """The rows that a line is about, or that it is under, as far as somebody asked for them."""
     node: Node | None = line.node
     if line.row >= 0 and isinstance(node, Group):
-        node = node.touched.get(line.row)
+        node = node.traced.get(line.row)
     while node is not None and not isinstance(node, TracedRows):
-        node = node.above
+        node = node.parent
     return node
 
 
-def _doing(job: Job | None) -> str:
+def _activity_text(job: Job | None) -> str:
     if job is None or job.started is None:
         return "waits for its turn"
     return job_activity(job, Timestamp.now())
 
 
-class QueryReader(TextDialog):
+class QueryDialog(TextDialog):
     """Reads a query; long lines go on in the next one."""
 
     def body(self) -> WrappedLines:

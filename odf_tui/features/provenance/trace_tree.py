@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MAX_COLUMNS: Final = 12
 
 
-def _as_sign(value: Value) -> Value:
+def _with_sign(value: Value) -> Value:
     """An operation as people write it."""
     from odf_tui.text.values import OPERATION_SIGNS
 
@@ -49,8 +49,8 @@ class RowCells:
         there: for each row whether it could be read.
     """
 
-    def __init__(self, columns: Sequence[CellColumn], there: Sequence[bool]) -> None:
-        self.columns, self.there = columns, there
+    def __init__(self, columns: Sequence[CellColumn], present: Sequence[bool]) -> None:
+        self.columns, self.present = columns, present
 
 
 class RowReader:
@@ -72,10 +72,10 @@ class RowReader:
         self._lock = threading.Lock()
         columns, names = Columns(window), window.columns.names
         system = set(window.system_columns[:3])
-        wanted = [name for name in first if name in names]
+        selected = [name for name in first if name in names]
         self.all_names = [name for name in names if name not in system]
-        wanted += [name for name in self.all_names if name not in wanted]
-        self._numbers = [names.index(name) for name in wanted[:_MAX_COLUMNS]]
+        selected += [name for name in self.all_names if name not in selected]
+        self._numbers = [names.index(name) for name in selected[:_MAX_COLUMNS]]
         self._op = names.index(window.system_columns[1]) if window.system_columns[1] in names else -1
         self._offset = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
         self.names = [columns.names[at] for at in self._numbers]
@@ -92,17 +92,17 @@ class RowReader:
 
         from odf_tui.text.values import CellColumn, cell_column, release_memory
 
-        wanted = ([self._op] if self._op >= 0 else []) + self._numbers
+        selected = ([self._op] if self._op >= 0 else []) + self._numbers
         with self._lock:
-            table, places = self._read(offsets, wanted)
-        there = [offset in places for offset in offsets]
-        table = table.take(pa.array([places.get(offset) for offset in offsets], pa.int64()))
-        cells = [cell_column(table.column(at), op=not at and self._op >= 0) for at in range(len(wanted))]
+            table, positions = self._read(offsets, selected)
+        present = [offset in positions for offset in offsets]
+        table = table.take(pa.array([positions.get(offset) for offset in offsets], pa.int64()))
+        cells = [cell_column(table.column(at), op=not at and self._op >= 0) for at in range(len(selected))]
         if self._op < 0:
             cells.insert(0, CellColumn([""] * len(offsets), 0))
         del table
         release_memory()
-        return RowCells(cells, there)
+        return RowCells(cells, present)
 
     def record(self, offset: int) -> Record:
         """A row in full.
@@ -118,7 +118,7 @@ class RowReader:
                 raise NotFound(f"there is no row {offset}")
             found = read_record(self.window, row, range(len(self.window.columns.names)))
         op = self.window.system_columns[1]
-        values = [_as_sign(value) if value.name == op else value for value in found.values]
+        values = [_with_sign(value) if value.name == op else value for value in found.values]
         return structs.replace(found, values=values)
 
     def row_of(self, offset: int) -> int | None:
@@ -127,42 +127,42 @@ class RowReader:
             return self.window.row_of_offset(offset)
         return offset if 0 <= offset < self.window.row_count else None
 
-    def _read(self, offsets: Sequence[int], wanted: Sequence[int]) -> tuple[pa.Table, dict[int, int]]:
+    def _read(self, offsets: Sequence[int], selected: Sequence[int]) -> tuple[pa.Table, dict[int, int]]:
         """Rows, and where in the table each of the offsets is."""
         import pyarrow as pa
 
         parts: list[pa.Table] = []
-        places: dict[int, int] = {}
+        positions: dict[int, int] = {}
         rows = 0
         for first, last in to_ranges(offsets):
-            for table, found in self._run(first, last, wanted):
+            for table, found in self._read_run(first, last, selected):
                 parts.append(table)
-                places |= {offset: rows + at for at, offset in enumerate(found) if first <= offset <= last}
+                positions |= {offset: rows + at for at, offset in enumerate(found) if first <= offset <= last}
                 rows += table.num_rows
         if not parts:
             schema = self.window.columns
-            return pa.schema([schema.field(at) for at in wanted]).empty_table(), places
-        return pa.concat_tables(parts), places
+            return pa.schema([schema.field(at) for at in selected]).empty_table(), positions
+        return pa.concat_tables(parts), positions
 
-    def _run(self, first: int, last: int, wanted: Sequence[int]) -> list[tuple[pa.Table, list[int]]]:
+    def _read_run(self, first: int, last: int, selected: Sequence[int]) -> list[tuple[pa.Table, list[int]]]:
         """Rows that follow each other; one by one where they are not stored so."""
         row = self.row_of(first)
         if row is not None:
-            table, found = self._stored(row, last - first + 1, wanted)
+            table, found = self._read_stored(row, last - first + 1, selected)
             if found == list(range(first, last + 1)):
                 return [(table, found)]
         if first == last:
             return []
         rows = [self.row_of(offset) for offset in range(first, last + 1)]
-        return [self._stored(row, 1, wanted) for row in rows if row is not None]
+        return [self._read_stored(row, 1, selected) for row in rows if row is not None]
 
-    def _stored(self, row: int, count: int, wanted: Sequence[int]) -> tuple[pa.Table, list[int]]:
+    def _read_stored(self, row: int, count: int, selected: Sequence[int]) -> tuple[pa.Table, list[int]]:
         import pyarrow as pa
 
         from odf_engine.data.arrow_compute import pc  # deferred: Arrow is slow to import
 
         first = [self._offset] if self._offset >= 0 else []
-        table, gaps = read_part(self.window, row, count, [*first, *wanted])
+        table, gaps = read_part(self.window, row, count, [*first, *selected])
         if not first:
             return table, list(range(row, row + table.num_rows))
         offsets = pc.fill_null(table.column(0).cast(pa.int64()), -1).to_pylist()
@@ -174,8 +174,8 @@ class RowReader:
 OPENS_ALONE: Final = 8
 """Rows of an input up to this many are shown at once, without a key; those of the only one are always."""
 _MAX_MADE: Final = 200
-_JOBS: Final = frozenset({"job", "check", "failed", "stopped", "checked"})
-_ANY: Final = "*"  # columns whose names are not known, see odf_engine.metadata.sql_columns
+_JOB_LABELS: Final = frozenset({"job", "check", "failed", "stopped", "checked"})
+_ANY_COLUMN: Final = "*"  # columns whose names are not known, see odf_engine.metadata.sql_columns
 _COMMENT: Final = re.compile(r"--[^\n]*")
 
 
@@ -194,7 +194,7 @@ class Offsets:
         run = bisect_right(self._ends, number)
         return self.runs[run][1] - (self._ends[run] - 1 - number)
 
-    def some(self, start: int, count: int) -> list[int]:
+    def page(self, start: int, count: int) -> list[int]:
         """The offsets of some rows."""
         return [self.at(number) for number in range(start, min(start + count, len(self)))]
 
@@ -207,53 +207,55 @@ class Node:
         open: whether what is under it is shown.
     """
 
-    def __init__(self, above: Node | None) -> None:
-        self.above = above
+    def __init__(self, parent: Node | None) -> None:
+        self.parent = parent
         self.open = False
-        self.under: list[Node] = []
+        self.children: list[Node] = []
 
     @property
-    def opens(self) -> bool:
+    def can_open(self) -> bool:
         """Whether there is something to open."""
-        return bool(self.under)
+        return bool(self.children)
 
 
 class NoteNode(Node):
     """A remark: what it is about, a text and its style."""
 
-    def __init__(self, above: Node, label: str, text: str, style: str = "") -> None:
-        super().__init__(above)
+    def __init__(self, parent: Node, label: str, text: str, style: str = "") -> None:
+        super().__init__(parent)
         self.label, self.text, self.style = label, text, style
 
 
 class QueryStep(NoteNode):
     """A step of a query, in one line; and as it was written."""
 
-    def __init__(self, above: Node, alias: str, query: str) -> None:
-        super().__init__(above, "query", " ".join(_COMMENT.sub("", query).split()))
+    def __init__(self, parent: Node, alias: str, query: str) -> None:
+        super().__init__(parent, "query", " ".join(_COMMENT.sub("", query).split()))
         self.alias, self.query = alias, query
 
 
 class TransactionNode(Node):
     """A transaction that made rows of a step."""
 
-    def __init__(self, above: TracedRows, made: ProducingTransaction, step: TraceStep, *, last: bool) -> None:
-        super().__init__(above)
+    def __init__(
+        self, parent: TracedRows, made: ProducingTransaction, step: TraceStep, *, last: bool
+    ) -> None:
+        super().__init__(parent)
         self.made, self.step = made, step
-        self.under += [QueryStep(self, alias, query) for alias, query in made.query]
+        self.children += [QueryStep(self, alias, query) for alias, query in made.query]
         if last:
-            self.under += [NoteNode(self, "how", line) for line in step.how]
+            self.children += [NoteNode(self, "how", line) for line in step.how]
 
 
 class SourceNode(Node):
     """Where rows of a root dataset came from."""
 
-    def __init__(self, above: TracedRows, source: RowSource, step: TraceStep) -> None:
-        super().__init__(above)
+    def __init__(self, parent: TracedRows, source: RowSource, step: TraceStep) -> None:
+        super().__init__(parent)
         self.source, self.step = source, step
         if source.state:
-            self.under.append(NoteNode(self, "version", source.state))
-        self.under += [NoteNode(self, "step", each) for each in source.steps]
+            self.children.append(NoteNode(self, "version", source.state))
+        self.children += [NoteNode(self, "step", each) for each in source.steps]
 
 
 class Heading(Node):
@@ -280,7 +282,7 @@ class TracedRows(Node):
         self._note: NoteNode | None = None
 
     @property
-    def opens(self) -> bool:
+    def can_open(self) -> bool:
         """Where it is known there may be nothing, else it is asked."""
         return not self.group.missing
 
@@ -293,27 +295,27 @@ class TracedRows(Node):
         return [(offset, offset)]
 
     @property
-    def wanted(self) -> bool:
+    def needs_trace(self) -> bool:
         """Whether it has to be asked when it is opened."""
         return self.step is None and not self.job
 
-    def wait(self, job: str, text: str, *, check: bool = False) -> None:
+    def set_pending(self, job: str, text: str, *, check: bool = False) -> None:
         """A job looks for it; or checks what is known, and that stays."""
         self.job, self.failed, self.open = job, False, True
         self._note = NoteNode(self, "check" if check else "job", text, "busy")
-        self.under = self._answer() if check else []
-        self._put([self._note])
+        self.children = self._result_nodes() if check else []
+        self._insert_notes([self._note])
 
-    def _answer(self) -> list[Node]:
+    def _result_nodes(self) -> list[Node]:
         """What is under it, without what jobs said."""
-        return [each for each in self.under if getattr(each, "label", "") not in _JOBS]
+        return [each for each in self.children if getattr(each, "label", "") not in _JOB_LABELS]
 
-    def _put(self, notes: Sequence[NoteNode]) -> None:
+    def _insert_notes(self, notes: Sequence[NoteNode]) -> None:
         """Puts remarks where they are seen: below what made the rows, above the many rows of inputs."""
-        made = sum(isinstance(each, TransactionNode) for each in self.under)
-        self.under[made:made] = notes
+        made = sum(isinstance(each, TransactionNode) for each in self.children)
+        self.children[made:made] = notes
 
-    def tell(self, text: str) -> bool:
+    def set_activity(self, text: str) -> bool:
         """What the job does; whether that is new."""
         if self._note is None or self._note.text == text:
             return False
@@ -324,49 +326,47 @@ class TracedRows(Node):
         """It is not known where they come from."""
         self.job, self.failed = "", True
         self._note = None
-        self.under = self._answer()
-        self._put([NoteNode(self, "stopped" if style == "warn" else "failed", text, style)])
+        self.children = self._result_nodes()
+        self._insert_notes([NoteNode(self, "stopped" if style == "warn" else "failed", text, style)])
 
-    def take(self, step: TraceStep, checked: Sequence[str] = ()) -> None:
+    def set_step(self, step: TraceStep, checked: Sequence[str] = ()) -> None:
         """Shows where they come from, and what came of checking it; what was opened under it stays."""
         self.job, self.failed = "", False
         self._note = None
-        self.under = self._answer() if checked and self.step is not None else _found(self, step)
+        self.children = (
+            self._result_nodes() if checked and self.step is not None else _nodes_of_step(self, step)
+        )
         self.step = step
         notes = [
             NoteNode(self, "checked", line, "bad" if line.startswith("no: ") else "good") for line in checked
         ]
-        made = sum(isinstance(each, TransactionNode) for each in self.under)
-        self.under[made:made] = notes
+        made = sum(isinstance(each, TransactionNode) for each in self.children)
+        self.children[made:made] = notes
 
 
-def _verdict(line: str) -> str:
-    return "bad" if line.startswith("no: ") else "good"
-
-
-def _found(asked: TracedRows, step: TraceStep) -> list[Node]:
+def _nodes_of_step(traced: TracedRows, step: TraceStep) -> list[Node]:
     """What is under rows when it is known where they come from."""
-    under: list[Node] = []
+    children: list[Node] = []
     if not step.sources:
         made = step.made[:_MAX_MADE]
-        under += [TransactionNode(asked, each, step, last=each is made[-1]) for each in made]
+        children += [TransactionNode(traced, each, step, last=each is made[-1]) for each in made]
         if more := len(step.made) - len(made):
-            under.append(NoteNode(asked, "made by", f"{more} more transactions", "muted"))
+            children.append(NoteNode(traced, "made by", f"{more} more transactions", "muted"))
     if not step.exact:
-        under.append(NoteNode(asked, "because", step.reason or "nobody said why", "warn"))
-    feeds = [InputGroup(asked, feed, asked.group.column) for feed in step.feeds]
+        children.append(NoteNode(traced, "because", step.reason or "nobody said why", "warn"))
+    feeds = [InputGroup(traced, feed, traced.group.column) for feed in step.feeds]
     for feed in feeds:
-        feed.open = feed.opens and (len(feeds) == 1 or len(feed.offsets) <= OPENS_ALONE)
-    under += feeds
-    origins = [SourceNode(asked, source, step) for source in step.sources]
+        feed.open = feed.can_open and (len(feeds) == 1 or len(feed.offsets) <= OPENS_ALONE)
+    children += feeds
+    origins = [SourceNode(traced, source, step) for source in step.sources]
     for origin in origins:
-        origin.open = len(origins) == 1 and origin.opens
-    under += [*origins, *([NoteNode(asked, "how", line) for line in step.how] if origins else [])]
+        origin.open = len(origins) == 1 and origin.can_open
+    children += [*origins, *([NoteNode(traced, "how", line) for line in step.how] if origins else [])]
     if step.earlier:
-        under.append(EarlierGroup(asked, step))
+        children.append(EarlierGroup(traced, step))
     if step.problem:
-        under.append(NoteNode(asked, "problem", step.problem, "warn"))
-    return under
+        children.append(NoteNode(traced, "problem", step.problem, "warn"))
+    return children
 
 
 class Group(Node):
@@ -385,64 +385,64 @@ class Group(Node):
         trouble: why they cannot be read.
     """
 
-    def __init__(self, above: Node | None, dataset: str, name: str, runs: Sequence[OffsetRange]) -> None:
-        super().__init__(above)
+    def __init__(self, parent: Node | None, dataset: str, name: str, runs: Sequence[OffsetRange]) -> None:
+        super().__init__(parent)
         self.dataset, self.name, self.offsets = dataset, name, Offsets(runs)
         self.column: str | None = None
         self.columns: dict[str, str] = {}
         self.missing = False
-        self.touched: dict[int, TracedRows] = {}
-        self.whole: TracedRows | None = None
+        self.traced: dict[int, TracedRows] = {}
+        self.all_rows: TracedRows | None = None
         self.heading = Heading(self)
         self.cells: OrderedDict[int, RowCells] = OrderedDict()
         self.reader: RowReader | None = None
-        self.trouble = ""
+        self.problem = ""
         self.widths: list[int] = []
 
     @property
-    def opens(self) -> bool:
+    def can_open(self) -> bool:
         """Whether its rows can be shown."""
         return not self.missing and len(self.offsets) > 0
 
     @property
-    def heads(self) -> list[Node]:
+    def header_nodes(self) -> list[Node]:
         """The lines above its rows; the names of the columns at the very top always stay in sight."""
-        if self.above is None:
+        if self.parent is None:
             return []
-        return [self.heading] if self.whole is None else [self.whole, self.heading]
+        return [self.heading] if self.all_rows is None else [self.all_rows, self.heading]
 
     def row(self, number: int) -> TracedRows:
         """One of its rows, as something that can be opened."""
-        if number not in self.touched:
-            self.touched[number] = TracedRows(self, number)
-        return self.touched[number]
+        if number not in self.traced:
+            self.traced[number] = TracedRows(self, number)
+        return self.traced[number]
 
 
 class InputGroup(Group):
     """Rows of an input."""
 
-    def __init__(self, above: TracedRows, feed: InputRows, column: str | None) -> None:
-        super().__init__(above, feed.dataset, feed.name, feed.runs)
+    def __init__(self, parent: TracedRows, feed: InputRows, column: str | None) -> None:
+        super().__init__(parent, feed.dataset, feed.name, feed.runs)
         self.feed = feed
         self.missing = feed.missing
         self.columns = dict(feed.columns)
         # A value that several columns made is followed no further than to their rows.
-        one = column is not None and len(feed.columns) == 1 and feed.columns[0][0] != _ANY
+        one = column is not None and len(feed.columns) == 1 and feed.columns[0][0] != _ANY_COLUMN
         self.column = feed.columns[0][0] if one else None
-        if len(self.offsets) > 1 and self.opens:
-            self.whole = TracedRows(self, -1)
+        if len(self.offsets) > 1 and self.can_open:
+            self.all_rows = TracedRows(self, -1)
             if feed.step is not None:
-                self.whole.take(feed.step)
-        elif feed.step is not None and self.opens:
-            self.row(0).take(feed.step)
+                self.all_rows.set_step(feed.step)
+        elif feed.step is not None and self.can_open:
+            self.row(0).set_step(feed.step)
 
 
 class EarlierGroup(Group):
     """Rows of the same dataset that were taken back, or replaced."""
 
-    def __init__(self, above: TracedRows, step: TraceStep) -> None:
-        super().__init__(above, step.dataset, step.name, step.earlier)
-        self.column = above.group.column
+    def __init__(self, parent: TracedRows, step: TraceStep) -> None:
+        super().__init__(parent, step.dataset, step.name, step.earlier)
+        self.column = parent.group.column
 
 
 class Line(NamedTuple):
@@ -484,29 +484,29 @@ class TraceTree:
     def rebuild(self) -> None:
         """Counts the lines anew, after something was opened, closed or found."""
         self._segments, self._starts, self.count = [], [], 0
-        self._lay_group(self.top, None)
+        self._add_group(self.top, None)
 
-    def _lay_under(self, node: Node, guides: str) -> None:
+    def _add_children(self, node: Node, guides: str) -> None:
         if isinstance(node, Group):
-            self._lay_group(node, guides)
+            self._add_group(node, guides)
             return
-        for at, each in enumerate(node.under):
-            last = at == len(node.under) - 1
+        for at, each in enumerate(node.children):
+            last = at == len(node.children) - 1
             self._add(Line(each), 1, guides, last=last)
             if each.open:
-                self._lay_under(each, guides + ("  " if last else "│ "))
+                self._add_children(each, guides + ("  " if last else "│ "))
 
-    def _lay_group(self, group: Group, guides: str | None) -> None:
+    def _add_group(self, group: Group, guides: str | None) -> None:
         below = "" if guides is None else guides + "│ "
-        for each in group.heads:
+        for each in group.header_nodes:
             self._add(Line(each), 1, guides, last=False)
             if each.open:
-                self._lay_under(each, below)
+                self._add_children(each, below)
         rows, done = len(group.offsets), 0
-        for row in sorted(number for number, asked in group.touched.items() if asked.open):
+        for row in sorted(number for number, traced in group.traced.items() if traced.open):
             last = row == rows - 1
             self._add(Line(group, done), row - done + 1, guides, last=last)
-            self._lay_under(group.touched[row], "" if guides is None else guides + ("  " if last else "│ "))
+            self._add_children(group.traced[row], "" if guides is None else guides + ("  " if last else "│ "))
             done = row + 1
         self._add(Line(group, done), rows - done, guides, last=True)
 
@@ -537,14 +537,14 @@ class TraceTree:
         last = segment.last and within == segment.lines - 1
         return segment.guides + ("└─" if last else "├─")
 
-    def index(self, wanted: Line) -> int | None:
+    def index(self, target: Line) -> int | None:
         """The number of a line; None when it is not shown."""
         for start, (line, count, *_) in zip(self._starts, self._segments, strict=True):
-            if line.node is wanted.node and (line.row < 0) == (wanted.row < 0):
-                if wanted.row < 0:
+            if line.node is target.node and (line.row < 0) == (target.row < 0):
+                if target.row < 0:
                     return start
-                if line.row <= wanted.row < line.row + count:
-                    return start + wanted.row - line.row
+                if line.row <= target.row < line.row + count:
+                    return start + target.row - line.row
         return None
 
     # --- What lines are about ---
@@ -554,10 +554,10 @@ class TraceTree:
         """The group whose rows a line is one of, or is under."""
         node: Node | None = line.node
         while node is not None and not isinstance(node, Group):
-            node = node.above
+            node = node.parent
         assert node is not None  # the top is one
         own = line.row < 0 and node is line.node  # that of the row above it
-        return node.above.group if own and isinstance(node.above, TracedRows) else node
+        return node.parent.group if own and isinstance(node.parent, TracedRows) else node
 
     @staticmethod
     def opener(line: Line) -> Node:
@@ -565,16 +565,16 @@ class TraceTree:
         return line.node.row(line.row) if line.row >= 0 and isinstance(line.node, Group) else line.node
 
     @staticmethod
-    def above(line: Line) -> Line | None:
+    def parent(line: Line) -> Line | None:
         """The line that a line is under."""
-        node = line.node if line.row >= 0 else line.node.above
+        node = line.node if line.row >= 0 else line.node.parent
         if isinstance(node, TracedRows) and node.row >= 0:
             return Line(node.group, node.row)
-        if isinstance(node, Group) and node.above is None:
+        if isinstance(node, Group) and node.parent is None:
             return None
         return None if node is None else Line(node)
 
-    def asked(self) -> Iterator[TracedRows]:
+    def all_traced_rows(self) -> Iterator[TracedRows]:
         """Everything that was asked, from the top."""
         waiting: list[Node] = [self.top]
         while waiting:
@@ -582,8 +582,8 @@ class TraceTree:
             if isinstance(node, TracedRows):
                 yield node
             if isinstance(node, Group):
-                waiting += [*node.touched.values(), *([node.whole] if node.whole else [])]
-            waiting += node.under
+                waiting += [*node.traced.values(), *([node.all_rows] if node.all_rows else [])]
+            waiting += node.children
 
 
 class TraceSession:
@@ -607,9 +607,15 @@ class TraceSession:
         value: str,
         open_rows: Callable[[str], RowWindow | None],
         *,
-        ours: bool,
+        is_data_column: bool,
     ) -> None:
-        self.dataset, self.name, self.offset, self.value, self.ours = dataset, name, offset, value, ours
+        self.dataset, self.name, self.offset, self.value, self.is_data_column = (
+            dataset,
+            name,
+            offset,
+            value,
+            is_data_column,
+        )
         self.column: str | None = None
         self._open_rows = open_rows
         self._trees: dict[str | None, TraceTree] = {}
@@ -657,33 +663,35 @@ class RowLocation(NamedTuple):
     block: int | str | None = None
 
 
-def place_of(line: Line) -> RowLocation | None:
+def location_of(line: Line) -> RowLocation | None:
     """The row and block that a line is about, or the line that it is under."""
     if line.row >= 0 and isinstance(line.node, Group):
         return RowLocation(line.node.dataset, line.node.offsets.at(line.row))
     node: Node | None = line.node
     while node is not None:
-        if (found := _place(node)) is not None:
+        if (found := _node_location(node)) is not None:
             return found
-        node = node.above
+        node = node.parent
     return None
 
 
-def _place(node: Node) -> RowLocation | None:
+def _node_location(node: Node) -> RowLocation | None:
     match node:
         case TransactionNode():
-            return _first(node.step.dataset, node.made, node.made.sequence_number)
+            return _first_location(node.step.dataset, node.made, node.made.sequence_number)
         case SourceNode():
-            return _first(node.step.dataset, node.source, node.source.block)
+            return _first_location(node.step.dataset, node.source, node.source.block)
         case TracedRows() if node.row >= 0:
             return RowLocation(node.group.dataset, node.group.offsets.at(node.row))
-        case InputGroup() | EarlierGroup() if node.opens:
+        case InputGroup() | EarlierGroup() if node.can_open:
             return RowLocation(node.dataset, node.offsets.at(0))
         case _:
             return None
 
 
-def _first(dataset: str, of: ProducingTransaction | RowSource, block: int | str) -> RowLocation | None:
+def _first_location(
+    dataset: str, of: ProducingTransaction | RowSource, block: int | str
+) -> RowLocation | None:
     return RowLocation(dataset, of.runs[0][0], block) if of.runs else None
 
 
@@ -691,13 +699,13 @@ def transaction_at(line: Line) -> TransactionNode | None:
     """The transaction that a line is about: of the rows in it, else of those that it is under."""
     node: Node | None = line.node
     if line.row >= 0 and isinstance(node, Group):
-        node = node.touched.get(line.row) or node
+        node = node.traced.get(line.row) or node
     while node is not None:
         if isinstance(node, TransactionNode):
             return node
         if isinstance(node, TracedRows) and (
-            found := next((each for each in node.under if isinstance(each, TransactionNode)), None)
+            found := next((each for each in node.children if isinstance(each, TransactionNode)), None)
         ):
             return found
-        node = node.above
+        node = node.parent
     return None

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PAGE: Final = 64
 """Rows of a group that are read at once."""
-_KEPT: Final = 24
-_WIDEST: Final = 24
+_MAX_PAGES: Final = 24
+_MAX_WIDTH: Final = 24
 _SPACE: Final = "  "
 _OPS: Final = {"+A": "muted", "-R": "bad"}
 _OP_WIDTH: Final = 2
@@ -56,8 +56,8 @@ class TraceView(LineView):
         self.active = True
         self.trace = trace
         self._rows = rows
-        self._wanted: list[tuple[Group, int]] = []
-        self._busy = False
+        self._requested: list[tuple[Group, int]] = []
+        self._is_reading = False
 
     @property
     def line(self) -> Line:
@@ -76,12 +76,12 @@ class TraceView(LineView):
         self.keep_in_view()
         self.post_message(self.Moved(self))
 
-    def relay(self) -> None:
+    def rebuild(self) -> None:
         """Something was opened, closed or found: the cursor stays on its line, and where that is seen."""
         line: Line | None = self.line
         self.trace.rebuild()
         while line is not None and (at := self.trace.index(line)) is None:
-            line = self.trace.above(line)
+            line = self.trace.parent(line)
         at = self.trace.index(line) if line is not None else 0
         before, self.cursor = self.cursor, at or 0
         self.reset()
@@ -90,7 +90,7 @@ class TraceView(LineView):
         self.keep_in_view()
         self.post_message(self.Moved(self))
 
-    def stand(self, line: Line) -> None:
+    def select_line(self, line: Line) -> None:
         """Puts the cursor on a line, if it is shown."""
         at = self.trace.index(line)
         if at is not None:
@@ -106,14 +106,14 @@ class TraceView(LineView):
         """The columns of the rows at the top of the window."""
         group = self.trace.group(self.trace.line(min(int(self.scroll_offset.y), self.trace.count - 1)))
         at = self.trace.index(Line(group.heading))
-        guides = "" if at is None else self._cut(self.trace.guides(at))
-        return self._fitting([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)], sign=True)
+        guides = "" if at is None else self._cut_guides(self.trace.guides(at))
+        return self._fit([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)], sign=True)
 
     def spans(self, index: int) -> Sequence[Span]:
         """A line as far as it fits."""
         (guides, style), *rest = self.spans_in_full(index, self.room.width)
         heading = isinstance(self.trace.line(index).node, Heading)
-        return self._fitting([(self._cut(guides), style), *rest], sign=heading)
+        return self._fit([(self._cut_guides(guides), style), *rest], sign=heading)
 
     def spans_in_full(self, index: int, width: int = 1000) -> list[Span]:
         """A line, if possible in so many cells; of rows that were not read yet the offset."""
@@ -122,25 +122,25 @@ class TraceView(LineView):
         if isinstance(line.node, Heading):
             return [guides, (_SPACE, ""), *self._heading(line.node)]
         if line.row >= 0 and isinstance(line.node, Group):
-            asked = line.node.touched.get(line.row)
-            return [guides, _marker(asked, line.node), *self._row(line.node, line.row)]
+            traced = line.node.traced.get(line.row)
+            return [guides, _marker(traced, line.node), *self._row(line.node, line.row)]
         return [guides, _marker(line.node), *node_spans(line.node, width - len(guides[0]) - 2)]
 
-    def _cut(self, guides: str) -> str:
+    def _cut_guides(self, guides: str) -> str:
         """What leads to a line may take half of it."""
         most = self.room.width // 2
         return guides if len(guides) <= most else "‹ " + guides[len(guides) - most + 2 :]
 
-    def _fitting(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
+    def _fit(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
         """A line as far as it fits; with ``sign`` its last cell says when there is more."""
         left = self.room.width
         if sign and sum(cell_len(text) for text, _ in spans) > left:
-            found = self._cut_at(spans, left - 1)
+            found = self._cut_spans(spans, left - 1)
             used = sum(cell_len(text) for text, _ in found)
             return [*found, (" " * (left - 1 - used), ""), ("›", "key")]
-        return self._cut_at(spans, left)
+        return self._cut_spans(spans, left)
 
-    def _cut_at(self, spans: list[Span], left: int) -> list[Span]:
+    def _cut_spans(self, spans: list[Span], left: int) -> list[Span]:
         for at, (text, style) in enumerate(spans):
             width = cell_len(text)
             if width > left:
@@ -149,7 +149,7 @@ class TraceView(LineView):
         return spans
 
     def _heading(self, heading: Heading) -> list[Span]:
-        group = heading.above
+        group = heading.parent
         assert isinstance(group, Group)
         spans: list[Span] = [(right("offset", _offset_width(group)) + " " * (_OP_WIDTH + 2), "head")]
         if group.reader is None:
@@ -166,11 +166,11 @@ class TraceView(LineView):
         page, at = divmod(row, PAGE)
         cells = group.cells.get(page)
         if cells is None or group.reader is None:
-            if group.trouble:
-                return [(offset, ""), (f"  {group.trouble}", "warn")]
-            self.want(group, page)
+            if group.problem:
+                return [(offset, ""), (f"  {group.problem}", "warn")]
+            self.request_page(group, page)
             return [(offset, ""), ("  …", "muted")]
-        if not cells.there[at]:
+        if not cells.present[at]:
             return [(offset, ""), ("  this row cannot be read: v in pane 3 verifies the dataset", "warn")]
         op = cells.columns[0].cells[at]
         spans: list[Span] = [(offset, ""), (f"  {op:<{_OP_WIDTH}}", _OPS.get(op, "warn"))]
@@ -184,32 +184,32 @@ class TraceView(LineView):
     @staticmethod
     def _widths(group: Group) -> list[int]:
         if not group.widths and group.reader is not None:
-            group.widths = [min(cell_len(name), _WIDEST) for name in group.reader.names]
+            group.widths = [min(cell_len(name), _MAX_WIDTH) for name in group.reader.names]
         return group.widths
 
     # --- Reading ---
 
-    def want(self, group: Group, page: int) -> None:
+    def request_page(self, group: Group, page: int) -> None:
         """Reads rows of a group soon."""
-        if (group, page) in self._wanted:
+        if (group, page) in self._requested:
             return
-        self._wanted.append((group, page))
-        if not self._busy:
-            self._busy = True
-            self.call_later(self._read_next)
+        self._requested.append((group, page))
+        if not self._is_reading:
+            self._is_reading = True
+            self.call_later(self._read_next_page)
 
-    def _read_next(self) -> None:
+    def _read_next_page(self) -> None:
         """Reads what was wanted last, if it is still in the window."""
-        while self._wanted:
-            group, page = self._wanted.pop()
-            if page not in group.cells and not group.trouble and self._in_sight(group, page):
-                offsets = group.offsets.some(page * PAGE, PAGE)
+        while self._requested:
+            group, page = self._requested.pop()
+            if page not in group.cells and not group.problem and self._is_visible(group, page):
+                offsets = group.offsets.page(page * PAGE, PAGE)
                 work = partial(self._read, group, page, offsets)
                 self.run_worker(work, thread=True, group="trace rows", name="trace rows")
                 return
-        self._busy = False
+        self._is_reading = False
 
-    def _in_sight(self, group: Group, page: int) -> bool:
+    def _is_visible(self, group: Group, page: int) -> bool:
         first = self.trace.index(Line(group, min(page * PAGE, len(group.offsets) - 1)))
         last = self.trace.index(Line(group, min((page + 1) * PAGE, len(group.offsets)) - 1))
         top = int(self.scroll_offset.y)
@@ -233,26 +233,26 @@ class TraceView(LineView):
         """Shows rows."""
         group, cells = message.group, message.cells
         if cells is None or message.reader is None:
-            group.trouble = message.error
+            group.problem = message.error
         else:
             group.reader = message.reader
             group.cells[message.page] = cells
             widths = self._widths(group)
             for at, column in enumerate(cells.columns[1:]):
-                widths[at] = min(max(widths[at], column.width), _WIDEST)
-            while len(group.cells) > _KEPT:
+                widths[at] = min(max(widths[at], column.width), _MAX_WIDTH)
+            while len(group.cells) > _MAX_PAGES:
                 group.cells.popitem(last=False)
         self.refresh()
-        self._read_next()
+        self._read_next_page()
 
 
-def _marker(node: Node | None, of: Group | None = None) -> Span:
+def _marker(node: Node | None, group: Group | None = None) -> Span:
     """Whether there is something under a line, and whether it is shown."""
     if isinstance(node, TracedRows) and node.job:
         return ("◦ ", "busy")
     if node is None:  # a row that nobody has opened yet
-        return ("▸ ", "key") if of is not None and not of.missing else (_SPACE, "")
-    if not node.opens:
+        return ("▸ ", "key") if group is not None and not group.missing else (_SPACE, "")
+    if not node.can_open:
         return ("─ ", "rule")
     return ("▾ " if node.open else "▸ ", "key")
 

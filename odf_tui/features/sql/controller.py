@@ -12,7 +12,7 @@ from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.sql.query_text import one_line_summary
 from odf_tui.actions.model import Hint
-from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel, error_position, pin_words, state_spans
+from odf_tui.features.sql.sql_editor import SqlEditor, SqlPanel, error_position, pins_text, state_spans
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Context, Controller
 from odf_tui.text.format import format_duration, printable
@@ -54,9 +54,9 @@ class SqlController(Controller):
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
         """Return the handlers of the editor's messages."""
         return {
-            SqlPanel.Wanted: self._run_command,
-            SqlPanel.ColumnsWanted: self._read_columns,
-            SqlPanel.Asked: self._run_query,
+            SqlPanel.CommandRequested: self._run_command,
+            SqlPanel.ColumnsRequested: self._read_columns,
+            SqlPanel.QuerySubmitted: self._run_query,
         }
 
     @property
@@ -161,8 +161,8 @@ class SqlController(Controller):
 
     # --- Messages of the editor ---
 
-    def _run_command(self, message: SqlPanel.Wanted) -> None:
-        match message.what:
+    def _run_command(self, message: SqlPanel.CommandRequested) -> None:
+        match message.command:
             case "close":
                 self._close_panel()
             case "rows":
@@ -176,7 +176,7 @@ class SqlController(Controller):
             case "newer":
                 self._step(1)
 
-    def _read_columns(self, message: SqlPanel.ColumnsWanted) -> None:
+    def _read_columns(self, message: SqlPanel.ColumnsRequested) -> None:
         ids = {row.name: row.id for row in self.state.datasets}
         for name in message.names:
             self.reader.read(
@@ -187,7 +187,7 @@ class SqlController(Controller):
 
     def _columns_read(self, name: str, columns: list[tuple[str, str]] | None, problem: str) -> None:
         if (panel := self.sql_panel) is not None:
-            panel.know_columns(name, columns or [])
+            panel.set_columns(name, columns or [])
 
     # --- History ---
 
@@ -209,32 +209,34 @@ class SqlController(Controller):
             at -= 1  # the editor shows this query already: it was just run
         if not 0 <= at <= len(history):
             what = "no older query" if step < 0 else "this is the newest"
-            panel.line.tell((what if history else "nothing was asked before", "muted"))
+            panel.line.show_text((what if history else "nothing was asked before", "muted"))
             return
         if self._history_index == len(history):
             self._text = panel.editor.text
         self._history_index = at
         newest = at == len(history)
-        panel.write(self._text if newest else history[at])
+        panel.set_text(self._text if newest else history[at])
         panel.show_failure(None)
-        panel.line.tell(("what you were writing" if newest else f"query {at + 1} of {len(history)}", "muted"))
+        panel.line.show_text(
+            ("what you were writing" if newest else f"query {at + 1} of {len(history)}", "muted")
+        )
 
     # --- Running ---
 
-    def _run_query(self, message: SqlPanel.Asked) -> None:
+    def _run_query(self, message: SqlPanel.QuerySubmitted) -> None:
         """Submit the query, unless the one before still runs."""
         panel = self.sql_panel
         if panel is None:
             return
         sql = message.sql.strip()
         if not sql:
-            panel.line.tell(("the query is empty", "warn"))
+            panel.line.show_text(("the query is empty", "warn"))
         elif self._running:
-            panel.line.tell(("the query before still runs: ^g cancels it", "warn"))
+            panel.line.show_text(("the query before still runs: ^g cancels it", "warn"))
         else:
             panel.show_failure(None)
             self._job = _SUBMITTING
-            panel.line.tell(("handed to the worker", "busy"))
+            panel.line.show_text(("handed to the worker", "busy"))
             self.host.show_hints()
             self._history = (*(each for each in self._history if each != sql), sql)
             self._history_index = len(self._history)
@@ -249,7 +251,7 @@ class SqlController(Controller):
             self.host.notice(f"{error}{hint}", "bad")
             self._job = ""
             if (panel := self.sql_panel) is not None:
-                panel.line.tell()
+                panel.line.show_text()
         self._show_outcome()
 
     def _cancel_query(self) -> None:
@@ -257,9 +259,9 @@ class SqlController(Controller):
         if job is not None and not job.state.final:
             self.host.start(self.jobs.cancel(job.id), group="commands")
             if panel is not None:
-                panel.line.tell(("cancelling …", "warn"))
+                panel.line.show_text(("cancelling …", "warn"))
         elif panel is not None:
-            panel.line.tell(("no query runs; esc closes the editor", "muted"))
+            panel.line.show_text(("no query runs; esc closes the editor", "muted"))
 
     # --- State and outcome of the newest query ---
 
@@ -291,7 +293,7 @@ class SqlController(Controller):
         if panel is None or job is None or not panel.is_mounted:
             return
         if not (job.state.final and job.id == self._shown_job):
-            panel.line.tell(*state_spans(job))
+            panel.line.show_text(*state_spans(job))
 
     # --- Results ---
 
@@ -316,7 +318,7 @@ class SqlController(Controller):
             pane.pop_view()
         took = job_seconds(job, Timestamp.now())
         note = "there are more, which are not kept" if result.truncated else format_duration(took or 0)
-        if pins := pin_words(result.pins, most=1):
+        if pins := pins_text(result.pins, most=1):
             note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, QUERY)
         if self._editing:
@@ -329,7 +331,7 @@ class SqlController(Controller):
             self.host.notice(problem, "bad")
             return
         if (panel := self.sql_panel) is not None:
-            panel.write(sql or "")
+            panel.set_text(sql or "")
             panel.show_failure(None)
         else:
             self._text = sql or ""

@@ -75,7 +75,7 @@ WORDS: Final = frozenset(word for phrase in KEYWORDS for word in phrase.split())
 })  # fmt: skip
 """Single words of the language."""
 _TABLE_FUNCTIONS: Final = tuple((f"{name}(", "function") for name in TABLE_FUNCTIONS)
-MOST: Final = 200
+MAX_PROPOSALS: Final = 200
 _PLAIN: Final = re.compile(r"[^\W\d]\w*")
 _PART: Final = re.compile(r"[\w./-]*\Z")
 _WORD: Final = re.compile(r"\w*\Z")
@@ -87,7 +87,7 @@ class Completion(msgspec.Struct, frozen=True):
     """A word that can come: what is written, and what it is."""
 
     text: str
-    about: str
+    kind: str
 
 
 class Proposals(msgspec.Struct, frozen=True):
@@ -123,23 +123,23 @@ def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Pr
     if _is_table(before, start):
         typed = before[start:].lstrip("`")
         words = _ranked(typed, ((name, "dataset") for name in datasets), quoted=opened is not None)
-        words += [] if opened is not None else _ranked(typed, _own_names(sql))
+        words += [] if opened is not None else _ranked(typed, _cte_names(sql))
         words += [] if opened is not None or not typed else _ranked(typed, _TABLE_FUNCTIONS)
-        return Proposals(start, at, tuple(words[:MOST]))
+        return Proposals(start, at, tuple(words[:MAX_PROPOSALS]))
     if opened is not None:
         rest = before[:opened] + sql[at:]
         words = _ranked(before[opened + 1 :], _columns(rest, columns), quoted=True)
-        return Proposals(opened, at, tuple(words[:MOST]))
+        return Proposals(opened, at, tuple(words[:MAX_PROPOSALS]))
     word = _WORD.search(before)
     begin = word.start() if word else at
     typed = before[begin:]
     if before[begin - 1 : begin] == ".":
-        return Proposals(begin, at, tuple(_ranked(typed, _columns_of(sql, begin, columns))[:MOST]))
+        return Proposals(begin, at, tuple(_ranked(typed, _columns_of(sql, begin, columns))[:MAX_PROPOSALS]))
     words = _ranked(typed, _columns(sql, columns))
     words += _ranked(typed, ((name, "table") for name in aliases(sql)))
     words += _ranked(typed, ((f"{name}(", "function") for name in FUNCTIONS)) if typed else []
     words += _ranked(typed, ((name, "") for name in KEYWORDS))
-    return Proposals(begin, at, tuple(words[:MOST]))
+    return Proposals(begin, at, tuple(words[:MAX_PROPOSALS]))
 
 
 def datasets_in(sql: str, datasets: Iterable[str]) -> list[str]:
@@ -156,7 +156,7 @@ def aliases(sql: str) -> dict[str, str]:
         behind = [token for token in words if token.start >= table.alias_start][:2]
         if behind and behind[0].text.upper() == "AS":
             behind = behind[1:]
-        if behind and _names(behind[0]):
+        if behind and _is_name(behind[0]):
             found[behind[0].name] = table.name
     return found
 
@@ -180,7 +180,7 @@ def highlight(sql: str) -> Iterator[tuple[Token, str]]:
             yield token, "key"
 
 
-def _names(token: Token) -> bool:
+def _is_name(token: Token) -> bool:
     return token.kind == "quoted" or (token.kind == "word" and token.text.upper() not in WORDS)
 
 
@@ -199,7 +199,7 @@ def _is_table(before: str, start: int) -> bool:
     return bool(names) and names[-1].start == start
 
 
-def _own_names(sql: str) -> Iterator[tuple[str, str]]:
+def _cte_names(sql: str) -> Iterator[tuple[str, str]]:
     """What the WITH clauses of a query name."""
     for match in re.finditer(r"(?:\bWITH\s+|,\s*)(\w+)\s+AS\s*\(", sql, re.IGNORECASE):
         yield match[1], "of this query"
@@ -225,28 +225,28 @@ def _columns_of(sql: str, begin: int, columns: Columns) -> Iterator[tuple[str, s
 
 def _ranked(typed: str, words: Iterable[tuple[str, str]], *, quoted: bool = False) -> list[Completion]:
     """The words that begin with what was typed, then those in which a part does."""
-    wanted = typed.casefold()
+    prefix = typed.casefold()
     begins: list[Completion] = []
     within: list[Completion] = []
-    for name, about in words:
-        text = f"`{name}`" if quoted or (about and not _plain(name, about)) else name
-        if name.casefold().startswith(wanted):
-            begins.append(Completion(text, about))
-        elif wanted and re.search(rf"[^a-z0-9]{re.escape(wanted)}", name.casefold()):
-            within.append(Completion(text, about))
+    for name, kind in words:
+        text = f"`{name}`" if quoted or (kind and not _is_plain_name(name, kind)) else name
+        if name.casefold().startswith(prefix):
+            begins.append(Completion(text, kind))
+        elif prefix and re.search(rf"[^a-z0-9]{re.escape(prefix)}", name.casefold()):
+            within.append(Completion(text, kind))
     return begins + within
 
 
-def _plain(name: str, about: str) -> bool:
+def _is_plain_name(name: str, kind: str) -> bool:
     """Whether a name can be written as it is."""
-    return about in ("dataset", "function") or _PLAIN.fullmatch(name) is not None
+    return kind in ("dataset", "function") or _PLAIN.fullmatch(name) is not None
 
 
 _SHOWN: Final = 8
 _WIDEST: Final = 44
-_ABOUT: Final = 16
+_MAX_KIND_WIDTH: Final = 16
 _ERROR_LINES: Final = 6
-_PLACE: Final = re.compile(r"line (\d+), column (\d+)")
+_POSITION: Final = re.compile(r"line (\d+), column (\d+)")
 
 
 class CompletionList(LineView):
@@ -259,12 +259,12 @@ class CompletionList(LineView):
         self.found = Proposals(0, 0, ())
         self._widths = (0, 0)
 
-    def offer(self, found: Proposals, cursor: Offset) -> None:
+    def show_proposals(self, found: Proposals, cursor: Offset) -> None:
         """Shows words below the cursor, or above it where there is no room."""
         self.found, self.cursor = found, 0
         self._widths = (
             min(max(cell_len(printable(word.text)) for word in found.words), _WIDEST),
-            min(max(len(printable(word.about)) for word in found.words), _ABOUT),
+            min(max(len(printable(word.kind)) for word in found.words), _MAX_KIND_WIDTH),
         )
         height = min(len(found.words), _SHOWN) + 2
         width = sum(self._widths) + 6 + (len(found.words) > _SHOWN)
@@ -285,10 +285,10 @@ class CompletionList(LineView):
     def spans(self, index: int) -> Sequence[Span]:
         """A word, and what it is."""
         word = self.found.words[index]
-        name, about = self._widths
+        name, kind = self._widths
         return [
             (f" {fit_width(ellipsize_middle(printable(word.text), name), name)}  ", ""),
-            (fit_width(printable(word.about), about) + " ", "muted"),
+            (fit_width(printable(word.kind), kind) + " ", "muted"),
         ]
 
 
@@ -297,12 +297,12 @@ class QueryStatusLine(LineScroll):
 
     def __init__(self) -> None:
         super().__init__(id="sql-line")
-        self._said: Sequence[Span] = ()
+        self._parts: Sequence[Span] = ()
 
-    def tell(self, *said: Span) -> None:
+    def show_text(self, *parts: Span) -> None:
         """Shows something else."""
-        if said != self._said:
-            self._said = said
+        if parts != self._parts:
+            self._parts = parts
             self.refresh()
 
     def count(self) -> int:
@@ -311,13 +311,13 @@ class QueryStatusLine(LineScroll):
 
     def spans(self, index: int) -> Sequence[Span]:
         """A rule with words in it; of too many, the last ones are cut."""
-        said = list(self._said)
-        over = sum(cell_len(text) for text, _ in said) + 8 - self.size.width
-        if said and over > 0:
-            text, kind = said[-1]
-            said[-1] = (fit_width(text, max(cell_len(text) - over, 0)), kind)
-        rest = max(self.size.width - sum(cell_len(text) for text, _ in said) - 8, 0)
-        middle = [(" ", ""), *said, (" ", "")] if said else []
+        parts = list(self._parts)
+        over = sum(cell_len(text) for text, _ in parts) + 8 - self.size.width
+        if parts and over > 0:
+            text, kind = parts[-1]
+            parts[-1] = (fit_width(text, max(cell_len(text) - over, 0)), kind)
+        rest = max(self.size.width - sum(cell_len(text) for text, _ in parts) - 8, 0)
+        middle = [(" ", ""), *parts, (" ", "")] if parts else []
         return [("─", "rule"), (" SQL ", "head"), *middle, ("─" * (rest + (2 if not middle else 0)), "rule")]
 
 
@@ -334,13 +334,13 @@ class QueryErrorView(LineScroll):
         """Shows an error, or none."""
         self._failure = failure
         self.display = failure is not None
-        self._break()
+        self._wrap()
 
     def on_resize(self) -> None:
         """Breaks the lines anew."""
-        self._break()
+        self._wrap()
 
-    def _break(self) -> None:
+    def _wrap(self) -> None:
         failure = self._failure
         lines: list[list[Span]] = []
         if failure is not None:
@@ -363,7 +363,7 @@ class QueryErrorView(LineScroll):
         return self._lines[index]
 
 
-def pin_words(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
+def pins_text(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
     """Describe the blocks that a query was answered from, in the notation of a query: ``from name@hash, …``.
 
     Of more than ``most`` blocks, the number of the others is shown.
@@ -375,7 +375,7 @@ def pin_words(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
 
 def error_position(error: Failure | None) -> tuple[int, int] | None:
     """Return the line and column of an error in a query, from 1; None if the error has none."""
-    found = _PLACE.search((error.where or "") if error is not None else "")
+    found = _POSITION.search((error.where or "") if error is not None else "")
     return (int(found[1]), int(found[2])) if found else None
 
 
@@ -393,11 +393,13 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
             result = known_result(job.result, Query) or QueryResult()
             first = "the first " if result.truncated else ""
             words = f"{first}{format_count(result.rows)} {'row' if result.rows == 1 else 'rows'} · {time}"
-            pins = pin_words(result.pins)
+            pins = pins_text(result.pins)
             return [(words, "good"), (f" · {pins}", "muted")] if pins else [(words, "good")]
         case JobState.failed:
-            place = error_position(job.error)
-            return [("not answered" + (f": line {place[0]}, column {place[1]}" if place else ""), "bad")]
+            position = error_position(job.error)
+            return [
+                ("not answered" + (f": line {position[0]}, column {position[1]}" if position else ""), "bad")
+            ]
     return [(f"{job.state.value} after {time}" if time else job.state.value, "warn")]
 
 
@@ -408,22 +410,22 @@ class SqlEditor(TextArea):
     """The text. Keys that mean something here are messages to the panel."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r,f5", "say('run')", show=False),
-        Binding("tab", "say('complete')", show=False),
-        Binding("shift+tab", "say('rows')", show=False),
-        Binding("escape", "say('close')", show=False),
-        Binding("ctrl+g", "say('stop')", show=False),
-        Binding("ctrl+p", "say('older')", show=False),
-        Binding("ctrl+o", "say('newer')", show=False),
-        Binding("ctrl+l", "say('clear')", show=False),
+        Binding("ctrl+r,f5", "press_key('run')", show=False),
+        Binding("tab", "press_key('complete')", show=False),
+        Binding("shift+tab", "press_key('rows')", show=False),
+        Binding("escape", "press_key('close')", show=False),
+        Binding("ctrl+g", "press_key('stop')", show=False),
+        Binding("ctrl+p", "press_key('older')", show=False),
+        Binding("ctrl+o", "press_key('newer')", show=False),
+        Binding("ctrl+l", "press_key('clear')", show=False),
     ]
 
     @dataclass
     class Pressed(Message):
         """A key of the panel: ``run``, ``complete``, ``rows``, ``close``, ``stop``, ``older``, ``newer``,
-        ``clear``; with the list open ``up``, ``down`` and ``take``."""
+        ``clear``; with the list open ``up``, ``down`` and ``accept``."""
 
-        what: str
+        command: str
 
     choosing = False  # whether the list of words is open, which up, down and enter belong to then
 
@@ -457,9 +459,9 @@ class SqlEditor(TextArea):
         self._build_highlight_map()
         self.refresh()
 
-    def action_say(self, what: str) -> None:
+    def action_press_key(self, key: str) -> None:
         """Tells the panel of a key."""
-        self.post_message(self.Pressed(what))
+        self.post_message(self.Pressed(key))
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Up in the text, or in the list of words."""
@@ -479,14 +481,14 @@ class SqlEditor(TextArea):
         if event.key == "enter" and self.choosing:
             event.stop()
             event.prevent_default()
-            self.post_message(self.Pressed("take"))
+            self.post_message(self.Pressed("accept"))
         else:
             await super()._on_key(event)
 
     # --- Places in the text, as numbers of characters ---
 
     @property
-    def at(self) -> int:
+    def cursor_index(self) -> int:
         """How many characters are before the cursor."""
         row, column = self.cursor_location
         return sum(len(self.document[each]) + 1 for each in range(row)) + column
@@ -517,19 +519,19 @@ class SqlPanel(Vertical):
     """Editor, error and line of state."""
 
     @dataclass
-    class Asked(Message):
+    class QuerySubmitted(Message):
         """A query is to be run."""
 
         sql: str
 
     @dataclass
-    class Wanted(Message):
+    class CommandRequested(Message):
         """The panel asks for something: ``edit``, ``rows``, ``close``, ``stop``, ``older``, ``newer``."""
 
-        what: str
+        command: str
 
     @dataclass
-    class ColumnsWanted(Message):
+    class ColumnsRequested(Message):
         """The columns of these datasets are not known yet."""
 
         names: list[str]
@@ -539,7 +541,7 @@ class SqlPanel(Vertical):
         self._text = text
         self.datasets: list[str] = []
         self.columns: dict[str, list[tuple[str, str]]] = {}
-        self._awaited = False  # whether words are to be shown as soon as all columns are known
+        self._completes_later = False  # whether words are to be shown as soon as all columns are known
 
     def compose(self) -> ComposeResult:
         """Text, list, error, line."""
@@ -563,69 +565,69 @@ class SqlPanel(Vertical):
         """The list of words."""
         return self.query_one(CompletionList)
 
-    def write(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Puts another text there, with the cursor at its end."""
         self.editor.load_text("\n".join(text.splitlines()))
         self.editor.move_cursor(self.editor.document.end)
 
-    def show_failure(self, failure: Failure | None, place: tuple[int, int] | None = None) -> None:
+    def show_failure(self, failure: Failure | None, position: tuple[int, int] | None = None) -> None:
         """Shows an error, and goes to its line and column, from 1."""
         self.query_one(QueryErrorView).show_failure(failure)
         self.set_class(failure is not None, "-wrong")
-        if place is not None:
-            self.editor.move_cursor((place[0] - 1, place[1] - 1))
+        if position is not None:
+            self.editor.move_cursor((position[0] - 1, position[1] - 1))
 
     def on_click(self, event: events.Click) -> None:
         """The mouse goes on writing; the pane itself would take the keys."""
         event.stop()
-        self.post_message(self.Wanted("edit"))
+        self.post_message(self.CommandRequested("edit"))
 
     # --- Keys ---
 
     @on(SqlEditor.Pressed)
     def _pressed(self, message: SqlEditor.Pressed) -> None:
         message.stop()
-        what = message.what
+        what = message.command
         if what in ("up", "down"):
             self.words.move("above" if what == "up" else what)
-        elif what == "take" or (what == "complete" and self.words.display):
-            self._take()
+        elif what == "accept" or (what == "complete" and self.words.display):
+            self._accept()
         elif what == "complete":
             self._complete()
         elif what == "close" and self.words.display:
-            self._close_words()
+            self._close_completions()
         elif what == "clear":
-            self.write("")
+            self.set_text("")
             self.show_failure(None)
         else:
-            self._close_words()
+            self._close_completions()
             sql = self.editor.text
-            self.post_message(self.Asked(sql) if what == "run" else self.Wanted(what))
+            self.post_message(self.QuerySubmitted(sql) if what == "run" else self.CommandRequested(what))
 
     # --- Words ---
 
-    def know_columns(self, name: str, columns: list[tuple[str, str]]) -> None:
+    def set_columns(self, name: str, columns: list[tuple[str, str]]) -> None:
         """The columns of a dataset are known now."""
         self.columns[name.casefold()] = columns
-        if self._awaited and not self._unknown():
-            self._awaited = False
+        if self._completes_later and not self._unread_datasets():
+            self._completes_later = False
             self._complete()
 
     @on(TextArea.Changed)
     def _changed(self) -> None:
         if self.words.display:
-            self._offer()
+            self._show_completions()
 
     @on(TextArea.SelectionChanged)
     def _cursor_moved(self) -> None:
         found = self.words.found
-        if self.words.display and not found.start <= self.editor.at <= found.end:
-            self._offer()
+        if self.words.display and not found.start <= self.editor.cursor_index <= found.end:
+            self._show_completions()
 
     @on(LineView.Opened)
     def _clicked(self, message: LineView.Opened) -> None:
         message.stop()
-        self._take()
+        self._accept()
 
     @on(LineView.Moved)
     def _word_moved(self, message: LineView.Moved) -> None:
@@ -633,46 +635,46 @@ class SqlPanel(Vertical):
 
     def _complete(self) -> None:
         """Writes what can only be meant; shows a list where there is a choice."""
-        if unknown := self._unknown():
-            self._awaited = True
-            self.post_message(self.ColumnsWanted(unknown))
+        if unknown := self._unread_datasets():
+            self._completes_later = True
+            self.post_message(self.ColumnsRequested(unknown))
             return
-        found = self._found()
+        found = self._proposals()
         typed = self.editor.text[found.start : found.end]
         if not found.words:
-            self.line.tell(("no word is known that could come here", "warn"))
+            self.line.show_text(("no word is known that could come here", "warn"))
         elif len(found.words) == 1:
-            self._put(found, found.words[0].text)
+            self._insert(found, found.words[0].text)
         else:
             if len(found.shared) > len(typed) and found.shared.casefold().startswith(typed.casefold()):
-                self._put(found, found.shared)
-            self._offer()
+                self._insert(found, found.shared)
+            self._show_completions()
 
-    def _unknown(self) -> list[str]:
+    def _unread_datasets(self) -> list[str]:
         """The datasets that the query reads and whose columns are not known yet."""
         read = datasets_in(self.editor.text, self.datasets)
         return [name for name in read if name.casefold() not in self.columns]
 
-    def _found(self) -> Proposals:
-        return complete(self.editor.text, self.editor.at, self.datasets, self.columns)
+    def _proposals(self) -> Proposals:
+        return complete(self.editor.text, self.editor.cursor_index, self.datasets, self.columns)
 
-    def _offer(self) -> None:
-        found = self._found()
+    def _show_completions(self) -> None:
+        found = self._proposals()
         typed = self.editor.text[found.start : found.end]
         if not found.words or [word.text for word in found.words] == [typed]:
-            self._close_words()
+            self._close_completions()
             return
         self.editor.choosing = True
-        self.words.offer(found, self.editor.cursor_screen_offset)
+        self.words.show_proposals(found, self.editor.cursor_screen_offset)
 
-    def _take(self) -> None:
+    def _accept(self) -> None:
         found = self.words.found
         word = found.words[self.words.cursor].text if found.words else ""
-        self._close_words()
+        self._close_completions()
         if word:
-            self._put(found, word)
+            self._insert(found, word)
 
-    def _put(self, found: Proposals, word: str) -> None:
+    def _insert(self, found: Proposals, word: str) -> None:
         editor = self.editor
         end = found.end
         if word.endswith("`") and editor.text[end : end + 1] == "`":
@@ -680,6 +682,6 @@ class SqlPanel(Vertical):
         editor.replace(word, editor.location_of(found.start), editor.location_of(end))
         editor.move_cursor(editor.location_of(found.start + len(word)))
 
-    def _close_words(self) -> None:
+    def _close_completions(self) -> None:
         self.editor.choosing = False
         self.words.display = False

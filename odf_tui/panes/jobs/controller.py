@@ -25,7 +25,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
 from odf_tui.services.controller import Context, Controller
 from odf_tui.state.app_state import JobNews
-from odf_tui.state.job_book import WrittenBlock, file_name
+from odf_tui.state.job_book import WrittenBlock, log_file_name
 from odf_tui.state.model import Target
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint, format_count, format_count_short, format_duration
@@ -152,7 +152,7 @@ class JobsController(Controller):
         self.host.widget(StatusLine).show_worker(
             OTHER_VERSION if other else state.worker, state.worker_status
         )
-        self.pane.tell_trouble(worker_problem_lines(state.connection, state.worker_status))
+        self.pane.show_worker_problem(worker_problem_lines(state.connection, state.worker_status))
 
     def restart_worker(self) -> None:
         """Start the worker again. A busy one of another version is stopped first, after a question."""
@@ -210,9 +210,9 @@ class JobsController(Controller):
             return
         job = self.state.jobs.jobs.get(screen.job.id, screen.job)
         lines = [event for event in events if isinstance(event, LogLine | Committed) and event.job == job.id]
-        screen.news(lines, job)
+        screen.apply_events(lines, job)
         if samples:
-            screen.sampled()
+            screen.apply_samples()
 
     def open_log(self) -> None:
         """Show the complete log of the selected job."""
@@ -238,7 +238,7 @@ class JobsController(Controller):
             return
         self.pane.details = screen.details
         if self.pane.log_view.wrap is not screen.wraps:
-            self.pane.log_view.turn_wrap()
+            self.pane.log_view.toggle_wrap()
         self.view.select(screen.job.id)
         self.pane.show_log()
         if action:
@@ -253,7 +253,7 @@ class JobsController(Controller):
     def toggle_wrap(self) -> None:
         """Wrap long lines of the log, or cut them."""
         view = self.pane.log_view
-        view.turn_wrap()
+        view.toggle_wrap()
         self.host.notice("long lines are " + ("wrapped" if view.wrap else "cut"))
 
     def save_log(self) -> None:
@@ -267,7 +267,7 @@ class JobsController(Controller):
     async def _save_log(self, job: Job) -> None:
         from odf_tui.widgets.dialogs import ConfirmDialog, SaveDialog
 
-        path = await self.host.ask(SaveDialog(f"Save the log of {job.kind} {job.target}", file_name(job)))
+        path = await self.host.ask(SaveDialog(f"Save the log of {job.kind} {job.target}", log_file_name(job)))
         if path is None:
             return
 

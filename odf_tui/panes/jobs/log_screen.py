@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import Job, JournalEvent
 from odf_tui.gateway.protocol import Gateway
-from odf_tui.panes.jobs.view import Gauges, LogLines, end_of
+from odf_tui.panes.jobs.view import Gauges, LogLines, end_lines
 from odf_tui.services.controller import Reader
 from odf_tui.state.job_book import Entry, LogPage, LogWindow, format_log_line, log_search_text
 from odf_tui.text.format import printable
@@ -25,7 +25,7 @@ from odf_tui.text.job_text import JobRates, throughput
 from odf_tui.widgets.dialogs import OverlayScreen
 
 PAINT_SECONDS: Final = 0.4
-_ROOM_FOR_GAUGES: Final = 36
+_MIN_GAUGES_HEIGHT: Final = 36
 _BEFORE_MATCH: Final = 200
 _NO_MORE: Final = ("none below, N looks above", "none above, n looks below")
 
@@ -74,8 +74,8 @@ class LogScreen(OverlayScreen[str]):
     def __init__(
         self,
         job: Job,
-        source: Gateway,
-        pace: JobRates,
+        gateway: Gateway,
+        rates: JobRates,
         *,
         copy: Callable[[str], None],
         save: Callable[[Job], None],
@@ -86,15 +86,15 @@ class LogScreen(OverlayScreen[str]):
         self.job = job
         self.details = details
         self.window = LogWindow()
-        self._source, self._pace, self._copy, self._save = source, pace, copy, save
+        self._gateway, self._rates, self._copy, self._save = gateway, rates, copy, save
         self._reader = Reader(self)
         self._lines = LogLines("lines")
         self._lines.wrap = wrap
-        self._waiting: list[JournalEvent] = []  # what came before the first page was read
-        self._loaded = self._asked = False
+        self._early_events: list[JournalEvent] = []  # what came before the first page was read
+        self._loaded = self._is_reading = False
         self._shown: list[Entry] = []
-        self._due: Timer | None = None
-        self._gauged: bool | None = None  # what the person chose
+        self._paint_timer: Timer | None = None
+        self._gauges_chosen: bool | None = None  # what the person chose
 
     @property
     def wraps(self) -> bool:
@@ -116,13 +116,13 @@ class LogScreen(OverlayScreen[str]):
     def on_mount(self) -> None:
         """Reads the end of the log."""
         self.query_one(".dialog").border_title = Content(printable(self._title()))
-        self._tell()
+        self._show_keys()
         self._read("end")
         self._show_gauges()
 
     # --- What comes ---
 
-    def news(self, events: Sequence[JournalEvent], job: Job) -> None:
+    def apply_events(self, events: Sequence[JournalEvent], job: Job) -> None:
         """The job logged something, or has another state."""
         ended, self.job = job.state is not self.job.state, job
         if ended:
@@ -130,58 +130,60 @@ class LogScreen(OverlayScreen[str]):
             box._border_title = Content(printable(self._title()))
             box.refresh(Region(-1, -1, box.size.width + 2, 1))
         if not self._loaded:
-            self._waiting += events
+            self._early_events += events
             return
         self.window.add(events)
         if ended:
             self._show()
-        elif events and self._due is None:  # a screen full of lines is some kB: not four times a second
-            self._due = self.set_timer(PAINT_SECONDS, self._show)
+        elif (
+            events and self._paint_timer is None
+        ):  # a screen full of lines is some kB: not four times a second
+            self._paint_timer = self.set_timer(PAINT_SECONDS, self._show)
 
-    def sampled(self) -> None:
+    def apply_samples(self) -> None:
         """There is a new sample."""
         self._show_gauges()
 
-    def _page_read(self, place: str, line: int, page: LogPage | None, error: str) -> None:
+    def _page_read(self, position: str, line: int, page: LogPage | None, error: str) -> None:
         """Show a page: the ``end``, the ``start``, ``older`` or ``newer`` lines, or those around a match."""
-        self._asked = False
+        self._is_reading = False
         window = self.window
         if page is None:
-            self.say(error)
+            self.show_message(error)
             return
-        if place == "older":
+        if position == "older":
             window.prepend(page)
             self._show()
-        elif place == "newer":
+        elif position == "newer":
             window.extend(page)
             self._show()
         else:
             window.load(page)
             self._loaded = True
-            window.add(self._waiting)
-            self._waiting = []
+            window.add(self._early_events)
+            self._early_events = []
             self._show()
-        if place == "start":
+        if position == "start":
             self._lines.move("first")
-        elif place == "found":
-            self._go_to(line)
-        self._tell()
+        elif position == "found":
+            self._select_line(line)
+        self._show_keys()
 
-    def _read(self, place: str) -> None:
-        if self._asked and place in ("older", "newer"):
+    def _read(self, position: str) -> None:
+        if self._is_reading and position in ("older", "newer"):
             return
-        self._asked = True
-        job, source, window = self.job.id, self._source, self.window
+        self._is_reading = True
+        job, gateway, window = self.job.id, self._gateway, self.window
         first, last = window.first_seq, window.last_seq
 
         def read() -> LogPage:
-            if place == "end":
-                return source.log_page(job)
-            if place == "older":
-                return source.log_page(job, before=first)
-            return source.log_page(job, after=last if place == "newer" else 0)
+            if position == "end":
+                return gateway.log_page(job)
+            if position == "older":
+                return gateway.log_page(job, before=first)
+            return gateway.log_page(job, after=last if position == "newer" else 0)
 
-        self._reader.read("page", read, partial(self._page_read, place, 0))
+        self._reader.read("page", read, partial(self._page_read, position, 0))
 
     # --- What is shown ---
 
@@ -189,18 +191,18 @@ class LogScreen(OverlayScreen[str]):
         return f"{self.job.kind} {self.job.target} · job {self.job.id} · {self.job.state.value}"
 
     def _show(self) -> None:
-        self._due = None
+        self._paint_timer = None
         lines = self.window.lines
         self._shown = [line for line in lines if self.details or getattr(line, "level", "") != "debug"]
-        end = end_of(self.job, len(lines) - len(self._shown)) if not self.window.newer else ()
+        end = end_lines(self.job, len(lines) - len(self._shown)) if not self.window.newer else ()
         self._lines.set(self._shown, end)
 
-    def _tell(self, said: str = "") -> None:
+    def _show_keys(self, message: str = "") -> None:
         words = ["/ find"]
-        if self._lines.needle:
+        if self._lines.search_text:
             words = ["n N next"]
         words += ["w wrap", "i details", "S save", "y copy", "esc"]
-        state = said or ("follows" if self._lines.follows and not self.window.newer else "G follows")
+        state = message or ("follows" if self._lines.follows and not self.window.newer else "G follows")
         box = self.query_one(".dialog")
         text = Content(printable(" · ".join([state, *words])))
         if text != box._border_subtitle:
@@ -209,16 +211,18 @@ class LogScreen(OverlayScreen[str]):
 
     def show_notice(self, text: str) -> None:
         """Show a notice of the workbench, which cannot be seen."""
-        self.say(text)
+        self.show_message(text)
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Says something in the lower border, until a key is pressed."""
-        self._tell(text)
+        self._show_keys(text)
 
     def _show_gauges(self) -> None:
         gauges = self.query_one(Gauges)
-        wanted = self._gauged if self._gauged is not None else self.size.height >= _ROOM_FOR_GAUGES
-        found = throughput(self._pace, self.job) if wanted else None
+        visible = (
+            self._gauges_chosen if self._gauges_chosen is not None else self.size.height >= _MIN_GAUGES_HEIGHT
+        )
+        found = throughput(self._rates, self.job) if visible else None
         if found is not None and not found.rates:
             found = None
         if gauges.display != (found is not None):
@@ -230,10 +234,10 @@ class LogScreen(OverlayScreen[str]):
     def action_move(self, move: str) -> None:
         """Scrolls; beyond what is in memory, more is read."""
         self._lines.move(move)
-        self._look_further()
-        self._tell()
+        self._read_more()
+        self._show_keys()
 
-    def _look_further(self) -> None:
+    def _read_more(self) -> None:
         view = self._lines
         page = max(view.room.height, 1)
         if view.scroll_offset.y < page and self.window.older:
@@ -255,11 +259,11 @@ class LogScreen(OverlayScreen[str]):
         if self.window.newer:
             self._loaded = False
             self._read("end")
-        self._tell()
+        self._show_keys()
 
     def action_wrap(self) -> None:
         """Wraps long lines, or cuts them."""
-        self._lines.turn_wrap()
+        self._lines.toggle_wrap()
 
     def action_details(self) -> None:
         """Shows what is logged for finding mistakes, or hides it."""
@@ -268,10 +272,10 @@ class LogScreen(OverlayScreen[str]):
 
     def action_gauges(self) -> None:
         """Speed and memory."""
-        self._gauged = not self.query_one(Gauges).display
+        self._gauges_chosen = not self.query_one(Gauges).display
         self._show_gauges()
-        if self._gauged and not self.query_one(Gauges).display:
-            self.say("nothing is known of its speed")
+        if self._gauges_chosen and not self.query_one(Gauges).display:
+            self.show_message("nothing is known of its speed")
 
     def action_copy(self) -> None:
         """Copies what is in memory."""
@@ -286,10 +290,10 @@ class LogScreen(OverlayScreen[str]):
         line = self.query_one("#needle", Input)
         if line.display:
             self._close_search()
-        elif self._lines.needle:
-            self._lines.needle, self._lines.found = "", 0
+        elif self._lines.search_text:
+            self._lines.search_text, self._lines.found = "", 0
             self._lines.refresh()
-            self._tell()
+            self._show_keys()
         else:
             self.dismiss(None)
 
@@ -299,7 +303,7 @@ class LogScreen(OverlayScreen[str]):
         """Opens the line to search in."""
         line = self.query_one("#needle", Input)
         line.display = True
-        line.value = self._lines.needle
+        line.value = self._lines.search_text
         self.set_focus(line)  # at once: letters may have been typed already
 
     def _close_search(self) -> None:
@@ -310,9 +314,9 @@ class LogScreen(OverlayScreen[str]):
         """Looks for it: upwards from the end, when that is followed, else downwards from what is in sight."""
         event.stop()
         self._close_search()
-        self._lines.needle, self._lines.found = event.value.strip(), 0
-        self._tell()
-        if self._lines.needle:
+        self._lines.search_text, self._lines.found = event.value.strip(), 0
+        self._show_keys()
+        if self._lines.search_text:
             self.action_next(self._lines.follows)
         else:
             self._lines.refresh()
@@ -320,9 +324,9 @@ class LogScreen(OverlayScreen[str]):
     def action_next(self, back: bool) -> None:
         """The next line that has it, or the one before."""
         view = self._lines
-        needle = view.needle.lower()
-        if not needle:
-            self.say("/ looks for a text")
+        search_text = view.search_text.lower()
+        if not search_text:
+            self.show_message("/ looks for a text")
             return
         seqs = [line.seq for line in self._shown]
         if view.found:
@@ -331,38 +335,38 @@ class LogScreen(OverlayScreen[str]):
             at = view.line_at(view.scroll_offset.y + (view.room.height if back else -1))
             at = max(min(at, len(seqs)), -1)
         steps = range(at - 1, -1, -1) if back else range(at + 1, len(seqs))
-        found = next((line for line in steps if needle in log_search_text(self._shown[line])), None)
+        found = next((line for line in steps if search_text in log_search_text(self._shown[line])), None)
         if found is not None:
-            self._stand_at(found)
+            self._select_match(found)
         elif self.window.older if back else self.window.newer:
-            self._find_far(back)
+            self._search_journal(back)
         else:
-            self.say(_NO_MORE[back])
+            self.show_message(_NO_MORE[back])
 
-    def _stand_at(self, line: int) -> None:
+    def _select_match(self, line: int) -> None:
         self._lines.found = self._shown[line].seq
         self._lines.go(line)
-        self._tell()
+        self._show_keys()
 
-    def _go_to(self, seq: int) -> None:
+    def _select_line(self, seq: int) -> None:
         at = next((at for at, line in enumerate(self._shown) if line.seq == seq), None)
         if at is not None:
-            self._stand_at(at)
+            self._select_match(at)
         else:
-            self.say("it is in the details: i shows them")
+            self.show_message("it is in the details: i shows them")
 
-    def _find_far(self, back: bool) -> None:
-        job, needle = self.job.id, self._lines.needle
+    def _search_journal(self, back: bool) -> None:
+        job, search_text = self.job.id, self._lines.search_text
         start = self.window.first_seq if back else self.window.last_seq
-        source = self._source
+        gateway = self._gateway
 
         def find() -> tuple[int, LogPage] | None:
-            seq = source.find_in_log(job, needle, start, back=back)
-            return None if seq is None else (seq, source.log_page(job, after=max(seq - _BEFORE_MATCH, 0)))
+            seq = gateway.find_in_log(job, search_text, start, back=back)
+            return None if seq is None else (seq, gateway.log_page(job, after=max(seq - _BEFORE_MATCH, 0)))
 
         def then(found: tuple[int, LogPage] | None, error: str) -> None:
             line, page = found or (0, None)
             self._page_read("found", line, page, error or _NO_MORE[back])
 
-        self.say("looking …")
+        self.show_message("looking …")
         self._reader.read("page", find, then)

@@ -50,7 +50,7 @@ from odf_tui.text.job_text import (
 from odf_tui.widgets.line_view import LineScroll, LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
 
-_READS: str = "What is in the workspace can be read meanwhile."
+_READABLE: str = "What is in the workspace can be read meanwhile."
 
 
 def worker_problem_lines(
@@ -63,30 +63,30 @@ def worker_problem_lines(
         status: what the worker last said of itself.
     """
     if worker is not None and worker.state == "gone":
-        return _gone(worker)
+        return _lost_worker_lines(worker)
     if status is not None and status.spark == "failed":
-        lines = _wrong(f"Spark does not run: {status.spark_detail}")
+        lines = _problem_lines(f"Spark does not run: {status.spark_detail}")
         if status.spark_hint:
             lines.append([("  ", ""), (printable(status.spark_hint), "")])
-        lines.append([("  ", ""), (f"The next job that needs it starts it again. {_READS}", "muted")])
+        lines.append([("  ", ""), (f"The next job that needs it starts it again. {_READABLE}", "muted")])
         return lines
     return []
 
 
-def _gone(worker: WorkerConnectionState) -> list[list[Span]]:
-    lines = _wrong(worker.detail or "the worker is gone")
+def _lost_worker_lines(worker: WorkerConnectionState) -> list[list[Span]]:
+    lines = _problem_lines(worker.detail or "the worker is gone")
     if worker.busy:
         jobs = f"{format_count(worker.busy)} job{'' if worker.busy == 1 else 's'}"
         lines.append([("  ", ""), ("R", "key"), (f" stops it, with its {jobs}, and starts ours.", "")])
     else:
         if worker.hint:
             lines.append([("  ", ""), (printable(worker.hint), "")])
-        lines.append(_again(worker))
-    lines.append([("  ", ""), (_READS, "muted")])
+        lines.append(_restart_line(worker))
+    lines.append([("  ", ""), (_READABLE, "muted")])
     return lines
 
 
-def _again(worker: WorkerConnectionState) -> list[Span]:
+def _restart_line(worker: WorkerConnectionState) -> list[Span]:
     if worker.detail != WORKER_ENDED:
         return [("  ", ""), ("R", "key"), (" tries again.", "")]
     return [
@@ -98,7 +98,7 @@ def _again(worker: WorkerConnectionState) -> list[Span]:
     ]
 
 
-def _wrong(text: str) -> list[list[Span]]:
+def _problem_lines(text: str) -> list[list[Span]]:
     first, *more = text.splitlines() or [""]
     return [
         [("✗ ", "bad"), (printable(first), "bad")],
@@ -106,7 +106,7 @@ def _wrong(text: str) -> list[list[Span]]:
     ]
 
 
-_MOST: Final = 120
+_MAX_BARS: Final = 120
 _WIDE: Final = 90
 
 
@@ -115,29 +115,29 @@ class Gauges(LineScroll):
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.pressure: Throughput | None = None
+        self.measured: Throughput | None = None
 
-    def set(self, pressure: Throughput | None) -> None:
+    def set(self, measured: Throughput | None) -> None:
         """Shows other values."""
-        if pressure != self.pressure:
-            self.pressure = pressure
+        if measured != self.measured:
+            self.measured = measured
             self.reset()
 
     def count(self) -> int:
         """Two."""
-        return 0 if self.pressure is None else 2
+        return 0 if self.measured is None else 2
 
     def spans(self, index: int) -> Sequence[Span]:
         """A line."""
-        return [] if self.pressure is None else gauge_lines(self.pressure, self.room.width)[index]
+        return [] if self.measured is None else gauge_lines(self.measured, self.room.width)[index]
 
 
-def gauge_lines(pressure: Throughput, width: int) -> list[list[Span]]:
+def gauge_lines(measured: Throughput, width: int) -> list[list[Span]]:
     """Speed, and memory, in lines of a width."""
-    rate = pressure.rate or "nothing moves"
-    memory = pressure.memory + (pressure.whole if width >= _WIDE else "")
-    room = max(min(width - 11 - max(cell_len(rate), cell_len(memory)), _MOST), 0)
-    seconds = max(len(pressure.rates), len(pressure.heap))
+    rate = measured.rate or "nothing moves"
+    memory = measured.memory + (measured.whole if width >= _WIDE else "")
+    room = max(min(width - 11 - max(cell_len(rate), cell_len(memory)), _MAX_BARS), 0)
+    seconds = max(len(measured.rates), len(measured.heap))
     bars = min(room, seconds)
 
     def line(name: str, values: Sequence[float], most: float, words: str) -> list[Span]:
@@ -145,13 +145,13 @@ def gauge_lines(pressure: Throughput, width: int) -> list[list[Span]]:
         return [(f" {name:<8}", "muted"), (drawn, "name"), (f"  {words}", "")]
 
     return [
-        line("speed", pressure.rates, 0, rate),
-        line("memory", pressure.heap, pressure.heap_max, memory),
+        line("speed", measured.rates, 0, rate),
+        line("memory", measured.heap, measured.heap_max, memory),
     ]
 
 
 _INDENT: Final = 11  # time and sign
-_LEAST: Final = 8
+_MIN_WIDTH: Final = 8
 _SIDEWAYS: Final = 8
 _SPARE: Final = 1000
 _SIGNS: Final = {"debug": ("· ", "muted"), "warning": ("! ", "warn"), "error": ("✗ ", "bad")}
@@ -172,10 +172,10 @@ class LogLines(LineScroll):
         self.lines: Sequence[Entry] = ()
         self.end: Sequence[Sequence[Span]] = ()
         self.wrap = True
-        self.needle = ""
+        self.search_text = ""
         self.found = 0
         self._left = 0
-        self._width = _LEAST  # for what lines say, when they were measured
+        self._width = _MIN_WIDTH  # for what lines say, when they were measured
         self._starts: list[int] = []
         self._heights: dict[int, int] = {}
         self._end: list[list[Span]] = []
@@ -188,7 +188,7 @@ class LogLines(LineScroll):
 
     def set(self, lines: Sequence[Entry], end: Sequence[Sequence[Span]] = ()) -> None:
         """Shows these lines. What one reads stays where it is, unless the end is followed."""
-        (seq, part), end_before, rows = self._seen(), self.end, self.count()
+        (seq, part), end_before, rows = self._top_row(), self.end, self.count()
         self.lines, self.end = lines, end
         self._measure()
         if self._follows or not seq:
@@ -210,7 +210,7 @@ class LogLines(LineScroll):
         self.set_reactive(ScrollView.virtual_size, size)  # type: ignore[arg-type]
         self._scroll_update(size)
 
-    def _seen(self) -> tuple[int, int]:
+    def _top_row(self) -> tuple[int, int]:
         """The first line in sight, and how many of its rows are above."""
         line = self.line_at(self.scroll_offset.y)
         if not 0 <= line < len(self.lines):
@@ -218,7 +218,7 @@ class LogLines(LineScroll):
         return self.lines[line].seq, self.scroll_offset.y - self._row(line)
 
     def _measure(self) -> None:
-        width = max(self.room.width, _INDENT + _LEAST)
+        width = max(self.room.width, _INDENT + _MIN_WIDTH)
         self._end = [part for line in self.end for part in wrapped(line, width)]
         if width - _INDENT != self._width or len(self._heights) > 2 * len(self.lines) + _SPARE:
             self._heights = {}
@@ -229,7 +229,7 @@ class LogLines(LineScroll):
         """The rows of a line; known ones are not measured again, since lines come by the thousand."""
         height = self._heights.get(line.seq)
         if height is None:
-            height = self._heights[line.seq] = _rows_of(log_display_text(line), self._width)
+            height = self._heights[line.seq] = _row_count(log_display_text(line), self._width)
         return height
 
     def _row(self, line: int) -> int:
@@ -252,7 +252,7 @@ class LogLines(LineScroll):
         self._follows = True
         self._to_end()
 
-    def turn_wrap(self) -> None:
+    def toggle_wrap(self) -> None:
         """Wraps, or cuts."""
         self.wrap, self._left = not self.wrap, 0
         self.set(self.lines, self.end)
@@ -279,9 +279,9 @@ class LogLines(LineScroll):
 
     def on_mouse_scroll_down(self) -> None:
         """The mouse may have come to the end."""
-        self.call_after_refresh(self._look)
+        self.call_after_refresh(self._follow_at_end)
 
-    def _look(self) -> None:
+    def _follow_at_end(self) -> None:
         self._follows = self._follows or self.scroll_offset.y >= self.max_scroll_y
 
     def on_resize(self) -> None:
@@ -303,17 +303,17 @@ class LogLines(LineScroll):
             return self._end[index - rows]
         at = self.line_at(index)
         entry = self.lines[at]
-        text, style = printable(log_display_text(entry)), style_of(entry)
+        text, style = printable(log_display_text(entry)), entry_style(entry)
         if self.wrap:
             part = index - self._row(at)
-            piece = _pieces(text, self._width)[part]
+            piece = _wrap_text(text, self._width)[part]
         else:
             part, piece = 0, text[self._left :]
-        head = head_of(entry) if part == 0 else [(" " * _INDENT, "")]
-        return [*head, *marked(piece, style, self.needle, entry.seq == self.found)]
+        head = line_head(entry) if part == 0 else [(" " * _INDENT, "")]
+        return [*head, *highlight_matches(piece, style, self.search_text, entry.seq == self.found)]
 
 
-def head_of(entry: Entry) -> list[Span]:
+def line_head(entry: Entry) -> list[Span]:
     """Time and sign of a line."""
     if isinstance(entry, Committed):
         return [(" " * 9, ""), ("◆ ", "good")]
@@ -321,20 +321,20 @@ def head_of(entry: Entry) -> list[Span]:
     return [time, ("◆ ", "good") if is_commit(entry) else _SIGNS.get(entry.level, ("  ", ""))]
 
 
-def style_of(entry: Entry) -> str:
+def entry_style(entry: Entry) -> str:
     """The style of what a line says."""
     return "good" if is_commit(entry) else _STYLES.get(getattr(entry, "level", ""), "")
 
 
-def marked(text: str, style: str, needle: str, here: bool) -> list[Span]:
+def highlight_matches(text: str, style: str, search_text: str, is_current: bool) -> list[Span]:
     """A text with what is searched for marked; ``here``: the search is at this line."""
-    if not needle:
+    if not search_text:
         return [(text, style)]
     spans: list[Span] = []
     low, at = text.lower(), 0
-    while (start := low.find(needle.lower(), at)) >= 0 and needle:
-        end = start + len(needle)
-        spans += [(text[at:start], style), (text[start:end], "cursor" if here else "lineage")]
+    while (start := low.find(search_text.lower(), at)) >= 0 and search_text:
+        end = start + len(search_text)
+        spans += [(text[at:start], style), (text[start:end], "cursor" if is_current else "lineage")]
         at = end
     return [*spans, (text[at:], style)]
 
@@ -343,13 +343,13 @@ def _seq(entry: Entry) -> int:
     return entry.seq
 
 
-def _rows_of(text: str, room: int) -> int:
+def _row_count(text: str, room: int) -> int:
     if text.isascii() and len(text) <= room:
         return 1
-    return len(_pieces(printable(text), room))
+    return len(_wrap_text(printable(text), room))
 
 
-def _pieces(text: str, room: int) -> list[str]:
+def _wrap_text(text: str, room: int) -> list[str]:
     """A text in pieces of at most ``room`` cells, broken between words where these are not too long."""
     if cell_len(text) <= room:
         return [text]
@@ -364,7 +364,7 @@ def _pieces(text: str, room: int) -> list[str]:
     return [*pieces, text[start:]]
 
 
-_SHOWN: Final = 120
+_MAX_LOG_LINES: Final = 120
 _KINDS: Final = {
     "validate": "check",
     "describe": "count",
@@ -372,7 +372,7 @@ _KINDS: Final = {
     "compare": "look",
     "check-proof": "proof",
 }  # there are six cells for it
-_GAUGED: Final = 18
+_MIN_GAUGES_HEIGHT: Final = 18
 """Rows from which on the pane has some for speed and memory."""
 
 
@@ -386,10 +386,10 @@ class JobsView(LineView):
     class Moved(LineView.Moved):
         """Another job is under the cursor."""
 
-    def __init__(self, book: JobBook, pace: JobRates) -> None:
+    def __init__(self, book: JobBook, rates: JobRates) -> None:
         super().__init__(id="job-list")
         self.book = book
-        self.pace = pace
+        self.rates = rates
         self.text = ""
         self.inputs: Callable[[], Mapping[str, Sequence[str]]] = dict
         self._jobs: list[Job] = []
@@ -397,7 +397,7 @@ class JobsView(LineView):
 
     def load(self) -> None:
         """Shows the book as it is now. The cursor goes to the newest job, or stays while keys go here."""
-        stays = self._selected if self.cursor and self.active else None
+        kept_id = self._selected if self.cursor and self.active else None
         text = self.text.lower()
         self._jobs = [
             job
@@ -405,7 +405,7 @@ class JobsView(LineView):
             if text in f"{job.target} {job.kind} {job.state.value}".lower()
         ]
         ids = [job.id for job in self._jobs]
-        self.cursor = ids.index(stays) if stays in ids else 0
+        self.cursor = ids.index(kept_id) if kept_id in ids else 0
         self._selected = ids[self.cursor] if ids else None
         self.reset()
         self.keep_in_view()
@@ -450,7 +450,7 @@ class JobsView(LineView):
             end += (job.started or job.created)[11:16] + " "
         name = max(min(width * (1 if runs else 2) // (4 if runs else 5), 36), 12)
         room = max(width - 11 - name - len(end), 0)
-        words, how = self._words(job, room)
+        words, how = self._state_text(job, room)
         return [
             (f" {glyph} ", style),
             (fit_width(_KINDS.get(job.kind, job.kind), 6) + " ", "muted"),
@@ -459,9 +459,9 @@ class JobsView(LineView):
             (end, "muted"),
         ]
 
-    def _words(self, job: Job, room: int) -> tuple[str, str]:
+    def _state_text(self, job: Job, room: int) -> tuple[str, str]:
         if job.state is JobState.running:
-            return progress_text(job, self.pace, room), "busy"
+            return progress_text(job, self.rates, room), "busy"
         if job.state is JobState.queued:
             ahead = [each for each in self.book.active_jobs() if int(each.id) < int(job.id)]
             return queue_text(job, ahead, self.inputs(), room), "muted"
@@ -492,7 +492,7 @@ class JobsPane(Pane):
     def __init__(self, id: str, book: JobBook, rates: JobRates) -> None:
         super().__init__(id)
         self._book = book
-        self.pace = rates
+        self.rates = rates
         self.details = False
 
     def compose(self) -> ComposeResult:
@@ -501,7 +501,7 @@ class JobsPane(Pane):
         gauges = Gauges(id="gauges")
         trouble.display = gauges.display = False
         yield trouble
-        yield JobsView(self._book, self.pace)
+        yield JobsView(self._book, self.rates)
         yield gauges
         yield LogLines("log")
 
@@ -521,7 +521,7 @@ class JobsPane(Pane):
         self.view.text = text
         self.view.load()
 
-    def tell_trouble(self, lines: Sequence[Sequence[Span]]) -> None:
+    def show_worker_problem(self, lines: Sequence[Sequence[Span]]) -> None:
         """Says above the list what is wrong with the worker, and what to do; nothing: all is well."""
         view = self.query_one("#trouble", WrappedLines)
         if list(lines) != list(view.given):
@@ -534,7 +534,7 @@ class JobsPane(Pane):
         lines = merge_log_entries(self._book.logs.get(job.id, [])[-2 * newest :]) if job is not None else []
         return [line for line in lines if self.details or getattr(line, "level", "") != "debug"][-newest:]
 
-    def _hidden(self) -> int:
+    def _hidden_count(self) -> int:
         """How many lines of the selected job's log are not shown."""
         job = self.view.job
         lines = self._book.logs.get(job.id, []) if job is not None and not self.details else []
@@ -543,17 +543,23 @@ class JobsPane(Pane):
     def show_log(self) -> None:
         """Shows the end of the selected job's log; all of it is a screen away."""
         job = self.view.job
-        self.log_view.set(self.entries(_SHOWN), end_of(job, self._hidden()) if job is not None else ())
+        self.log_view.set(
+            self.entries(_MAX_LOG_LINES), end_lines(job, self._hidden_count()) if job is not None else ()
+        )
         self.show_gauges()
 
     def show_gauges(self) -> None:
         """Shows speed and memory, if there is room, and something to show."""
         gauges, job = self.query_one(Gauges), self.view.job
-        found = throughput(self.pace, job) if job is not None and self.size.height >= _GAUGED else None
-        wanted = found is not None and bool(found.rates)
-        if gauges.display != wanted:
-            gauges.display = wanted
-        gauges.set(found if wanted else None)
+        found = (
+            throughput(self.rates, job)
+            if job is not None and self.size.height >= _MIN_GAUGES_HEIGHT
+            else None
+        )
+        visible = found is not None and bool(found.rates)
+        if gauges.display != visible:
+            gauges.display = visible
+        gauges.set(found if visible else None)
 
     def selection(self) -> tuple[str, str] | None:
         """The log of the selected job."""
@@ -561,11 +567,11 @@ class JobsPane(Pane):
         if job is None:
             return None
         lines = [format_log_line(line) for line in merge_log_entries(self._book.logs.get(job.id, []))]
-        lines += ["".join(text for text, _ in spans) for spans in end_of(job)]
+        lines += ["".join(text for text, _ in spans) for spans in end_lines(job)]
         return "log", "\n".join(lines)
 
 
-def end_of(job: Job, hidden: int = 0) -> list[list[Span]]:
+def end_lines(job: Job, hidden: int = 0) -> list[list[Span]]:
     """What a job's end says below its log: what went wrong, or what was found.
 
     ``hidden`` lines for finding mistakes can be shown too.
