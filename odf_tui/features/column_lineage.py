@@ -1,4 +1,4 @@
-"""Which columns feed which, as a map to walk along."""
+"""ColumnLineageController: shows the columns that feed each other, dataset by dataset."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _SYSTEM: Final = ("offset", "op", "system_time", "event_time")
 
 
 class Line(NamedTuple):
-    """A column, or the dataset whose columns follow."""
+    """A column, or the heading of a dataset."""
 
     ref: ColumnRef
     is_heading: bool = False
 
 
 class ColumnMap:
-    """The three lists.
+    """Three lists of columns: upstream, of a dataset, downstream.
 
     Attributes:
         graph: all columns.
-        dataset: whose columns stand in the middle.
+        dataset: id of the dataset in the middle.
         lines: the three lists.
-        cursor: the number of a line in each.
-        side: where the keys go.
-        lit: in the lists at the sides, what is connected with the column in the middle.
+        cursor: index of a line in each list.
+        side: the list with the cursor.
+        reachable: for both sides the columns connected with the column in the middle.
     """
 
     def __init__(self, graph: ColumnGraph, dataset: str, column: str | None = None) -> None:
@@ -74,7 +74,7 @@ class ColumnMap:
         self._update_reachable()
 
     def _side(self, found: dict[ColumnRef, ReachableColumn]) -> list[Line]:
-        """Datasets, nearest first, each with those columns that are connected with any in the middle."""
+        """Return datasets, nearest first, with their columns that are connected with the middle."""
         steps: dict[str, int] = {}
         columns_by_dataset: dict[str, set[str]] = {}
         for ref, reach in found.items():
@@ -82,7 +82,7 @@ class ColumnMap:
             columns_by_dataset.setdefault(ref.dataset, set()).add(ref.column)
         lines: list[Line] = []
         for dataset in sorted(steps, key=steps.__getitem__):
-            if dataset == self.dataset:  # a circle, which only a damaged chain can have
+            if dataset == self.dataset:  # a cycle, which only a damaged chain has
                 continue
             lines.append(Line(ColumnRef(dataset, ""), is_heading=True))
             names = [*self.graph.datasets[dataset].columns, ROWS]
@@ -106,25 +106,25 @@ class ColumnMap:
         return next((at for at, line in enumerate(self.lines[side]) if not line.is_heading), 0)
 
     def connected(self, side: Side) -> list[int]:
-        """The numbers of the lines of a side that are lit."""
+        """Return the indices of the connected lines of a side."""
         return self._connected[side]
 
     @property
     def ref(self) -> ColumnRef | None:
-        """The column in the middle that the cursor is on."""
+        """The column under the cursor of the middle list; None without columns."""
         middle = self.lines["middle"]
         return middle[self.cursor["middle"]].ref if middle else None
 
     @property
     def current(self) -> ColumnRef | None:
-        """What the cursor is on, at whatever side."""
+        """The column under the cursor of the current list; None in an empty list."""
         lines = self.lines[self.side]
         return lines[self.cursor[self.side]].ref if lines else None
 
     # --- Moving ---
 
     def move(self, move: str, page: int) -> None:
-        """Moves by one of ``lines.MOVES``: at the sides over what is lit, if anything is."""
+        """Move by one of ``line_view.MOVES``. Sides are walked along connected columns, if there are any."""
         lines = self.lines[self.side]
         stops = [at for at, line in enumerate(lines) if not line.is_heading]
         if self.side != "middle":
@@ -141,7 +141,7 @@ class ColumnMap:
             self._update_reachable()
 
     def change_side(self, by: int) -> bool:
-        """Goes to the next list, if there is anything in it."""
+        """Move to the next list. Returns False if there is none, or it is empty."""
         at = SIDES.index(self.side) + by
         if not 0 <= at < len(SIDES) or not self.lines[SIDES[at]]:
             return False
@@ -153,7 +153,7 @@ class ColumnMap:
 
 
 def description_lines(shown: ColumnMap) -> list[list[Span]]:
-    """All about what the cursor is on."""
+    """Return the description of the column under the cursor."""
     current, ref = shown.current, shown.ref
     if current is None or ref is None:
         problem = shown.graph.datasets[shown.dataset].lineage.problem
@@ -224,7 +224,7 @@ def _transformation_spans(how: TransformationType) -> list[Span]:
 
 
 _BOXES: Final = {
-    # Whether lines go left, right, up, down.
+    # Whether there are lines to the left, right, up, down.
     (1, 1, 0, 0): "─", (1, 1, 1, 0): "┴", (1, 1, 0, 1): "┬", (1, 1, 1, 1): "┼",
     (1, 0, 1, 0): "╯", (1, 0, 0, 1): "╮", (1, 0, 1, 1): "┤",
     (0, 1, 1, 0): "╰", (0, 1, 0, 1): "╭", (0, 1, 1, 1): "├", (0, 0, 1, 1): "│",
@@ -232,11 +232,11 @@ _BOXES: Final = {
 _WORD_WIDTH: Final = 6
 _NARROW: Final = 110
 _MARGIN: Final = 3
-"""Lines above what is scrolled to: the name of its dataset is among them."""
+"""Lines kept visible above the cursor, for the heading of its dataset."""
 
 
 class ColumnMapView(LineScroll):
-    """Three lists, which scroll each by itself, and what connects them."""
+    """Shows the three lists, each with its own scroll position, and the lines between them."""
 
     headed = True
 
@@ -246,24 +246,24 @@ class ColumnMapView(LineScroll):
         self._tops: dict[Side, int] = {"left": 0, "middle": 0, "right": 0}
 
     def set(self, shown: ColumnMap) -> None:
-        """Shows the columns of a dataset."""
+        """Show the columns of a dataset."""
         self.shown = shown
         self._tops = {"left": 0, "middle": 0, "right": 0}
         self.follow()
 
     def follow(self) -> None:
-        """The cursor has moved, or there is another room."""
+        """Scroll to the cursors, after a move or a resize."""
         if self.shown is not None:
             for side in self._tops:
                 self._scroll(self.shown, side)
         self.reset()
 
     def on_resize(self) -> None:
-        """There is another room."""
+        """Scroll to the cursors."""
         self.follow()
 
     def _scroll(self, shown: ColumnMap, side: Side) -> None:
-        """As little as is needed to see the cursor, and the name above it."""
+        """Scroll a list as little as needed to show its cursor and the heading above it."""
         height, count = max(self.room.height, 1), len(shown.lines[side])
         top, at = self._tops[side], shown.cursor[side]
         margin = min(_MARGIN, (height - 1) // 2)
@@ -276,23 +276,23 @@ class ColumnMapView(LineScroll):
     # --- Drawing ---
 
     def count(self) -> int:
-        """As many lines as there is room for."""
+        """Return the number of lines: the height of the view."""
         return self.room.height if self.shown is not None else 0
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Nothing is known yet."""
+        """Return the text shown while the columns are being read."""
         return [[(" reading …", "muted")]]
 
     @property
     def _parts(self) -> tuple[int, int, int]:
-        """Cells of a side, of what is between, and of the middle."""
+        """The widths in cells of a side, of the gap, and of the middle."""
         width = self.room.width
         between = 5 if width < _NARROW else 11
         side = max((width - 2 * between) // 3, 1)
         return side, between, max(width - 2 * between - 2 * side, 1)
 
     def header(self) -> Sequence[Span]:
-        """What the lists are."""
+        """Return the titles of the lists."""
         if self.shown is None:
             return ()
         side, between, middle = self._parts
@@ -304,7 +304,7 @@ class ColumnMapView(LineScroll):
         ]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line of all three lists."""
+        """Return a line of all three lists."""
         shown = self.shown
         if shown is None:
             return ()
@@ -341,7 +341,7 @@ class ColumnMapView(LineScroll):
     def _cell_style(
         self, shown: ColumnMap, side: Side, ref: ColumnRef
     ) -> tuple[TransformationType | None, str]:
-        """What is done on the way to a column, where that is to be said, and its style."""
+        """Return the transformation to show at a column, if any, and its style."""
         if side == "middle":
             links = shown.graph.inputs_of(ref)
             hows: list[TransformationType] = list({link.how for link in links})
@@ -350,7 +350,7 @@ class ColumnMapView(LineScroll):
         return (None, "muted") if reach is None else (reach.how, "lineage")
 
     def _connector_span(self, shown: ColumnMap, side: Side, index: int, width: int) -> Span:
-        """The lines between the middle and a side: values go from the left to the right."""
+        """Return the connector between the middle and a side. Values flow from left to right."""
         ends = {at - self._tops[side] for at in shown.connected(side)}
         if not ends:
             return " " * width, ""
@@ -382,21 +382,21 @@ def _heading(shown: ColumnMap, ref: ColumnRef, width: int) -> str:
 
 
 def _ellipsize_start(name: str, width: int) -> str:
-    """The end of a name, which tells more than its beginning."""
+    """Cut the start of a name; its end is more significant."""
     while cell_len(name) > width > 1:
         name = "…" + name.removeprefix("…")[1:]
     return name
 
 
 class ColumnScreen(Dialog[str]):
-    """Shows columns. Ends with the id of the dataset that was gone to.
+    """Shows column lineage. Returns the id of a dataset to select, or None.
 
     Args:
-        dataset: its id.
-        name: how it is called.
-        column: the one to begin at.
-        read: reads the columns of a dataset and of all around it; slow.
-        copy: takes what it is and its text.
+        dataset: id of the dataset.
+        name: name of the dataset.
+        column: the column to begin at; None for the first column of the data.
+        read: reads the columns around a dataset.
+        copy: copies a text, after a word for what it is.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -426,7 +426,7 @@ class ColumnScreen(Dialog[str]):
         self._before: list[ColumnRef] = []
 
     def compose(self) -> ComposeResult:
-        """The lists, and what is said of the column under the cursor."""
+        """Yield the lists and the description of a column."""
         with Vertical(classes="dialog reader column-lineage") as box:
             box.border_title = Content(f"Columns of {printable(self._name)}")
             yield ColumnMapView()
@@ -438,7 +438,7 @@ class ColumnScreen(Dialog[str]):
         return self.query_one(ColumnMapView)
 
     def on_mount(self) -> None:
-        """Reads the columns."""
+        """Read the columns."""
         self._show_keys()
         self._open(*self._first)
 
@@ -449,7 +449,7 @@ class ColumnScreen(Dialog[str]):
         try:
             graph = await self._read(dataset)
             shown = await asyncio.to_thread(ColumnMap, graph, dataset, column)
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # any error is shown, and the screen stays open
             self._description.set([[(f" {error_with_hint(error)}", "bad")]])
             return
         if before is not None:
@@ -480,22 +480,22 @@ class ColumnScreen(Dialog[str]):
     # --- Keys ---
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         if self.view.shown is not None:
             self.view.shown.move(move, max(self.view.room.height - 1, 1))
             self._moved()
 
     def action_turn(self, by: int) -> None:
-        """To the list beside this one."""
+        """Move to the list on the left or right."""
         if self.view.shown is not None and self.view.shown.change_side(by):
             self._moved()
 
     def action_scroll(self, move: str) -> None:
-        """Scrolls what is said."""
+        """Scroll the description."""
         self._description.move(move)
 
     def action_go(self) -> None:
-        """From the middle to what is connected; from there to its dataset."""
+        """Move from the middle to a connected column, or from there to its dataset."""
         shown = self.view.shown
         if shown is None:
             return
@@ -518,7 +518,7 @@ class ColumnScreen(Dialog[str]):
             self._description.set([*description_lines(shown), [(f" {why}", "warn")]])
 
     def action_back(self) -> None:
-        """To where one came from."""
+        """Return to the middle, or to the previous dataset, or close."""
         if self.view.shown is not None and self.view.shown.side != "middle":
             self.view.shown.side = "middle"
             self._moved()
@@ -529,14 +529,14 @@ class ColumnScreen(Dialog[str]):
             self.dismiss(None)
 
     def action_select(self) -> None:
-        """Closes, and selects the dataset."""
+        """Close, and select the dataset."""
         shown = self.view.shown
         current = shown.current if shown is not None else None
         if shown is not None and current is not None:
             self.dismiss(current.dataset if shown.graph.is_in_workspace(current.dataset) else shown.dataset)
 
     def action_copy(self) -> None:
-        """Copies what is said."""
+        """Copy the description."""
         lines = ["".join(text for text, _ in line).strip() for line in self._description.given]
         if lines:
             self._copy("columns", "\n".join(lines))

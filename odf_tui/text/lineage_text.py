@@ -1,4 +1,4 @@
-"""Column lineage in words; row traces as Graphviz documents."""
+"""Texts for column lineage; row provenance as Graphviz documents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MAX_RUNS: Final = 6
 
 
 def runs_text(runs: Sequence[OffsetRange]) -> str:
-    """Offsets, such as ``3, 5..9``; the first of them, when there are many."""
+    """Format ranges of offsets, such as ``3, 5..9``. Of many ranges only the first are shown."""
     shown = ", ".join(str(first) if first == last else f"{first}..{last}" for first, last in runs[:_MAX_RUNS])
     more = len(runs) - _MAX_RUNS
     return f"{shown}, …{runs[-1][1]}" if more > 0 else shown
 
 
 def format_quantity(number: int, what: str) -> str:
-    """A number of things, such as ``1 more block`` or ``3 more blocks``."""
+    """Format a number of things, such as ``1 more block`` or ``3 more blocks``."""
     return f"{format.format_count(number)} {what}{'' if number == 1 else 's'}"
 
 
@@ -31,7 +31,7 @@ _MAX_SOURCES: Final = 20
 
 
 def graphviz_document(step: TraceStep) -> str:
-    """The document."""
+    """Return a trace as a Graphviz document."""
     drawing = _Drawing()
     drawing.add(step)
     return "\n".join(["digraph {", "  rankdir=LR;", "  node [fontname=sans];", *drawing.lines, "}"]) + "\n"
@@ -43,7 +43,7 @@ class _Drawing:
         self._known: dict[tuple[str, str], str] = {}
 
     def add(self, step: TraceStep) -> str:
-        """Draws a step and all before it; returns the name of its node."""
+        """Draw a step and all its inputs. Returns the name of its node."""
         key = step.dataset, runs_text(step.runs)
         if (known := self._known.get(key)) is not None:
             return known
@@ -82,7 +82,7 @@ class _Drawing:
 
 
 def _text(lines: list[str]) -> str:
-    """A label of some lines; the dataset's own text cannot break out of it."""
+    """Quote lines as a label. Text of a dataset cannot end the label."""
     return json.dumps("\n".join(format.printable(line) for line in lines if line), ensure_ascii=False)
 
 
@@ -111,18 +111,18 @@ SHORT: Final[dict[TransformationType, str]] = {
 
 
 def dataset_title(graphviz_document: ColumnGraph, dataset: str) -> str:
-    """What a dataset is called; what a root reads is its source."""
+    """Return the name of a dataset, or of the source of a root."""
     known = graphviz_document.datasets.get(dataset)
     name = dataset if known is None else known.name
     return f"the source of {name}" if is_source(dataset) else name
 
 
 def source_name(graphviz_document: ColumnGraph, dataset: str) -> str:
-    """The same, and that an input is not here."""
+    """Return the name of a dataset or source, marked if it is not in the workspace."""
     missing = not is_source(dataset) and not graphviz_document.is_in_workspace(dataset)
     return printable(dataset_title(graphviz_document, dataset)) + (" (not here)" if missing else "")
 
 
 def column_name(column: str) -> str:
-    """What a column is called."""
+    """Return the name of a column for the screen."""
     return {ROWS: "its rows", ANY_COLUMN: "any column"}.get(column, printable(column))

@@ -543,11 +543,11 @@ def test_rates_and_remaining_time() -> None:
     job = replace(job, progress=Progress("write", rows=1000, total_rows=13_000))
     rates = JobRates()
     rates.add(samples(job, seconds=3).samples)
-    assert rates.seconds_left(job) is None  # not for long enough
+    assert rates.seconds_left(job) is None  # too few samples
     steady = [Sample(float(at), {"1": Rate(rows=100)}) for at in range(10)]
     rates = JobRates()
     rates.add(steady)
-    rates.add(steady)  # told again
+    rates.add(steady)  # sent again
     assert len(rates.samples) == 10
     assert rates.seconds_left(job) == 120 and format_time_left(120) == "~2 min left"
     assert progress_text(job, rates, 80).startswith("write · ▁▁▁▁▁▁▁▁ 8% · 1 000 of 13 000 rows · 100 rows/s")

@@ -1,4 +1,4 @@
-"""ProvenanceController: shows the provenance of a row or value."""
+"""ProvenanceController: traces rows and values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ProvenanceController(Controller):
         )
 
     def _show_trace(self, session: TraceSession) -> None:
-        if not self.host.is_front:  # the key was pressed twice, or another one since
+        if not self.host.is_front:  # another dialog was opened since
             return
         screen = TraceScreen(
             session,

@@ -1,4 +1,4 @@
-"""The screen of a trace: tree, details, jobs for further steps."""
+"""TraceScreen: the tree of a trace, details of a line, jobs for further steps."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ _STOPPED: Final = "stopped: r looks again"
 
 
 class TraceScreen(OverlayScreen[Target]):
-    """Shows a trace; ends with a place to go to, or with none.
+    """Shows a trace. Returns a target to go to, or None.
 
     Args:
-        inquiry: what is asked.
-        source: reads.
-        book: learns of the jobs.
-        ask: hands a request to the worker for a dataset of this name; gives the job.
-        stop: stops a job.
-        copy: copies a text, and says by which way.
-        save: asks where to save the trace, and does.
+        session: the row and its trees.
+        gateway: reads rows and blocks.
+        book: has the jobs and their progress.
+        submit: submits a request for a dataset, given by name; returns the id of the job.
+        cancel: cancels a job.
+        copy: copies a text; returns a message about the clipboard.
+        save: saves the trace to a file that the user chooses.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -115,40 +115,40 @@ class TraceScreen(OverlayScreen[Target]):
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """The tree, and all about a line."""
+        """Yield the tree and the details."""
         with Vertical(classes="dialog log"), Horizontal():
             yield TraceView(self.session.tree, self.session.rows)
             yield WrappedLines(id="trace-detail")
 
     @property
     def view(self) -> TraceView:
-        """The tree."""
+        """The widget of the tree."""
         return self.query_one(TraceView)
 
     @property
     def detail(self) -> WrappedLines:
-        """All about the line under the cursor."""
+        """The details of the line under the cursor."""
         return self.query_one("#trace-detail", WrappedLines)
 
     @property
     def trace(self) -> TraceTree:
-        """What is shown."""
+        """The tree that is shown."""
         return self.session.tree
 
     def on_mount(self) -> None:
-        """Looks for the first step."""
+        """Trace the first step."""
         for tree in self.session.trees:
             for traced in [each for each in tree.all_traced_rows() if each.job == _SUBMITTING]:
-                traced.fail(_STOPPED, "warn")  # the screen was closed before the worker had it
+                traced.fail(_STOPPED, "warn")  # the screen was closed before the submission
         self._timer = self.set_interval(_POLL_SECONDS, self._poll_jobs)
         self.start_trace()
 
     def on_resize(self) -> None:
-        """There is room at the right, or none."""
+        """Show the details if there is room for them now."""
         self.call_after_refresh(self.show_detail)
 
     def start_trace(self) -> None:
-        """Says what is traced, and looks for the first step."""
+        """Show the title, and trace the first step."""
         column = self.session.column
         what = "whole row" if column is None else f"column {column}"
         title = f"Where row {format_count(self.session.offset)} of {self.session.name} comes from · {what}"
@@ -160,7 +160,7 @@ class TraceScreen(OverlayScreen[Target]):
     # --- Jobs ---
 
     def submit(self, traced: TracedRows, *, check: bool = False) -> None:
-        """Hands a step to the worker: to look for it, or to check it."""
+        """Submit a job that traces rows, or with ``check`` one that checks their step."""
         group = traced.group
         request = Trace(group.dataset, traced.runs, column=group.column, depth=1, check=check)
         traced.set_pending(_SUBMITTING, "handed to the worker …", check=check)
@@ -171,14 +171,14 @@ class TraceScreen(OverlayScreen[Target]):
             try:
                 traced.job = await self._submit_request(request, group.name)
                 tree.pending[traced.job] = traced
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            except Exception as error:  # any error is shown, and the screen stays open
                 traced.fail(error_with_hint(error))
             self.view.rebuild()
 
         self.run_worker(submit(), group="asking", name="asking")
 
     def _poll_jobs(self) -> None:
-        """What the jobs do."""
+        """Show the progress of the jobs, and their results."""
         changed = False
         for tree in self.session.trees:
             for job_id, traced in list(tree.pending.items()):
@@ -192,7 +192,7 @@ class TraceScreen(OverlayScreen[Target]):
             self.view.refresh()
 
     async def _finish(self, traced: TracedRows, job: Job) -> None:
-        """A job has ended."""
+        """Show the result of a job, or its error."""
         try:
             if job.state is JobState.done:
                 # In a thread: a trace can have a million ranges.
@@ -203,24 +203,24 @@ class TraceScreen(OverlayScreen[Target]):
                 traced.fail(error_with_hint(error))
             else:
                 traced.fail(_STOPPED, "warn")
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # any error is shown, and the screen stays open
             traced.fail(error_with_hint(error))
         self.view.rebuild()
 
     def pending_jobs(self) -> list[str]:
-        """The jobs that are still at it."""
+        """Return the ids of the jobs that have not ended."""
         return [job for tree in self.session.trees for job in tree.pending]
 
-    # --- What is shown ---
+    # --- Details and keys ---
 
     def on_line_view_moved(self) -> None:
-        """Another line."""
+        """Show the details and keys of another line."""
         self.trace.cursor = self.view.cursor
         self.show_detail()
         self.show_keys()
 
     def show_detail(self) -> None:
-        """Shows all about the line, if it can be seen."""
+        """Show the details of the line if they are visible."""
         if not self.detail.display:
             return
         line, record = self.view.line, None
@@ -234,7 +234,7 @@ class TraceScreen(OverlayScreen[Target]):
             self._read_record()
 
     def _read_record(self) -> None:
-        """Reads the row under the cursor; one at a time, however fast the cursor goes."""
+        """Read the row under the cursor in a thread. One row is read at a time."""
         line = self.view.line
         group = line.node
         if self._reading or not isinstance(group, Group) or group.problem or self._record == (line, None):
@@ -258,7 +258,7 @@ class TraceScreen(OverlayScreen[Target]):
         async def show() -> None:
             try:
                 record = await asyncio.to_thread(read)
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            except Exception as error:  # any error is shown, and the screen stays open
                 record, group.problem = None, error_with_hint(error)
             self._record, self._reading = (line, record), False
             self.show_detail()
@@ -266,7 +266,7 @@ class TraceScreen(OverlayScreen[Target]):
         self.run_worker(show(), group="record", name="record")
 
     def show_keys(self, message: str = "") -> None:
-        """What the keys do at this line."""
+        """Show the keys of the line in the lower border, after a message."""
         line = self.view.line
         node = self.node_at(line)
         words = [message] if message else []
@@ -287,41 +287,41 @@ class TraceScreen(OverlayScreen[Target]):
         self.query_one(".dialog").border_subtitle = Content(" · ".join(self._fit_keys(words)))
 
     def _fit_keys(self, words: list[str]) -> list[str]:
-        """As many as there is room for; the last two always."""
+        """Return the texts that fit into the border. The last two are always among them."""
         while len(" · ".join(words)) > self.size.width - 6 and len(words) > 3:
             words = [*words[:-3], *words[-2:]]
         return words
 
     def node_at(self, line: Line) -> Node | None:
-        """What is opened at a line; None for rows that nobody has opened yet."""
+        """Return the node at a line; None for a row that was never opened."""
         if line.row >= 0 and isinstance(line.node, Group):
             return line.node.traced.get(line.row)
         return line.node
 
     def show_message(self, text: str) -> None:
-        """Says something until the cursor moves."""
+        """Show a message until the cursor moves."""
         self.show_keys(printable(text))
 
     def key_list(self) -> list[Choice]:
-        """What the keys do, without those that every screen has."""
+        """Return the keys of this screen without those of every screen."""
         return [each for each in super().key_list() if "." not in each.id]
 
     # --- Opening and closing ---
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Handle a double click."""
         self.action_enter()
 
     def action_move(self, move: str) -> None:
-        """Through the tree, or through what is read."""
+        """Move the cursor, or scroll the details."""
         (self.detail if self.has_class("-reading") else self.view).move(move)
 
     def action_scroll(self, move: str) -> None:
-        """Through what is at the right."""
+        """Scroll the details."""
         self.detail.move(move)
 
     def action_enter(self) -> None:
-        """Opens a line; reads one that is open, or has nothing under it."""
+        """Open a line. Show the details of a line that is open or cannot be opened."""
         node = self.node_at(self.view.line)
         if self.has_class("-reading"):
             self.action_read()
@@ -331,7 +331,7 @@ class TraceScreen(OverlayScreen[Target]):
             self.action_read()
 
     def action_open(self) -> None:
-        """Opens a line, or goes into it."""
+        """Open a line, or move into an open one."""
         if self.has_class("-reading"):
             return
         node = self.node_at(self.view.line)
@@ -341,7 +341,7 @@ class TraceScreen(OverlayScreen[Target]):
             self._open()
 
     def action_close(self) -> None:
-        """Closes a line, or goes to the one that it is under."""
+        """Close a line, or move to its parent."""
         if self.has_class("-reading"):
             self.action_read()
             return
@@ -366,27 +366,27 @@ class TraceScreen(OverlayScreen[Target]):
             self.view.rebuild()
 
     def action_read(self) -> None:
-        """All about a line in the whole window, and back."""
+        """Show the details in the complete window, or return to the tree."""
         self.set_class(not self.has_class("-reading"), "-reading")
         self.call_after_refresh(self.show_detail)
         self.show_keys()
 
     def action_leave(self) -> None:
-        """From reading to the tree, from there to the workbench."""
+        """Return from the details to the tree, or close the screen."""
         if self.has_class("-reading"):
             self.action_read()
         else:
             self.dismiss(None)
 
     def action_turn(self) -> None:
-        """The value alone, or the whole row."""
+        """Switch between the value and the complete row."""
         if self.session.column is None and not self.session.is_data_column:
-            self.action_column()  # what the system wrote has no origin of its own
+            self.action_column()  # system columns have no provenance
         else:
             self._show_trace_of(self.session.value if self.session.column is None else None)
 
     def action_column(self) -> None:
-        """Asks for another column."""
+        """Trace the value of a column that the user chooses."""
         reader = self.trace.top.reader
         names = [] if reader is None else reader.all_names
         if not names:
@@ -408,7 +408,7 @@ class TraceScreen(OverlayScreen[Target]):
         self.start_trace()
 
     def action_all(self) -> None:
-        """Traces all rows of an input at once."""
+        """Trace all rows of an input at once."""
         node: Node | None = self.view.line.node
         while node is not None and not isinstance(node, Group):
             node = node.parent
@@ -424,20 +424,20 @@ class TraceScreen(OverlayScreen[Target]):
         self.view.select_line(Line(all_rows))
 
     def action_stop(self) -> None:
-        """Stops the job of the line, else the newest."""
+        """Cancel the job of the line, or else the newest one."""
         traced, pending_jobs = traced_rows_at(self.view.line), self.pending_jobs()
         job = traced.job if traced is not None and traced.job in pending_jobs else (pending_jobs or [""])[-1]
         if job:
             self.run_worker(self._cancel_job(job), group="stop", name="stop")
 
     def action_again(self) -> None:
-        """Looks again for what was not found."""
+        """Submit a failed or cancelled trace again."""
         traced = traced_rows_at(self.view.line)
         if traced is not None and traced.needs_trace:
             self.submit(traced)
 
     def action_check(self) -> None:
-        """Lets the worker check a step."""
+        """Check a step by replays with and without these rows."""
         traced = traced_rows_at(self.view.line)
         if traced is None or traced.step is None or traced.job:
             self.show_message("⏎ looks first where it comes from")
@@ -446,10 +446,10 @@ class TraceScreen(OverlayScreen[Target]):
         else:
             self.submit(traced, check=True)
 
-    # --- Elsewhere ---
+    # --- Queries, blocks, rows, files ---
 
     def action_query(self) -> None:
-        """The query that made the rows."""
+        """Show the query that produced the rows."""
         transaction = transaction_at(self.view.line)
         if transaction is None or not transaction.made.query:
             self.show_message("no query made this: it came from a source, or ⏎ looks where it comes from")
@@ -463,11 +463,11 @@ class TraceScreen(OverlayScreen[Target]):
         )
 
     def action_block(self) -> None:
-        """Its block, in pane 2."""
+        """Go to the block in pane 2."""
         self._go(block=True)
 
     def action_row(self) -> None:
-        """Its row, in pane 3."""
+        """Go to the row in pane 3."""
         self._go(block=False)
 
     def _go(self, *, block: bool) -> None:
@@ -493,24 +493,24 @@ class TraceScreen(OverlayScreen[Target]):
         async def go() -> None:
             try:
                 self.dismiss(await asyncio.to_thread(target))
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            except Exception as error:  # any error is shown, and the screen stays open
                 self.show_message(error_with_hint(error))
 
         self.run_worker(go(), group="going", name="going")
 
     def action_copy(self) -> None:
-        """Copies what is shown: the tree, or all about a line."""
+        """Copy the tree, or the details if they are shown alone."""
         reading = self.has_class("-reading")
         lines = self.detail.given if reading else map(self.view.spans_in_full, range(self.trace.count))
         self.show_message(f"{'text' if reading else 'trace'}: {self._copy_text(plain_text(lines))}")
 
     def action_save(self) -> None:
-        """Writes the trace to a file."""
+        """Save the trace to a file."""
         self.save_trace(self)
 
 
 def traced_rows_at(line: Line) -> TracedRows | None:
-    """The rows that a line is about, or that it is under, as far as somebody asked for them."""
+    """Return the traced rows of a line, or of its nearest parent; None if there are none."""
     node: Node | None = line.node
     if line.row >= 0 and isinstance(node, Group):
         node = node.traced.get(line.row)
@@ -526,8 +526,8 @@ def _activity_text(job: Job | None) -> str:
 
 
 class QueryDialog(TextDialog):
-    """Reads a query; long lines go on in the next one."""
+    """Shows a query with wrapped lines."""
 
     def body(self) -> WrappedLines:
-        """The lines."""
+        """Return the widget of the text."""
         return WrappedLines()

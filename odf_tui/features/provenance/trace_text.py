@@ -1,4 +1,4 @@
-"""Lines and details of a trace in words; a trace as text, JSON and Graphviz."""
+"""Texts of a trace: lines and details of its tree; the trace as JSON and Graphviz."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _MAX_LINES: Final = 5000
 
 
 def complete_trace(tree: TraceTree) -> TraceStep | None:
-    """All that is known, as one trace; None: nothing is."""
+    """Return all results of a tree as one trace; None without results."""
     traced = tree.top.traced.get(0)
     return None if traced is None or traced.step is None else _complete_step(traced, traced.step)
 
 
 def _complete_step(traced: TracedRows, step: TraceStep) -> TraceStep:
-    """A step with what is known of the rows that fed it."""
+    """Return a step with the results for its inputs."""
     groups = [node for node in traced.children if isinstance(node, InputGroup)]
     return replace(step, feeds=[feed for group in groups for feed in _complete_input(group)])
 
 
 def _complete_input(group: InputGroup) -> list[InputRows]:
-    """A feed; in several, where some of its rows were traced by themselves."""
+    """Return an input with its results. Rows that were traced on their own become inputs of their own."""
     feed, all_rows = group.feed, group.all_rows
     if all_rows is not None and all_rows.step is not None:
         return [replace(feed, step=_complete_step(all_rows, all_rows.step))]
@@ -67,7 +67,7 @@ def _complete_input(group: InputGroup) -> list[InputRows]:
 
 
 def _ranges_without(runs: Sequence[OffsetRange], offsets: Sequence[int]) -> list[OffsetRange]:
-    """Runs without some offsets, which are in order."""
+    """Return ranges without some offsets, which are in ascending order."""
     found: list[OffsetRange] = []
     for first, last in runs:
         start = first
@@ -80,12 +80,12 @@ def _ranges_without(runs: Sequence[OffsetRange], offsets: Sequence[int]) -> list
 
 
 def trace_json(step: TraceStep) -> str:
-    """A trace as JSON, as ``odf provenance --json`` has it."""
+    """Format a trace as JSON, like ``odf provenance --json``."""
     return msgspec.json.format(msgspec.json.encode(step), indent=2).decode() + "\n"
 
 
 def plain_text(lines: Iterable[Sequence[Span]]) -> str:
-    """The lines of a tree as text, as many as people read."""
+    """Return lines of spans as text; beyond the limit an ellipsis follows."""
     found: list[str] = []
     for spans in lines:
         if len(found) == _MAX_LINES:
@@ -96,7 +96,7 @@ def plain_text(lines: Iterable[Sequence[Span]]) -> str:
 
 
 def trace_dot(step: TraceStep) -> str:
-    """A trace as a graph for Graphviz, as ``odf provenance --dot`` has it; in a thread."""
+    """Format a trace as a Graphviz document, like ``odf provenance --dot``. Runs in a thread."""
     from odf_tui.text.lineage_text import graphviz_document
 
     return graphviz_document(step)
@@ -119,24 +119,24 @@ _TRANSFORMATIONS: Final = {
 
 
 def rows_text(number: int) -> str:
-    """How many rows."""
+    """Format a number of rows."""
     return f"{format_count(number)} {'row' if number == 1 else 'rows'}"
 
 
 def ranges_text(runs: Sequence[OffsetRange], most: int = _RUNS_SHOWN) -> str:
-    """Which offsets, such as ``120–126, 130 … 171``."""
+    """Format ranges of offsets, such as ``120–126, 130 … 171``."""
     shown = ", ".join(range_text(run) for run in runs[:most])
     return shown if len(runs) <= most else f"{shown} … {range_text(runs[-1])}"
 
 
 def range_text(run: OffsetRange) -> str:
-    """Offsets that follow each other."""
+    """Format a range of offsets."""
     first, last = run
     return format_count(first) if first == last else f"{format_count(first)}–{format_count(last)}"
 
 
 def exactness_text(step: TraceStep) -> str:
-    """Whether it is these rows, or whether they are all that could have been."""
+    """Return whether a step found the exact rows or a larger set."""
     return "exact" if step.exact else "larger set"
 
 
@@ -144,7 +144,7 @@ def exactness_text(step: TraceStep) -> str:
 
 
 def node_spans(node: Node, room: int = 1000) -> list[Span]:
-    """What the line of a node says in about so many cells; for all but rows."""
+    """Return the spans of a node, which is no row, in about ``room`` cells."""
     match node:
         case QueryStep():
             alias = [(f"{printable(node.alias)}: ", "name")] if node.alias else []
@@ -167,7 +167,7 @@ def node_spans(node: Node, room: int = 1000) -> list[Span]:
 
 
 def label(text: str) -> Span:
-    """What a line is about."""
+    """Return the label of a line."""
     return (f"{text:<{LABEL}}", "muted")
 
 
@@ -227,7 +227,7 @@ def _input_spans(node: InputGroup) -> list[Span]:
 
 
 def traced_column(node: Node) -> str | None:
-    """Whose value is traced where a node is; None: whole rows."""
+    """Return the column whose value is traced at a node; None for complete rows."""
     parent: Node | None = node
     while parent is not None and not isinstance(parent, TracedRows):
         parent = parent.parent
@@ -235,7 +235,7 @@ def traced_column(node: Node) -> str | None:
 
 
 def detail_lines(line: Line, record: Record | None) -> Lines:
-    """All about a line; ``record`` is its row, as soon as that was read."""
+    """Return the details of a line. ``record`` is its row, once it was read."""
     node = line.node
     if isinstance(node, Group) and line.row >= 0:
         return row_lines(node, line.row, record)
@@ -262,7 +262,7 @@ def detail_lines(line: Line, record: Record | None) -> Lines:
 
 
 def row_lines(group: Group, row: int, record: Record | None) -> Lines:
-    """A row with its values, those that were asked for first to see."""
+    """Return the details of a row: its values, and its step."""
     offset = group.offsets.at(row)
     lines: Lines = [_title(f"Row {format_count(offset)} of {group.name}"), []]
     if record is None:
@@ -286,7 +286,7 @@ def _traced_lines(traced: TracedRows) -> Lines:
 
 
 def _step_lines(step: TraceStep, column: str | None) -> Lines:
-    """In short where rows come from, and by which query."""
+    """Return a summary of a step and its queries."""
     lines: Lines = [_title("Where from")]
     for made in step.made[:_RUNS_SHOWN]:
         words = f"block {format_count(made.sequence_number)}, {format_time(made.system_time)}"
@@ -308,7 +308,7 @@ def _step_lines(step: TraceStep, column: str | None) -> Lines:
 
 
 def transaction_lines(made: ProducingTransaction, step: TraceStep, column: str | None) -> Lines:
-    """A transaction with its query."""
+    """Return the details of a transaction and its query."""
     lines: Lines = [_title(f"Block {format_count(made.sequence_number)} of {step.name}"), []]
     lines.append([_fact("hash"), (made.block, "muted")])
     lines.append([_fact("when"), (printable(made.system_time), "")])
@@ -325,13 +325,13 @@ def transaction_lines(made: ProducingTransaction, step: TraceStep, column: str |
 
 
 def highlighted_columns(step: TraceStep | None, column: str | None) -> set[str]:
-    """The columns that stand out in a query: that which is traced, and those that made it."""
+    """Return the columns to highlight in a query: the traced one and its inputs."""
     feeds = step.feeds if step is not None else ()
     return {name for feed in feeds for name, _ in feed.columns} | ({column} if column else set())
 
 
 def query_lines(query: Sequence[tuple[str, str]], marked: Iterable[str]) -> Lines:
-    """The steps of a query, with some columns that stand out."""
+    """Return the steps of a query with highlighted columns."""
     lines: Lines = []
     for alias, text in query:
         lines += [[]] if lines else []
@@ -341,7 +341,7 @@ def query_lines(query: Sequence[tuple[str, str]], marked: Iterable[str]) -> Line
 
 
 def highlight_names(lines: Lines, names: Iterable[str]) -> Lines:
-    """Lines of a query in which some names stand out."""
+    """Highlight names in the lines of a query."""
     selected = sorted((name for name in names if name), key=len, reverse=True)
     if not selected:
         return lines
@@ -358,7 +358,7 @@ def _split(span: Span, pattern: re.Pattern[str]) -> list[Span]:
 
 
 def source_lines(source: RowSource) -> Lines:
-    """Where rows came into the workspace."""
+    """Return the details of the source of rows."""
     lines: Lines = [_title("Source"), []]
     lines.append([_fact("from"), (printable(source.place) or _pushed(source), "title")])
     lines.append([_fact("kind"), (source.kind + (f" · {printable(source.name)}" if source.name else ""), "")])
@@ -373,7 +373,7 @@ def source_lines(source: RowSource) -> Lines:
 
 
 def input_lines(node: InputGroup) -> Lines:
-    """Rows of an input."""
+    """Return the details of an input."""
     feed = node.feed
     lines: Lines = [_title(f"{rows_text(feed.rows)} of {feed.name}"), []]
     lines.append([_fact("id"), (printable(feed.dataset), "muted")])
@@ -397,7 +397,7 @@ def input_lines(node: InputGroup) -> Lines:
 
 
 def missing_input_lines(name: str) -> list[str]:
-    """What to do about an input that is not here."""
+    """Return the ways to get an input that is not in the workspace."""
     return [
         "I on the workbench looks for it in repositories and at addresses",
         f"odf pull URL --as {printable(name)} brings it in from an address",
@@ -406,7 +406,7 @@ def missing_input_lines(name: str) -> list[str]:
 
 
 def column_lines(heading: Heading) -> Lines:
-    """The columns of rows, and which of them made a value."""
+    """Return the columns of a group, and how they contribute to the traced value."""
     group = heading.parent
     assert isinstance(group, Group)
     lines: Lines = [_title(f"Columns of {group.name}"), []]

@@ -1,4 +1,4 @@
-"""The tree of a trace: rows, transactions, inputs, sources; reads its rows."""
+"""TraceTree: the nodes and lines of a trace. RowReader reads the rows in it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MAX_COLUMNS: Final = 12
 
 
 def _with_sign(value: Value) -> Value:
-    """An operation as people write it."""
+    """Return an operation with its sign as the text."""
     from odf_tui.text.values import OPERATION_SIGNS
 
     sign = OPERATION_SIGNS.get(value.text or "", (value.text or "",))[0]
@@ -42,11 +42,11 @@ def _with_sign(value: Value) -> Value:
 
 
 class RowCells:
-    """Some rows as cells.
+    """Cells of some rows.
 
     Attributes:
-        columns: the cells, column by column, the rows in order.
-        there: for each row whether it could be read.
+        columns: the cells by column, in the order of the rows.
+        present: for each row whether it could be read.
     """
 
     def __init__(self, columns: Sequence[CellColumn], present: Sequence[bool]) -> None:
@@ -54,15 +54,16 @@ class RowCells:
 
 
 class RowReader:
-    """Rows of a window by their offsets.
+    """Reads rows of a window by their offsets.
 
     Attributes:
-        names, right: the columns that pages have, and which of them are numbers.
-        marked: which of them are those that were asked for.
-        all_names: of all columns that are not the system's own.
+        names, right: the names of the columns of pages, and whether they are aligned right.
+        marked: for each column whether it is one of ``first``.
+        all_names: the names of all columns but the system columns.
 
     Args:
-        first: the names of columns that come before the others.
+        window: the rows.
+        first: the names of the columns in front.
     """
 
     def __init__(self, window: RowWindow, first: Sequence[str]) -> None:
@@ -83,10 +84,10 @@ class RowReader:
         self.marked = [names[at] in set(first) for at in self._numbers]
 
     def page(self, offsets: Sequence[int]) -> RowCells:
-        """Rows with these offsets; the first of the columns is the operation.
+        """Read rows by their offsets. The first column is the operation.
 
         Raises:
-            OdfError: they cannot be read at all.
+            OdfError: the rows cannot be read.
         """
         import pyarrow as pa
 
@@ -105,10 +106,10 @@ class RowReader:
         return RowCells(cells, present)
 
     def record(self, offset: int) -> Record:
-        """A row in full.
+        """Read a complete row by its offset.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: there is no such row.
         """
         from odf_tui.gateway.row_text import read_record
 
@@ -122,13 +123,13 @@ class RowReader:
         return structs.replace(found, values=values)
 
     def row_of(self, offset: int) -> int | None:
-        """The number of a row by its offset."""
+        """Return the number of a row by its offset; None if there is no such row."""
         if isinstance(self.window, StoredWindow):
             return self.window.row_of_offset(offset)
         return offset if 0 <= offset < self.window.row_count else None
 
     def _read(self, offsets: Sequence[int], selected: Sequence[int]) -> tuple[pa.Table, dict[int, int]]:
-        """Rows, and where in the table each of the offsets is."""
+        """Read rows. Returns a table, and the position of each offset in it."""
         import pyarrow as pa
 
         parts: list[pa.Table] = []
@@ -145,7 +146,7 @@ class RowReader:
         return pa.concat_tables(parts), positions
 
     def _read_run(self, first: int, last: int, selected: Sequence[int]) -> list[tuple[pa.Table, list[int]]]:
-        """Rows that follow each other; one by one where they are not stored so."""
+        """Read consecutive rows; one at a time if they are not stored consecutively."""
         row = self.row_of(first)
         if row is not None:
             table, found = self._read_stored(row, last - first + 1, selected)
@@ -166,21 +167,21 @@ class RowReader:
         if not first:
             return table, list(range(row, row + table.num_rows))
         offsets = pc.fill_null(table.column(0).cast(pa.int64()), -1).to_pylist()
-        for start, stop, _ in gaps:  # nulls, but they are known to be there
+        for start, stop, _ in gaps:  # unreadable rows are nulls in the table
             offsets[start - row : stop - row] = [-1] * (stop - start)
         return table.select(range(1, table.num_columns)), offsets
 
 
 OPENS_ALONE: Final = 8
-"""Rows of an input up to this many are shown at once, without a key; those of the only one are always."""
+"""Maximum number of rows of an input that opens by itself. The only input always does."""
 _MAX_MADE: Final = 200
 _JOB_LABELS: Final = frozenset({"job", "check", "failed", "stopped", "checked"})
-_ANY_COLUMN: Final = "*"  # columns whose names are not known, see odf_engine.metadata.sql_columns
+_ANY_COLUMN: Final = "*"  # columns with unknown names, see odf_engine.metadata.sql_columns
 _COMMENT: Final = re.compile(r"--[^\n]*")
 
 
 class Offsets:
-    """Rows of a dataset in order: which offset the n-th has."""
+    """The offsets of rows in ascending order, addressed by number."""
 
     def __init__(self, runs: Sequence[OffsetRange]) -> None:
         self.runs = list(runs)
@@ -190,21 +191,22 @@ class Offsets:
         return self._ends[-1] if self._ends else 0
 
     def at(self, number: int) -> int:
-        """The offset of a row."""
+        """Return the offset of a row."""
         run = bisect_right(self._ends, number)
         return self.runs[run][1] - (self._ends[run] - 1 - number)
 
     def page(self, start: int, count: int) -> list[int]:
-        """The offsets of some rows."""
+        """Return the offsets of up to ``count`` rows."""
         return [self.at(number) for number in range(start, min(start + count, len(self)))]
 
 
 class Node:
-    """Something that has a line of its own, and perhaps more under it.
+    """A line of the tree that may have children.
 
     Attributes:
-        above: what it is under.
-        open: whether what is under it is shown.
+        parent: the node above; None for the root.
+        open: whether the children are shown.
+        children: the nodes below.
     """
 
     def __init__(self, parent: Node | None) -> None:
@@ -214,12 +216,12 @@ class Node:
 
     @property
     def can_open(self) -> bool:
-        """Whether there is something to open."""
+        """Whether there are children to show."""
         return bool(self.children)
 
 
 class NoteNode(Node):
-    """A remark: what it is about, a text and its style."""
+    """A remark: a label, a text and its style."""
 
     def __init__(self, parent: Node, label: str, text: str, style: str = "") -> None:
         super().__init__(parent)
@@ -227,7 +229,7 @@ class NoteNode(Node):
 
 
 class QueryStep(NoteNode):
-    """A step of a query, in one line; and as it was written."""
+    """A step of a query, shown in one line."""
 
     def __init__(self, parent: Node, alias: str, query: str) -> None:
         super().__init__(parent, "query", " ".join(_COMMENT.sub("", query).split()))
@@ -235,7 +237,7 @@ class QueryStep(NoteNode):
 
 
 class TransactionNode(Node):
-    """A transaction that made rows of a step."""
+    """A transaction that produced rows of a step."""
 
     def __init__(
         self, parent: TracedRows, made: ProducingTransaction, step: TraceStep, *, last: bool
@@ -248,7 +250,7 @@ class TransactionNode(Node):
 
 
 class SourceNode(Node):
-    """Where rows of a root dataset came from."""
+    """A source of the rows of a root."""
 
     def __init__(self, parent: TracedRows, source: RowSource, step: TraceStep) -> None:
         super().__init__(parent)
@@ -263,14 +265,14 @@ class Heading(Node):
 
 
 class TracedRows(Node):
-    """Rows that can be traced: one of a group, or all of it at once.
+    """Rows that can be traced: one row of a group, or all of them.
 
     Attributes:
-        group: whose rows.
-        row: the number of the row in the group; -1: all of them.
-        job: that looks where they come from.
-        step: what it found.
-        failed: why it found nothing.
+        group: the group of the rows.
+        row: number of the row in the group; -1 for all rows.
+        job: id of the job that traces them; empty without one.
+        step: the result; None until there is one.
+        failed: whether the job failed or was cancelled.
     """
 
     def __init__(self, group: Group, row: int) -> None:
@@ -283,12 +285,12 @@ class TracedRows(Node):
 
     @property
     def can_open(self) -> bool:
-        """Where it is known there may be nothing, else it is asked."""
+        """Whether the rows can be opened. Before the trace any rows can be."""
         return not self.group.missing
 
     @property
     def runs(self) -> list[OffsetRange]:
-        """Which offsets."""
+        """The ranges of the offsets."""
         if self.row < 0:
             return self.group.offsets.runs
         offset = self.group.offsets.at(self.row)
@@ -296,41 +298,41 @@ class TracedRows(Node):
 
     @property
     def needs_trace(self) -> bool:
-        """Whether it has to be asked when it is opened."""
+        """Whether a job must trace the rows when they are opened."""
         return self.step is None and not self.job
 
     def set_pending(self, job: str, text: str, *, check: bool = False) -> None:
-        """A job looks for it; or checks what is known, and that stays."""
+        """Note the job that traces the rows. With ``check`` the children stay."""
         self.job, self.failed, self.open = job, False, True
         self._note = NoteNode(self, "check" if check else "job", text, "busy")
         self.children = self._result_nodes() if check else []
         self._insert_notes([self._note])
 
     def _result_nodes(self) -> list[Node]:
-        """What is under it, without what jobs said."""
+        """Return the children without the notes about jobs."""
         return [each for each in self.children if getattr(each, "label", "") not in _JOB_LABELS]
 
     def _insert_notes(self, notes: Sequence[NoteNode]) -> None:
-        """Puts remarks where they are seen: below what made the rows, above the many rows of inputs."""
+        """Insert notes below the transactions and above the inputs, where they are visible."""
         made = sum(isinstance(each, TransactionNode) for each in self.children)
         self.children[made:made] = notes
 
     def set_activity(self, text: str) -> bool:
-        """What the job does; whether that is new."""
+        """Show the activity of the job. Returns whether it changed."""
         if self._note is None or self._note.text == text:
             return False
         self._note.text = text
         return True
 
     def fail(self, text: str, style: str = "bad") -> None:
-        """It is not known where they come from."""
+        """Show why the trace failed."""
         self.job, self.failed = "", True
         self._note = None
         self.children = self._result_nodes()
         self._insert_notes([NoteNode(self, "stopped" if style == "warn" else "failed", text, style)])
 
     def set_step(self, step: TraceStep, checked: Sequence[str] = ()) -> None:
-        """Shows where they come from, and what came of checking it; what was opened under it stays."""
+        """Show the result, and the findings of a check. Open children of a checked step stay open."""
         self.job, self.failed = "", False
         self._note = None
         self.children = (
@@ -345,7 +347,7 @@ class TracedRows(Node):
 
 
 def _nodes_of_step(traced: TracedRows, step: TraceStep) -> list[Node]:
-    """What is under rows when it is known where they come from."""
+    """Return the children of traced rows."""
     children: list[Node] = []
     if not step.sources:
         made = step.made[:_MAX_MADE]
@@ -373,16 +375,18 @@ class Group(Node):
     """Rows of a dataset.
 
     Attributes:
-        dataset, name: of the dataset.
-        offsets: which rows.
-        column: whose value is traced; None: whole rows.
-        columns: those that made the value of the row above, and how.
-        missing: the dataset is not here.
-        touched: rows that were opened once, by their numbers.
-        whole: all rows at once, where there are several.
-        cells: rows that were read, by pages.
-        reader: reads more of them; None: not known yet.
-        trouble: why they cannot be read.
+        dataset, name: id and name of the dataset.
+        offsets: the offsets of the rows.
+        column: the column whose value is traced; None for complete rows.
+        columns: the columns that contribute to the value of the row above, each with its transformation.
+        missing: whether the dataset is not in the workspace.
+        traced: the rows that were opened, by their numbers.
+        all_rows: all rows at once; None for a single row.
+        heading: the names of the columns.
+        cells: the cells that were read, by page.
+        reader: reads the rows; None until the first page was read.
+        problem: why the rows cannot be read.
+        widths: the widths of the columns in cells.
     """
 
     def __init__(self, parent: Node | None, dataset: str, name: str, runs: Sequence[OffsetRange]) -> None:
@@ -401,18 +405,18 @@ class Group(Node):
 
     @property
     def can_open(self) -> bool:
-        """Whether its rows can be shown."""
+        """Whether there are rows to show."""
         return not self.missing and len(self.offsets) > 0
 
     @property
     def header_nodes(self) -> list[Node]:
-        """The lines above its rows; the names of the columns at the very top always stay in sight."""
+        """The nodes above the rows. The root has none: its heading is always visible."""
         if self.parent is None:
             return []
         return [self.heading] if self.all_rows is None else [self.all_rows, self.heading]
 
     def row(self, number: int) -> TracedRows:
-        """One of its rows, as something that can be opened."""
+        """Return a row as rows that can be traced."""
         if number not in self.traced:
             self.traced[number] = TracedRows(self, number)
         return self.traced[number]
@@ -426,7 +430,7 @@ class InputGroup(Group):
         self.feed = feed
         self.missing = feed.missing
         self.columns = dict(feed.columns)
-        # A value that several columns made is followed no further than to their rows.
+        # A value made of several columns is traced to their rows only.
         one = column is not None and len(feed.columns) == 1 and feed.columns[0][0] != _ANY_COLUMN
         self.column = feed.columns[0][0] if one else None
         if len(self.offsets) > 1 and self.can_open:
@@ -438,7 +442,7 @@ class InputGroup(Group):
 
 
 class EarlierGroup(Group):
-    """Rows of the same dataset that were taken back, or replaced."""
+    """Rows of the same dataset that were retracted or corrected."""
 
     def __init__(self, parent: TracedRows, step: TraceStep) -> None:
         super().__init__(parent, step.dataset, step.name, step.earlier)
@@ -446,7 +450,7 @@ class EarlierGroup(Group):
 
 
 class Line(NamedTuple):
-    """A line of the tree: that of a node, or of a row of a group by its number (else -1)."""
+    """A line of the tree: a node, or a row of a group by its number; -1 for the node."""
 
     node: Node
     row: int = -1
@@ -455,16 +459,18 @@ class Line(NamedTuple):
 class _Segment(NamedTuple):
     line: Line
     lines: int
-    guides: str | None  # None: nothing is above it
+    guides: str | None  # None for lines of the root
     last: bool
 
 
 class TraceTree:
-    """Lines of everything that is open.
+    """The lines of all open nodes.
 
     Attributes:
-        top: the rows that are asked about.
-        pending: what jobs look for, by their ids.
+        top: the group of the traced row.
+        pending: the rows that jobs trace, by the id of the job.
+        cursor: index of the line under the cursor.
+        count: number of lines.
     """
 
     def __init__(self, dataset: str, name: str, runs: Sequence[OffsetRange], column: str | None) -> None:
@@ -482,7 +488,7 @@ class TraceTree:
     # --- Lines ---
 
     def rebuild(self) -> None:
-        """Counts the lines anew, after something was opened, closed or found."""
+        """Count the lines again, after a node was opened, closed or changed."""
         self._segments, self._starts, self.count = [], [], 0
         self._add_group(self.top, None)
 
@@ -517,18 +523,18 @@ class TraceTree:
             self.count += count
 
     def _segment(self, index: int) -> tuple[_Segment, int]:
-        """What a line is in, and how many lines it is below its start."""
+        """Return the segment of a line, and its position in the segment."""
         at = bisect_right(self._starts, index) - 1
         return self._segments[at], index - self._starts[at]
 
     def line(self, index: int) -> Line:
-        """A line by its number."""
+        """Return a line by its index."""
         segment, within = self._segment(index)
         node, row = segment.line
         return segment.line if row < 0 else Line(node, row + within)
 
     def guides(self, index: int) -> str:
-        """What leads from the lines above to a line."""
+        """Return the guides that connect a line with its parents."""
         segment, within = self._segment(index)
         if segment.guides is None:
             return ""
@@ -538,7 +544,7 @@ class TraceTree:
         return segment.guides + ("└─" if last else "├─")
 
     def index(self, target: Line) -> int | None:
-        """The number of a line; None when it is not shown."""
+        """Return the index of a line; None if it is not shown."""
         for start, (line, count, *_) in zip(self._starts, self._segments, strict=True):
             if line.node is target.node and (line.row < 0) == (target.row < 0):
                 if target.row < 0:
@@ -547,26 +553,26 @@ class TraceTree:
                     return start + target.row - line.row
         return None
 
-    # --- What lines are about ---
+    # --- Groups and parents of lines ---
 
     @staticmethod
     def group(line: Line) -> Group:
-        """The group whose rows a line is one of, or is under."""
+        """Return the group of a line: that of its row, or of its nearest parent."""
         node: Node | None = line.node
         while node is not None and not isinstance(node, Group):
             node = node.parent
-        assert node is not None  # the top is one
-        own = line.row < 0 and node is line.node  # that of the row above it
+        assert node is not None  # the root is a group
+        own = line.row < 0 and node is line.node  # the group of the row above
         return node.parent.group if own and isinstance(node.parent, TracedRows) else node
 
     @staticmethod
     def opener(line: Line) -> Node:
-        """What is opened and closed at a line: the row, or the node."""
+        """Return the node that is opened and closed at a line."""
         return line.node.row(line.row) if line.row >= 0 and isinstance(line.node, Group) else line.node
 
     @staticmethod
     def parent(line: Line) -> Line | None:
-        """The line that a line is under."""
+        """Return the parent of a line; None at the root."""
         node = line.node if line.row >= 0 else line.node.parent
         if isinstance(node, TracedRows) and node.row >= 0:
             return Line(node.group, node.row)
@@ -575,7 +581,7 @@ class TraceTree:
         return None if node is None else Line(node)
 
     def all_traced_rows(self) -> Iterator[TracedRows]:
-        """Everything that was asked, from the top."""
+        """Yield all rows that can be traced, from the root."""
         waiting: list[Node] = [self.top]
         while waiting:
             node = waiting.pop()
@@ -587,16 +593,16 @@ class TraceTree:
 
 
 class TraceSession:
-    """A row, and the trees of it and of the value under the cursor; it outlives the screen that shows it.
+    """A row with the trees of the row and its values. It outlives the screen.
 
     Attributes:
-        dataset, name, offset: the row's.
+        dataset, name, offset: id and name of the dataset, and offset of the row.
         value: the column under the cursor.
-        ours: whether the data has this column, and not the system alone.
-        column: whose value is traced now; None: the whole row.
+        is_data_column: whether ``value`` is a column of the data, and no system column.
+        column: the column whose value is traced; None for the complete row.
 
     Args:
-        open_rows: opens the rows of a dataset; slow.
+        open_rows: opens the rows of a dataset. It blocks.
     """
 
     def __init__(
@@ -624,7 +630,7 @@ class TraceSession:
 
     @property
     def tree(self) -> TraceTree:
-        """What is shown."""
+        """The tree of ``column``, created on first use."""
         if self.column not in self._trees:
             run = (self.offset, self.offset)
             self._trees[self.column] = TraceTree(self.dataset, self.name, [run], self.column)
@@ -632,21 +638,21 @@ class TraceSession:
 
     @property
     def trees(self) -> list[TraceTree]:
-        """All that were shown."""
+        """All trees."""
         return list(self._trees.values())
 
     def rows(self, dataset: str) -> RowWindow | None:
-        """The rows of a dataset, opened once; in a thread."""
+        """Return the rows of a dataset, opened once. Called in a thread."""
         with self._lock:
             if dataset not in self._windows:
                 self._windows[dataset] = self._open_rows(dataset)
             return self._windows[dataset]
 
     def row_of(self, dataset: str, offset: int) -> int:
-        """The number of the row with an offset; in a thread.
+        """Return the number of the row with an offset. Called in a thread.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: there is no such row.
         """
         window = self.rows(dataset)
         row = window.row_of_offset(offset) if isinstance(window, StoredWindow) else offset
@@ -656,7 +662,7 @@ class TraceSession:
 
 
 class RowLocation(NamedTuple):
-    """A row of a dataset, and the block that it came with, by number or hash; None: that is to be found."""
+    """A row of a dataset, and its block by number or hash; None if the block is unknown."""
 
     dataset: str
     offset: int
@@ -664,7 +670,7 @@ class RowLocation(NamedTuple):
 
 
 def location_of(line: Line) -> RowLocation | None:
-    """The row and block that a line is about, or the line that it is under."""
+    """Return the row and block of a line, or of its nearest parent."""
     if line.row >= 0 and isinstance(line.node, Group):
         return RowLocation(line.node.dataset, line.node.offsets.at(line.row))
     node: Node | None = line.node
@@ -696,7 +702,7 @@ def _first_location(
 
 
 def transaction_at(line: Line) -> TransactionNode | None:
-    """The transaction that a line is about: of the rows in it, else of those that it is under."""
+    """Return the transaction of a line: of its row, or of its nearest parent."""
     node: Node | None = line.node
     if line.row >= 0 and isinstance(node, Group):
         node = node.traced.get(line.row) or node

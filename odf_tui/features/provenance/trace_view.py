@@ -1,4 +1,4 @@
-"""The tree of a trace as lines, with its rows as tables."""
+"""TraceView: the lines of a trace, with rows as tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from odf_tui.features.provenance.trace_tree import RowCells, RowReader
 
 PAGE: Final = 64
-"""Rows of a group that are read at once."""
+"""Number of rows of a page, which are read together."""
 _MAX_PAGES: Final = 24
 _MAX_WIDTH: Final = 24
 _SPACE: Final = "  "
@@ -30,20 +30,21 @@ _OP_WIDTH: Final = 2
 
 
 class TraceView(LineView):
-    """The lines of a tree; on top stay the names of the columns of the rows that are seen first.
+    """Shows the lines of a tree. The header has the column names of the topmost rows.
 
     Attributes:
-        trace: what is shown.
+        trace: the tree.
 
     Args:
-        rows: opens the rows of a dataset; slow.
+        trace: the tree.
+        rows: opens the rows of a dataset. It blocks.
     """
 
     headed = True
 
     @dataclass
     class PageRead(Message):
-        """Rows of a group were read, or could not be."""
+        """A page of rows was read, or its read failed."""
 
         group: Group
         page: int
@@ -65,11 +66,11 @@ class TraceView(LineView):
         return self.trace.line(min(self.cursor, self.trace.count - 1))
 
     def on_mount(self) -> None:
-        """Shows the tree."""
+        """Show the tree."""
         self.show_trace(self.trace)
 
     def show_trace(self, trace: TraceTree) -> None:
-        """Shows another tree, where it was left."""
+        """Show another tree, with the cursor where it was."""
         self.trace = trace
         self.cursor = trace.cursor
         self.reset()
@@ -77,7 +78,7 @@ class TraceView(LineView):
         self.post_message(self.Moved(self))
 
     def rebuild(self) -> None:
-        """Something was opened, closed or found: the cursor stays on its line, and where that is seen."""
+        """Show the changed tree. The cursor stays on its line, at its position in the window."""
         line: Line | None = self.line
         self.trace.rebuild()
         while line is not None and (at := self.trace.index(line)) is None:
@@ -91,7 +92,7 @@ class TraceView(LineView):
         self.post_message(self.Moved(self))
 
     def select_line(self, line: Line) -> None:
-        """Puts the cursor on a line, if it is shown."""
+        """Move the cursor to a line, if it is shown."""
         at = self.trace.index(line)
         if at is not None:
             self.go(at)
@@ -99,24 +100,24 @@ class TraceView(LineView):
     # --- Drawing ---
 
     def count(self) -> int:
-        """All lines."""
+        """Return the number of lines."""
         return self.trace.count
 
     def header(self) -> Sequence[Span]:
-        """The columns of the rows at the top of the window."""
+        """Return the column names of the topmost rows."""
         group = self.trace.group(self.trace.line(min(int(self.scroll_offset.y), self.trace.count - 1)))
         at = self.trace.index(Line(group.heading))
         guides = "" if at is None else self._cut_guides(self.trace.guides(at))
         return self._fit([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)], sign=True)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line as far as it fits."""
+        """Return the spans of a line, cut to the width of the view."""
         (guides, style), *rest = self.spans_in_full(index, self.room.width)
         heading = isinstance(self.trace.line(index).node, Heading)
         return self._fit([(self._cut_guides(guides), style), *rest], sign=heading)
 
     def spans_in_full(self, index: int, width: int = 1000) -> list[Span]:
-        """A line, if possible in so many cells; of rows that were not read yet the offset."""
+        """Return the spans of a line, in ``width`` cells if possible. Unread rows have only an offset."""
         line = self.trace.line(index)
         guides = (self.trace.guides(index), "rule")
         if isinstance(line.node, Heading):
@@ -127,12 +128,12 @@ class TraceView(LineView):
         return [guides, _marker(line.node), *node_spans(line.node, width - len(guides[0]) - 2)]
 
     def _cut_guides(self, guides: str) -> str:
-        """What leads to a line may take half of it."""
+        """Cut guides to half the width."""
         most = self.room.width // 2
         return guides if len(guides) <= most else "‹ " + guides[len(guides) - most + 2 :]
 
     def _fit(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
-        """A line as far as it fits; with ``sign`` its last cell says when there is more."""
+        """Cut spans to the width. With ``sign`` the last cell marks a cut."""
         left = self.room.width
         if sign and sum(cell_len(text) for text, _ in spans) > left:
             found = self._cut_spans(spans, left - 1)
@@ -190,7 +191,7 @@ class TraceView(LineView):
     # --- Reading ---
 
     def request_page(self, group: Group, page: int) -> None:
-        """Reads rows of a group soon."""
+        """Read a page of a group soon."""
         if (group, page) in self._requested:
             return
         self._requested.append((group, page))
@@ -199,7 +200,7 @@ class TraceView(LineView):
             self.call_later(self._read_next_page)
 
     def _read_next_page(self) -> None:
-        """Reads what was wanted last, if it is still in the window."""
+        """Read the page that was requested last, if it is still visible."""
         while self._requested:
             group, page = self._requested.pop()
             if page not in group.cells and not group.problem and self._is_visible(group, page):
@@ -216,7 +217,7 @@ class TraceView(LineView):
         return first is not None and last is not None and first <= top + self.room.height and last >= top
 
     def _read(self, group: Group, page: int, offsets: Sequence[int]) -> None:
-        from odf_tui.features.provenance.trace_tree import RowReader  # brings Arrow, off the event loop
+        from odf_tui.features.provenance.trace_tree import RowReader  # deferred: loads Arrow, in a thread
 
         try:
             reader = group.reader
@@ -226,11 +227,11 @@ class TraceView(LineView):
                     raise NotFound("the dataset has no rows any more")
                 reader = RowReader(window, list(group.columns))
             self.post_message(self.PageRead(group, page, reader, reader.page(offsets)))
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # any error is shown, and the screen stays open
             self.post_message(self.PageRead(group, page, None, None, error_with_hint(error)))
 
     def on_trace_view_page_read(self, message: PageRead) -> None:
-        """Shows rows."""
+        """Show the rows of a page."""
         group, cells = message.group, message.cells
         if cells is None or message.reader is None:
             group.problem = message.error
@@ -247,10 +248,10 @@ class TraceView(LineView):
 
 
 def _marker(node: Node | None, group: Group | None = None) -> Span:
-    """Whether there is something under a line, and whether it is shown."""
+    """Return the marker of a line: open, closed, busy, or none."""
     if isinstance(node, TracedRows) and node.job:
         return ("◦ ", "busy")
-    if node is None:  # a row that nobody has opened yet
+    if node is None:  # a row that was never opened
         return ("▸ ", "key") if group is not None and not group.missing else (_SPACE, "")
     if not node.can_open:
         return ("─ ", "rule")
@@ -259,4 +260,4 @@ def _marker(node: Node | None, group: Group | None = None) -> Span:
 
 def _offset_width(group: Group) -> int:
     runs = group.offsets.runs
-    return max(len(format_count(runs[-1][1])) if runs else 0, len("offset"))  # they are in order
+    return max(len(format_count(runs[-1][1])) if runs else 0, len("offset"))  # in ascending order

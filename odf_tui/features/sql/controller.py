@@ -1,4 +1,4 @@
-"""Runs queries as jobs, shows their results, and stores their history."""
+"""SqlController: runs queries as jobs, shows their results, stores the history."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _SUBMITTING: Final = "?"
 
 
 class SqlController(Controller):
-    """Opens the SQL editor above the rows of the data pane, runs queries, and shows their results."""
+    """Opens the SQL editor in the data pane, runs queries, and shows their results."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._open = self._opening = False
         self._removal: AwaitRemove | None = None
-        self._text = ""  # of the editor while it is closed, and what was written before the history
+        self._text = ""  # the text while the editor is closed, or while an older query is shown
         self._job = ""  # id of the job of the newest query; _SUBMITTING until there is one
         self._shown_job = ""  # the job whose outcome is shown
         self._history: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class SqlController(Controller):
     # --- Opening and closing ---
 
     def open_query(self) -> None:
-        """Open the editor, or focus it. On the job of a query, show this query and its result."""
+        """Open the editor, or focus it. For the job of a query, show the query and its result."""
         job = self.host.situation().job if self.state.pane == "jobs" else None
         if job is not None and job.kind == "sql":
             self.reader.read(
@@ -112,7 +112,7 @@ class SqlController(Controller):
         self.host.start(self._enter_editor(), group="sql")
 
     async def _enter_editor(self) -> None:
-        """Focus the editor; open it first if it is closed."""
+        """Focus the editor, and open it first if it is closed."""
         if self._opening:
             return
         panel = self.sql_panel
@@ -140,7 +140,7 @@ class SqlController(Controller):
         return panel
 
     def _first_query(self) -> str:
-        """Return a query over the selected dataset, else over the first one."""
+        """Return a query over the selected dataset, or else over the first one."""
         row = self.state.row
         names = [each.name for each in self.state.datasets if not each.missing]
         name = row.name if row is not None and not row.missing else names[0] if names else ""
@@ -156,7 +156,7 @@ class SqlController(Controller):
         self.state.focus_pane("data")
 
     def _pane_changed(self, pane: str) -> None:
-        """In a narrow window, show the data pane alone while the editor is open (see the style sheet)."""
+        """Show only the data pane in a narrow window while the editor is open (see the style sheet)."""
         self.host.set_class(self._open and pane == "data", "-asking")
 
     # --- Messages of the editor ---
@@ -200,7 +200,7 @@ class SqlController(Controller):
             self.host.notice(f"the query is not remembered: {problem}", "warn")
 
     def _step(self, step: int) -> None:
-        """Show an older or newer query. After the newest query comes the text that was being written."""
+        """Show an older or newer query. The text that the user was writing follows the newest query."""
         panel = self.sql_panel
         if panel is None:
             return
@@ -224,7 +224,7 @@ class SqlController(Controller):
     # --- Running ---
 
     def _run_query(self, message: SqlPanel.QuerySubmitted) -> None:
-        """Submit the query, unless the one before still runs."""
+        """Submit the query, unless the previous one is still running."""
         panel = self.sql_panel
         if panel is None:
             return
@@ -309,7 +309,7 @@ class SqlController(Controller):
         )
 
     def _show_result(self, job: Job, result: QueryResult, opened: LoadedWindow | None, problem: str) -> None:
-        """Show the rows of a query in front of those of the dataset."""
+        """Show the rows of a query in front of the rows of the dataset."""
         if opened is None:
             self.host.notice(problem, "bad")
             return
@@ -326,7 +326,7 @@ class SqlController(Controller):
         self.host.show_hints()
 
     def _show_query(self, job: Job, sql: str | None, problem: str) -> None:
-        """Show the query of a job in the editor, and its outcome."""
+        """Show the query of a job and its outcome in the editor."""
         if problem:
             self.host.notice(problem, "bad")
             return

@@ -1,4 +1,4 @@
-"""The editor panel: highlighting, completion, errors, status."""
+"""SqlPanel: the SQL editor with highlighting, completion, errors and status."""
 
 from __future__ import annotations
 
@@ -73,25 +73,30 @@ WORDS: Final = frozenset(word for phrase in KEYWORDS for word in phrase.split())
     "ESCAPE", "FILTER", "ANY", "ALL", "FOR", "MINUS", "SORT", "CLUSTER", "DISTRIBUTE", "NULLS", "LEFT",
     "RIGHT", "FULL", "CROSS", "EXTRACT",
 })  # fmt: skip
-"""Single words of the language."""
+"""Single keywords."""
 _TABLE_FUNCTIONS: Final = tuple((f"{name}(", "function") for name in TABLE_FUNCTIONS)
 MAX_PROPOSALS: Final = 200
 _PLAIN: Final = re.compile(r"[^\W\d]\w*")
 _PART: Final = re.compile(r"[\w./-]*\Z")
 _WORD: Final = re.compile(r"\w*\Z")
 Columns = Mapping[str, Sequence[tuple[str, str]]]
-"""Names and types of the columns of datasets, by the names of these in small letters."""
+"""Names and types of columns, by the name of the dataset in lower case."""
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A word that can come: what is written, and what it is."""
+    """A proposed completion.
+
+    Attributes:
+        text: the text to insert.
+        kind: its kind, or the type of a column.
+    """
 
     text: str
     kind: str
 
 
 class Proposals(msgspec.Struct, frozen=True):
-    """Words for the place of the characters ``start`` to ``end``, the best first."""
+    """Completions for the characters from ``start`` to ``end`` of a query, best first."""
 
     start: int
     end: int
@@ -99,7 +104,7 @@ class Proposals(msgspec.Struct, frozen=True):
 
     @property
     def shared(self) -> str:
-        """What all of them begin with, whatever its case."""
+        """The common beginning of all completions, ignoring case."""
         first = self.words[0].text if self.words else ""
         for at in range(len(first), 0, -1):
             if all(word.text[:at].casefold() == first[:at].casefold() for word in self.words):
@@ -108,13 +113,13 @@ class Proposals(msgspec.Struct, frozen=True):
 
 
 def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Proposals:
-    """What can stand where the cursor is.
+    """Return the completions at the cursor.
 
     Args:
-        sql: the query so far.
-        at: how many characters are before the cursor.
+        sql: the query.
+        at: number of characters before the cursor.
         datasets: the names of all datasets.
-        columns: of the datasets whose columns are known.
+        columns: the columns of those datasets whose columns were read.
     """
     before = sql[:at]
     opened = _open_quote(before)
@@ -143,13 +148,13 @@ def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Pr
 
 
 def datasets_in(sql: str, datasets: Iterable[str]) -> list[str]:
-    """The datasets that a query reads, by their names."""
+    """Return the names of the datasets that a query reads."""
     known = {name.casefold(): name for name in datasets}
     return [known[each.name.casefold()] for each in table_names(sql) if each.name.casefold() in known]
 
 
 def aliases(sql: str) -> dict[str, str]:
-    """Other names that a query has for its tables, with the tables' names."""
+    """Return the table aliases of a query, each with the name of its table."""
     words = tokenize(sql)
     found: dict[str, str] = {}
     for table in table_names(sql):
@@ -162,7 +167,7 @@ def aliases(sql: str) -> dict[str, str]:
 
 
 def highlight(sql: str) -> Iterator[tuple[Token, str]]:
-    """The words of a query with the styles they are shown in."""
+    """Yield the tokens of a query that are highlighted, each with its style."""
     words = tokenize(sql, comments=True)
     for at, token in enumerate(words):
         following = words[at + 1].text if at + 1 < len(words) else ""
@@ -185,7 +190,7 @@ def _is_name(token: Token) -> bool:
 
 
 def _open_quote(before: str) -> int | None:
-    """Where a name between backquotes begins that is not closed yet."""
+    """Return the index of an unclosed backquote; None if there is none."""
     found = tokenize(before)
     last = found[-1] if found else None
     if last is None or last.kind != "quoted" or last.end != len(before):
@@ -200,13 +205,13 @@ def _is_table(before: str, start: int) -> bool:
 
 
 def _cte_names(sql: str) -> Iterator[tuple[str, str]]:
-    """What the WITH clauses of a query name."""
+    """Yield the names of the common table expressions of a query."""
     for match in re.finditer(r"(?:\bWITH\s+|,\s*)(\w+)\s+AS\s*\(", sql, re.IGNORECASE):
         yield match[1], "of this query"
 
 
 def _columns(sql: str, columns: Columns) -> Iterator[tuple[str, str]]:
-    """The columns of all tables of a query, each name once."""
+    """Yield the columns of all tables of a query, each name once."""
     seen: set[str] = set()
     for table in table_names(sql):
         for name, kind in columns.get(table.name.casefold(), ()):
@@ -216,7 +221,7 @@ def _columns(sql: str, columns: Columns) -> Iterator[tuple[str, str]]:
 
 
 def _columns_of(sql: str, begin: int, columns: Columns) -> Iterator[tuple[str, str]]:
-    """The columns of the table whose name stands before the dot before ``begin``."""
+    """Yield the columns of the table that qualifies the name at ``begin``."""
     qualifier = re.search(r"(`[^`]+`|[\w./-]+)\.\Z", sql[:begin])
     name = qualifier[1].strip("`").casefold() if qualifier else ""
     others = {alias.casefold(): table for alias, table in aliases(sql).items()}
@@ -224,7 +229,7 @@ def _columns_of(sql: str, begin: int, columns: Columns) -> Iterator[tuple[str, s
 
 
 def _ranked(typed: str, words: Iterable[tuple[str, str]], *, quoted: bool = False) -> list[Completion]:
-    """The words that begin with what was typed, then those in which a part does."""
+    """Return the names that begin with ``typed``, then those with a later part that does."""
     prefix = typed.casefold()
     begins: list[Completion] = []
     within: list[Completion] = []
@@ -238,7 +243,7 @@ def _ranked(typed: str, words: Iterable[tuple[str, str]], *, quoted: bool = Fals
 
 
 def _is_plain_name(name: str, kind: str) -> bool:
-    """Whether a name can be written as it is."""
+    """Return whether a name needs no backquotes."""
     return kind in ("dataset", "function") or _PLAIN.fullmatch(name) is not None
 
 
@@ -250,7 +255,7 @@ _POSITION: Final = re.compile(r"line (\d+), column (\d+)")
 
 
 class CompletionList(LineView):
-    """Words that can come next, beside the cursor."""
+    """Lists completions at the cursor of the editor."""
 
     def __init__(self) -> None:
         super().__init__(id="words")
@@ -260,7 +265,7 @@ class CompletionList(LineView):
         self._widths = (0, 0)
 
     def show_proposals(self, found: Proposals, cursor: Offset) -> None:
-        """Shows words below the cursor, or above it where there is no room."""
+        """Show completions below the cursor, or above it if there is no room."""
         self.found, self.cursor = found, 0
         self._widths = (
             min(max(cell_len(printable(word.text)) for word in found.words), _WIDEST),
@@ -279,11 +284,11 @@ class CompletionList(LineView):
         self.refresh(layout=True)
 
     def count(self) -> int:
-        """The words."""
+        """Return the number of completions."""
         return len(self.found.words)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A word, and what it is."""
+        """Return the spans of a completion and its kind."""
         word = self.found.words[index]
         name, kind = self._widths
         return [
@@ -293,24 +298,24 @@ class CompletionList(LineView):
 
 
 class QueryStatusLine(LineScroll):
-    """The line between the query and its rows: how it is, or how it went."""
+    """The line between a query and its rows: the state of the query."""
 
     def __init__(self) -> None:
         super().__init__(id="sql-line")
         self._parts: Sequence[Span] = ()
 
     def show_text(self, *parts: Span) -> None:
-        """Shows something else."""
+        """Show other spans; none shows an empty line."""
         if parts != self._parts:
             self._parts = parts
             self.refresh()
 
     def count(self) -> int:
-        """One."""
+        """Return the number of lines, one."""
         return 1
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A rule with words in it; of too many, the last ones are cut."""
+        """Return a rule with the text in it. A text that is too long is cut at its end."""
         parts = list(self._parts)
         over = sum(cell_len(text) for text, _ in parts) + 8 - self.size.width
         if parts and over > 0:
@@ -322,7 +327,7 @@ class QueryStatusLine(LineScroll):
 
 
 class QueryErrorView(LineScroll):
-    """Why a query cannot be answered, with its line and a mark under the place."""
+    """Shows the error of a query, with its line and a mark below the position."""
 
     def __init__(self) -> None:
         super().__init__(id="sql-wrong")
@@ -331,13 +336,13 @@ class QueryErrorView(LineScroll):
         self._lines: list[list[Span]] = []
 
     def show_failure(self, failure: Failure | None) -> None:
-        """Shows an error, or none."""
+        """Show an error; None hides the view."""
         self._failure = failure
         self.display = failure is not None
         self._wrap()
 
     def on_resize(self) -> None:
-        """Breaks the lines anew."""
+        """Wrap the lines again."""
         self._wrap()
 
     def _wrap(self) -> None:
@@ -355,18 +360,20 @@ class QueryErrorView(LineScroll):
             self.reset()
 
     def count(self) -> int:
-        """The lines."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return the spans of a line."""
         return self._lines[index]
 
 
 def pins_text(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
-    """Describe the blocks that a query was answered from, in the notation of a query: ``from name@hash, …``.
+    """Format the blocks that a query was answered from, in the notation of a query: ``from name@hash, …``.
 
-    Of more than ``most`` blocks, the number of the others is shown.
+    Args:
+        pins: the blocks.
+        most: number of blocks to name; the number of the others follows. None names all.
     """
     names = [f"{each.name}@{each.block[-8:]}{'' if each.head else ' (older)'}" for each in pins]
     more = f" +{len(names) - most}" if most is not None and len(names) > most else ""
@@ -380,7 +387,7 @@ def error_position(error: Failure | None) -> tuple[int, int] | None:
 
 
 def state_spans(job: Job) -> list[tuple[str, str]]:
-    """A job of a query in a few words, for the line below it."""
+    """Return the state of the job of a query, for the line below the query."""
     took = job_seconds(job, Timestamp.now())
     time = format_duration(took) if took is not None else ""
     match job.state:
@@ -407,7 +414,7 @@ _KINDS: Final = ("key", "good", "title", "muted")
 
 
 class SqlEditor(TextArea):
-    """The text. Keys that mean something here are messages to the panel."""
+    """The text area. Keys with a meaning in the panel are messages to it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r,f5", "press_key('run')", show=False),
@@ -422,12 +429,13 @@ class SqlEditor(TextArea):
 
     @dataclass
     class Pressed(Message):
-        """A key of the panel: ``run``, ``complete``, ``rows``, ``close``, ``stop``, ``older``, ``newer``,
-        ``clear``; with the list open ``up``, ``down`` and ``accept``."""
+        """A key of the panel was pressed: ``run``, ``complete``, ``rows``, ``close``, ``stop``, ``older``,
+        ``newer`` or ``clear``; in the list of completions also ``up``, ``down`` and ``accept``.
+        """
 
         command: str
 
-    choosing = False  # whether the list of words is open, which up, down and enter belong to then
+    choosing = False  # whether the list of completions is open and receives up, down and enter
 
     def __init__(self, text: str) -> None:
         super().__init__(text, id="sql", compact=True, tab_behavior="focus", highlight_cursor_line=False)
@@ -440,7 +448,7 @@ class SqlEditor(TextArea):
         self.move_cursor(self.document.end)
 
     def on_unmount(self) -> None:
-        """Follow the theme no longer."""
+        """Stop following the theme."""
         self.app.theme_changed_signal.unsubscribe(self)
 
     def _apply_theme(self, _: object = None) -> None:
@@ -460,18 +468,18 @@ class SqlEditor(TextArea):
         self.refresh()
 
     def action_press_key(self, key: str) -> None:
-        """Tells the panel of a key."""
+        """Send a key to the panel."""
         self.post_message(self.Pressed(key))
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Up in the text, or in the list of words."""
+        """Move up in the text, or in the list of completions."""
         if self.choosing:
             self.post_message(self.Pressed("up"))
         else:
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Down in the text, or in the list of words."""
+        """Move down in the text, or in the list of completions."""
         if self.choosing:
             self.post_message(self.Pressed("down"))
         else:
@@ -485,23 +493,23 @@ class SqlEditor(TextArea):
         else:
             await super()._on_key(event)
 
-    # --- Places in the text, as numbers of characters ---
+    # --- Positions as numbers of characters ---
 
     @property
     def cursor_index(self) -> int:
-        """How many characters are before the cursor."""
+        """The number of characters before the cursor."""
         row, column = self.cursor_location
         return sum(len(self.document[each]) + 1 for each in range(row)) + column
 
     def location_of(self, at: int) -> tuple[int, int]:
-        """The line and column, from 0, of a character."""
+        """Return the line and column of a character, both from 0."""
         line, column = line_and_column(self.text, at)
         return line - 1, column - 1
 
-    # --- Words in their colours ---
+    # --- Highlighting ---
 
     def _build_highlight_map(self) -> None:
-        # Textual asks a syntax tree here, which takes long to import; words are enough for a query.
+        # Textual uses a syntax tree here, which is slow to import. Tokens suffice for a query.
         self._line_cache.clear()
         self._highlights.clear()
         text = self.document.text
@@ -516,7 +524,7 @@ class SqlEditor(TextArea):
 
 
 class SqlPanel(Vertical):
-    """Editor, error and line of state."""
+    """The editor with its error, status line and list of completions."""
 
     @dataclass
     class QuerySubmitted(Message):
@@ -526,13 +534,13 @@ class SqlPanel(Vertical):
 
     @dataclass
     class CommandRequested(Message):
-        """The panel asks for something: ``edit``, ``rows``, ``close``, ``stop``, ``older``, ``newer``."""
+        """A command of the panel: ``edit``, ``rows``, ``close``, ``stop``, ``older`` or ``newer``."""
 
         command: str
 
     @dataclass
     class ColumnsRequested(Message):
-        """The columns of these datasets are not known yet."""
+        """The columns of these datasets are to be read."""
 
         names: list[str]
 
@@ -541,10 +549,10 @@ class SqlPanel(Vertical):
         self._text = text
         self.datasets: list[str] = []
         self.columns: dict[str, list[tuple[str, str]]] = {}
-        self._completes_later = False  # whether words are to be shown as soon as all columns are known
+        self._completes_later = False  # whether to complete once all columns are read
 
     def compose(self) -> ComposeResult:
-        """Text, list, error, line."""
+        """Yield the editor, the error, the status line and the list of completions."""
         yield SqlEditor(self._text)
         yield QueryErrorView()
         yield QueryStatusLine()
@@ -552,33 +560,33 @@ class SqlPanel(Vertical):
 
     @property
     def editor(self) -> SqlEditor:
-        """The text."""
+        """The text area."""
         return self.query_one(SqlEditor)
 
     @property
     def line(self) -> QueryStatusLine:
-        """How it is."""
+        """The status line."""
         return self.query_one(QueryStatusLine)
 
     @property
     def words(self) -> CompletionList:
-        """The list of words."""
+        """The list of completions."""
         return self.query_one(CompletionList)
 
     def set_text(self, text: str) -> None:
-        """Puts another text there, with the cursor at its end."""
+        """Replace the text, and move the cursor to its end."""
         self.editor.load_text("\n".join(text.splitlines()))
         self.editor.move_cursor(self.editor.document.end)
 
     def show_failure(self, failure: Failure | None, position: tuple[int, int] | None = None) -> None:
-        """Shows an error, and goes to its line and column, from 1."""
+        """Show an error, and move the cursor to its line and column, both from 1. None hides the error."""
         self.query_one(QueryErrorView).show_failure(failure)
         self.set_class(failure is not None, "-wrong")
         if position is not None:
             self.editor.move_cursor((position[0] - 1, position[1] - 1))
 
     def on_click(self, event: events.Click) -> None:
-        """The mouse goes on writing; the pane itself would take the keys."""
+        """Focus the editor, not the data pane."""
         event.stop()
         self.post_message(self.CommandRequested("edit"))
 
@@ -604,10 +612,10 @@ class SqlPanel(Vertical):
             sql = self.editor.text
             self.post_message(self.QuerySubmitted(sql) if what == "run" else self.CommandRequested(what))
 
-    # --- Words ---
+    # --- Completion ---
 
     def set_columns(self, name: str, columns: list[tuple[str, str]]) -> None:
-        """The columns of a dataset are known now."""
+        """Store the columns of a dataset, and complete if all columns are read now."""
         self.columns[name.casefold()] = columns
         if self._completes_later and not self._unread_datasets():
             self._completes_later = False
@@ -634,7 +642,7 @@ class SqlPanel(Vertical):
         message.stop()
 
     def _complete(self) -> None:
-        """Writes what can only be meant; shows a list where there is a choice."""
+        """Insert the only completion, or show the list of completions."""
         if unknown := self._unread_datasets():
             self._completes_later = True
             self.post_message(self.ColumnsRequested(unknown))
@@ -651,7 +659,7 @@ class SqlPanel(Vertical):
             self._show_completions()
 
     def _unread_datasets(self) -> list[str]:
-        """The datasets that the query reads and whose columns are not known yet."""
+        """Return the datasets of the query whose columns are not read yet."""
         read = datasets_in(self.editor.text, self.datasets)
         return [name for name in read if name.casefold() not in self.columns]
 

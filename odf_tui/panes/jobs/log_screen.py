@@ -1,4 +1,4 @@
-"""The whole log of a job: paged, searched, followed, saved."""
+"""LogScreen: the complete log of a job, with paging, search and follow mode."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ _NO_MORE: Final = ("none below, N looks above", "none above, n looks below")
 
 
 class LogScreen(OverlayScreen[str]):
-    """Shows a job's log, and nothing else: what is below would be painted anew with each line of it.
+    """Shows the log of a job. It covers the workbench, which would otherwise be repainted with each new line.
 
-    Ends with None, or the id of an action of the pane that is wanted.
+    Returns None, or the id of an action of the jobs pane to perform.
 
     Args:
-        job: whose log.
-        source: reads it.
-        pace: how fast jobs are.
-        copy: takes all lines that are in memory.
-        save: asks where to save the log of a job, and does.
-        details: whether lines for finding mistakes are shown.
+        job: the job.
+        gateway: reads the log.
+        rates: the rates of jobs.
+        copy: copies the lines in memory.
+        save: saves the log of a job to a file that the user chooses.
+        details: whether debug lines are shown.
+        wrap: whether long lines are wrapped.
     """
 
     covers_workbench = True
@@ -90,11 +91,11 @@ class LogScreen(OverlayScreen[str]):
         self._reader = Reader(self)
         self._lines = LogLines("lines")
         self._lines.wrap = wrap
-        self._early_events: list[JournalEvent] = []  # what came before the first page was read
+        self._early_events: list[JournalEvent] = []  # events before the first page was read
         self._loaded = self._is_reading = False
         self._shown: list[Entry] = []
         self._paint_timer: Timer | None = None
-        self._gauges_chosen: bool | None = None  # what the person chose
+        self._gauges_chosen: bool | None = None  # None until the user chooses
 
     @property
     def wraps(self) -> bool:
@@ -102,7 +103,7 @@ class LogScreen(OverlayScreen[str]):
         return self._lines.wrap
 
     def compose(self) -> ComposeResult:
-        """Speed, log, a line to search in."""
+        """Yield the gauges, the log and the search field."""
         with Vertical(classes="dialog log"):
             gauges = Gauges("gauges")
             gauges.display = False
@@ -114,16 +115,16 @@ class LogScreen(OverlayScreen[str]):
             yield line
 
     def on_mount(self) -> None:
-        """Reads the end of the log."""
+        """Read the end of the log."""
         self.query_one(".dialog").border_title = Content(printable(self._title()))
         self._show_keys()
         self._read("end")
         self._show_gauges()
 
-    # --- What comes ---
+    # --- Events and pages ---
 
     def apply_events(self, events: Sequence[JournalEvent], job: Job) -> None:
-        """The job logged something, or has another state."""
+        """Add new lines of the log, and show the state of the job."""
         ended, self.job = job.state is not self.job.state, job
         if ended:
             box = self.query_one(".dialog")
@@ -135,17 +136,17 @@ class LogScreen(OverlayScreen[str]):
         self.window.add(events)
         if ended:
             self._show()
-        elif (
-            events and self._paint_timer is None
-        ):  # a screen full of lines is some kB: not four times a second
+        elif events and self._paint_timer is None:  # a repaint sends some kB to the terminal
             self._paint_timer = self.set_timer(PAINT_SECONDS, self._show)
 
     def apply_samples(self) -> None:
-        """There is a new sample."""
+        """Show the newest samples."""
         self._show_gauges()
 
     def _page_read(self, position: str, line: int, page: LogPage | None, error: str) -> None:
-        """Show a page: the ``end``, the ``start``, ``older`` or ``newer`` lines, or those around a match."""
+        """Show a page: the ``end``, the ``start``, ``older`` or ``newer`` lines, or the surroundings of a
+        match.
+        """
         self._is_reading = False
         window = self.window
         if page is None:
@@ -185,7 +186,7 @@ class LogScreen(OverlayScreen[str]):
 
         self._reader.read("page", read, partial(self._page_read, position, 0))
 
-    # --- What is shown ---
+    # --- Lines, title, gauges ---
 
     def _title(self) -> str:
         return f"{self.job.kind} {self.job.target} · job {self.job.id} · {self.job.state.value}"
@@ -210,11 +211,11 @@ class LogScreen(OverlayScreen[str]):
             box.refresh(Region(-1, box.size.height, box.size.width + 2, 1))
 
     def show_notice(self, text: str) -> None:
-        """Show a notice of the workbench, which cannot be seen."""
+        """Show a notice of the workbench, which is covered."""
         self.show_message(text)
 
     def show_message(self, text: str) -> None:
-        """Says something in the lower border, until a key is pressed."""
+        """Show a message in the lower border until a key is pressed."""
         self._show_keys(text)
 
     def _show_gauges(self) -> None:
@@ -232,7 +233,7 @@ class LogScreen(OverlayScreen[str]):
     # --- Keys ---
 
     def action_move(self, move: str) -> None:
-        """Scrolls; beyond what is in memory, more is read."""
+        """Scroll. Beyond the lines in memory, more lines are read."""
         self._lines.move(move)
         self._read_more()
         self._show_keys()
@@ -246,15 +247,15 @@ class LogScreen(OverlayScreen[str]):
             self._read("newer")
 
     def action_first(self) -> None:
-        """The beginning of the log."""
+        """Go to the start of the log."""
         if self.window.older:
-            self._lines.move("above")  # it does not follow any more
+            self._lines.move("above")  # stops following the end
             self._read("start")
         else:
             self.action_move("first")
 
     def action_last(self) -> None:
-        """The end of the log, and follows it."""
+        """Go to the end of the log, and follow it."""
         self._lines.follow()
         if self.window.newer:
             self._loaded = False
@@ -262,31 +263,31 @@ class LogScreen(OverlayScreen[str]):
         self._show_keys()
 
     def action_wrap(self) -> None:
-        """Wraps long lines, or cuts them."""
+        """Wrap or cut long lines."""
         self._lines.toggle_wrap()
 
     def action_details(self) -> None:
-        """Shows what is logged for finding mistakes, or hides it."""
+        """Show or hide debug lines."""
         self.details = not self.details
         self._show()
 
     def action_gauges(self) -> None:
-        """Speed and memory."""
+        """Show or hide throughput and memory."""
         self._gauges_chosen = not self.query_one(Gauges).display
         self._show_gauges()
         if self._gauges_chosen and not self.query_one(Gauges).display:
             self.show_message("nothing is known of its speed")
 
     def action_copy(self) -> None:
-        """Copies what is in memory."""
+        """Copy the lines in memory."""
         self._copy("\n".join(format_log_line(line) for line in self._shown))
 
     def action_save(self) -> None:
-        """Saves all of it."""
+        """Save the complete log."""
         self._save(self.job)
 
     def action_leave(self) -> None:
-        """Leaves the search, or the log."""
+        """Leave the search, or else the log."""
         line = self.query_one("#needle", Input)
         if line.display:
             self._close_search()
@@ -297,21 +298,21 @@ class LogScreen(OverlayScreen[str]):
         else:
             self.dismiss(None)
 
-    # --- Searching ---
+    # --- Search ---
 
     def action_search(self) -> None:
-        """Opens the line to search in."""
+        """Open the search field."""
         line = self.query_one("#needle", Input)
         line.display = True
         line.value = self._lines.search_text
-        self.set_focus(line)  # at once: letters may have been typed already
+        self.set_focus(line)  # at once: the next keys may be queued already
 
     def _close_search(self) -> None:
         self.query_one("#needle", Input).display = False
         self.set_focus(None)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Looks for it: upwards from the end, when that is followed, else downwards from what is in sight."""
+        """Search backwards while the end is followed, else forwards from the visible lines."""
         event.stop()
         self._close_search()
         self._lines.search_text, self._lines.found = event.value.strip(), 0
@@ -322,7 +323,7 @@ class LogScreen(OverlayScreen[str]):
             self._lines.refresh()
 
     def action_next(self, back: bool) -> None:
-        """The next line that has it, or the one before."""
+        """Go to the next match, or to the previous one."""
         view = self._lines
         search_text = view.search_text.lower()
         if not search_text:

@@ -1,4 +1,4 @@
-"""The jobs pane: list of jobs, log of the selected one, throughput gauges."""
+"""The jobs pane: list of jobs, log of the selected job, gauges for throughput and memory."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ _READABLE: str = "What is in the workspace can be read meanwhile."
 def worker_problem_lines(
     worker: WorkerConnectionState | None, status: WorkerStatus | None
 ) -> list[list[Span]]:
-    """What to say; nothing when all is well.
+    """Return the lines that describe a problem of the worker; none if there is no problem.
 
     Args:
-        worker: the newest news of the connection.
-        status: what the worker last said of itself.
+        worker: the newest state of the connection.
+        status: the newest status of the worker.
     """
     if worker is not None and worker.state == "gone":
         return _lost_worker_lines(worker)
@@ -111,29 +111,29 @@ _WIDE: Final = 90
 
 
 class Gauges(LineScroll):
-    """Speed and memory."""
+    """Shows throughput and memory of a job as sparklines."""
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self.measured: Throughput | None = None
 
     def set(self, measured: Throughput | None) -> None:
-        """Shows other values."""
+        """Show other values; None shows nothing."""
         if measured != self.measured:
             self.measured = measured
             self.reset()
 
     def count(self) -> int:
-        """Two."""
+        """Return the number of lines: two with values."""
         return 0 if self.measured is None else 2
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return the spans of a gauge."""
         return [] if self.measured is None else gauge_lines(self.measured, self.room.width)[index]
 
 
 def gauge_lines(measured: Throughput, width: int) -> list[list[Span]]:
-    """Speed, and memory, in lines of a width."""
+    """Return one line for throughput and one for memory, in ``width`` cells."""
     rate = measured.rate or "nothing moves"
     memory = measured.memory + (measured.whole if width >= _WIDE else "")
     room = max(min(width - 11 - max(cell_len(rate), cell_len(memory)), _MAX_BARS), 0)
@@ -150,7 +150,7 @@ def gauge_lines(measured: Throughput, width: int) -> list[list[Span]]:
     ]
 
 
-_INDENT: Final = 11  # time and sign
+_INDENT: Final = 11  # time and marker
 _MIN_WIDTH: Final = 8
 _SIDEWAYS: Final = 8
 _SPARE: Final = 1000
@@ -159,12 +159,12 @@ _STYLES: Final = {"debug": "muted", "warning": "warn", "error": "bad"}
 
 
 class LogLines(LineScroll):
-    """A part of a log, and below it what the job's end says. It follows its end unless it was scrolled up.
+    """Shows lines of a log, and the outcome of the job below. Follows the end unless it is scrolled up.
 
     Attributes:
-        wrap: whether long lines go on in the next one; else they are cut, and left and right move.
-        needle: what is searched for.
-        found: the journal number of the line that the search is at, 0 for none.
+        wrap: whether long lines are wrapped; otherwise they are cut, and left and right scroll.
+        search_text: the text to highlight.
+        found: journal number of the current match; 0 without one.
     """
 
     def __init__(self, id: str | None = None) -> None:
@@ -175,7 +175,7 @@ class LogLines(LineScroll):
         self.search_text = ""
         self.found = 0
         self._left = 0
-        self._width = _MIN_WIDTH  # for what lines say, when they were measured
+        self._width = _MIN_WIDTH  # of texts, at the last measurement
         self._starts: list[int] = []
         self._heights: dict[int, int] = {}
         self._end: list[list[Span]] = []
@@ -183,11 +183,11 @@ class LogLines(LineScroll):
 
     @property
     def follows(self) -> bool:
-        """Whether the end stays in sight as lines come."""
+        """Whether the end stays visible when lines are added."""
         return self._follows
 
     def set(self, lines: Sequence[Entry], end: Sequence[Sequence[Span]] = ()) -> None:
-        """Shows these lines. What one reads stays where it is, unless the end is followed."""
+        """Replace the lines. The visible lines stay in place unless the end is followed."""
         (seq, part), end_before, rows = self._top_row(), self.end, self.count()
         self.lines, self.end = lines, end
         self._measure()
@@ -199,19 +199,19 @@ class LogLines(LineScroll):
         top = self._row(bisect_left(lines, seq, key=_seq)) + part
         bottom = self.scroll_offset.y + self.room.height
         if top == self.scroll_offset.y and bottom <= rows - len(self._end) and list(end) == list(end_before):
-            self.grow()  # more lines below what is in sight
+            self.grow()  # only lines below the window were added
         else:
             self.reset()
             self.scroll_to(y=top, animate=False)
 
     def grow(self) -> None:
-        """There are more lines; nothing but the scroll bar looks different."""
+        """Extend the scroll area by lines below the window, without a repaint of the lines."""
         size = Size(0, self.count())
         self.set_reactive(ScrollView.virtual_size, size)  # type: ignore[arg-type]
         self._scroll_update(size)
 
     def _top_row(self) -> tuple[int, int]:
-        """The first line in sight, and how many of its rows are above."""
+        """Return the journal number of the first visible line, and its number of rows above the window."""
         line = self.line_at(self.scroll_offset.y)
         if not 0 <= line < len(self.lines):
             return 0, 0
@@ -226,18 +226,18 @@ class LogLines(LineScroll):
         self._starts = list(accumulate(map(self._height, self.lines), initial=0)) if self.wrap else [0]
 
     def _height(self, line: Entry) -> int:
-        """The rows of a line; known ones are not measured again, since lines come by the thousand."""
+        """Return the number of rows of a line. Heights are cached by journal number."""
         height = self._heights.get(line.seq)
         if height is None:
             height = self._heights[line.seq] = _row_count(log_display_text(line), self._width)
         return height
 
     def _row(self, line: int) -> int:
-        """The first row of a line."""
+        """Return the first row of a line."""
         return self._starts[min(line, len(self._starts) - 1)] if self.wrap else line
 
     def line_at(self, row: int) -> int:
-        """The line that a row belongs to."""
+        """Return the index of the line at a row."""
         return bisect_right(self._starts, row) - 1 if self.wrap else row
 
     @property
@@ -248,23 +248,23 @@ class LogLines(LineScroll):
         self.scroll_to(y=self.max_scroll_y, animate=False)
 
     def follow(self) -> None:
-        """Goes to the end, and stays there."""
+        """Go to the end, and follow it."""
         self._follows = True
         self._to_end()
 
     def toggle_wrap(self) -> None:
-        """Wraps, or cuts."""
+        """Wrap long lines, or cut them."""
         self.wrap, self._left = not self.wrap, 0
         self.set(self.lines, self.end)
 
     def go(self, line: int) -> None:
-        """Shows a line, with some of those before it."""
+        """Scroll to a line, with some lines above it."""
         self._follows = False
         self.scroll_to(y=max(self._row(line) - self.room.height // 3, 0), animate=False)
         self.refresh()
 
     def move(self, move: str) -> None:
-        """Scrolls; at the end it follows again."""
+        """Scroll. At the end, follow it again."""
         if move in ("left", "right"):
             if not self.wrap:
                 self._left = max(self._left + (_SIDEWAYS if move == "right" else -_SIDEWAYS), 0)
@@ -274,30 +274,30 @@ class LogLines(LineScroll):
         self._follows = move == "last" or self.scroll_offset.y >= self.max_scroll_y
 
     def on_mouse_scroll_up(self) -> None:
-        """The mouse scrolls away from the end."""
+        """Stop following the end."""
         self._follows = False
 
     def on_mouse_scroll_down(self) -> None:
-        """The mouse may have come to the end."""
+        """Follow the end if it is reached."""
         self.call_after_refresh(self._follow_at_end)
 
     def _follow_at_end(self) -> None:
         self._follows = self._follows or self.scroll_offset.y >= self.max_scroll_y
 
     def on_resize(self) -> None:
-        """Breaks the lines anew."""
+        """Wrap the lines again."""
         self.set(self.lines, self.end)
 
     def on_mount(self) -> None:
-        """Shows what there is."""
+        """Show the lines."""
         self.set(self.lines, self.end)
 
     def count(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return self._rows + len(self._end)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A row."""
+        """Return the spans of a row."""
         rows = self._rows
         if index >= rows:
             return self._end[index - rows]
@@ -314,7 +314,7 @@ class LogLines(LineScroll):
 
 
 def line_head(entry: Entry) -> list[Span]:
-    """Time and sign of a line."""
+    """Return the time and the marker of a line."""
     if isinstance(entry, Committed):
         return [(" " * 9, ""), ("◆ ", "good")]
     time = (f"{entry.time[11:19]} ", "muted")
@@ -322,12 +322,12 @@ def line_head(entry: Entry) -> list[Span]:
 
 
 def entry_style(entry: Entry) -> str:
-    """The style of what a line says."""
+    """Return the style of the text of a line."""
     return "good" if is_commit(entry) else _STYLES.get(getattr(entry, "level", ""), "")
 
 
 def highlight_matches(text: str, style: str, search_text: str, is_current: bool) -> list[Span]:
-    """A text with what is searched for marked; ``here``: the search is at this line."""
+    """Return the spans of a text with highlighted matches; ``is_current``: the line is the current match."""
     if not search_text:
         return [(text, style)]
     spans: list[Span] = []
@@ -350,7 +350,7 @@ def _row_count(text: str, room: int) -> int:
 
 
 def _wrap_text(text: str, room: int) -> list[str]:
-    """A text in pieces of at most ``room`` cells, broken between words where these are not too long."""
+    """Wrap a text to ``room`` cells, at blanks where possible."""
     if cell_len(text) <= room:
         return [text]
     if not text.isascii():
@@ -371,20 +371,20 @@ _KINDS: Final = {
     "project": "state",
     "compare": "look",
     "check-proof": "proof",
-}  # there are six cells for it
+}  # the column has six cells
 _MIN_GAUGES_HEIGHT: Final = 18
-"""Rows from which on the pane has some for speed and memory."""
+"""Minimum height of the pane with gauges."""
 
 
 class JobsView(LineView):
-    """The list of jobs.
+    """Lists the jobs, newest first.
 
     Attributes:
-        inputs: what a dataset is made from, by id: jobs of these are waited for.
+        inputs: returns the ids of the inputs of each dataset. A queued job waits for the jobs of its inputs.
     """
 
     class Moved(LineView.Moved):
-        """Another job is under the cursor."""
+        """The cursor is on another job."""
 
     def __init__(self, book: JobBook, rates: JobRates) -> None:
         super().__init__(id="job-list")
@@ -396,7 +396,7 @@ class JobsView(LineView):
         self._selected: str | None = None
 
     def load(self) -> None:
-        """Shows the book as it is now. The cursor goes to the newest job, or stays while keys go here."""
+        """Show the jobs of the book. While the pane has the focus, the cursor stays on its job."""
         kept_id = self._selected if self.cursor and self.active else None
         text = self.text.lower()
         self._jobs = [
@@ -412,19 +412,19 @@ class JobsView(LineView):
         self.post_message(self.Moved(self))
 
     def update(self, jobs: set[str]) -> None:
-        """Repaints the lines of these jobs."""
+        """Repaint the lines of jobs, by id."""
         for index, job in enumerate(self._jobs):
             if job.id in jobs:
                 self._jobs[index] = self.book.jobs[job.id]
                 self.refresh_line(index)
 
     def go(self, index: int) -> None:
-        """Puts the cursor on a job."""
+        """Move the cursor to an index."""
         super().go(index)
         self._selected = self.job.id if self.job else None
 
     def select(self, job: str) -> None:
-        """Puts the cursor on a job, if it is shown."""
+        """Move the cursor to a job by its id, if it is listed."""
         ids = [each.id for each in self._jobs]
         if job in ids:
             self.go(ids.index(job))
@@ -435,11 +435,11 @@ class JobsView(LineView):
         return self._jobs[self.cursor] if self.cursor < len(self._jobs) else None
 
     def count(self) -> int:
-        """The jobs that match the filter."""
+        """Return the number of jobs that match the filter."""
         return len(self._jobs)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A job."""
+        """Return the spans of a job."""
         job = self._jobs[index]
         glyph, style = job_glyph(job)
         took = job_seconds(job, Timestamp.now())
@@ -468,7 +468,7 @@ class JobsView(LineView):
         return job_outcome(job)
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """What makes a job."""
+        """Return the hints shown without jobs."""
         if self.text:
             return [[(f" no job matches {self.text}", "muted")]]
         return [
@@ -479,11 +479,11 @@ class JobsView(LineView):
 
 
 class JobsPane(Pane):
-    """Jobs above, log below; between them speed and memory, where there is room.
+    """The list of jobs above the log of the selected job. Gauges are between them if there is room.
 
     Attributes:
-        pace: how fast jobs are.
-        details: whether lines for finding mistakes are shown: what is logged for debugging.
+        rates: the rates of jobs.
+        details: whether debug lines are shown.
     """
 
     number = 4
@@ -496,7 +496,7 @@ class JobsPane(Pane):
         self.details = False
 
     def compose(self) -> ComposeResult:
-        """Trouble, list, speed and memory, log."""
+        """Yield the problem of the worker, the list, the gauges and the log."""
         trouble = WrappedLines(id="trouble")
         gauges = Gauges(id="gauges")
         trouble.display = gauges.display = False
@@ -507,41 +507,41 @@ class JobsPane(Pane):
 
     @property
     def view(self) -> JobsView:
-        """The list."""
+        """The list of jobs."""
         return self.query_one(JobsView)
 
     @property
     def log_view(self) -> LogLines:
-        """The log."""
+        """The log of the selected job."""
         return self.query_one(LogLines)
 
     def set_filter(self, text: str) -> None:
-        """Shows the jobs whose dataset, kind or state match."""
+        """Show the jobs whose dataset, kind or state contains a text."""
         super().set_filter(text)
         self.view.text = text
         self.view.load()
 
     def show_worker_problem(self, lines: Sequence[Sequence[Span]]) -> None:
-        """Says above the list what is wrong with the worker, and what to do; nothing: all is well."""
+        """Show a problem of the worker above the list; no lines hide it."""
         view = self.query_one("#trouble", WrappedLines)
         if list(lines) != list(view.given):
             view.display = bool(lines)
             view.set(lines)
 
     def entries(self, newest: int) -> list[Entry]:
-        """The newest lines of the selected job's log that are to be shown."""
+        """Return the newest lines of the selected job's log. Debug lines need ``details``."""
         job = self.view.job
         lines = merge_log_entries(self._book.logs.get(job.id, [])[-2 * newest :]) if job is not None else []
         return [line for line in lines if self.details or getattr(line, "level", "") != "debug"][-newest:]
 
     def _hidden_count(self) -> int:
-        """How many lines of the selected job's log are not shown."""
+        """Return the number of hidden debug lines of the selected job's log."""
         job = self.view.job
         lines = self._book.logs.get(job.id, []) if job is not None and not self.details else []
         return sum(getattr(line, "level", "") == "debug" for line in lines)
 
     def show_log(self) -> None:
-        """Shows the end of the selected job's log; all of it is a screen away."""
+        """Show the end of the selected job's log. The log screen has all of it."""
         job = self.view.job
         self.log_view.set(
             self.entries(_MAX_LOG_LINES), end_lines(job, self._hidden_count()) if job is not None else ()
@@ -549,7 +549,7 @@ class JobsPane(Pane):
         self.show_gauges()
 
     def show_gauges(self) -> None:
-        """Shows speed and memory, if there is room, and something to show."""
+        """Show throughput and memory if there is room and there are values."""
         gauges, job = self.query_one(Gauges), self.view.job
         found = (
             throughput(self.rates, job)
@@ -562,7 +562,7 @@ class JobsPane(Pane):
         gauges.set(found if visible else None)
 
     def selection(self) -> tuple[str, str] | None:
-        """The log of the selected job."""
+        """Return the log of the selected job for the clipboard."""
         job = self.view.job
         if job is None:
             return None
@@ -572,9 +572,11 @@ class JobsPane(Pane):
 
 
 def end_lines(job: Job, hidden: int = 0) -> list[list[Span]]:
-    """What a job's end says below its log: what went wrong, or what was found.
+    """Return the outcome of a job as lines below its log: its error, or the findings of a verification.
 
-    ``hidden`` lines for finding mistakes can be shown too.
+    Args:
+        job: the job.
+        hidden: number of hidden debug lines.
     """
     failed = failure_spans(job)
     if failed:
