@@ -106,10 +106,10 @@ class JobsClient:
         dialog = JobProgressDialog(
             title, self._state.jobs, job_id, partial(self.ended, job_id), leaves=leaves
         )
-        how = await self._host.ask(dialog)
-        if how == "leave":
+        answer = await self._host.ask(dialog)
+        if answer == "leave":
             raise LeftRunning
-        if how == "stop":
+        if answer == "stop":
             await self.cancel(job_id)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.ended(job_id), _STOPPING_SECONDS)

@@ -71,13 +71,13 @@ class LogWindow:
         older, newer: whether the journal has lines before the first and after the last.
 
     Args:
-        most: maximum number of lines.
+        max_lines: maximum number of lines.
     """
 
-    def __init__(self, most: int = MAX_LINES) -> None:
+    def __init__(self, max_lines: int = MAX_LINES) -> None:
         self.lines: list[Entry] = []
         self.older = self.newer = False
-        self._most = most
+        self._max_lines = max_lines
         self._last = 0
 
     @property
@@ -110,8 +110,8 @@ class LogWindow:
         """Insert the previous page in front."""
         self.lines = merge_log_entries(page.events) + self.lines
         self.older = page.older
-        if len(self.lines) > self._most:
-            del self.lines[self._most :]
+        if len(self.lines) > self._max_lines:
+            del self.lines[self._max_lines :]
             self.newer = True
             self._last = self.lines[-1].seq
 
@@ -120,7 +120,7 @@ class LogWindow:
             return
         self._last = events[-1].seq
         self.lines = self.lines[:-1] + merge_log_entries([*self.lines[-1:], *events])
-        gone = max(len(self.lines) - self._most, 0)
+        gone = max(len(self.lines) - self._max_lines, 0)
         if gone:
             del self.lines[:gone]
             self.older = True

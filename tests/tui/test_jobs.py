@@ -523,7 +523,7 @@ def test_a_window_on_a_log_has_no_gaps(source: FakeSource) -> None:
     source.journal.clear()
     for number in range(50):
         source.line("1", f"line {number}")
-    window = LogWindow(most=20)
+    window = LogWindow(max_lines=20)
     window.load(page(40, 50, source, older=True, newer=False))
     window.prepend(page(25, 40, source, older=True, newer=False))
     assert [line.seq for line in window.lines] == list(range(26, 46))

@@ -316,8 +316,8 @@ class SqlController(Controller):
         pane = self._pane
         while pane.front_view is not None and pane.front_view.kind == QUERY:
             pane.pop_view()
-        took = job_seconds(job, Timestamp.now())
-        note = "there are more, which are not kept" if result.truncated else format_duration(took or 0)
+        duration = job_seconds(job, Timestamp.now())
+        note = "there are more, which are not kept" if result.truncated else format_duration(duration or 0)
         if pins := pins_text(result.pins, most=1):
             note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, QUERY)

@@ -158,11 +158,11 @@ def aliases(sql: str) -> dict[str, str]:
     words = tokenize(sql)
     found: dict[str, str] = {}
     for table in table_names(sql):
-        behind = [token for token in words if token.start >= table.alias_start][:2]
-        if behind and behind[0].text.upper() == "AS":
-            behind = behind[1:]
-        if behind and _is_name(behind[0]):
-            found[behind[0].name] = table.name
+        following = [token for token in words if token.start >= table.alias_start][:2]
+        if following and following[0].text.upper() == "AS":
+            following = following[1:]
+        if following and _is_name(following[0]):
+            found[following[0].name] = table.name
     return found
 
 
@@ -388,13 +388,13 @@ def error_position(error: Failure | None) -> tuple[int, int] | None:
 
 def state_spans(job: Job) -> list[tuple[str, str]]:
     """Return the state of the job of a query, for the line below the query."""
-    took = job_seconds(job, Timestamp.now())
-    time = format_duration(took) if took is not None else ""
+    duration = job_seconds(job, Timestamp.now())
+    time = format_duration(duration) if duration is not None else ""
     match job.state:
         case JobState.queued:
             return [("waits for its turn", "muted")]
         case JobState.running:
-            parts = [f"running {int(took or 0)} s", job_amounts(job)]
+            parts = [f"running {int(duration or 0)} s", job_amounts(job)]
             return [(" · ".join(part for part in parts if part), "busy")]
         case JobState.done:
             result = known_result(job.result, Query) or QueryResult()

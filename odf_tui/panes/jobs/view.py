@@ -442,10 +442,14 @@ class JobsView(LineView):
         """Return the spans of a job."""
         job = self._jobs[index]
         glyph, style = job_glyph(job)
-        took = job_seconds(job, Timestamp.now())
+        duration = job_seconds(job, Timestamp.now())
         width = self.room.width
         runs = job.state is JobState.running
-        end = right(format_duration(took) if took is not None else "", 9) + " " if width >= 56 or runs else ""
+        end = (
+            right(format_duration(duration) if duration is not None else "", 9) + " "
+            if width >= 56 or runs
+            else ""
+        )
         if width >= 64:
             end += (job.started or job.created)[11:16] + " "
         name = max(min(width * (1 if runs else 2) // (4 if runs else 5), 36), 12)
