@@ -499,6 +499,18 @@ async def test_a_log_that_grows_does_not_scroll_away(source: FakeSource) -> None
         assert len(log.copied[0].splitlines()) == 300
 
 
+async def test_older_lines_are_read_above_the_visible_ones(source: FakeSource) -> None:
+    log = Log(source, (f"line {number}" for number in range(2500)))
+    async with driven_widget(log.screen, source) as drive:
+        assert log.screen.window.lines[0] == log.lines[500]  # a page has 2000 lines
+        log.screen._lines.go(10)
+        await drive.press("k")
+        await drive.until(lambda: len(log.screen.window.lines) == 2500)
+        await drive.settle()
+        assert "line 502 " in drive.text().splitlines()[1]
+        assert "G follows" in drive.text()
+
+
 async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource) -> None:
     log = Log(source, ["reading"])
     async with driven_widget(log.screen, source) as drive:
