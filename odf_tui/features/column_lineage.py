@@ -1,4 +1,4 @@
-"""Which columns feed which, as a map to walk along."""
+"""ColumnLineageController: shows the columns that feed each other, dataset by dataset."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _SYSTEM: Final = ("offset", "op", "system_time", "event_time")
 
 
 class Line(NamedTuple):
-    """A column, or the dataset whose columns follow."""
+    """A column, or the heading of a dataset."""
 
-    place: ColumnRef
-    heads: bool = False
+    ref: ColumnRef
+    is_heading: bool = False
 
 
 class ColumnMap:
-    """The three lists.
+    """Three lists of columns: upstream, of a dataset, downstream.
 
     Attributes:
         graph: all columns.
-        dataset: whose columns stand in the middle.
+        dataset: id of the dataset in the middle.
         lines: the three lists.
-        cursor: the number of a line in each.
-        side: where the keys go.
-        lit: in the lists at the sides, what is connected with the column in the middle.
+        cursor: index of a line in each list.
+        side: the list with the cursor.
+        reachable: for both sides the columns connected with the column in the middle.
     """
 
     def __init__(self, graph: ColumnGraph, dataset: str, column: str | None = None) -> None:
@@ -60,71 +60,73 @@ class ColumnMap:
             middle.append(Line(ColumnRef(dataset, ROWS)))
         self.side: Side = "middle"
         self.lines: dict[Side, list[Line]] = {
-            "left": self._side(graph.upstream(*(line.place for line in middle))),
+            "left": self._side(graph.upstream(*(line.ref for line in middle))),
             "middle": middle,
-            "right": self._side(graph.downstream(*(line.place for line in middle))),
+            "right": self._side(graph.downstream(*(line.ref for line in middle))),
         }
-        names = [line.place.column for line in middle]
+        names = [line.ref.column for line in middle]
         begin = next((at for at, name in enumerate(names) if name.casefold() not in _SYSTEM), 0)
         self.cursor: dict[Side, int] = {"left": 0, "middle": begin, "right": 0}
         if column in names:
             self.cursor["middle"] = names.index(column)
-        self.lit: dict[Side, dict[ColumnRef, ReachableColumn]] = {}
+        self.reachable: dict[Side, dict[ColumnRef, ReachableColumn]] = {}
         self._connected: dict[Side, list[int]] = {"left": [], "right": []}
-        self._light()
+        self._update_reachable()
 
     def _side(self, found: dict[ColumnRef, ReachableColumn]) -> list[Line]:
-        """Datasets, nearest first, each with those columns that are connected with any in the middle."""
+        """Return datasets, nearest first, with their columns that are connected with the middle."""
         steps: dict[str, int] = {}
-        places: dict[str, set[str]] = {}
-        for place, reach in found.items():
-            steps[place.dataset] = min(steps.get(place.dataset, reach.steps), reach.steps)
-            places.setdefault(place.dataset, set()).add(place.column)
+        columns_by_dataset: dict[str, set[str]] = {}
+        for ref, reach in found.items():
+            steps[ref.dataset] = min(steps.get(ref.dataset, reach.steps), reach.steps)
+            columns_by_dataset.setdefault(ref.dataset, set()).add(ref.column)
         lines: list[Line] = []
         for dataset in sorted(steps, key=steps.__getitem__):
-            if dataset == self.dataset:  # a circle, which only a damaged chain can have
+            if dataset == self.dataset:  # a cycle, which only a damaged chain has
                 continue
-            lines.append(Line(ColumnRef(dataset, ""), heads=True))
+            lines.append(Line(ColumnRef(dataset, ""), is_heading=True))
             names = [*self.graph.datasets[dataset].columns, ROWS]
-            lines += [Line(ColumnRef(dataset, name)) for name in names if name in places[dataset]]
+            lines += [Line(ColumnRef(dataset, name)) for name in names if name in columns_by_dataset[dataset]]
         return lines
 
-    def _light(self) -> None:
-        place = self.place
-        self.lit = {
-            "left": self.graph.upstream(place) if place else {},
-            "right": self.graph.downstream(place) if place else {},
+    def _update_reachable(self) -> None:
+        ref = self.ref
+        self.reachable = {
+            "left": self.graph.upstream(ref) if ref else {},
+            "right": self.graph.downstream(ref) if ref else {},
         }
-        for side, lit in self.lit.items():
+        for side, reachable in self.reachable.items():
             lines = enumerate(self.lines[side])
-            self._connected[side] = [at for at, line in lines if not line.heads and line.place in lit]
+            self._connected[side] = [
+                at for at, line in lines if not line.is_heading and line.ref in reachable
+            ]
             self.cursor[side] = self._connected[side][0] if self._connected[side] else self._first(side)
 
     def _first(self, side: Side) -> int:
-        return next((at for at, line in enumerate(self.lines[side]) if not line.heads), 0)
+        return next((at for at, line in enumerate(self.lines[side]) if not line.is_heading), 0)
 
     def connected(self, side: Side) -> list[int]:
-        """The numbers of the lines of a side that are lit."""
+        """Return the indices of the connected lines of a side."""
         return self._connected[side]
 
     @property
-    def place(self) -> ColumnRef | None:
-        """The column in the middle that the cursor is on."""
+    def ref(self) -> ColumnRef | None:
+        """The column under the cursor of the middle list; None without columns."""
         middle = self.lines["middle"]
-        return middle[self.cursor["middle"]].place if middle else None
+        return middle[self.cursor["middle"]].ref if middle else None
 
     @property
-    def here(self) -> ColumnRef | None:
-        """What the cursor is on, at whatever side."""
+    def current(self) -> ColumnRef | None:
+        """The column under the cursor of the current list; None in an empty list."""
         lines = self.lines[self.side]
-        return lines[self.cursor[self.side]].place if lines else None
+        return lines[self.cursor[self.side]].ref if lines else None
 
     # --- Moving ---
 
     def move(self, move: str, page: int) -> None:
-        """Moves by one of ``lines.MOVES``: at the sides over what is lit, if anything is."""
+        """Move by one of ``line_view.MOVES``. Sides are walked along connected columns, if there are any."""
         lines = self.lines[self.side]
-        stops = [at for at, line in enumerate(lines) if not line.heads]
+        stops = [at for at, line in enumerate(lines) if not line.is_heading]
         if self.side != "middle":
             stops = self.connected(self.side) or stops
         if not stops:
@@ -136,10 +138,10 @@ class ColumnMap:
         }.get(move, at)  # fmt: skip
         self.cursor[self.side] = stops[max(min(target, len(stops) - 1), 0)]
         if self.side == "middle":
-            self._light()
+            self._update_reachable()
 
-    def turn(self, by: int) -> bool:
-        """Goes to the next list, if there is anything in it."""
+    def change_side(self, by: int) -> bool:
+        """Move to the next list. Returns False if there is none, or it is empty."""
         at = SIDES.index(self.side) + by
         if not 0 <= at < len(SIDES) or not self.lines[SIDES[at]]:
             return False
@@ -150,87 +152,91 @@ class ColumnMap:
 # --- Words ---
 
 
-def words(shown: ColumnMap) -> list[list[Span]]:
-    """All about what the cursor is on."""
-    here, place = shown.here, shown.place
-    if here is None or place is None:
+def description_lines(shown: ColumnMap) -> list[list[Span]]:
+    """Return the description of the column under the cursor."""
+    current, ref = shown.current, shown.ref
+    if current is None or ref is None:
         problem = shown.graph.datasets[shown.dataset].lineage.problem
         return [[(f" {printable(problem or 'no columns are known yet: there is no data')}", "warn")]]
-    lines = _of_middle(shown, place) if shown.side == "middle" else _of_side(shown, here, place)
-    problem = shown.graph.datasets[here.dataset].lineage.problem
+    lines = _middle_lines(shown, ref) if shown.side == "middle" else _side_lines(shown, current, ref)
+    problem = shown.graph.datasets[current.dataset].lineage.problem
     if problem:
         lines.insert(0, [(" ", ""), (f"the query could not be followed: {printable(problem)}", "warn")])
     return lines
 
 
-def _of_middle(shown: ColumnMap, place: ColumnRef) -> list[list[Span]]:
+def _middle_lines(shown: ColumnMap, ref: ColumnRef) -> list[list[Span]]:
     graph = shown.graph
     lines: list[list[Span]] = []
-    said = "comes from"
-    for link in graph.inputs_of(place):
-        lines.append([(f" {said:<11}", "muted"), *_named(graph, link.source), *_how(link.how)])
-        said = ""
-    said = "goes into"
-    for link in graph.outputs_of(place):
-        lines.append([(f" {said:<11}", "muted"), *_named(graph, link.target), *_how(link.how)])
-        said = ""
-    if not graph.inputs_of(place):
-        lines.insert(0, [(" comes from ", "muted"), (_from_nothing(shown, place), "")])
-    if not graph.outputs_of(place) and place.column != ROWS:
+    label = "comes from"
+    for link in graph.inputs_of(ref):
+        lines.append(
+            [(f" {label:<11}", "muted"), *_column_spans(graph, link.source), *_transformation_spans(link.how)]
+        )
+        label = ""
+    label = "goes into"
+    for link in graph.outputs_of(ref):
+        lines.append(
+            [(f" {label:<11}", "muted"), *_column_spans(graph, link.target), *_transformation_spans(link.how)]
+        )
+        label = ""
+    if not graph.inputs_of(ref):
+        lines.insert(0, [(" comes from ", "muted"), (_no_input_text(shown, ref), "")])
+    if not graph.outputs_of(ref) and ref.column != ROWS:
         lines.append([(" goes into  ", "muted"), ("nothing here", "")])
     return lines
 
 
-def _from_nothing(shown: ColumnMap, place: ColumnRef) -> str:
-    if place.column.casefold() in _SYSTEM:
+def _no_input_text(shown: ColumnMap, ref: ColumnRef) -> str:
+    if ref.column.casefold() in _SYSTEM:
         return "no other column: the dataset makes it itself"
     return "no other column: it is a constant, counts rows, or what it was read from is not known"
 
 
-def _of_side(shown: ColumnMap, here: ColumnRef, place: ColumnRef) -> list[list[Span]]:
+def _side_lines(shown: ColumnMap, current: ColumnRef, ref: ColumnRef) -> list[list[Span]]:
     graph = shown.graph
-    reach = shown.lit[shown.side].get(here)
-    said = _named(graph, here)
+    reach = shown.reachable[shown.side].get(current)
+    label = _column_spans(graph, current)
     if reach is None:
-        return [[(" ", ""), *said, (" has no part in ", "muted"), (column_name(place.column), "")]]
-    far = "" if reach.steps == 1 else f", {reach.steps} datasets away"
+        return [[(" ", ""), *label, (" has no part in ", "muted"), (column_name(ref.column), "")]]
+    distance = "" if reach.steps == 1 else f", {reach.steps} datasets away"
     order = ("goes into", "comes from") if shown.side == "left" else ("comes from", "goes into")
     lines: list[list[Span]] = [
-        [(" ", ""), *said],
+        [(" ", ""), *label],
         [
             (f" {order[0]:<11}", "muted"),
-            (column_name(place.column), "strong"),
-            *_how(reach.how),
-            (far, "muted"),
+            (column_name(ref.column), "strong"),
+            *_transformation_spans(reach.how),
+            (distance, "muted"),
         ],
     ]
-    if not graph.is_in_workspace(here.dataset) and not is_source(here.dataset):
+    if not graph.is_in_workspace(current.dataset) and not is_source(current.dataset):
         lines.append([(" ", ""), ("this dataset is not here: pull it to see further", "warn")])
     return lines
 
 
-def _named(graph: ColumnGraph, place: ColumnRef) -> list[Span]:
-    return [(source_name(graph, place.dataset) + ": ", ""), (column_name(place.column), "strong")]
+def _column_spans(graph: ColumnGraph, ref: ColumnRef) -> list[Span]:
+    return [(source_name(graph, ref.dataset) + ": ", ""), (column_name(ref.column), "strong")]
 
 
-def _how(how: TransformationType) -> list[Span]:
+def _transformation_spans(how: TransformationType) -> list[Span]:
     return [(f" – {HOW_WORDS[how]}", "muted")]
 
 
 _BOXES: Final = {
-    # Whether lines go left, right, up, down.
+    # Whether there are lines to the left, right, up, down.
     (1, 1, 0, 0): "─", (1, 1, 1, 0): "┴", (1, 1, 0, 1): "┬", (1, 1, 1, 1): "┼",
     (1, 0, 1, 0): "╯", (1, 0, 0, 1): "╮", (1, 0, 1, 1): "┤",
     (0, 1, 1, 0): "╰", (0, 1, 0, 1): "╭", (0, 1, 1, 1): "├", (0, 0, 1, 1): "│",
 }  # fmt: skip
-_WORD: Final = 6
+_WORD_WIDTH: Final = 6
 _NARROW: Final = 110
 _MARGIN: Final = 3
-"""Lines above what is scrolled to: the name of its dataset is among them."""
+"""Lines kept visible above the cursor, for the heading of its dataset."""
 
 
 class ColumnMapView(LineScroll):
-    """Three lists, which scroll each by itself, and what connects them."""
+    """Shows the three lists, each with its own scroll position, and the lines between them."""
 
     headed = True
 
@@ -240,24 +246,24 @@ class ColumnMapView(LineScroll):
         self._tops: dict[Side, int] = {"left": 0, "middle": 0, "right": 0}
 
     def set(self, shown: ColumnMap) -> None:
-        """Shows the columns of a dataset."""
+        """Show the columns of a dataset."""
         self.shown = shown
         self._tops = {"left": 0, "middle": 0, "right": 0}
         self.follow()
 
     def follow(self) -> None:
-        """The cursor has moved, or there is another room."""
+        """Scroll to the cursors, after a move or a resize."""
         if self.shown is not None:
             for side in self._tops:
                 self._scroll(self.shown, side)
         self.reset()
 
     def on_resize(self) -> None:
-        """There is another room."""
+        """Scroll to the cursors."""
         self.follow()
 
     def _scroll(self, shown: ColumnMap, side: Side) -> None:
-        """As little as is needed to see the cursor, and the name above it."""
+        """Scroll a list as little as needed to show its cursor and the heading above it."""
         height, count = max(self.room.height, 1), len(shown.lines[side])
         top, at = self._tops[side], shown.cursor[side]
         margin = min(_MARGIN, (height - 1) // 2)
@@ -270,27 +276,27 @@ class ColumnMapView(LineScroll):
     # --- Drawing ---
 
     def count(self) -> int:
-        """As many lines as there is room for."""
+        """Return the number of lines: the height of the view."""
         return self.room.height if self.shown is not None else 0
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Nothing is known yet."""
+        """Return the text shown while the columns are being read."""
         return [[(" reading …", "muted")]]
 
     @property
     def _parts(self) -> tuple[int, int, int]:
-        """Cells of a side, of what is between, and of the middle."""
+        """The widths in cells of a side, of the gap, and of the middle."""
         width = self.room.width
         between = 5 if width < _NARROW else 11
         side = max((width - 2 * between) // 3, 1)
         return side, between, max(width - 2 * between - 2 * side, 1)
 
     def header(self) -> Sequence[Span]:
-        """What the lists are."""
+        """Return the titles of the lists."""
         if self.shown is None:
             return ()
         side, between, middle = self._parts
-        name = _ending(printable(self.shown.graph.datasets[self.shown.dataset].name), middle - 2)
+        name = _ellipsize_start(printable(self.shown.graph.datasets[self.shown.dataset].name), middle - 2)
         return [
             (fit_width(" comes from", side + between), "head"),
             (fit_width(" " + name, middle), "title"),
@@ -298,16 +304,16 @@ class ColumnMapView(LineScroll):
         ]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line of all three lists."""
+        """Return a line of all three lists."""
         shown = self.shown
         if shown is None:
             return ()
         side, between, middle = self._parts
         return [
             *self._cell(shown, "left", index, side),
-            self._between(shown, "left", index, between),
+            self._connector_span(shown, "left", index, between),
             *self._cell(shown, "middle", index, middle),
-            self._between(shown, "right", index, between),
+            self._connector_span(shown, "right", index, between),
             *self._cell(shown, "right", index, side),
         ]
 
@@ -319,30 +325,32 @@ class ColumnMapView(LineScroll):
         line = self._line(shown, side, index)
         if line is None:
             return [(" " * width, "")]
-        if line.heads:
-            return [(fit_width(f" {_heading(shown, line.place, width - 2)}", width), "name")]
-        how, style = self._look(shown, side, line.place)
-        word = f"{SHORT[how]:>{_WORD}} " if how else ""
+        if line.is_heading:
+            return [(fit_width(f" {_heading(shown, line.ref, width - 2)}", width), "name")]
+        how, style = self._cell_style(shown, side, line.ref)
+        word = f"{SHORT[how]:>{_WORD_WIDTH}} " if how else ""
         room = width - len(word) - 2
         indent = " " if side == "middle" else "  "
         text = fit_width(
-            indent + ellipsize_middle(column_name(line.place.column), room - len(indent) + 1), room + 1
+            indent + ellipsize_middle(column_name(line.ref.column), room - len(indent) + 1), room + 1
         )
         if index + self._tops[side] == shown.cursor[side] and (side == shown.side or side == "middle"):
             return [(text + fit_width(word, width - room - 1), "cursor" if side == shown.side else "idle")]
         return [(text, style), (fit_width(word, width - room - 1), "" if style == "lineage" else "muted")]
 
-    def _look(self, shown: ColumnMap, side: Side, place: ColumnRef) -> tuple[TransformationType | None, str]:
-        """What is done on the way to a column, where that is to be said, and its style."""
+    def _cell_style(
+        self, shown: ColumnMap, side: Side, ref: ColumnRef
+    ) -> tuple[TransformationType | None, str]:
+        """Return the transformation to show at a column, if any, and its style."""
         if side == "middle":
-            links = shown.graph.inputs_of(place)
+            links = shown.graph.inputs_of(ref)
             hows: list[TransformationType] = list({link.how for link in links})
             return (hows[0] if len(hows) == 1 else None), "" if links else "muted"
-        reach = shown.lit[side].get(place)
+        reach = shown.reachable[side].get(ref)
         return (None, "muted") if reach is None else (reach.how, "lineage")
 
-    def _between(self, shown: ColumnMap, side: Side, index: int, width: int) -> Span:
-        """The lines between the middle and a side: values go from the left to the right."""
+    def _connector_span(self, shown: ColumnMap, side: Side, index: int, width: int) -> Span:
+        """Return the connector between the middle and a side. Values flow from left to right."""
         ends = {at - self._tops[side] for at in shown.connected(side)}
         if not ends:
             return " " * width, ""
@@ -362,33 +370,33 @@ class ColumnMapView(LineScroll):
         return start + box + end, "lineage"
 
 
-def _heading(shown: ColumnMap, place: ColumnRef, width: int) -> str:
-    graph, name = shown.graph, shown.graph.datasets[place.dataset].name
-    if is_source(place.dataset):
-        own = place.dataset == source_id(shown.dataset)
-        return "⇣ its source" if own else "⇣ " + _ending("source of " + printable(name), width - 2)
-    if not graph.is_in_workspace(place.dataset):
-        return "? " + _ending(printable(name), width - 2)
-    kind = dataset_glyph(derivative=bool(graph.datasets[place.dataset].inputs))
-    return f"{kind} {_ending(printable(name), width - 2)}"
+def _heading(shown: ColumnMap, ref: ColumnRef, width: int) -> str:
+    graph, name = shown.graph, shown.graph.datasets[ref.dataset].name
+    if is_source(ref.dataset):
+        own = ref.dataset == source_id(shown.dataset)
+        return "⇣ its source" if own else "⇣ " + _ellipsize_start("source of " + printable(name), width - 2)
+    if not graph.is_in_workspace(ref.dataset):
+        return "? " + _ellipsize_start(printable(name), width - 2)
+    kind = dataset_glyph(derivative=bool(graph.datasets[ref.dataset].inputs))
+    return f"{kind} {_ellipsize_start(printable(name), width - 2)}"
 
 
-def _ending(name: str, width: int) -> str:
-    """The end of a name, which tells more than its beginning."""
+def _ellipsize_start(name: str, width: int) -> str:
+    """Cut the start of a name; its end is more significant."""
     while cell_len(name) > width > 1:
         name = "…" + name.removeprefix("…")[1:]
     return name
 
 
 class ColumnScreen(Dialog[str]):
-    """Shows columns. Ends with the id of the dataset that was gone to.
+    """Shows column lineage. Returns the id of a dataset to select, or None.
 
     Args:
-        dataset: its id.
-        name: how it is called.
-        column: the one to begin at.
-        read: reads the columns of a dataset and of all around it; slow.
-        copy: takes what it is and its text.
+        dataset: id of the dataset.
+        name: name of the dataset.
+        column: the column to begin at; None for the first column of the data.
+        read: reads the columns around a dataset.
+        copy: copies a text, after a word for what it is.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -418,7 +426,7 @@ class ColumnScreen(Dialog[str]):
         self._before: list[ColumnRef] = []
 
     def compose(self) -> ComposeResult:
-        """The lists, and what is said of the column under the cursor."""
+        """Yield the lists and the description of a column."""
         with Vertical(classes="dialog reader column-lineage") as box:
             box.border_title = Content(f"Columns of {printable(self._name)}")
             yield ColumnMapView()
@@ -430,8 +438,8 @@ class ColumnScreen(Dialog[str]):
         return self.query_one(ColumnMapView)
 
     def on_mount(self) -> None:
-        """Reads the columns."""
-        self._tell_keys()
+        """Read the columns."""
+        self._show_keys()
         self._open(*self._first)
 
     def _open(self, dataset: str, column: str | None, before: list[ColumnRef] | None = None) -> None:
@@ -441,8 +449,8 @@ class ColumnScreen(Dialog[str]):
         try:
             graph = await self._read(dataset)
             shown = await asyncio.to_thread(ColumnMap, graph, dataset, column)
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            self._about.set([[(f" {error_with_hint(error)}", "bad")]])
+        except Exception as error:  # any error is shown, and the screen stays open
+            self._description.set([[(f" {error_with_hint(error)}", "bad")]])
             return
         if before is not None:
             self._before = before
@@ -453,17 +461,17 @@ class ColumnScreen(Dialog[str]):
         self._moved()
 
     @property
-    def _about(self) -> WrappedLines:
+    def _description(self) -> WrappedLines:
         return self.query_one("#about-place", WrappedLines)
 
     def _moved(self) -> None:
         if self.view.shown is not None:
             self.view.follow()
-            self._about.set(words(self.view.shown))
-            self._about.scroll_to(0, 0, animate=False)
-        self._tell_keys()
+            self._description.set(description_lines(self.view.shown))
+            self._description.scroll_to(0, 0, animate=False)
+        self._show_keys()
 
-    def _tell_keys(self) -> None:
+    def _show_keys(self) -> None:
         aside = self.view.shown is not None and self.view.shown.side != "middle"
         back = "esc back" if aside or self._before else "esc closes"
         goes = "⏎ goes there" if aside else "⏎ follows it"
@@ -472,22 +480,22 @@ class ColumnScreen(Dialog[str]):
     # --- Keys ---
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         if self.view.shown is not None:
             self.view.shown.move(move, max(self.view.room.height - 1, 1))
             self._moved()
 
     def action_turn(self, by: int) -> None:
-        """To the list beside this one."""
-        if self.view.shown is not None and self.view.shown.turn(by):
+        """Move to the list on the left or right."""
+        if self.view.shown is not None and self.view.shown.change_side(by):
             self._moved()
 
     def action_scroll(self, move: str) -> None:
-        """Scrolls what is said."""
-        self._about.move(move)
+        """Scroll the description."""
+        self._description.move(move)
 
     def action_go(self) -> None:
-        """From the middle to what is connected; from there to its dataset."""
+        """Move from the middle to a connected column, or from there to its dataset."""
         shown = self.view.shown
         if shown is None:
             return
@@ -496,36 +504,40 @@ class ColumnScreen(Dialog[str]):
             if by:
                 self.action_turn(by)
             return
-        here = shown.here
-        if here is None or shown.place is None:
+        current = shown.current
+        if current is None or shown.ref is None:
             return
-        if shown.graph.is_in_workspace(here.dataset):
-            self._open(here.dataset, here.column, [*self._before, shown.place])
+        if shown.graph.is_in_workspace(current.dataset):
+            self._open(current.dataset, current.column, [*self._before, shown.ref])
         else:
-            why = "nothing lies before what is read" if is_source(here.dataset) else "the dataset is not here"
-            self._about.set([*words(shown), [(f" {why}", "warn")]])
+            why = (
+                "nothing lies before what is read"
+                if is_source(current.dataset)
+                else "the dataset is not here"
+            )
+            self._description.set([*description_lines(shown), [(f" {why}", "warn")]])
 
     def action_back(self) -> None:
-        """To where one came from."""
+        """Return to the middle, or to the previous dataset, or close."""
         if self.view.shown is not None and self.view.shown.side != "middle":
             self.view.shown.side = "middle"
             self._moved()
         elif self._before:
-            *before, place = self._before
-            self._open(*place, before)
+            *before, ref = self._before
+            self._open(*ref, before)
         else:
             self.dismiss(None)
 
     def action_select(self) -> None:
-        """Closes, and selects the dataset."""
+        """Close, and select the dataset."""
         shown = self.view.shown
-        here = shown.here if shown is not None else None
-        if shown is not None and here is not None:
-            self.dismiss(here.dataset if shown.graph.is_in_workspace(here.dataset) else shown.dataset)
+        current = shown.current if shown is not None else None
+        if shown is not None and current is not None:
+            self.dismiss(current.dataset if shown.graph.is_in_workspace(current.dataset) else shown.dataset)
 
     def action_copy(self) -> None:
-        """Copies what is said."""
-        lines = ["".join(text for text, _ in line).strip() for line in self._about.source_lines]
+        """Copy the description."""
+        lines = ["".join(text for text, _ in line).strip() for line in self._description.source_lines]
         if lines:
             self._copy("columns", "\n".join(lines))
 

@@ -1,10 +1,11 @@
-"""Follows the worker; submits and cancels jobs, and awaits their outcome."""
+"""JobsClient: connects to the worker, submits and cancels jobs, awaits their outcome."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar, cast
 
 from odf_engine.coordinator.protocol import Event, Job, JobRequest, JobState, Request, decode_result
@@ -20,7 +21,7 @@ R = TypeVar("R")
 
 
 class LeftRunning(Exception):
-    """The user does not wait any longer; the job continues."""
+    """The user left the progress dialog; the job continues."""
 
 
 class JobsClient:
@@ -39,9 +40,9 @@ class JobsClient:
         state.jobs_changed.connect(self._complete_futures)
 
     def submit(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> None:
-        """Submit requests, each with the name of its dataset. A notice says so, or why it failed.
+        """Submit requests, each with the name of its dataset. A notice reports the submission or its error.
 
-        The worker is started if it does not run.
+        The worker is started if it is not running.
         """
 
         async def submit() -> None:
@@ -60,7 +61,7 @@ class JobsClient:
         Args:
             request: the request.
             target: name of the dataset.
-            quiet: whether no notice says when the job ends.
+            quiet: whether the end of the job is reported elsewhere than in a notice.
 
         Raises:
             OdfError: there is no worker, or it refuses the request.
@@ -102,7 +103,9 @@ class JobsClient:
         from odf_tui.widgets.dialogs import JobProgressDialog
 
         job_id = await self.submit_one(cast("Request", request), target)
-        dialog = JobProgressDialog(title, self._state.jobs, job_id, leaves=leaves)
+        dialog = JobProgressDialog(
+            title, self._state.jobs, job_id, partial(self.wait_until_ended, job_id), leaves=leaves
+        )
         answer = await self._host.ask(dialog)
         if answer == "leave":
             raise LeftRunning
@@ -143,8 +146,8 @@ class WorkerConnection:
     """Connects to the worker, and passes its events to the state.
 
     Args:
-        gateway: connects.
-        state: gets the state of the connection, and the events.
+        gateway: opens the connection.
+        state: receives the state of the connection, and the events.
         call: calls a function with a value on the event loop, in order.
     """
 
@@ -158,7 +161,7 @@ class WorkerConnection:
         self._failure: str = ""
 
     async def run(self) -> None:
-        """Connect, follow, and after the worker is gone wait until :meth:`restart` is called."""
+        """Connect and pass on events. Once the worker is gone, wait for :meth:`restart`."""
         while True:
             self._reconnect.clear()
             self._ready.clear()
@@ -173,7 +176,7 @@ class WorkerConnection:
                 )
             else:
                 await self._follow(self._link)
-            self._ready.set()  # whoever waits for a link learns that there is none
+            self._ready.set()  # waiting callers of link() raise
             await self._reconnect.wait()
 
     def restart(self) -> None:
@@ -225,7 +228,7 @@ class WorkerConnection:
 
 
 class EventBatcher:
-    """Collects events: the first goes on at once, the next wait for the rest of the quarter second."""
+    """Sends events in batches: the first at once, the next ones after the rest of the interval."""
 
     def __init__(self, send: Callable[[list[Event]], object], seconds: float = BATCH_SECONDS) -> None:
         self._send = send
@@ -235,17 +238,17 @@ class EventBatcher:
         self._sent = float("-inf")
 
     def add(self, event: Event) -> None:
-        """Takes an event."""
+        """Add an event to the batch."""
         self._events.append(event)
         if self._timer is not None:
             return
         loop = asyncio.get_running_loop()
         wait = self._sent + self._seconds - loop.time()
-        # Even the first waits for its siblings that have arrived already.
+        # Even the first event waits for events that are queued already.
         self._timer = loop.call_later(max(wait, 0.0), self.flush)
 
     def flush(self) -> None:
-        """Sends what there is."""
+        """Send the batch now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -38,9 +38,13 @@ EarlyReads = Future[EarlyRead]
 
 @dataclass
 class WorkerConnectionState:
-    """The connection to the worker: ``starting``, ``connected`` or ``gone``, why, and what to do.
+    """The state of the connection to the worker.
 
-    ``busy`` says that a worker of another version has so many jobs.
+    Attributes:
+        state: ``starting``, ``connected`` or ``gone``.
+        detail: the reason, if it is gone.
+        hint: what to do.
+        busy: number of jobs of a worker of another version.
     """
 
     state: str
@@ -50,12 +54,12 @@ class WorkerConnectionState:
 
 
 class JobNews(NamedTuple):
-    """What changed in the jobs.
+    """A change of jobs.
 
     Attributes:
         changes: the changes.
-        events: the events of the worker that made them.
-        reloaded: whether all jobs were read again; there are no events then.
+        events: the events of the worker that caused them.
+        reloaded: whether all jobs were read again; then there are no events.
     """
 
     changes: JobChanges
@@ -165,7 +169,7 @@ class AppState:
         self.datasets_changed.send(None)
 
     def select(self, dataset: str) -> None:
-        """Note which dataset is under the cursor."""
+        """Set the dataset under the cursor."""
         if dataset != self.selected:
             self.selected = dataset
             self.selection_changed.send(dataset)
@@ -200,7 +204,7 @@ class AppState:
         self.jobs_changed.send(JobNews(changes, events))
 
     def set_worker(self, connection: WorkerConnectionState) -> None:
-        """Note the state of the connection to the worker."""
+        """Set the state of the connection to the worker."""
         self.worker, self.restarting = (
             connection.state,
             connection.state == "starting" and self.worker == "gone",

@@ -1,4 +1,4 @@
-"""Jobs and their logs, kept current from worker events; the health of datasets derived from them."""
+"""JobBook: the jobs and their logs, updated by events of the worker. LogWindow: a part of a log."""
 
 from __future__ import annotations
 
@@ -31,12 +31,20 @@ if TYPE_CHECKING:
 
 
 PAGE: Final = 2000
-MOST: Final = 10_000
-"""Lines in memory; those beyond, on the other side, are let go and read again when they are wanted."""
+MAX_LINES: Final = 10_000
+"""Maximum number of lines in memory. Others are dropped, and read again on demand."""
 
 
 class WrittenBlock(msgspec.Struct, frozen=True):
-    """A block that a job wrote: its dataset (id), number, hash, kind of event, and the rows it added."""
+    """A block that a job wrote.
+
+    Attributes:
+        dataset: id of the dataset.
+        number: sequence number of the block.
+        hash: hash of the block.
+        event: kind of its event.
+        rows: number of rows that it added.
+    """
 
     dataset: str
     number: int
@@ -46,7 +54,7 @@ class WrittenBlock(msgspec.Struct, frozen=True):
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """Some events of a job, and whether the journal has more of them before and after."""
+    """Events of a job, and whether the journal has older and newer ones."""
 
     events: list[JournalEvent]
     older: bool
@@ -54,17 +62,20 @@ class LogPage(msgspec.Struct, frozen=True):
 
 
 class LogWindow:
-    """Lines of a job's log that follow each other without a gap.
+    """Consecutive lines of a log, without a gap.
 
     Attributes:
-        lines: the lines; a block that was committed is one of them.
+        lines: the lines. A committed block is a line.
         older, newer: whether the journal has lines before the first and after the last.
+
+    Args:
+        max_lines: maximum number of lines.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, max_lines: int = MAX_LINES) -> None:
         self.lines: list[Entry] = []
         self.older = self.newer = False
-        self._most = most
+        self._max_lines = max_lines
         self._last = 0
 
     @property
@@ -74,31 +85,31 @@ class LogWindow:
 
     @property
     def last_seq(self) -> int:
-        """The journal number up to which lines are known."""
+        """The journal number up to which the log was read."""
         return self._last
 
     def load(self, page: LogPage) -> None:
-        """Takes a page in place of what there is."""
+        """Replace the lines by a page."""
         self.lines = merge_log_entries(page.events)
         self.older, self.newer = page.older, page.newer
         self._last = page.events[-1].seq if page.events else 0
 
     def add(self, events: Iterable[JournalEvent]) -> None:
-        """Appends what is new, where the end of the log is in memory."""
+        """Append new events if the window has the end of the log."""
         if not self.newer:
             self._append([event for event in events if event.seq > self._last])
 
     def extend(self, page: LogPage) -> None:
-        """Appends the page that follows."""
+        """Append the next page."""
         self.newer = page.newer
         self._append(page.events)
 
     def prepend(self, page: LogPage) -> None:
-        """Puts the page that comes before in front."""
+        """Insert the previous page in front."""
         self.lines = merge_log_entries(page.events) + self.lines
         self.older = page.older
-        if len(self.lines) > self._most:
-            del self.lines[self._most :]
+        if len(self.lines) > self._max_lines:
+            del self.lines[self._max_lines :]
             self.newer = True
             self._last = self.lines[-1].seq
 
@@ -107,38 +118,38 @@ class LogWindow:
             return
         self._last = events[-1].seq
         self.lines = self.lines[:-1] + merge_log_entries([*self.lines[-1:], *events])
-        gone = max(len(self.lines) - self._most, 0)
+        gone = max(len(self.lines) - self._max_lines, 0)
         if gone:
             del self.lines[:gone]
             self.older = True
 
 
 def merge_log_entries(events: Iterable[JournalEvent]) -> list[Entry]:
-    """The lines among events. A block has one line: what the job said of it, if it said its hash."""
+    """Return the lines of events. A block has one line: that of the job, if it has the hash."""
     lines: list[Entry] = []
     for event in events:
         if isinstance(event, JobChanged):
             continue
-        said = lines[-1] if lines else None
-        if isinstance(event, Committed) and isinstance(said, LogLine) and event.block in said.text:
+        last = lines[-1] if lines else None
+        if isinstance(event, Committed) and isinstance(last, LogLine) and event.block in last.text:
             continue
         lines.append(event)
     return lines
 
 
 def is_commit(entry: Entry) -> bool:
-    """Whether a line tells of a block that was committed."""
+    """Return whether a line is about a committed block."""
     return isinstance(entry, Committed) or (entry.level == "info" and " block f1620" in f" {entry.text}")
 
 
 def log_search_text(entry: Entry) -> str:
-    """What is searched, in lower case: hashes in full, and no time."""
+    """Return the text of a line for searches: in lower case, with complete hashes, without the time."""
     text = f"block {entry.block} {entry.event}" if isinstance(entry, Committed) else entry.text
     return text.lower()
 
 
-def file_name(job: Job) -> str:
-    """What a saved log is called."""
+def log_file_name(job: Job) -> str:
+    """Return the default name of a log file."""
     return f"{job.kind}-{re.sub(r'[^0-9A-Za-z._-]+', '-', job.target) or 'dataset'}-{job.id}.log"
 
 
@@ -154,9 +165,9 @@ _STATE_GLYPHS: Final = {
 
 
 def job_glyph(job: Job) -> tuple[str, str]:
-    """One cell and the name of its style; a verification that found something is no success.
+    """Return the glyph of a job, one cell wide, and its style.
 
-    Neither is a look at remotes of which none could be asked.
+    A verification with findings, and a comparison in which no remote was reachable, are no success.
     """
     if job.state is JobState.done and has_findings(job):
         return Health.invalid.glyph, "bad"
@@ -173,9 +184,16 @@ def _compared_none(result: str) -> bool:
 
 
 class JobChanges(msgspec.Struct):
-    """What a batch of events changed: states of jobs, their amounts, logs, datasets, the worker.
+    """The changes made by a batch of events.
 
-    ``added``: whether there are jobs that were unknown before.
+    Attributes:
+        jobs: ids of jobs with another state.
+        added: whether a job is new.
+        progress: ids of jobs with new progress.
+        logs: ids of jobs with new lines in their log.
+        datasets: ids of datasets that may have changed.
+        ended: jobs that ended.
+        worker: the status of the worker, if it was sent.
     """
 
     jobs: set[str] = set()
@@ -188,7 +206,13 @@ class JobChanges(msgspec.Struct):
 
 
 class JobBook(msgspec.Struct):
-    """All jobs that the screen knows of, and the logs of those that were looked at."""
+    """The jobs, and the logs that were read.
+
+    Attributes:
+        jobs: all jobs by id, oldest first.
+        logs: the newest lines of logs by the id of their job.
+        last_seq: the journal number up to which events were applied.
+    """
 
     jobs: dict[str, Job] = {}
     logs: dict[str, list[LogLine | Committed]] = {}
@@ -196,39 +220,39 @@ class JobBook(msgspec.Struct):
     _seen: dict[str, int] = {}
 
     def load(self, jobs: Iterable[Job], last_seq: int) -> None:
-        """Takes over what the journal says, newest first."""
+        """Replace all jobs by those of the journal, given newest first."""
         self.jobs = {job.id: job for job in reversed(list(jobs))}
         self.last_seq = last_seq
 
     def load_log(self, job: str, events: Iterable[JournalEvent]) -> None:
-        """Takes over the journal of one job."""
+        """Replace the log of a job by its journal."""
         found = list(events)
         self.logs[job] = [event for event in found if not isinstance(event, JobChanged)][-LOG_LINES:]
         self._seen[job] = found[-1].seq if found else 0
 
     def apply(self, events: Iterable[Event]) -> JobChanges:
-        """Takes in events as they come from the worker, in any amount."""
+        """Apply events of the worker. Returns what changed."""
         changes = JobChanges()
         for event in events:
             match event:
                 case WorkerStatus():
                     changes.worker = event
                 case JobChanged():
-                    self._changed(event, changes)
+                    self._apply_job_change(event, changes)
                 case JobProgress():
                     job = self.jobs.get(event.job)
                     if job is not None and not job.state.final:
                         self.jobs[job.id] = msgspec.structs.replace(job, progress=event.progress)
                         changes.progress.add(job.id)
                 case LogLine() | Committed():
-                    self._logged(event, changes)
+                    self._apply_log_entry(event, changes)
         return changes
 
-    def _changed(self, event: JobChanged, changes: JobChanges) -> None:
+    def _apply_job_change(self, event: JobChanged, changes: JobChanges) -> None:
         self.last_seq = max(self.last_seq, event.seq)
         before = self.jobs.get(event.job.id)
         if before is not None and before.state.final and not event.job.state.final:
-            return  # an old entry, told again
+            return  # an old entry, sent again
         self.jobs[event.job.id] = event.job
         changes.jobs.add(event.job.id)
         changes.added = changes.added or before is None
@@ -237,7 +261,7 @@ class JobBook(msgspec.Struct):
         if event.job.state.final and (before is None or not before.state.final):
             changes.ended.append(event.job)
 
-    def _logged(self, event: LogLine | Committed, changes: JobChanges) -> None:
+    def _apply_log_entry(self, event: LogLine | Committed, changes: JobChanges) -> None:
         self.last_seq = max(self.last_seq, event.seq)
         if isinstance(event, Committed):
             changes.datasets.add(event.dataset)
@@ -249,22 +273,22 @@ class JobBook(msgspec.Struct):
             changes.logs.add(event.job)
 
     def latest_ingest(self, dataset: str) -> Job | None:
-        """The newest job that brought data into a dataset, or tried to."""
+        """Return the newest job that ingested data into a dataset, or tried to."""
         found = (
             job for job in reversed(self.jobs.values()) if job.dataset == dataset and job.kind in INGEST_KINDS
         )
         return next(found, None)
 
     def newest_first(self) -> list[Job]:
-        """All jobs."""
+        """Return all jobs, newest first."""
         return list(reversed(self.jobs.values()))
 
     def active_jobs(self) -> list[Job]:
-        """Those that are queued or running."""
+        """Return the queued and running jobs."""
         return [job for job in self.jobs.values() if not job.state.final]
 
     def active_job_of(self, dataset: str) -> Job | None:
-        """The job that runs for a dataset, or waits; one that only looks at it does not count."""
+        """Return the running job of a dataset, or else its queued one. Read-only jobs do not count."""
         found = [
             job for job in self.active_jobs() if job.dataset == dataset and job.kind not in READ_ONLY_JOBS
         ]
@@ -273,27 +297,27 @@ class JobBook(msgspec.Struct):
 
 
 INGEST_KINDS: Final = ("pull", "ingest")
-"""The kinds of jobs that bring data into a dataset."""
+"""The kinds of jobs that ingest data."""
 
 
 def dataset_healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Health]:
-    """How every dataset is, from its chain and its newest jobs."""
+    """Return the health of each dataset by id, from its chain and its newest jobs."""
     pulls: dict[str, Job] = {}
     verifies: dict[str, Job] = {}
     for job in book.jobs.values():  # oldest first
         if job.kind in INGEST_KINDS and job.state is not JobState.cancelled:
             pulls[job.dataset] = job
         elif job.kind == "update" and job.state is JobState.done:
-            pulls.pop(job.dataset, None)  # what failed before was another query
+            pulls.pop(job.dataset, None)  # an earlier failure was that of the old query
         elif job.kind == "verify" and job.state is JobState.done:
             verifies[job.dataset] = job
-    opened = {job.dataset: job for job in reversed(book.active_jobs()) if job.kind not in READ_ONLY_JOBS}
-    return {row.id: _health(row, opened.get(row.id), pulls, verifies) for row in rows}
+    active = {job.dataset: job for job in reversed(book.active_jobs()) if job.kind not in READ_ONLY_JOBS}
+    return {row.id: _health(row, active.get(row.id), pulls, verifies) for row in rows}
 
 
 def _health(
     row: DatasetRow,
-    opened: Job | None,
+    active: Job | None,
     pulls: Mapping[str, Job],
     verifies: Mapping[str, Job],
 ) -> Health:
@@ -301,8 +325,8 @@ def _health(
         return Health.missing
     if row.problem:
         return Health.damaged
-    if opened is not None:
-        return Health.running if opened.state is JobState.running else Health.queued
+    if active is not None:
+        return Health.running if active.state is JobState.running else Health.queued
     if row.diverged or any(each.pull and each.relation == "diverged" for each in row.remotes):
         return Health.diverged
     pull, verify = pulls.get(row.id), verifies.get(row.id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
@@ -523,17 +523,15 @@ def name_check(taken: Collection[str]) -> Callable[[str], str]:
     return check
 
 
-_POLL_SECONDS = 0.1
-
-
 class JobProgressDialog(Dialog[str]):
-    """Shows what a job does until it has ended; ends with ``ended``, ``stop`` or ``leave``.
+    """Shows the progress of a job until it ends. Returns ``ended``, ``stop`` or ``leave``.
 
     Args:
-        title: what is being done.
-        book: learns of the job.
-        job: its id.
-        leaves: whether the person may go on with other things meanwhile.
+        title: title of the dialog.
+        book: has the job and its progress.
+        job: id of the job.
+        wait: returns once the job has ended.
+        leaves: whether the user may leave the dialog while the job runs.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -541,12 +539,15 @@ class JobProgressDialog(Dialog[str]):
         Binding("b", "leave", "let it go on in the background", show=False),
     ]
 
-    def __init__(self, title: str, book: JobBook, job: str, *, leaves: bool) -> None:
+    def __init__(
+        self, title: str, book: JobBook, job: str, wait: Callable[[], Awaitable[object]], *, leaves: bool
+    ) -> None:
         super().__init__()
-        self._title, self._book, self._job, self._leaves = title, book, job, leaves
+        self._title, self._book, self._job, self._wait, self._leaves = title, book, job, wait, leaves
+        self._has_ended = False
 
     def compose(self) -> ComposeResult:
-        """What it does."""
+        """Show the progress."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content(printable(self._title))
             leave = "b lets it go on in the background · " if self._leaves else ""
@@ -554,9 +555,19 @@ class JobProgressDialog(Dialog[str]):
             yield StaticLines(self._lines())
 
     def on_mount(self) -> None:
-        """Looks often whether it has ended; what it does is told once a second."""
-        self.set_interval(_POLL_SECONDS, self._check_end)
-        self.set_interval(1.0, self._update)
+        """Wait for the end of the job, and update its progress once a second."""
+        self.run_worker(self._wait_for_end(), group="stories", name="stories")
+        self.set_interval(1.0, self._show_progress)
+
+    def on_screen_resume(self) -> None:
+        """Close if the job ended while another dialog was open above."""
+        if self._has_ended:
+            self.dismiss("ended")
+
+    async def _wait_for_end(self) -> None:
+        await self._wait()
+        self._has_ended = True
+        self.dismiss("ended")
 
     def _lines(self) -> list[list[tuple[str, str]]]:
         job = self._book.jobs.get(self._job)
@@ -566,19 +577,14 @@ class JobProgressDialog(Dialog[str]):
             text = job_activity(job, Timestamp.now())
         return [[], [(f" {printable(text)}", "")], []]
 
-    def _check_end(self) -> None:
-        job = self._book.jobs.get(self._job)
-        if job is not None and job.state.final:
-            self.dismiss("ended")
-
-    def _update(self) -> None:
+    def _show_progress(self) -> None:
         view, lines = self.query_one(StaticLines), self._lines()
         if lines != view.lines:
             view.lines = lines
             view.refresh()
 
     def action_leave(self) -> None:
-        """Goes on in the background."""
+        """Leave the dialog; the job continues."""
         if self._leaves:
             self.dismiss("leave")
 

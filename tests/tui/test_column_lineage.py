@@ -1,67 +1,56 @@
-"""Which columns feed which, on the screen: lists, lights, lines, and going through the graph."""
+"""Column lineage: three lists of columns, their connections, and following them through the graph.
+
+``ODF_UPDATE_GOLDEN=1`` writes ``tests/golden/columns-*.txt``; check the difference before you commit it.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from odf_engine.errors import BadData
-from odf_engine.settings import UiConfig
 from odf_engine.workspace.column_lineage import ColumnGraph
+from odf_tui.features.column_lineage import ColumnLineageController, ColumnMap, ColumnScreen
+from odf_tui.panes.data.view import DataPane
+from odf_tui.theming.ascii_fallback import CharacterFallback
 from tests.tui.conftest import Driven, driven
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
 from tests.tui.fake_columns import graph
-
-pytestmark = pytest.mark.app
+from tests.tui.widget_drive import WidgetDrive, driven_widget
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+DAYS = "did:odf:air-by-day"
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the screen with its golden text."""
+    """Compare the screen with its golden text."""
     path, text = GOLDEN / f"columns-{name}.txt", drive.text()
     if os.environ.get("ODF_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 
 
-async def opened(drive: Driven, name: str) -> None:
-    """Opens the columns of a dataset."""
-    drive.bench.context.navigator.select_dataset(f"did:odf:{name}")
-    await drive.press("number_sign")
+def squeezed(drive: Driven) -> str:
+    """Return the screen without borders and with single blanks."""
+    return "\n".join(" ".join(line.strip("│ ").split()) for line in drive.text().splitlines()) + "\n"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_the_columns_of_a_dataset_between_its_neighbours(
-    source: FakeSource, size: tuple[int, int]
-) -> None:
-    async with driven(source, size) as drive:
-        await opened(drive, "air-by-day")
-        await drive.press("down")
-        compare(drive, f"{size[0]}x{size[1]}-middle")
-        await drive.press("G")  # what decides about rows
-        compare(drive, f"{size[0]}x{size[1]}-rows")
-
-
-async def test_in_ascii(source: FakeSource) -> None:
-    source.ui = UiConfig(ascii="always")
-    async with driven(source, (80, 24)) as drive:
-        await opened(drive, "air-by-day")
-        await drive.press("j", "j", "h")
-        assert drive.text().isascii()
-        compare(drive, "80x24-ascii")
-
-
-async def test_through_the_graph_and_back(source: FakeSource) -> None:
-    async with driven(source, (120, 30)) as drive:
-        await opened(drive, "smoke-and-breath")
+@pytest.mark.app
+async def test_through_the_graph_and_back_to_the_workbench(source: FakeSource) -> None:
+    async with driven(source, (120, 36)) as drive:
+        drive.bench.context.navigator.select_dataset("did:odf:smoke-and-breath")
+        await drive.press("number_sign")
         assert "Columns of smoke-and-breath" in drive.text()
-        await drive.press("h")  # pm25, and where it comes from
+        await drive.press("h")  # to an input of pm25
         assert "\nair-by-day: pm25\n" in squeezed(drive)
         assert "goes into pm25 – as it is" in squeezed(drive)
-        await drive.press("j")  # over what is lit only: what lies further up
+        await drive.press("j")  # skips columns that are not connected
         assert "port-haven.air-readings: pm25\n" in squeezed(drive)
         assert "from many rows, 2 datasets away" in squeezed(drive)
         await drive.press("enter")
@@ -74,74 +63,161 @@ async def test_through_the_graph_and_back(source: FakeSource) -> None:
         await drive.press("escape")
         assert "Columns of smoke-and-breath" in drive.text()
         assert "comes from air-by-day: pm25" in squeezed(drive)
-        await drive.press("h", "o")  # to the dataset in the workbench
-        assert drive.graph.selected == "did:odf:air-by-day"
+        await drive.press("h", "o")  # selects the dataset in the workbench
+        assert drive.app.screen is drive.bench
+        assert drive.graph.selected == DAYS
+        await drive.press("3", "l", "l", "l", "l", "l", "number_sign")  # from the column under the cursor
+        assert "comes from port-haven.air-readings: pm25 – from many rows" in squeezed(drive)
+        await drive.press("q")
+        assert drive.app.screen is drive.bench
 
 
-async def test_what_cannot_be_gone_to_says_why(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        await opened(drive, "port-haven.stations")
+class Columns:
+    """A column screen by itself.
+
+    Attributes:
+        copied: what was copied, and the text.
+    """
+
+    def __init__(self, source: FakeSource, name: str, column: str | None = None) -> None:
+        self.copied: list[tuple[str, str]] = []
+
+        async def read(dataset: str) -> ColumnGraph:
+            return source.column_graph(dataset)
+
+        self.screen = ColumnScreen(
+            f"did:odf:{name}", name, column, read, lambda what, text: self.copied.append((what, text))
+        )
+
+
+@asynccontextmanager
+async def columns_of(
+    source: FakeSource, name: str, size: tuple[int, int] = (80, 24)
+) -> AsyncIterator[WidgetDrive]:
+    """Open the columns of a dataset."""
+    async with driven_widget(Columns(source, name).screen, source, size) as drive:
+        yield drive
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_the_columns_of_a_dataset_between_its_neighbours(
+    source: FakeSource, size: tuple[int, int]
+) -> None:
+    async with columns_of(source, "air-by-day", size) as drive:
+        await drive.press("down")
+        compare(drive, f"{size[0]}x{size[1]}-middle")  # the lines that connect a column with both sides
+        await drive.press("G")
+        compare(drive, f"{size[0]}x{size[1]}-rows")  # the columns that decide about rows: joins, filters
+
+
+async def test_in_ascii(source: FakeSource) -> None:
+    async with columns_of(source, "air-by-day") as drive:
+        drive.app._filters.append(CharacterFallback("ascii"))
+        await drive.press("j", "j", "h")
+        drive.app.refresh(layout=True)
+        await drive.settle()
+        assert drive.text().isascii()
+        compare(drive, "80x24-ascii")  # lines and markers have ASCII replacements
+
+
+async def test_a_notice_says_why_a_column_cannot_be_followed(source: FakeSource) -> None:
+    async with columns_of(source, "port-haven.stations") as drive:
         await drive.press("enter", "enter")
         assert "nothing lies before what is read" in drive.text()
-        await drive.press("escape", "escape")
-        await opened(drive, "visits-by-day")
+    async with columns_of(source, "visits-by-day") as drive:
         await drive.press("j", "j", "h", "enter")
         assert "? hospitals" in drive.text()
         assert "this dataset is not here: pull it to see further" in squeezed(drive)
 
 
-async def test_it_begins_at_the_column_under_the_cursor(source: FakeSource) -> None:
-    async with driven(source, (120, 36)) as drive:
-        drive.bench.context.navigator.select_dataset("did:odf:air-by-day")
-        await drive.settle()
-        await drive.press("3", "l", "l", "l", "l", "l", "number_sign")
-        assert "comes from port-haven.air-readings: pm25 – from many rows" in squeezed(drive)
-
-
-async def test_what_a_dataset_says_of_itself_is_harmless_and_problems_are_told(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        await opened(drive, "port-haven.air-readings")
+async def test_control_characters_in_names_and_problems_of_queries(source: FakeSource) -> None:
+    async with columns_of(source, "port-haven.air-readings") as drive:
         assert "\x1b" not in drive.text()
-        await drive.press("q")
-        await opened(drive, "harbour.tides")
+        assert "␛[31mmark" in drive.text()
+    async with columns_of(source, "harbour.tides") as drive:
         assert "there is no column 'nothing'" in squeezed(drive)
-        await drive.press("q")
-        await opened(drive, "port-haven.clinics")
+    async with columns_of(source, "port-haven.clinics") as drive:
         assert "no columns are known yet" in drive.text()
         await drive.press("j", "h", "enter", "o", "y", "escape")
-        assert "1 Datasets" in drive.text()
+        assert drive.app.screen is drive.bench
 
 
 async def test_a_chain_that_cannot_be_read(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(dataset: str) -> ColumnGraph:
         raise BadData("block 3 is damaged", hint="odf verify says more")
 
-    async with driven(source, (80, 24)) as drive:
-        monkeypatch.setattr(source, "column_graph", broken)
-        await opened(drive, "air-by-day")
+    monkeypatch.setattr(source, "column_graph", broken)
+    async with columns_of(source, "air-by-day") as drive:
         assert "block 3 is damaged" in drive.text()
         await drive.press("j", "enter", "escape")
-        assert "1 Datasets" in drive.text()
+        assert drive.app.screen is drive.bench
 
 
 async def test_any_size(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        await opened(drive, "air-by-day")
+    async with columns_of(source, "air-by-day") as drive:
         for size in ((10, 3), (200, 60)):
             await drive.pilot.resize_terminal(*size)
             await drive.press("j", "h", "j")
         assert "Columns of air-by-day" in drive.text()
 
 
-def test_what_is_further_away_adds_up() -> None:
+async def test_the_description_of_a_column_is_copied(source: FakeSource) -> None:
+    columns = Columns(source, "air-by-day", "pm25")
+    async with driven_widget(columns.screen, source) as drive:
+        await drive.press("y")
+    ((what, text),) = columns.copied
+    assert what == "columns"
+    assert text.splitlines()[0] == "comes from port-haven.air-readings: pm25 – from many rows"
+
+
+# --- The controller ---
+
+
+@pytest.mark.parametrize(
+    ("pane", "shows", "column", "first"),
+    [
+        ("data", True, 5, "pm25"),
+        ("datasets", True, 5, None),
+        ("data", False, 5, None),
+        ("data", True, 99, None),
+    ],
+)
+def test_the_screen_begins_at_the_column_under_the_cursor(
+    source: FakeSource, pane: str, shows: bool, column: int, first: str | None
+) -> None:
+    fakes = Fakes(source, "air-by-day", answers=[None])
+    view = SimpleNamespace(column=column)
+    fakes.host.widgets[DataPane] = SimpleNamespace(
+        window=source.rows(DAYS), view=view, shows=lambda dataset: shows and dataset == DAYS
+    )
+    fakes.state.pane = pane
+    ColumnLineageController(fakes.context).show_column_lineage()
+    (screen,) = fakes.host.dialogs
+    assert screen._first == (DAYS, first)
+
+
+def test_the_chosen_dataset_is_selected(source: FakeSource) -> None:
+    fakes = Fakes(source, "air-by-day", answers=["did:odf:smoke-and-breath"])
+    fakes.host.widgets[DataPane] = SimpleNamespace(window=None)
+    ColumnLineageController(fakes.context).show_column_lineage()
+    assert fakes.state.selected == "did:odf:smoke-and-breath"
+
+
+# --- The map ---
+
+
+def test_the_map_begins_at_the_first_column_of_the_data(source: FakeSource) -> None:
+    columns = ColumnMap(graph(), "did:odf:port-haven.air-readings")
+    assert columns.ref is not None and columns.ref.column == "station"
+    assert not columns.change_side(2)
+    assert columns.change_side(1) and columns.side == "right"
+    assert not columns.change_side(1)
+
+
+def test_steps_and_transformations_add_up_along_a_path() -> None:
     found: ColumnGraph = graph()
-    place = next(
+    ref = next(
         link.source for link in found.edges if link.source == ("did:odf:port-haven.air-readings", "pm25")
     )
-    reach = {each.dataset: (how.how, how.steps) for each, how in found.downstream(place).items()}
+    reach = {each.dataset: (how.how, how.steps) for each, how in found.downstream(ref).items()}
     assert reach["did:odf:smoke-and-breath"] == ("aggregation", 2)
-
-
-def squeezed(drive: Driven) -> str:
-    """What is said below, in single blanks."""
-    return "\n".join(" ".join(line.strip("│ ").split()) for line in drive.text().splitlines()) + "\n"

@@ -1,4 +1,4 @@
-"""The workstation on a real workspace: datasets added, blocks, rows and errors read from disk."""
+"""The workstation on a real workspace: adds datasets, and reads blocks, rows and errors from disk."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ content:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """An empty workspace with a manifest beside it."""
+    """Return an empty workspace with a manifest in its folder."""
     made = Workspace.init(tmp_path / "harbour")
     (made.folder / "boats.yaml").write_text(MANIFEST)
     return made
 
 
 def add_rows(entry: DatasetEntry, batches: int, rows: int) -> None:
-    """Commits some slices of boats."""
+    """Commit slices of boats."""
     dataset = entry.dataset
     data = pa.schema([("name", pa.string()), ("length", pa.float64())])
     schema = slice_schema(data, DEFAULT_VOCABULARY)
@@ -93,10 +93,10 @@ def add_rows(entry: DatasetEntry, batches: int, rows: int) -> None:
 
 
 class LonelySource(WorkspaceGateway):
-    """A workspace whose worker is one of ours."""
+    """A gateway of a real workspace with a fake worker."""
 
     async def connect(self) -> WorkerLink:
-        """A worker that does nothing."""
+        """Return a connection to a worker that does nothing."""
         return FakeLink(FakeSource(self.folder))
 
 
@@ -169,7 +169,7 @@ def test_detail_and_blocks(workspace: Workspace) -> None:
         source.detail("did:odf:gone")
 
 
-def test_what_is_wrong_in_a_manifest(workspace: Workspace) -> None:
+def test_errors_of_a_manifest(workspace: Workspace) -> None:
     source = WorkspaceGateway(workspace)
     path = workspace.folder / "wrong.yaml"
     path.write_text(MANIFEST.replace("merge:", "mrge:"))
@@ -200,7 +200,7 @@ def test_a_damaged_dataset_is_listed(workspace: Workspace) -> None:
     assert found[first].name == "boats"
 
 
-def test_the_theme_is_remembered(workspace: Workspace) -> None:
+def test_the_chosen_theme_is_restored(workspace: Workspace) -> None:
     chosen = SavedLayout(theme="paper", theme_setting=WorkspaceGateway(workspace).ui.theme)
     saved_session.save_layout(workspace.folder, saved_session.encode(chosen))
     assert WorkspaceGateway(Workspace(workspace.folder)).theme == "paper"

@@ -1,19 +1,23 @@
-"""Pane 4: jobs as they run and wait, their logs, what they lead to, and a worker that is in trouble.
+"""Pane 4: running and queued jobs, their logs, actions on them, and problems of the worker.
 
-``ODF_UPDATE_GOLDEN=1`` writes ``tests/golden/jobs-*.txt`` anew; look at the difference before you commit it.
+``ODF_UPDATE_GOLDEN=1`` writes ``tests/golden/jobs-*.txt``; check the difference before you commit it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.client import VersionMismatch
 from odf_engine.coordinator.job_log import INTERRUPTED
 from odf_engine.coordinator.protocol import (
+    Event,
     Job,
     JobProgress,
     JobState,
@@ -22,13 +26,17 @@ from odf_engine.coordinator.protocol import (
     Rate,
     Sample,
     Samples,
-    Verify,
     WorkerStatus,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.panes.jobs.controller import LOGS
+from odf_tui.actions.model import Situation
+from odf_tui.actions.table import DEFAULT_KEYMAP
+from odf_tui.panes.jobs.controller import LOGS, JobsController
 from odf_tui.panes.jobs.log_screen import LogScreen
-from odf_tui.state.job_book import LogPage, LogWindow, WrittenBlock, file_name, merge_log_entries
+from odf_tui.panes.jobs.view import JobsPane
+from odf_tui.state.app_state import WORKER_ENDED, WorkerConnectionState
+from odf_tui.state.job_book import LogPage, LogWindow, WrittenBlock, log_file_name, merge_log_entries
+from odf_tui.state.model import Target
 from odf_tui.text.job_text import (
     JobRates,
     format_time_left,
@@ -38,20 +46,22 @@ from odf_tui.text.job_text import (
     queue_text,
     sparkline,
 )
+from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
 from tests.tui.conftest import Driven, driven
-from tests.tui.fake import FakeSource
-
-pytestmark = pytest.mark.app
+from tests.tui.context import Fakes
+from tests.tui.fake import FakeLink, FakeSource
+from tests.tui.widget_drive import MountedHost, WidgetDrive, driven_widget
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 READINGS = "port-haven.air-readings"
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the pane, or the screen above the workbench, with its golden text."""
+    """Compare the panes, or the log screen, with their golden text; a widget alone has no lines of status."""
     lines = drive.text().splitlines()
     text = "\n".join(lines if isinstance(drive.app.screen, LogScreen) else lines[:-2]) + "\n"
-    path = GOLDEN / f"jobs-{name}.txt"
+    size = drive.app.size
+    path = GOLDEN / f"jobs-{size.width}x{size.height}-{name}.txt"
     if os.environ.get("ODF_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
@@ -59,12 +69,12 @@ def compare(drive: Driven, name: str) -> None:
 
 @pytest.fixture
 def at_nine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is half a minute past nine."""
+    """Set the clock to half a minute past nine."""
     monkeypatch.setattr(Timestamp, "now", classmethod(lambda _: Timestamp.parse("2024-03-11T09:00:31Z")))
 
 
 def busy(source: FakeSource) -> Job:
-    """A pull that writes, one that reads, and three that wait; returns the first."""
+    """Add a pull that writes, one that reads, and three queued jobs. Returns the first."""
     first = source.job(JobState.running, READINGS)
     source.changed(first)
     source.changed(source.job(JobState.running, "harbour.tides"))
@@ -81,7 +91,7 @@ def busy(source: FakeSource) -> Job:
 
 
 def samples(*jobs: Job, seconds: int = 60) -> Samples:
-    """A minute of steady work; Spark's memory goes up and is freed."""
+    """Return a minute of steady work; Spark's memory grows and is freed."""
     rates = {job.id: Rate(rows=48_000 + 200 * number) for number, job in enumerate(jobs)}
     return Samples(
         [
@@ -91,101 +101,433 @@ def samples(*jobs: Job, seconds: int = 60) -> Samples:
     )
 
 
-async def started(drive: Driven, first: Job) -> None:
-    """Progress and samples arrive."""
-    drive.source.link.tell(
-        JobProgress(first.id, Progress("write", rows=1_200_000, total_rows=6_000_000)), samples(first)
-    )
-    await drive.until(lambda: drive.jobs_pane.pace.samples)
-    drive.bench.state.second.send(None)
-    await drive.press("4", "z", "j", "j", "j", "j")
-    await drive.settle()
+# --- In the workstation ---
 
 
+@pytest.mark.app
 @pytest.mark.usefixtures("at_nine")
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_jobs_that_run_and_wait(source: FakeSource, size: tuple[int, int]) -> None:
-    first = busy(source)
-    async with driven(source, size) as drive:
-        await started(drive, first)
-        text = drive.text()
-        assert "20%" in text and "48.0k rows/s" in text and "~2 min left" in text
-        assert "after pull port-haven.air-readings" in text or size[0] == 80
-        assert "◆ air-readings.csv: block …abababab, 41,000 rows" in text
-        assert text.count("abababab") == 1  # not again for what the journal has of it
-        assert "1.0 GB" in text
-        compare(drive, f"{size[0]}x{size[1]}-running")
-
-
-@pytest.mark.usefixtures("at_nine")
-async def test_a_failed_job_and_its_details(source: FakeSource) -> None:
-    failed = source.known[-1]
-    source.line(failed.id, "Traceback (most recent call last):", "debug")
-    source.line(failed.id, '  File "read.py", line 12, in read', "debug")
+async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("4", "z")
+        source.link.die()
+        await drive.until(lambda: "✗ the worker has ended" in drive.text())
+        await drive.settle()
+        assert "R starts it again" in drive.text()
+        compare(drive, "gone")  # the problem and what to do, above the jobs
+        await drive.press("R")
+        await drive.until(lambda: "the worker has ended" not in drive.text())
+        assert len(source.links) == 2
+
+        failed = source.known[-1]
+        source.link.tell(
+            source.line(failed.id, "Traceback (most recent call last):", "debug"),
+            source.line(failed.id, '  File "read.py", line 12, in read', "debug"),
+        )
+        await drive.until(lambda: "i shows 2 more lines, . tries again" in drive.text())
         assert "Traceback" not in drive.text()
-        assert "i shows 2 more lines, . tries again" in drive.text()
         await drive.press("i")
         assert "Traceback" in drive.text()
         assert "more lines" not in drive.text()
-        compare(drive, "80x24-failed")
+        compare(drive, "failed")  # the log with details, and the error below it
         await drive.press("i")
         assert "Traceback" not in drive.text()
 
+        del source.journal[-2:]  # the times of lines in golden pictures depend on their number
+        journal = len(source.journal)
+        first = busy(source)
+        source.link.tell(
+            *source.journal[journal:],
+            JobProgress(first.id, Progress("write", rows=1_200_000, total_rows=6_000_000)),
+            samples(first),
+        )
+        await drive.until(lambda: drive.jobs_pane.rates.samples and drive.jobs_pane.view.count() == 8)
+        drive.bench.state.second.send(None)
+        await drive.press("g", "j", "j", "j", "j")
+        assert "after pull port-haven.air-readings" not in drive.text()
+        compare(drive, "running")  # progress and log; there is no room for gauges and reasons
+        await drive.pilot.resize_terminal(160, 50)
+        await drive.settle()
+        text = drive.text()
+        assert "20%" in text and "48.0k rows/s" in text and "~2 min left" in text
+        assert "after pull port-haven.air-readings" in text
+        assert "◆ air-readings.csv: block …abababab, 41,000 rows" in text
+        assert text.count("abababab") == 1  # the event of the block is not shown again
+        assert "1.0 GB" in text
+        compare(drive, "running")  # gauges, and why a job is queued
 
-@pytest.mark.usefixtures("at_nine")
-async def test_a_log_is_searched(source: FakeSource) -> None:
+        await drive.press("enter")
+        assert "· running" in drive.text()
+        for job in drive.book.active_jobs():
+            source.changed(replace(job, state=JobState.interrupted, error=INTERRUPTED))
+        source.link.die()
+        await drive.until(lambda: "· interrupted" in drive.text())
+        assert "the worker ended before this job did" in drive.text()
+        await drive.press("full_stop")  # leaves the log, and submits the request again
+        await drive.until(lambda: len(source.links) == 3 and source.link.submitted)
+        assert drive.app.screen is drive.bench
+        assert source.link.submitted == [Pull(dataset=first.dataset)]
+
+
+# --- The pane with its controller, in an app of their own ---
+
+
+class Jobs:
+    """The jobs pane, its controller, and a fake worker.
+
+    Attributes:
+        fakes: the context of the controller.
+        worker: what the status line shows of the worker.
+    """
+
+    drive: WidgetDrive
+
+    def __init__(self, source: FakeSource, answers: Sequence[Any]) -> None:
+        self.source = source
+        self.fakes = Fakes(source)
+        self.host = self.fakes.host = MountedHost(answers)
+        self.state = self.fakes.state
+        self.worker: list[str] = []
+        line = SimpleNamespace(show_worker=lambda state, status: self.worker.append(state))
+        self.host.widgets[StatusLine] = line
+        self.pane = JobsPane("jobs", self.state.jobs, self.state.rates)
+
+    def control(self, drive: WidgetDrive) -> None:
+        """Make the controller, once the pane is mounted."""
+        self.drive, self.host.app = drive, drive.app
+        self.controller = JobsController(self.fakes.context)
+        drive.app.routes = self.controller.routes()
+        self.state.load_jobs(*self.source.jobs())
+
+    async def settle(self) -> None:
+        """Wait for the coroutines of the controller, and for the app."""
+        await self.host.stories()
+        await self.drive.settle()
+
+    async def select(self, index: int) -> Job:
+        """Put the cursor on a job, newest first."""
+        self.pane.view.go(index)
+        await self.settle()
+        job = self.pane.view.job
+        assert job is not None
+        return job
+
+    async def apply(self, *events: Event) -> None:
+        """Apply events of the worker, and paint the log."""
+        self.state.apply_events(events)
+        for timer in self.host.timers:
+            if timer.running:
+                timer.callback()
+        await self.settle()
+
+
+@asynccontextmanager
+async def jobs(
+    source: FakeSource, size: tuple[int, int] = (80, 24), answers: Sequence[Any] = ()
+) -> AsyncIterator[Jobs]:
+    """Show the jobs pane with its controller."""
+    made = Jobs(source, answers)
+    async with driven_widget(made.pane, source, size) as drive:
+        made.control(drive)
+        await made.settle()
+        yield made
+
+
+async def test_a_job_leads_to_the_block_that_it_wrote(source: FakeSource) -> None:
+    done = next(job for job in source.known if job.state is JobState.done and job.kind == "pull")
+    source.blocks_of[done.id] = [WrittenBlock(done.dataset, 5, "f1620aa", "AddData", 7200)]
+    async with jobs(source, answers=["1", None]) as shown:
+        shown.controller.show_block()
+        assert "wrote no block" in shown.host.last_notice
+        assert await shown.select(2) == done
+        shown.controller.show_block()
+        assert shown.fakes.navigator.target == Target(done.dataset, "blocks", 5)
+        assert (shown.state.pane, shown.state.selected) == ("blocks", done.dataset)
+        source.blocks_of[done.id].append(WrittenBlock(done.dataset, 3, "f1620bb", "AddData", 0))
+        shown.controller.show_block()
+        (dialog,) = shown.host.dialogs
+        assert [choice.title for choice in dialog._choices] == ["block 5  AddData", "block 3  AddData"]
+        assert shown.fakes.navigator.target == Target(done.dataset, "blocks", 3)
+        shown.fakes.navigator.arrived()
+        shown.controller.show_block()  # none is chosen
+        assert shown.fakes.navigator.target is None
+
+
+async def test_a_job_leads_to_its_dataset(source: FakeSource) -> None:
+    source.changed(source.job(JobState.done, "gone"))
+    async with jobs(source) as shown:
+        shown.controller.select_dataset()
+        assert "gone is not in this workspace" in shown.host.last_notice
+        await shown.select(1)
+        shown.controller.select_dataset()
+        assert shown.state.selected == "did:odf:port-haven.clinics"
+
+
+async def test_a_job_is_retried(source: FakeSource) -> None:
+    failed = source.known[-1]
+    source.requests[failed.id] = Pull(dataset=failed.dataset, force=True)
+    source.changed(source.job(JobState.failed, READINGS, "ingest"))
+    async with jobs(source) as shown:
+        shown.controller.retry()
+        assert "what it read is gone" in shown.host.last_notice
+        assert shown.fakes.jobs.submitted == []
+        await shown.select(1)
+        shown.controller.retry()
+        assert shown.fakes.jobs.submitted == [(Pull(dataset=failed.dataset, force=True), failed.target)]
+        assert shown.pane.view.cursor == 0  # where the new job will be
+
+
+async def test_a_running_job_is_not_retried(source: FakeSource) -> None:
+    job = source.job(JobState.running, READINGS)
+    guard = DEFAULT_KEYMAP.by_id["retry"].guard
+    assert guard(Situation(pane="jobs", job=job)) == "it has not ended: x cancels it"
+    assert guard(Situation(pane="jobs", job=source.known[-1])) is None
+
+
+async def test_a_job_is_cancelled_after_a_question(source: FakeSource) -> None:
     job = source.job(JobState.running, READINGS)
     source.changed(job)
-    for number in range(1, 5001):
-        source.line(job.id, f"file {number} of many, which is read [red]as it is[/]\x1b[31m and no other way")
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("4", "enter")
+    link = FakeLink(source)
+
+    async def connect() -> FakeLink:
+        return link
+
+    async with jobs(source, answers=[False, True, True]) as shown:
+        shown.fakes.jobs.connection = SimpleNamespace(link=connect)
+        for situation in (
+            Situation(pane="jobs", job=job),
+            Situation(pane="jobs", job=job),
+            Situation(pane="datasets", job=source.known[-1], dataset_job=job),
+        ):
+            shown.host.now = situation
+            shown.controller.cancel()
+            await shown.settle()
+    assert link.cancelled == [job.id, job.id]
+
+
+async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
+    saved = tmp_path / "pull.log"
+    answers = [saved, saved, False, saved, True, Path("/nowhere/else.log")]
+    async with jobs(source, answers=answers) as shown:
+        shown.controller.save_log()
+        await shown.settle()
+        assert shown.host.last_notice == f"2 lines saved to {saved}"
+        assert shown.host.dialogs[0]._path == "pull-port-haven.clinics-3.log"
+        text = saved.read_text()
+        assert "error   reading stopped at row 212" in text
+        assert "# try: correct the file, or declare the column STRING" in text
+        saved.write_text("mine")
+        for expected in ("mine", text):  # the question is answered with no, then yes
+            shown.controller.save_log()
+            await shown.settle()
+            assert saved.read_text() == expected
+        shown.controller.save_log()
+        await shown.settle()
+        assert "the log is not saved" in shown.host.last_notice
+    assert log_file_name(replace(source.known[-1], target="a/../b c")) == "pull-a-..-b-c-3.log"
+
+
+@pytest.mark.usefixtures("at_nine")
+async def test_a_lost_worker_and_its_restart(source: FakeSource) -> None:
+    restarts: list[str] = []
+    async with jobs(source) as shown:
+        shown.fakes.jobs.connection = SimpleNamespace(restart=lambda: restarts.append("now"))
+        job = source.job(JobState.running, READINGS)
+        await shown.apply(source.changed(job))
+        source.changed(replace(job, state=JobState.interrupted, error=INTERRUPTED))
+        shown.state.set_worker(WorkerConnectionState("connected"))
+        shown.state.set_worker(WorkerConnectionState("gone", WORKER_ENDED))
+        await shown.settle()
+        text = shown.drive.text()
+        assert "✗ the worker has ended" in text and "R starts it again" in text
+        assert shown.host.notices[-1] == ("the worker has ended: R starts it again", "warn")
+        assert shown.state.jobs.jobs[job.id].state is JobState.interrupted  # read from the journal
+        assert shown.worker[-1] == "gone"
+        shown.controller.restart_worker()
+        assert restarts == ["now"]
+        shown.state.set_worker(WorkerConnectionState("starting"))
+        assert shown.host.last_notice == "starting the worker …"
+        shown.state.set_worker(WorkerConnectionState("connected"))
+        await shown.settle()
+        assert "the worker has ended" not in shown.drive.text()
+
+
+async def test_a_busy_worker_of_another_version_is_stopped_only_after_a_question(source: FakeSource) -> None:
+    restarts: list[str] = []
+    async with jobs(source, answers=[False, True]) as shown:
+        shown.fakes.jobs.connection = SimpleNamespace(restart=lambda: restarts.append("now"))
+        reason = "a worker of version 0.0.9 is busy, and this is version 0.1.0"
+        shown.state.set_worker(WorkerConnectionState("gone", reason, "wait for it", 2))
+        await shown.settle()
+        assert "R stops it, with its 2 jobs" in shown.drive.text()
+        assert shown.worker[-1] == OTHER_VERSION
+        shown.controller.restart_worker()
+        await shown.settle()
+        assert (source.stopped, restarts) == (0, [])
+        question = "".join(text for line in shown.host.dialogs[0]._lines for text, _ in line)
+        assert "Stop that worker? 2 of its jobs would be cancelled" in question
+        shown.controller.restart_worker()
+        await shown.settle()
+        assert (source.stopped, restarts) == (1, ["now"])
+
+
+async def test_spark_that_does_not_start(source: FakeSource) -> None:
+    async with jobs(source, (160, 50)) as shown:
+        down = WorkerStatus(1, 4, "0.1.0", "failed", "there is no Java", 0, 0, 0, spark_hint="install one")
+        await shown.apply(down)
+        assert "Spark does not run: there is no Java" in shown.drive.text()
+        assert "install one" in shown.drive.text()
+        await shown.apply(replace(down, spark="ready", spark_detail="", spark_hint=""))
+        assert "Spark does not run" not in shown.drive.text()
+
+
+async def test_the_end_of_a_job_is_shown_unless_it_is_quiet(source: FakeSource) -> None:
+    async with jobs(source) as shown:
+        for quiet in (False, True):
+            job = source.job(JobState.running, "harbour.tides", "verify")
+            await shown.apply(source.changed(job))
+            shown.fakes.jobs.quiet = {job.id} if quiet else set()
+            await shown.apply(source.changed(replace(job, state=JobState.done, result='{"valid": true}')))
+        assert [text for text, _ in shown.host.notices if text.startswith("verify")] == [
+            "verify harbour.tides: valid"
+        ]
+
+
+async def test_logs_of_ended_jobs_are_dropped_from_memory(source: FakeSource) -> None:
+    for number in range(20):
+        job = source.job(JobState.done, "harbour.tides")
+        source.changed(job)
+        source.line(job.id, f"of number {number}")
+    async with jobs(source) as shown:
+        for at in range(20):
+            await shown.select(at)
+        assert "of number 0" in shown.drive.text()
+        assert len(shown.state.jobs.logs) <= LOGS
+        await shown.select(0)
+        assert "of number 19" in shown.drive.text()
+
+
+@pytest.mark.usefixtures("at_nine")
+async def test_the_log_screen_gets_new_lines_and_the_state(source: FakeSource) -> None:
+    job = source.job(JobState.running, READINGS)
+    source.changed(job)
+    screens: list[LogScreen] = []
+
+    def on_screen(screen: LogScreen) -> str:
+        screens.append(screen)
+        screen.details = True
+        return "retry"
+
+    async with jobs(source, answers=[on_screen]) as shown:
+        shown.controller.open_log()
+        assert screens[0].job == job
+        assert shown.pane.details  # chosen on the log screen
+        assert shown.host.performed == ["retry"]
+
+
+# --- The log screen by itself ---
+
+
+class Log:
+    """The log of a running job in the log screen.
+
+    Attributes:
+        saved: the jobs of which the user saved the log.
+    """
+
+    def __init__(self, source: FakeSource, texts: Iterable[str]) -> None:
+        self.source = source
+        self.job = source.job(JobState.running, READINGS)
+        source.changed(self.job)
+        self.lines = [source.line(self.job.id, text) for text in texts]
+        self.saved: list[Job] = []
+        self.copied: list[str] = []
+        self.screen = LogScreen(
+            self.job, source, JobRates(), copy=self.copied.append, save=self.saved.append,
+            details=False, wrap=True,
+        )  # type: ignore[arg-type] # fmt: skip
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Add lines to the log."""
+        self.screen.apply_events([self.source.line(self.job.id, text) for text in texts], self.job)
+
+
+async def test_a_log_is_searched(source: FakeSource) -> None:
+    texts = (
+        f"file {number} of many, which is read [red]as it is[/]\x1b[31m and no other way"
+        for number in range(1, 5001)
+    )
+    log = Log(source, texts)
+    async with driven_widget(log.screen, source) as drive:
         assert "file 5000 of" in drive.text() and "follows" in drive.text()
-        await drive.press("slash", "=file 77", "enter")  # the newest is found first: 779
-        log = drive.app.screen
-        assert isinstance(log, LogScreen)
+        await drive.press("slash", "=file 77", "enter")  # upwards from the end: 779
         await drive.until(lambda: "file 779 of" in drive.text())
         await drive.press("N", "N")
         assert "file 777 of" in drive.text() and "G follows" in drive.text()
-        compare(drive, "80x24-searched")
+        compare(drive, "searched")  # the matches are visible, wrapped, control characters replaced
         await drive.press("n", "n", "n")
         assert "none below" in drive.text()
         await drive.press("g")
         assert "file 1 of" in drive.text()
-        await drive.press("escape")  # the search
-        assert drive.app.screen is log
-        drive.source.link.tell(source.line(job.id, "one more"))
+        await drive.press("escape")  # the search first
+        assert drive.app.screen is log.screen
+        log.add(["one more"])
         await drive.press("G")
         await drive.until(lambda: "one more" in drive.text())
+        await drive.press("S")
+        assert log.saved == [log.job]
         await drive.press("escape")
         assert drive.app.screen is drive.bench
 
 
-@pytest.mark.usefixtures("at_nine")
-async def test_a_log_stays_where_one_reads(source: FakeSource) -> None:
-    job = source.job(JobState.running, READINGS)
-    source.changed(job)
-    told = [source.line(job.id, f"line {number}") for number in range(100)]
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("4", "enter", "k", "k")
-        log = drive.app.screen
-        assert isinstance(log, LogScreen)
+async def test_a_log_that_grows_does_not_scroll_away(source: FakeSource) -> None:
+    log = Log(source, (f"line {number}" for number in range(100)))
+    async with driven_widget(log.screen, source) as drive:
+        await drive.press("k", "k")
         assert "line 97" in drive.text() and "line 98" not in drive.text()
-        drive.source.link.tell(*(source.line(job.id, f"line {number}") for number in range(100, 300)))
-        await drive.until(lambda: len(log.window.lines) == 300)
+        log.add(f"line {number}" for number in range(100, 300))
+        await drive.until(lambda: log.screen._paint_timer is None)  # painted
         await drive.settle()
+        assert len(log.screen.window.lines) == 300
         assert "line 97" in drive.text() and "line 98" not in drive.text()
-        assert log.window.lines[0] == told[0]
+        assert log.screen.window.lines[0] == log.lines[0]
         await drive.press("G")
         await drive.until(lambda: "line 299" in drive.text())
         await drive.press("w", "m")
         assert "nothing is known of its speed" in drive.text()
+        assert not log.screen.wraps
+        await drive.press("y")
+        assert len(log.copied[0].splitlines()) == 300
+
+
+async def test_older_lines_are_read_above_the_visible_ones(source: FakeSource) -> None:
+    log = Log(source, (f"line {number}" for number in range(2500)))
+    async with driven_widget(log.screen, source) as drive:
+        assert log.screen.window.lines[0] == log.lines[500]  # a page has 2000 lines
+        log.screen._lines.go(10)
+        await drive.press("k")
+        await drive.until(lambda: len(log.screen.window.lines) == 2500)
+        await drive.settle()
+        assert "line 502 " in drive.text().splitlines()[1]
+        assert "G follows" in drive.text()
+
+
+async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource) -> None:
+    log = Log(source, ["reading"])
+    async with driven_widget(log.screen, source) as drive:
+        assert "· running" in drive.text()
+        log.screen.apply_events([], replace(log.job, state=JobState.interrupted, error=INTERRUPTED))
+        await drive.settle()
+        assert "· interrupted" in drive.text()
+        assert "the worker ended before this job did" in drive.text()
+        await drive.press("full_stop")
+        assert drive.app.result == "retry"
+
+
+# --- Parts ---
 
 
 def page(first: int, last: int, source: FakeSource, *, older: bool, newer: bool) -> LogPage:
-    """Lines by their numbers."""
+    """Return a page of the journal."""
     return LogPage(list(source.journal[first:last]), older, newer)
 
 
@@ -193,7 +535,7 @@ def test_a_window_on_a_log_has_no_gaps(source: FakeSource) -> None:
     source.journal.clear()
     for number in range(50):
         source.line("1", f"line {number}")
-    window = LogWindow(most=20)
+    window = LogWindow(max_lines=20)
     window.load(page(40, 50, source, older=True, newer=False))
     window.prepend(page(25, 40, source, older=True, newer=False))
     assert [line.seq for line in window.lines] == list(range(26, 46))
@@ -208,25 +550,25 @@ def test_a_window_on_a_log_has_no_gaps(source: FakeSource) -> None:
     assert len(merge_log_entries(source.journal)) == 51
 
 
-def test_rates_and_what_is_left() -> None:
+def test_rates_and_remaining_time() -> None:
     job = Job("1", "pull", "a", "a", JobState.running, "2024-03-11T09:00:00Z")
     job = replace(job, progress=Progress("write", rows=1000, total_rows=13_000))
-    pace = JobRates()
-    pace.add(samples(job, seconds=3).samples)
-    assert pace.seconds_left(job) is None  # not for long enough
+    rates = JobRates()
+    rates.add(samples(job, seconds=3).samples)
+    assert rates.seconds_left(job) is None  # too few samples
     steady = [Sample(float(at), {"1": Rate(rows=100)}) for at in range(10)]
-    pace = JobRates()
-    pace.add(steady)
-    pace.add(steady)  # told again
-    assert len(pace.samples) == 10
-    assert pace.seconds_left(job) == 120 and format_time_left(120) == "~2 min left"
-    assert progress_text(job, pace, 80).startswith("write · ▁▁▁▁▁▁▁▁ 8% · 1 000 of 13 000 rows · 100 rows/s")
-    assert progress_text(job, pace, 60) == "write · ▁▁▁▁▁▁▁▁ 8% · 100 rows/s · ~2 min left"
-    assert progress_text(job, pace, 40) == "write · 8% · 100 rows/s · ~2 min left"
-    assert progress_text(job, pace, 25) == "write · 8% · ~2 min left"
-    assert progress_text(job, pace, 10) == "write · 8%"
-    pace.add(Sample(20.0 + at, {"1": Rate(rows=1000 if at % 2 else 10)}) for at in range(3))
-    assert pace.seconds_left(job) is None  # not steady
+    rates = JobRates()
+    rates.add(steady)
+    rates.add(steady)  # sent again
+    assert len(rates.samples) == 10
+    assert rates.seconds_left(job) == 120 and format_time_left(120) == "~2 min left"
+    assert progress_text(job, rates, 80).startswith("write · ▁▁▁▁▁▁▁▁ 8% · 1 000 of 13 000 rows · 100 rows/s")
+    assert progress_text(job, rates, 60) == "write · ▁▁▁▁▁▁▁▁ 8% · 100 rows/s · ~2 min left"
+    assert progress_text(job, rates, 40) == "write · 8% · 100 rows/s · ~2 min left"
+    assert progress_text(job, rates, 25) == "write · 8% · ~2 min left"
+    assert progress_text(job, rates, 10) == "write · 8%"
+    rates.add(Sample(20.0 + at, {"1": Rate(rows=1000 if at % 2 else 10)}) for at in range(3))
+    assert rates.seconds_left(job) is None  # not steady
     assert (format_time_left(None), format_time_left(0.2), format_time_left(40_000)) == (
         "",
         "~1 s left",
@@ -236,7 +578,7 @@ def test_rates_and_what_is_left() -> None:
     assert sparkline([0, 0], 5) == "▁▁"
 
 
-def test_the_place_in_the_queue() -> None:
+def test_the_position_in_the_queue() -> None:
     def job(number: int, dataset: str, kind: str = "pull", state: JobState = JobState.queued) -> Job:
         return Job(str(number), kind, dataset, dataset, state, "2024-03-11T09:00:00Z")
 
@@ -252,142 +594,14 @@ def test_the_place_in_the_queue() -> None:
     ]  # fmt: skip
 
 
-async def test_a_job_leads_to_the_block_that_it_wrote(source: FakeSource) -> None:
-    done = next(job for job in source.known if job.state is JobState.done and job.kind == "pull")
-    source.blocks_of[done.id] = [WrittenBlock(done.dataset, 5, "f1620aa", "AddData", 7200)]
-    async with driven(source) as drive:
-        await drive.press("4", "b")
-        assert "wrote no block" in drive.hint()
-        await drive.press("j", "j", "b")
-        assert drive.pane == "blocks"
-        assert drive.blocks_pane.view.block is not None
-        assert drive.blocks_pane.view.block.sequence_number == 5
-        source.blocks_of[done.id].append(WrittenBlock(done.dataset, 3, "f1620bb", "AddData", 0))
-        await drive.press("4", "b", "down", "enter")
-        assert drive.blocks_pane.view.block.sequence_number == 3
-
-
-async def test_a_job_is_done_again(source: FakeSource) -> None:
-    failed = source.known[-1]
-    source.requests[failed.id] = Pull(dataset=failed.dataset, force=True)
-    source.changed(source.job(JobState.failed, READINGS, "ingest"))
-    async with driven(source) as drive:
-        await drive.press("4", "full_stop")
-        assert "what it read is gone" in drive.hint()
-        assert source.link.submitted == []
-        await drive.press("j", "full_stop")
-        assert source.link.submitted == [Pull(dataset=failed.dataset, force=True)]
-        await drive.until(lambda: drive.book.active_jobs())
-        await drive.press("g", "full_stop")
-        assert "it has not ended: x cancels it" in drive.hint()
-
-
-async def test_a_log_is_saved(source: FakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with driven(source) as drive:
-        await drive.press("4", "S")
-        assert str(tmp_path)[:30] in drive.text()
-        await drive.press("enter")
-        await drive.until(lambda: "2 lines saved to" in drive.hint())
-        saved = tmp_path / "pull-port-haven.clinics-3.log"
-        text = saved.read_text()
-        assert "error   reading stopped at row 212" in text
-        assert "# try: correct the file, or declare the column STRING" in text
-        saved.write_text("mine")
-        await drive.press("enter", "S", "enter")  # from the log itself
-        await drive.until(lambda: "is there already" in drive.text())
-        await drive.press("n")
-        assert saved.read_text() == "mine"
-        await drive.press("S", "enter")
-        await drive.until(lambda: "is there already" in drive.text())
-        await drive.press("y")
-        await drive.until(lambda: saved.read_text() == text)
-        await drive.press("S", "=/nowhere/else.log", "enter")
-        await drive.until(lambda: "is not saved" in drive.text())
-    assert file_name(replace(source.known[-1], target="a/../b c")) == "pull-a-..-b-c-3.log"
-
-
-@pytest.mark.usefixtures("at_nine")
-async def test_a_worker_that_is_gone(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("4", "z")
-        source.link.die()
-        await drive.until(lambda: "✗ the worker has ended" in drive.text())
-        await drive.settle()
-        assert "R starts it again" in drive.text()
-        compare(drive, "80x24-gone")
-        await drive.press("R")
-        await drive.until(lambda: "the worker has ended" not in drive.text())
-
-
-async def test_an_open_log_hears_that_the_worker_is_gone(source: FakeSource) -> None:
-    job = source.job(JobState.running, READINGS)
-    source.changed(job)
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("4", "enter")
-        assert "· running" in drive.text()
-        source.changed(replace(job, state=JobState.interrupted, error=INTERRUPTED))
-        source.link.die()
-        await drive.until(lambda: "· interrupted" in drive.text())
-        assert "the worker ended before this job did" in drive.text()
-        await drive.press("full_stop")  # leaves the log, and does it again
-        await drive.until(lambda: len(source.links) == 2 and source.link.submitted)
-        assert drive.app.screen is drive.bench
-
-
-async def test_a_busy_worker_of_another_version_is_never_ended_without_asking(source: FakeSource) -> None:
-    error = VersionMismatch(
-        "a worker of version 0.0.9 is busy, and this is version 0.1.0", hint="wait for it"
-    )
-    error.jobs = 2
-    async with driven(source) as drive:
-        source.connecting = [error]
-        source.link.die()
-        await drive.until(lambda: drive.worker_state == "gone")
-        await drive.press("R")
-        await drive.until(lambda: "R stops it, with its 2 jobs" in drive.text())
-        await drive.press("R")
-        assert "Stop that worker? 2 of its jobs would be cancelled" in drive.text()
-        await drive.press("n")
-        assert source.stopped == 0
-        await drive.press("R", "y")
-        assert source.stopped == 1
-        await drive.until(lambda: drive.worker_state == "connected")
-
-
-async def test_spark_that_does_not_start(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
-        down = WorkerStatus(1, 4, "0.1.0", "failed", "there is no Java", 0, 0, 0, spark_hint="install one")
-        source.link.tell(down)
-        await drive.until(lambda: "Spark does not run: there is no Java" in drive.text())
-        assert "install one" in drive.text()
-        source.link.tell(replace(down, spark="ready", spark_detail="", spark_hint=""))
-        await drive.until(lambda: "Spark does not run" not in drive.text())
-        await drive.press("v")
-        assert source.link.submitted == [Verify(dataset="did:odf:port-haven.air-readings")]
-
-
-def test_what_jobs_found_that_only_look() -> None:
-    def said(kind: str, result: str) -> str:
+def test_outcomes_of_read_only_jobs() -> None:
+    def outcome(kind: str, result: str) -> str:
         job = Job("1", kind, "a", "a", JobState.done, "2024-03-11T09:00:00Z", result=result)
         return job_outcome(job)[0]
 
-    assert said("sql", '{"rows": 1200, "truncated": true}') == "1 200 rows, there are more"
-    assert said("project", '{"rows": 3, "of": 12}') == "3 rows of 12"
-    assert said("export", '{"rows": 3, "size": 1200, "path": "/x/rows.csv"}') == "3 rows, 1.2 kB in rows.csv"
-    assert said("describe", '{"rows": 3}') == "3 rows looked at"
-
-
-async def test_logs_of_many_jobs_do_not_stay_in_memory(source: FakeSource) -> None:
-    for number in range(20):
-        job = source.job(JobState.done, "harbour.tides")
-        source.changed(job)
-        source.line(job.id, f"of number {number}")
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("4")
-        for _ in range(19):
-            await drive.press("j")
-        assert "of number 0" in drive.text()
-        assert len(drive.book.logs) <= LOGS
-        await drive.press("g")
-        assert "of number 19" in drive.text()
+    assert outcome("sql", '{"rows": 1200, "truncated": true}') == "1 200 rows, there are more"
+    assert outcome("project", '{"rows": 3, "of": 12}') == "3 rows of 12"
+    assert (
+        outcome("export", '{"rows": 3, "size": 1200, "path": "/x/rows.csv"}') == "3 rows, 1.2 kB in rows.csv"
+    )
+    assert outcome("describe", '{"rows": 3}') == "3 rows looked at"

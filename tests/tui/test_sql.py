@@ -1,9 +1,14 @@
-"""The editor of queries: words, history, running, errors, results; ``tests/golden/sql-*.txt`` shows it."""
+"""The SQL editor: completion, history, running queries, errors, results.
+
+``ODF_UPDATE_GOLDEN=1`` writes ``tests/golden/sql-*.txt``; check the difference before you commit it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,51 +16,23 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Query
+from odf_engine.errors import OdfError
+from odf_tui.actions.model import Situation
+from odf_tui.features.sql.controller import SqlController
 from odf_tui.features.sql.sql_editor import SqlPanel, aliases, complete
+from odf_tui.panes.data.view import DataPane
 from tests.tui.conftest import Driven, driven
+from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource
-
-pytestmark = pytest.mark.app
+from tests.tui.widget_drive import MountedHost, WidgetDrive, driven_widget
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-SIZES = pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-
-
-def compare(drive: Driven, name: str) -> None:
-    """Compares pane 3 with its golden text."""
-    pane = drive.data_pane.region
-    lines = drive.text().split("\n")[pane.y : pane.bottom]
-    path, text = GOLDEN / f"sql-{name}.txt", "".join(f"{line[pane.x : pane.right]}\n" for line in lines)
-    if os.environ.get("ODF_UPDATE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
-
-
-def panel(drive: Driven) -> SqlPanel:
-    """The editor."""
-    found = drive.sql_panel
-    assert found is not None
-    return found
-
-
-async def typed(drive: Driven, text: str) -> None:
-    """Types into the editor."""
-    names = {" ": "space", "\n": "enter", ".": "full_stop", ",": "comma", "-": "minus", "`": "grave_accent"}
-    await drive.press(*(names.get(char, char) for char in text))
-
-
-async def asked(drive: Driven, sql: str) -> Job:
-    """Runs a query; the job that it becomes."""
-    panel(drive).write(sql)
-    await drive.press("ctrl+r")
-    await drive.until(lambda: drive.source.known[-1].kind == "sql")
-    return drive.source.known[-1]
 
 
 def ended(
     job: Job, table: pa.Table, source: FakeSource, *, truncated: bool = False, pins: int = 0, output: str = ""
 ) -> Job:
-    """The job with a result."""
+    """Return the job with a result."""
     source.kept[f"r{job.id}"] = table
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
     blocks = [
@@ -75,12 +52,12 @@ def ended(
 
 
 def stations() -> pa.Table:
-    """Some rows."""
+    """Return 120 rows."""
     names = ["Quay", "Old Town", "Lighthouse Hill", "Fish Market"]
     return pa.table({"station": names * 30, "hour": list(range(120)), "pm25": [n / 8 for n in range(120)]})
 
 
-# --- Words ---
+# --- Completion ---
 
 NAMES = ["port-haven.air-readings", "port-haven.stations", "tides"]
 COLUMNS = {
@@ -90,11 +67,11 @@ COLUMNS = {
 
 
 def words(sql: str) -> list[str]:
-    """What can come where ``|`` stands."""
+    """Return the completions at ``|``."""
     return [word.text for word in complete(sql.replace("|", ""), sql.index("|"), NAMES, COLUMNS).words]
 
 
-def test_datasets_come_where_tables_stand_and_columns_elsewhere() -> None:
+def test_datasets_complete_tables_and_columns_complete_expressions() -> None:
     assert words("SELECT * FROM |") == NAMES
     assert words("SELECT * FROM port-haven.s|") == ["port-haven.stations"]
     assert words("SELECT * FROM stat|") == ["port-haven.stations"]
@@ -116,7 +93,7 @@ def test_datasets_come_where_tables_stand_and_columns_elsewhere() -> None:
     assert words("SELECT t.l| FROM as_at(tides, '2024-03-05') t") == ["level"]
 
 
-def test_other_names_of_tables() -> None:
+def test_aliases_of_tables() -> None:
     assert aliases("SELECT * FROM tides AS t, port-haven.stations s WHERE 1 = 1") == {
         "t": "tides",
         "s": "port-haven.stations",
@@ -124,174 +101,323 @@ def test_other_names_of_tables() -> None:
     assert aliases("SELECT * FROM tides WHERE x") == {}
 
 
-# --- The editor ---
+# --- In the workstation ---
 
 
-@SIZES
-async def test_words_are_offered_and_taken(source: FakeSource, size: tuple[int, int]) -> None:
-    async with driven(source, size) as drive:
+def compare(drive: Driven, name: str) -> None:
+    """Compare pane 3 with its golden text."""
+    pane, size = drive.data_pane.region, drive.app.size
+    lines = drive.text().split("\n")[pane.y : pane.bottom]
+    path = GOLDEN / f"sql-{size.width}x{size.height}-{name}.txt"
+    text = "".join(f"{line[pane.x : pane.right]}\n" for line in lines)
+    if os.environ.get("ODF_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def panel(drive: Driven) -> SqlPanel:
+    """Return the open editor."""
+    found = drive.bench.query(SqlPanel)
+    assert found
+    return found.first()
+
+
+async def type_text(drive: Driven, text: str) -> None:
+    """Type into the editor."""
+    names = {" ": "space", "\n": "enter", ".": "full_stop", ",": "comma", "-": "minus", "`": "grave_accent"}
+    await drive.press(*(names.get(char, char) for char in text))
+
+
+async def run_query(drive: Driven, sql: str) -> Job:
+    """Run a query. Returns its job."""
+    known = len(drive.source.known)
+    panel(drive).set_text(sql)
+    await drive.press("ctrl+r")
+    await drive.until(lambda: len(drive.source.known) > known)
+    return drive.source.known[-1]
+
+
+async def resize(drive: Driven, size: tuple[int, int]) -> None:
+    """Resize the terminal."""
+    await drive.pilot.resize_terminal(*size)
+    await drive.settle()
+
+
+async def without_notice(drive: Driven) -> None:
+    """Show hints in place of the notice."""
+    drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
+    drive.bench.show_hints()
+    await drive.settle()
+
+
+FAILURE = Failure(
+    "there is no column `pm52`",
+    hint="did you mean `pm25`, `no2`, `op`?",
+    where="query, line 2, column 3",
+    excerpt=["2 |   pm52", "  |   ^"],
+)
+
+
+@pytest.mark.app
+async def test_a_query_from_completion_to_its_result(source: FakeSource) -> None:
+    async with driven(source, (80, 24)) as drive:
         await drive.press("s")
         assert panel(drive).editor.text == "SELECT *\nFROM port-haven.air-readings\nLIMIT 100"
         await drive.press("ctrl+l")
-        await typed(drive, "SEL")
-        await drive.press("tab")  # it can only be one word
-        await typed(drive, " * FROM vis")
-        await drive.press("tab", "enter")  # clinic-visits is meant, maybe, but this begins so
+        await type_text(drive, "SEL")
+        await drive.press("tab")  # the only completion is inserted
+        await type_text(drive, " * FROM vis")
+        await drive.press("tab", "enter")  # clinic-visits matches too, but this begins with it
         assert panel(drive).editor.text == "SELECT * FROM visits-by-day"
-        await typed(drive, " v, port")
-        await drive.press("tab")  # they begin alike
+        await type_text(drive, " v, port")
+        await drive.press("tab")  # the common beginning is inserted
         assert panel(drive).editor.text.endswith(", port-haven.")
-        compare(drive, f"{size[0]}x{size[1]}-words")
+        compare(drive, "words")  # the list of completions below the cursor
+        await drive.press("escape")
+        await resize(drive, (160, 50))
+        await drive.press("tab")
+        compare(drive, "words")
         await drive.press("down", "down", "enter")
         assert panel(drive).editor.text.endswith(", port-haven.clinic-visits")
-        await typed(drive, "\nWHERE v.wi")
-        await drive.press("tab")
+        await type_text(drive, "\nWHERE v.wi")
+        await drive.press("tab")  # columns are read first
         assert panel(drive).editor.text.endswith("WHERE v.`wind speed`")
-        panel(drive).write("SELECT * FROM `harb` AS v\nWHERE v.`wind speed`")
-        panel(drive).editor.move_cursor((0, 19))
-        await drive.press("tab")
-        assert panel(drive).editor.text.startswith("SELECT * FROM `harbour.tides` AS v\n")
-        panel(drive).editor.move_cursor(panel(drive).editor.document.end)
-        await typed(drive, " = s")
-        await drive.press("tab", "escape")  # one level at a time
-        assert not panel(drive).words.display
         await drive.press("escape")
         assert drive.sql_panel is None
         assert not drive.bench.has_class("-asking")
+        await resize(drive, (80, 24))
         await drive.press("s")
-        assert panel(drive).editor.text.endswith("`wind speed` = s")  # what was written stays
+        assert panel(drive).editor.text.endswith("`wind speed`")  # the text is restored
+        assert drive.bench.has_class("-asking")
 
+        job = await run_query(drive, "SELECT station,\n  pm52\nFROM port-haven.air-readings")
+        failed = replace(job, state=JobState.failed, error=FAILURE, started=job.created, ended=job.created)
+        source.link.tell(source.changed(failed))
+        await drive.until(lambda: "not answered" in drive.text())
+        await without_notice(drive)
+        assert panel(drive).editor.cursor_location == (1, 2)
+        compare(drive, "error")  # the error, its line and a mark below its column
+        await resize(drive, (160, 50))
+        compare(drive, "error")
 
-@SIZES
-async def test_a_result_shows_below_its_query(source: FakeSource, size: tuple[int, int]) -> None:
-    async with driven(source, size) as drive:
-        await drive.press("s")
-        job = await asked(
+        job = await run_query(
             drive, "SELECT station, hour, avg(pm25) AS pm25 -- by hour\nFROM air.x\nGROUP BY ALL"
         )
+        assert "✗ there is no column" not in drive.text()
         request = source.link.submitted[-1]
         assert isinstance(request, Query)
         assert request.sql.endswith("GROUP BY ALL")
-        assert source.history == [request.sql]
+        assert source.history[-1] == request.sql
         source.link.tell(source.changed(ended(job, stations(), source)))
         await drive.until(lambda: "SQL · 120 rows" in drive.text())
         await drive.settle()
-        drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
-        drive.bench.show_hints()
-        await drive.settle()
+        await without_notice(drive)
         assert "120 rows · 2.3 s" in drive.text()
-        compare(drive, f"{size[0]}x{size[1]}-result")
+        compare(drive, "result")  # the rows below the query
+        await resize(drive, (80, 24))
+        compare(drive, "result")
         await drive.press("shift+tab", "j")
         assert drive.data_pane.view.cursor == 1
-        await drive.press("escape")  # the editor, then the result
+        await drive.press("escape")  # first the editor, then the result
         assert drive.sql_panel is None
         assert "SQL · 120 rows" in drive.text()
         await drive.press("escape")
         assert "7 200 rows" in drive.text()
         source.link.tell(source.line("1", "something else"))
         await drive.press("3")
-        assert "7 200 rows" in drive.text()  # it does not come back by itself
+        assert "7 200 rows" in drive.text()  # the result does not come back
 
 
-@SIZES
-async def test_an_error_leads_to_its_place(source: FakeSource, size: tuple[int, int]) -> None:
-    async with driven(source, size) as drive:
-        await drive.press("s")
-        job = await asked(drive, "SELECT station,\n  pm52\nFROM port-haven.air-readings")
-        error = Failure(
-            "there is no column `pm52`",
-            hint="did you mean `pm25`, `no2`, `op`?",
-            where="query, line 2, column 3",
-            excerpt=["2 |   pm52", "  |   ^"],
-        )
-        failed = replace(job, state=JobState.failed, error=error, started=job.created, ended=job.created)
-        source.link.tell(source.changed(failed))
-        await drive.until(lambda: "not answered" in drive.text())
-        drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
-        await drive.settle()
-        assert panel(drive).editor.cursor_location == (1, 2)
-        compare(drive, f"{size[0]}x{size[1]}-error")
-        await asked(drive, "SELECT 1")
-        assert "✗ there is no column" not in drive.text()
+# --- The controller, with the data pane and the editor in an app of their own ---
 
 
-async def test_a_query_says_how_far_it_is_and_can_be_cancelled(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("s")
-        job = replace(await asked(drive, "SELECT 1"), state=JobState.running, started="2024-03-11T09:00:01Z")
-        source.link.tell(source.changed(replace(job, progress=Progress(phase="query", rows=1200))))
-        await drive.until(lambda: "query · 1 200 rows" in drive.text())
-        assert "^g cancel" in drive.hint()
-        await drive.press("ctrl+r")
-        assert "still runs" in drive.text()
-        await drive.press("escape")  # leaving it does not end it
-        assert not source.link.cancelled
-        await drive.press("s", "ctrl+g")
-        assert source.link.cancelled == [job.id]
-        source.link.tell(source.changed(replace(job, state=JobState.cancelled, ended="2024-03-11T09:00:05Z")))
-        await drive.until(lambda: "cancelled after 4.0 s" in drive.text())
+class Sql:
+    """The SQL controller with a real editor.
+
+    Attributes:
+        fakes: the context of the controller.
+        drive: the app of the data pane.
+    """
+
+    drive: WidgetDrive
+
+    def __init__(self, source: FakeSource, selected: str = "port-haven.air-readings") -> None:
+        self.source, self.fakes = source, Fakes(source, selected)
+        self.host = self.fakes.host = MountedHost()
+        self.controller = SqlController(self.fakes.context)
+
+    @property
+    def panel(self) -> SqlPanel:
+        """The open editor."""
+        found = self.controller.sql_panel
+        assert found is not None
+        return found
+
+    @property
+    def line(self) -> str:
+        """The line of state below the editor."""
+        return "".join(text for text, _ in self.panel.line.spans(0)).strip("─ ").removeprefix("SQL").strip()
+
+    async def open(self) -> None:
+        """Open the editor, and focus it."""
+        self.controller.open_query()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait for the coroutines of the controller, and for the app."""
+        await self.host.stories()
+        await self.drive.settle()
+
+    async def press(self, *keys: str) -> None:
+        """Press keys."""
+        await self.drive.press(*keys)
+        await self.settle()
+
+    async def run(self, sql: str) -> Job:
+        """Run a query. Returns its job."""
+        self.panel.set_text(sql)
+        await self.press("ctrl+r")
+        return self.fakes.state.jobs.newest_first()[0]
+
+    async def change(self, job: Job) -> None:
+        """Change a job."""
+        self.fakes.state.apply_events([self.source.changed(job)])
+        await self.settle()
+
+    async def leave(self) -> bool:
+        """Leave the innermost thing of the pane. Returns whether it was the editor."""
+        left = self.controller.leave()
+        await self.settle()
+        return left
 
 
-async def test_queries_that_were_asked_come_back(source: FakeSource) -> None:
+@asynccontextmanager
+async def sql(source: FakeSource, size: tuple[int, int] = (120, 36)) -> AsyncIterator[Sql]:
+    """Show the data pane with the SQL editor open."""
+    made = Sql(source)
+    async with driven_widget(DataPane("data"), source, size) as drive:
+        made.drive, made.host.app = drive, drive.app
+        drive.app.routes = made.controller.routes()
+        await made.open()
+        yield made
+
+
+async def test_the_last_completions_of_a_query(source: FakeSource) -> None:
+    async with sql(source) as shown:
+        shown.panel.set_text("SELECT * FROM `harb` AS v\nWHERE v.`wind speed`")
+        shown.panel.editor.move_cursor((0, 19))
+        await shown.press("tab")
+        assert shown.panel.editor.text.startswith("SELECT * FROM `harbour.tides` AS v\n")
+        shown.panel.editor.move_cursor(shown.panel.editor.document.end)
+        await type_text(shown.drive, " = s")
+        await shown.press("tab")
+        assert shown.panel.words.display
+        await shown.press("escape")  # the list first
+        assert not shown.panel.words.display
+        await shown.press("escape")
+        assert shown.controller.sql_panel is None
+
+
+async def test_the_progress_of_a_query_and_its_cancellation(source: FakeSource) -> None:
+    async with sql(source) as shown:
+        job = replace(await shown.run("SELECT 1"), state=JobState.running, started="2024-03-11T09:00:01Z")
+        assert shown.fakes.jobs.requests == [Query(sql="SELECT 1")]
+        assert source.history == ["SELECT 1"]
+        await shown.change(replace(job, progress=Progress(phase="query", rows=1200)))
+        shown.fakes.state.second.send(None)
+        assert "query · 1 200 rows" in shown.line
+        hints = shown.controller.hints()
+        assert hints is not None and (hints[0].key, hints[0].word) == ("^g", "cancel")
+        await shown.press("ctrl+r")
+        assert "still runs" in shown.line
+        await shown.press("escape")  # leaving the editor does not cancel the query
+        assert shown.fakes.jobs.cancelled == []
+        await shown.open()
+        await shown.press("ctrl+g")
+        assert shown.fakes.jobs.cancelled == [job.id]
+        await shown.change(replace(job, state=JobState.cancelled, ended="2024-03-11T09:00:05Z"))
+        assert shown.line == "cancelled after 4.0 s"
+        await shown.press("ctrl+g")
+        assert shown.line == "no query runs; esc closes the editor"
+
+
+async def test_the_history_of_queries(source: FakeSource) -> None:
     source.history = ["SELECT 1", "SELECT 2"]
-    async with driven(source) as drive:
-        await drive.press("s", "ctrl+l")
-        await typed(drive, "mine")
-        await drive.press("ctrl+p")
-        assert panel(drive).editor.text == "SELECT 2"
-        await drive.press("ctrl+p", "ctrl+p")
-        assert panel(drive).editor.text == "SELECT 1"
-        assert "no older query" in drive.text()
-        await drive.press("ctrl+o", "ctrl+o")
-        assert panel(drive).editor.text == "mine"
-        await asked(drive, "SELECT 3")
-        await drive.press("ctrl+p")  # what was just asked is there already
-        assert panel(drive).editor.text == "SELECT 2"
+    async with sql(source) as shown:
+        shown.panel.set_text("mine")
+        await shown.press("ctrl+p")
+        assert shown.panel.editor.text == "SELECT 2"
+        await shown.press("ctrl+p", "ctrl+p")
+        assert shown.panel.editor.text == "SELECT 1"
+        assert shown.line == "no older query"
+        await shown.press("ctrl+o", "ctrl+o")
+        assert shown.panel.editor.text == "mine"
+        await shown.run("SELECT 3")
+        await shown.press("ctrl+p")  # the newest query is in the editor already
+        assert shown.panel.editor.text == "SELECT 2"
 
 
-async def test_the_job_of_a_query_leads_to_it_and_its_result(source: FakeSource) -> None:
-    """The screen was closed meanwhile."""
+async def test_the_job_of_a_query_opens_it_with_its_result(source: FakeSource) -> None:
+    """The workstation was closed since."""
     job = source.job(JobState.done, "SELECT …", "sql", dataset="")
     source.changed(ended(job, stations(), source, truncated=True))
     gone = source.job(JobState.done, "SELECT gone", "sql", dataset="")
     source.changed(ended(gone, stations(), source))
     source.questions = {job.id: "SELECT station\nFROM x", gone.id: "SELECT 1"}
     del source.kept[f"r{gone.id}"]
-    async with driven(source, (160, 50)) as drive:
-        await drive.press("4")
-        assert "120 rows" in drive.text()
-        await drive.press("j", "s")
-        await drive.until(lambda: "SQL · 120 rows" in drive.text())
-        assert panel(drive).editor.text == "SELECT station\nFROM x"
-        assert "there are more, which are not kept" in drive.text()
-        await drive.press("escape", "4", "g", "s")
-        await drive.until(lambda: "not kept any more" in drive.text())
-        assert panel(drive).editor.text == "SELECT 1"
+    async with sql(source, (160, 50)) as shown:
+        await shown.press("escape")
+        for each, text in ((job, "SELECT station\nFROM x"), (gone, "SELECT 1")):
+            shown.fakes.state.focus_pane("jobs")
+            shown.host.now = replace(Situation(), pane="jobs", job=each)
+            await shown.open()
+            assert shown.panel.editor.text == text
+        assert "SQL · 120 rows" in shown.drive.text()
+        assert "there are more, which are not kept" in shown.drive.text()
+        assert "not kept any more" in shown.host.last_notice
 
 
-async def test_a_result_says_the_blocks_it_was_made_of(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("s")
-        job = await asked(drive, "SELECT 1")
-        source.link.tell(source.changed(ended(job, stations(), source, pins=2)))
-        await drive.until(lambda: "SQL · 120 rows" in drive.text())
-        assert "2.3 s · from harbour.tides-0@00000000, harbour.tides-1@0" in drive.text()
-        assert "2.3 s · from harbour.tides-0@00000000 +1 ─" in drive.text()
-        job = await asked(drive, "SELECT 2")
-        source.link.tell(source.changed(ended(job, stations(), source, output="/tmp/x.csv")))
-        await drive.until(lambda: "its rows are in /tmp/x.csv" in drive.text())
+async def test_the_blocks_of_a_result(source: FakeSource) -> None:
+    async with sql(source, (80, 24)) as shown:
+        await shown.change(ended(await shown.run("SELECT 1"), stations(), source, pins=2))
+        text = shown.drive.text()
+        assert "SQL · 120 rows" in text
+        assert "2.3 s · from harbour.tides-0@00000000, harbour.tides-1@0" in text
+        assert "2.3 s · from harbour.tides-0@00000000 +1 ─" in text
+        await shown.change(ended(await shown.run("SELECT 2"), stations(), source, output="/tmp/x.csv"))
+        assert shown.host.last_notice == "its rows are in /tmp/x.csv"
 
 
-async def test_a_worker_that_takes_no_query(source: FakeSource) -> None:
-    from odf_engine.errors import OdfError
+async def test_a_worker_that_refuses_a_query(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: object) -> str:
+        raise OdfError("the worker is stopping", hint="try again")
 
-    async with driven(source) as drive:
-        await drive.press("s")
+    async with sql(source) as shown:
+        monkeypatch.setattr(shown.fakes.jobs, "submit_one", refuse)
+        await shown.press("ctrl+r")
+        assert shown.host.notices[-1] == ("the worker is stopping – try again", "bad")
+        assert shown.line == ""
 
-        async def refuse(*_: object) -> str:
-            raise OdfError("the worker is stopping", hint="try again")
 
-        source.link.submit = refuse  # type: ignore[method-assign, assignment]
-        await drive.press("ctrl+r")
-        await drive.until(lambda: "the worker is stopping – try again" in drive.text())
-        assert "handed to the worker" not in drive.text()
+async def test_an_empty_query_is_not_run(source: FakeSource) -> None:
+    async with sql(source) as shown:
+        await shown.press("ctrl+l", "ctrl+r")
+        assert shown.line == "the query is empty"
+        assert shown.fakes.jobs.submitted == []
+
+
+async def test_the_editor_is_left_and_focused_again(source: FakeSource) -> None:
+    async with sql(source) as shown:
+        assert shown.fakes.state.pane == "data" and "-asking" in shown.host.classes
+        shown.fakes.state.focus_pane("jobs")
+        assert "-asking" not in shown.host.classes
+        assert not await shown.leave()  # another pane has the keys
+        shown.fakes.state.focus_pane("data")
+        assert await shown.leave()
+        assert not await shown.leave()
+
+
+def test_the_first_query_is_over_the_selected_dataset(source: FakeSource) -> None:
+    assert Sql(source, "harbour.tides").controller._first_query() == "SELECT *\nFROM harbour.tides\nLIMIT 100"
+    source.rows_ = []
+    assert Sql(source, "").controller._first_query() == "SELECT 1 + 1 AS two"

@@ -1,1 +1,1 @@
-"""Provenance of rows and values."""
+"""Provenance of rows and values: the trace screen. Imports no other feature."""

@@ -1,4 +1,4 @@
-"""ProvenanceController: shows the provenance of a row or value."""
+"""ProvenanceController: traces rows and values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from odf_engine.errors import OdfError
 from odf_engine.provenance.model import TraceStep
 from odf_tui.features.provenance.trace_screen import TraceScreen
-from odf_tui.features.provenance.trace_text import complete_trace, dot_of, json_of
+from odf_tui.features.provenance.trace_text import complete_trace, trace_dot, trace_json
 from odf_tui.features.provenance.trace_tree import TraceSession
 from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Controller
@@ -54,25 +54,27 @@ class ProvenanceController(Controller):
             return found.as_py(), names[column]
 
         offset, value = await asyncio.to_thread(read)
-        ours = value not in window.system_columns[:3]
-        self._show_trace(TraceSession(dataset, name, offset, value, self.gateway.rows, ours=ours))
+        is_data_column = value not in window.system_columns[:3]
+        self._show_trace(
+            TraceSession(dataset, name, offset, value, self.gateway.rows, is_data_column=is_data_column)
+        )
 
     def _show_trace(self, session: TraceSession) -> None:
-        if not self.host.is_front:  # the key was pressed twice, or another one since
+        if not self.host.is_front:  # another dialog was opened since
             return
         screen = TraceScreen(
             session,
             self.gateway,
             self.state.jobs,
-            ask=self.jobs.submit_one,
-            stop=self.jobs.cancel,
+            submit=self.jobs.submit_one,
+            cancel=self.jobs.cancel,
             copy=self.host.station.copy,
             save=self._save,
         )
 
         def closed(target: Target | None) -> None:
             if target is None:
-                for job in screen.waiting():
+                for job in screen.pending_jobs():
                     self.host.start(self.jobs.cancel(job))
                 return
             self.navigator.follow(target, reopen=lambda: self.host.call_later(self._show_trace, session))
@@ -84,7 +86,7 @@ class ProvenanceController(Controller):
 
     def _save(self, screen: TraceScreen) -> None:
         if screen.trace.top.row(0).step is None:
-            screen.say("nothing is known yet")
+            screen.show_message("nothing is known yet")
             return
         choices = [Choice(form, title, (key,), key) for form, title, key in _FORMS]
 
@@ -95,7 +97,7 @@ class ProvenanceController(Controller):
         self.host.open(PickerDialog("Write the trace as", choices, typing=False), chosen)
 
     async def _write(self, screen: TraceScreen, form: str) -> None:
-        session, step = screen.inquiry, await asyncio.to_thread(complete_trace, screen.trace)
+        session, step = screen.session, await asyncio.to_thread(complete_trace, screen.trace)
         short = session.name.rpartition("/")[2].rpartition(".")[2]
         title = f"Write the trace of row {session.offset} to"
         path = await self.host.ask(SaveDialog(title, f"{short}-{session.offset}.{form}"))
@@ -105,11 +107,11 @@ class ProvenanceController(Controller):
         if path.is_file() and not await self.host.ask(ConfirmDialog(question, "What it has now is lost.")):
             return
         try:
-            written = await asyncio.to_thread(_write, path, json_of if form == "json" else dot_of, step)
+            written = await asyncio.to_thread(_write, path, trace_json if form == "json" else trace_dot, step)
         except OSError as error:
-            screen.say(error_with_hint(error))
+            screen.show_message(error_with_hint(error))
         else:
-            screen.say(f"{path.name}: {format_bytes(written)} written")
+            screen.show_message(f"{path.name}: {format_bytes(written)} written")
 
 
 def _write(path: Path, form: Callable[[TraceStep], str], step: TraceStep) -> int:

@@ -1,4 +1,4 @@
-"""The screen of a trace: tree, details, jobs for further steps."""
+"""TraceScreen: the tree of a trace, details of a line, jobs for further steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from textual.timer import Timer
 from odf_engine.coordinator.protocol import Job, JobState, Trace, decode_result
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.features.provenance.trace_text import column_at, line_detail, marked_by, query_lines, text_of
+from odf_tui.features.provenance.trace_text import (
+    detail_lines,
+    highlighted_columns,
+    plain_text,
+    query_lines,
+    traced_column,
+)
 from odf_tui.features.provenance.trace_tree import (
     Group,
     Line,
@@ -23,7 +29,7 @@ from odf_tui.features.provenance.trace_tree import (
     TracedRows,
     TraceSession,
     TraceTree,
-    place_of,
+    location_of,
     transaction_at,
 )
 from odf_tui.features.provenance.trace_view import TraceView
@@ -40,22 +46,22 @@ if TYPE_CHECKING:
     from odf_tui.gateway.row_text import Record
 
 
-_LOOK_SECONDS: Final = 0.1
-_ASKING: Final = "asking"
+_POLL_SECONDS: Final = 0.1
+_SUBMITTING: Final = "asking"
 _STOPPED: Final = "stopped: r looks again"
 
 
 class TraceScreen(OverlayScreen[Target]):
-    """Shows a trace; ends with a place to go to, or with none.
+    """Shows a trace. Returns a target to go to, or None.
 
     Args:
-        inquiry: what is asked.
-        source: reads.
-        book: learns of the jobs.
-        ask: hands a request to the worker for a dataset of this name; gives the job.
-        stop: stops a job.
-        copy: copies a text, and says by which way.
-        save: asks where to save the trace, and does.
+        session: the row and its trees.
+        gateway: reads rows and blocks.
+        book: has the jobs and their progress.
+        submit: submits a request for a dataset, given by name; returns the id of the job.
+        cancel: cancels a job.
+        copy: copies a text; returns a message about the clipboard.
+        save: saves the trace to a file that the user chooses.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -91,136 +97,136 @@ class TraceScreen(OverlayScreen[Target]):
 
     def __init__(
         self,
-        inquiry: TraceSession,
-        source: Gateway,
+        session: TraceSession,
+        gateway: Gateway,
         book: JobBook,
         *,
-        ask: Callable[[Trace, str], Awaitable[str]],
-        stop: Callable[[str], Awaitable[None]],
+        submit: Callable[[Trace, str], Awaitable[str]],
+        cancel: Callable[[str], Awaitable[None]],
         copy: Callable[[str], str],
         save: Callable[[TraceScreen], None],
     ) -> None:
         super().__init__()
-        self.inquiry = inquiry
-        self.source, self._book = source, book
-        self._ask_worker, self.stops, self.copied, self.saves = ask, stop, copy, save
+        self.session = session
+        self.gateway, self._book = gateway, book
+        self._submit_request, self._cancel_job, self._copy_text, self.save_trace = submit, cancel, copy, save
         self._record: tuple[Line, Record | None] | None = None
         self._reading = False
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """The tree, and all about a line."""
+        """Yield the tree and the details."""
         with Vertical(classes="dialog log"), Horizontal():
-            yield TraceView(self.inquiry.tree, self.inquiry.rows)
+            yield TraceView(self.session.tree, self.session.rows)
             yield WrappedLines(id="trace-detail")
 
     @property
     def view(self) -> TraceView:
-        """The tree."""
+        """The widget of the tree."""
         return self.query_one(TraceView)
 
     @property
     def detail(self) -> WrappedLines:
-        """All about the line under the cursor."""
+        """The details of the line under the cursor."""
         return self.query_one("#trace-detail", WrappedLines)
 
     @property
     def trace(self) -> TraceTree:
-        """What is shown."""
-        return self.inquiry.tree
+        """The tree that is shown."""
+        return self.session.tree
 
     def on_mount(self) -> None:
-        """Looks for the first step."""
-        for tree in self.inquiry.trees:
-            for asked in [each for each in tree.asked() if each.job == _ASKING]:
-                asked.fail(_STOPPED, "warn")  # the screen was closed before the worker had it
-        self._timer = self.set_interval(_LOOK_SECONDS, self._look)
-        self.begin()
+        """Trace the first step."""
+        for tree in self.session.trees:
+            for traced in [each for each in tree.all_traced_rows() if each.job == _SUBMITTING]:
+                traced.fail(_STOPPED, "warn")  # the screen was closed before the submission
+        self._timer = self.set_interval(_POLL_SECONDS, self._poll_jobs)
+        self.start_trace()
 
     def on_resize(self) -> None:
-        """There is room at the right, or none."""
+        """Show the details if there is room for them now."""
         self.call_after_refresh(self.show_detail)
 
-    def begin(self) -> None:
-        """Says what is traced, and looks for the first step."""
-        column = self.inquiry.column
+    def start_trace(self) -> None:
+        """Show the title, and trace the first step."""
+        column = self.session.column
         what = "whole row" if column is None else f"column {column}"
-        title = f"Where row {format_count(self.inquiry.offset)} of {self.inquiry.name} comes from · {what}"
+        title = f"Where row {format_count(self.session.offset)} of {self.session.name} comes from · {what}"
         self.query_one(".dialog").border_title = Content(printable(title))
         first = self.trace.top.row(0)
-        if first.wanted and not first.failed:
-            self.ask(first)
+        if first.needs_trace and not first.failed:
+            self.submit(first)
 
     # --- Jobs ---
 
-    def ask(self, asked: TracedRows, *, check: bool = False) -> None:
-        """Hands a step to the worker: to look for it, or to check it."""
-        group = asked.group
-        request = Trace(group.dataset, asked.runs, column=group.column, depth=1, check=check)
-        asked.wait(_ASKING, "handed to the worker …", check=check)
-        self.view.relay()
+    def submit(self, traced: TracedRows, *, check: bool = False) -> None:
+        """Submit a job that traces rows, or with ``check`` one that checks their step."""
+        group = traced.group
+        request = Trace(group.dataset, traced.runs, column=group.column, depth=1, check=check)
+        traced.set_pending(_SUBMITTING, "handed to the worker …", check=check)
+        self.view.rebuild()
         tree = self.trace
 
         async def submit() -> None:
             try:
-                asked.job = await self._ask_worker(request, group.name)
-                tree.pending[asked.job] = asked
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                asked.fail(error_with_hint(error))
-            self.view.relay()
+                traced.job = await self._submit_request(request, group.name)
+                tree.pending[traced.job] = traced
+            except Exception as error:  # any error is shown, and the screen stays open
+                traced.fail(error_with_hint(error))
+            self.view.rebuild()
 
         self.run_worker(submit(), group="asking", name="asking")
 
-    def _look(self) -> None:
-        """What the jobs do."""
+    def _poll_jobs(self) -> None:
+        """Show the progress of the jobs, and their results."""
         changed = False
-        for tree in self.inquiry.trees:
-            for job_id, asked in list(tree.pending.items()):
+        for tree in self.session.trees:
+            for job_id, traced in list(tree.pending.items()):
                 job = self._book.jobs.get(job_id)
                 if job is not None and job.state.final:
                     del tree.pending[job_id]
-                    self.run_worker(self._end(asked, job), group="ends", name="ends")
-                elif asked.tell(_doing(job)):
+                    self.run_worker(self._finish(traced, job), group="ends", name="ends")
+                elif traced.set_activity(_activity_text(job)):
                     changed = True
         if changed:
             self.view.refresh()
 
-    async def _end(self, asked: TracedRows, job: Job) -> None:
-        """A job has ended."""
+    async def _finish(self, traced: TracedRows, job: Job) -> None:
+        """Show the result of a job, or its error."""
         try:
             if job.state is JobState.done:
                 # In a thread: a trace can have a million ranges.
                 found = await asyncio.to_thread(decode_result, job.result or "", Trace)
-                await asyncio.to_thread(asked.take, found, found.checked or ())
+                await asyncio.to_thread(traced.set_step, found, found.checked or ())
             elif job.error is not None:
                 error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
-                asked.fail(error_with_hint(error))
+                traced.fail(error_with_hint(error))
             else:
-                asked.fail(_STOPPED, "warn")
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            asked.fail(error_with_hint(error))
-        self.view.relay()
+                traced.fail(_STOPPED, "warn")
+        except Exception as error:  # any error is shown, and the screen stays open
+            traced.fail(error_with_hint(error))
+        self.view.rebuild()
 
-    def waiting(self) -> list[str]:
-        """The jobs that are still at it."""
-        return [job for tree in self.inquiry.trees for job in tree.pending]
+    def pending_jobs(self) -> list[str]:
+        """Return the ids of the jobs that have not ended."""
+        return [job for tree in self.session.trees for job in tree.pending]
 
-    # --- What is shown ---
+    # --- Details and keys ---
 
     def on_line_view_moved(self) -> None:
-        """Another line."""
+        """Show the details and keys of another line."""
         self.trace.cursor = self.view.cursor
         self.show_detail()
-        self.tell_keys()
+        self.show_keys()
 
     def show_detail(self) -> None:
-        """Shows all about the line, if it can be seen."""
+        """Show the details of the line if they are visible."""
         if not self.detail.display:
             return
         line, record = self.view.line, None
         if self._record is not None and self._record[0] == line:
             record = self._record[1]
-        lines = line_detail(line, record)
+        lines = detail_lines(line, record)
         if lines != self.detail.source_lines:
             self.detail.set(lines)
             self.detail.scroll_to(0, 0, animate=False)
@@ -228,10 +234,10 @@ class TraceScreen(OverlayScreen[Target]):
             self._read_record()
 
     def _read_record(self) -> None:
-        """Reads the row under the cursor; one at a time, however fast the cursor goes."""
+        """Read the row under the cursor in a thread. One row is read at a time."""
         line = self.view.line
         group = line.node
-        if self._reading or not isinstance(group, Group) or group.trouble or self._record == (line, None):
+        if self._reading or not isinstance(group, Group) or group.problem or self._record == (line, None):
             return
         self._reading = True
 
@@ -240,7 +246,7 @@ class TraceScreen(OverlayScreen[Target]):
 
             reader = group.reader
             if reader is None:
-                window = self.inquiry.rows(group.dataset)
+                window = self.session.rows(group.dataset)
                 if window is None:
                     return None
                 reader = RowReader(window, list(group.columns))
@@ -252,70 +258,70 @@ class TraceScreen(OverlayScreen[Target]):
         async def show() -> None:
             try:
                 record = await asyncio.to_thread(read)
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                record, group.trouble = None, error_with_hint(error)
+            except Exception as error:  # any error is shown, and the screen stays open
+                record, group.problem = None, error_with_hint(error)
             self._record, self._reading = (line, record), False
             self.show_detail()
 
         self.run_worker(show(), group="record", name="record")
 
-    def tell_keys(self, said: str = "") -> None:
-        """What the keys do at this line."""
+    def show_keys(self, message: str = "") -> None:
+        """Show the keys of the line in the lower border, after a message."""
         line = self.view.line
         node = self.node_at(line)
-        words = [said] if said else []
+        words = [message] if message else []
         if self.has_class("-reading"):
             words += ["j k scroll", "q query", "y copies", "esc back to the tree"]
         else:
-            if self.waiting():
+            if self.pending_jobs():
                 words.append("x stops it")
-            asked = traced_rows_at(line)
-            if asked is not None and asked.failed:
+            traced = traced_rows_at(line)
+            if traced is not None and traced.failed:
                 words.append("r looks again")
             words.append("h closes" if node is not None and node.open else "⏎ opens")
-            if self.inquiry.column or self.inquiry.ours:
+            if self.session.column or self.session.is_data_column:
                 words.append(
-                    "w whole row" if self.inquiry.column else f"w {printable(self.inquiry.value)} alone"
+                    "w whole row" if self.session.column else f"w {printable(self.session.value)} alone"
                 )
             words += ["space all about it", "b block", "o row", "q query", "y copies", "? all keys", "esc"]
-        self.query_one(".dialog").border_subtitle = Content(" · ".join(self._room_for(words)))
+        self.query_one(".dialog").border_subtitle = Content(" · ".join(self._fit_keys(words)))
 
-    def _room_for(self, words: list[str]) -> list[str]:
-        """As many as there is room for; the last two always."""
+    def _fit_keys(self, words: list[str]) -> list[str]:
+        """Return the texts that fit into the border. The last two are always among them."""
         while len(" · ".join(words)) > self.size.width - 6 and len(words) > 3:
             words = [*words[:-3], *words[-2:]]
         return words
 
     def node_at(self, line: Line) -> Node | None:
-        """What is opened at a line; None for rows that nobody has opened yet."""
+        """Return the node at a line; None for a row that was never opened."""
         if line.row >= 0 and isinstance(line.node, Group):
-            return line.node.touched.get(line.row)
+            return line.node.traced.get(line.row)
         return line.node
 
-    def say(self, text: str) -> None:
-        """Says something until the cursor moves."""
-        self.tell_keys(printable(text))
+    def show_message(self, text: str) -> None:
+        """Show a message until the cursor moves."""
+        self.show_keys(printable(text))
 
     def key_list(self) -> list[Choice]:
-        """What the keys do, without those that every screen has."""
+        """Return the keys of this screen without those of every screen."""
         return [each for each in super().key_list() if "." not in each.id]
 
     # --- Opening and closing ---
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Handle a double click."""
         self.action_enter()
 
     def action_move(self, move: str) -> None:
-        """Through the tree, or through what is read."""
+        """Move the cursor, or scroll the details."""
         (self.detail if self.has_class("-reading") else self.view).move(move)
 
     def action_scroll(self, move: str) -> None:
-        """Through what is at the right."""
+        """Scroll the details."""
         self.detail.move(move)
 
     def action_enter(self) -> None:
-        """Opens a line; reads one that is open, or has nothing under it."""
+        """Open a line. Show the details of a line that is open or cannot be opened."""
         node = self.node_at(self.view.line)
         if self.has_class("-reading"):
             self.action_read()
@@ -325,195 +331,203 @@ class TraceScreen(OverlayScreen[Target]):
             self.action_read()
 
     def action_open(self) -> None:
-        """Opens a line, or goes into it."""
+        """Open a line, or move into an open one."""
         if self.has_class("-reading"):
             return
         node = self.node_at(self.view.line)
-        if node is not None and node.open and node.opens:
+        if node is not None and node.open and node.can_open:
             self.view.move("down")
         elif self._can_open():
             self._open()
 
     def action_close(self) -> None:
-        """Closes a line, or goes to the one that it is under."""
+        """Close a line, or move to its parent."""
         if self.has_class("-reading"):
             self.action_read()
             return
         line = self.view.line
         node = self.node_at(line)
-        if node is not None and node.open and node.opens:
+        if node is not None and node.open and node.can_open:
             node.open = False
-            self.view.relay()
-        elif (above := self.trace.above(line)) is not None:
-            self.view.stand(above)
+            self.view.rebuild()
+        elif (parent := self.trace.parent(line)) is not None:
+            self.view.select_line(parent)
 
     def _can_open(self) -> bool:
         line = self.view.line
-        return not line.node.missing if line.row >= 0 and isinstance(line.node, Group) else line.node.opens
+        return not line.node.missing if line.row >= 0 and isinstance(line.node, Group) else line.node.can_open
 
     def _open(self) -> None:
         node = self.trace.opener(self.view.line)
         node.open = True
-        if isinstance(node, TracedRows) and node.wanted:
-            self.ask(node)
+        if isinstance(node, TracedRows) and node.needs_trace:
+            self.submit(node)
         else:
-            self.view.relay()
+            self.view.rebuild()
 
     def action_read(self) -> None:
-        """All about a line in the whole window, and back."""
+        """Show the details in the complete window, or return to the tree."""
         self.set_class(not self.has_class("-reading"), "-reading")
         self.call_after_refresh(self.show_detail)
-        self.tell_keys()
+        self.show_keys()
 
     def action_leave(self) -> None:
-        """From reading to the tree, from there to the workbench."""
+        """Return from the details to the tree, or close the screen."""
         if self.has_class("-reading"):
             self.action_read()
         else:
             self.dismiss(None)
 
     def action_turn(self) -> None:
-        """The value alone, or the whole row."""
-        if self.inquiry.column is None and not self.inquiry.ours:
-            self.action_column()  # what the system wrote has no origin of its own
+        """Switch between the value and the complete row."""
+        if self.session.column is None and not self.session.is_data_column:
+            self.action_column()  # system columns have no provenance
         else:
-            self._trace(self.inquiry.value if self.inquiry.column is None else None)
+            self._show_trace_of(self.session.value if self.session.column is None else None)
 
     def action_column(self) -> None:
-        """Asks for another column."""
+        """Trace the value of a column that the user chooses."""
         reader = self.trace.top.reader
         names = [] if reader is None else reader.all_names
         if not names:
-            self.say("the row has to be read first")
+            self.show_message("the row has to be read first")
             return
         choices = [Choice(name, printable(name), (), "") for name in names]
-        title = f"The value of which column of row {format_count(self.inquiry.offset)}?"
+        title = f"The value of which column of row {format_count(self.session.offset)}?"
         self.app.push_screen(PickerDialog(title, choices, typing=True), self._trace_column)
 
     def _trace_column(self, name: str | None) -> None:
         if name is not None:
-            self.inquiry.value, self.inquiry.ours = name, True
-            self._trace(name)
+            self.session.value, self.session.is_data_column = name, True
+            self._show_trace_of(name)
 
-    def _trace(self, column: str | None) -> None:
+    def _show_trace_of(self, column: str | None) -> None:
         self.trace.cursor = self.view.cursor
-        self.inquiry.column = column
+        self.session.column = column
         self.view.show_trace(self.trace)
-        self.begin()
+        self.start_trace()
 
     def action_all(self) -> None:
-        """Traces all rows of an input at once."""
+        """Trace all rows of an input at once."""
         node: Node | None = self.view.line.node
         while node is not None and not isinstance(node, Group):
-            node = node.above
-        whole = node.whole if node is not None else None
-        if node is None or whole is None:
-            self.say("this is one row: ⏎ opens it")
+            node = node.parent
+        all_rows = node.all_rows if node is not None else None
+        if node is None or all_rows is None:
+            self.show_message("this is one row: ⏎ opens it")
             return
-        node.open = whole.open = True
-        if whole.wanted:
-            self.ask(whole)
+        node.open = all_rows.open = True
+        if all_rows.needs_trace:
+            self.submit(all_rows)
         else:
-            self.view.relay()
-        self.view.stand(Line(whole))
+            self.view.rebuild()
+        self.view.select_line(Line(all_rows))
 
     def action_stop(self) -> None:
-        """Stops the job of the line, else the newest."""
-        asked, waiting = traced_rows_at(self.view.line), self.waiting()
-        job = asked.job if asked is not None and asked.job in waiting else (waiting or [""])[-1]
+        """Cancel the job of the line, or else the newest one."""
+        traced, pending_jobs = traced_rows_at(self.view.line), self.pending_jobs()
+        job = traced.job if traced is not None and traced.job in pending_jobs else (pending_jobs or [""])[-1]
         if job:
-            self.run_worker(self.stops(job), group="stop", name="stop")
+            self.run_worker(self._cancel_job(job), group="stop", name="stop")
 
     def action_again(self) -> None:
-        """Looks again for what was not found."""
-        asked = traced_rows_at(self.view.line)
-        if asked is not None and asked.wanted:
-            self.ask(asked)
+        """Submit a failed or cancelled trace again."""
+        traced = traced_rows_at(self.view.line)
+        if traced is not None and traced.needs_trace:
+            self.submit(traced)
 
     def action_check(self) -> None:
-        """Lets the worker check a step."""
-        asked = traced_rows_at(self.view.line)
-        if asked is None or asked.step is None or asked.job:
-            self.say("⏎ looks first where it comes from")
-        elif not asked.step.feeds:
-            self.say("nothing here made these rows: there is nothing to run again")
+        """Check a step by replays with and without these rows."""
+        traced = traced_rows_at(self.view.line)
+        if traced is None or traced.step is None or traced.job:
+            self.show_message("⏎ looks first where it comes from")
+        elif not traced.step.feeds:
+            self.show_message("nothing here made these rows: there is nothing to run again")
         else:
-            self.ask(asked, check=True)
+            self.submit(traced, check=True)
 
-    # --- Elsewhere ---
+    # --- Queries, blocks, rows, files ---
 
     def action_query(self) -> None:
-        """The query that made the rows."""
-        making = transaction_at(self.view.line)
-        if making is None or not making.made.query:
-            self.say("no query made this: it came from a source, or ⏎ looks where it comes from")
+        """Show the query that produced the rows."""
+        transaction = transaction_at(self.view.line)
+        if transaction is None or not transaction.made.query:
+            self.show_message("no query made this: it came from a source, or ⏎ looks where it comes from")
             return
-        lines = query_lines(making.made.query, marked_by(making.step, column_at(making)))
-        title = f"{making.step.name} · block {format_count(making.made.sequence_number)}"
-        self.app.push_screen(QueryReader(title, lines, lambda text: self.say(f"query: {self.copied(text)}")))
+        lines = query_lines(
+            transaction.made.query, highlighted_columns(transaction.step, traced_column(transaction))
+        )
+        title = f"{transaction.step.name} · block {format_count(transaction.made.sequence_number)}"
+        self.app.push_screen(
+            QueryDialog(title, lines, lambda text: self.show_message(f"query: {self._copy_text(text)}"))
+        )
 
     def action_block(self) -> None:
-        """Its block, in pane 2."""
+        """Go to the block in pane 2."""
         self._go(block=True)
 
     def action_row(self) -> None:
-        """Its row, in pane 3."""
+        """Go to the row in pane 3."""
         self._go(block=False)
 
     def _go(self, *, block: bool) -> None:
-        place = place_of(self.view.line)
-        if place is None:
+        location = location_of(self.view.line)
+        if location is None:
             return
 
         def target() -> Target:
             if not block:
-                return Target(place.dataset, "data", self.inquiry.row_of(place.dataset, place.offset))
-            if isinstance(place.block, int):
-                return Target(place.dataset, "blocks", place.block)
-            numbers = self.source.block_numbers(place.dataset, (place.block,)) if place.block else {}
-            number = numbers.get(place.block or "")
+                return Target(
+                    location.dataset, "data", self.session.row_of(location.dataset, location.offset)
+                )
+            if isinstance(location.block, int):
+                return Target(location.dataset, "blocks", location.block)
+            numbers = (
+                self.gateway.block_numbers(location.dataset, (location.block,)) if location.block else {}
+            )
+            number = numbers.get(location.block or "")
             if number is None:
-                number = self.source.find_block(place.dataset, f"#{place.offset}")
-            return Target(place.dataset, "blocks", number)
+                number = self.gateway.find_block(location.dataset, f"#{location.offset}")
+            return Target(location.dataset, "blocks", number)
 
         async def go() -> None:
             try:
                 self.dismiss(await asyncio.to_thread(target))
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                self.say(error_with_hint(error))
+            except Exception as error:  # any error is shown, and the screen stays open
+                self.show_message(error_with_hint(error))
 
         self.run_worker(go(), group="going", name="going")
 
     def action_copy(self) -> None:
-        """Copies what is shown: the tree, or all about a line."""
+        """Copy the tree, or the details if they are shown alone."""
         reading = self.has_class("-reading")
         lines = self.detail.source_lines if reading else map(self.view.spans_in_full, range(self.trace.count))
-        self.say(f"{'text' if reading else 'trace'}: {self.copied(text_of(lines))}")
+        self.show_message(f"{'text' if reading else 'trace'}: {self._copy_text(plain_text(lines))}")
 
     def action_save(self) -> None:
-        """Writes the trace to a file."""
-        self.saves(self)
+        """Save the trace to a file."""
+        self.save_trace(self)
 
 
 def traced_rows_at(line: Line) -> TracedRows | None:
-    """The rows that a line is about, or that it is under, as far as somebody asked for them."""
+    """Return the traced rows of a line, or of its nearest parent; None if there are none."""
     node: Node | None = line.node
     if line.row >= 0 and isinstance(node, Group):
-        node = node.touched.get(line.row)
+        node = node.traced.get(line.row)
     while node is not None and not isinstance(node, TracedRows):
-        node = node.above
+        node = node.parent
     return node
 
 
-def _doing(job: Job | None) -> str:
+def _activity_text(job: Job | None) -> str:
     if job is None or job.started is None:
         return "waits for its turn"
     return job_activity(job, Timestamp.now())
 
 
-class QueryReader(TextDialog):
-    """Reads a query; long lines go on in the next one."""
+class QueryDialog(TextDialog):
+    """Shows a query with wrapped lines."""
 
     def body(self) -> WrappedLines:
-        """The lines."""
+        """Return the widget of the text."""
         return WrappedLines()

@@ -1,4 +1,4 @@
-"""Lines and details of a trace in words; a trace as text, JSON and Graphviz."""
+"""Texts of a trace: lines and details of its tree; the trace as JSON and Graphviz."""
 
 from __future__ import annotations
 
@@ -43,32 +43,32 @@ _MAX_LINES: Final = 5000
 
 
 def complete_trace(tree: TraceTree) -> TraceStep | None:
-    """All that is known, as one trace; None: nothing is."""
-    asked = tree.top.touched.get(0)
-    return None if asked is None or asked.step is None else _whole(asked, asked.step)
+    """Return all results of a tree as one trace; None without results."""
+    traced = tree.top.traced.get(0)
+    return None if traced is None or traced.step is None else _complete_step(traced, traced.step)
 
 
-def _whole(asked: TracedRows, step: TraceStep) -> TraceStep:
-    """A step with what is known of the rows that fed it."""
-    groups = [node for node in asked.under if isinstance(node, InputGroup)]
-    return replace(step, feeds=[feed for group in groups for feed in _parts(group)])
+def _complete_step(traced: TracedRows, step: TraceStep) -> TraceStep:
+    """Return a step with the results for its inputs."""
+    groups = [node for node in traced.children if isinstance(node, InputGroup)]
+    return replace(step, feeds=[feed for group in groups for feed in _complete_input(group)])
 
 
-def _parts(group: InputGroup) -> list[InputRows]:
-    """A feed; in several, where some of its rows were traced by themselves."""
-    feed, whole = group.feed, group.whole
-    if whole is not None and whole.step is not None:
-        return [replace(feed, step=_whole(whole, whole.step))]
-    known = [(each, each.step) for _, each in sorted(group.touched.items()) if each.step is not None]
+def _complete_input(group: InputGroup) -> list[InputRows]:
+    """Return an input with its results. Rows that were traced on their own become inputs of their own."""
+    feed, all_rows = group.feed, group.all_rows
+    if all_rows is not None and all_rows.step is not None:
+        return [replace(feed, step=_complete_step(all_rows, all_rows.step))]
+    known = [(each, each.step) for _, each in sorted(group.traced.items()) if each.step is not None]
     if not known:
         return [replace(feed, step=None)]
-    found = [replace(feed, runs=each.runs, rows=1, step=_whole(each, step)) for each, step in known]
-    rest = _without(feed.runs, [each.runs[0][0] for each, _ in known])
+    found = [replace(feed, runs=each.runs, rows=1, step=_complete_step(each, step)) for each, step in known]
+    rest = _ranges_without(feed.runs, [each.runs[0][0] for each, _ in known])
     return [*found, replace(feed, runs=rest, rows=row_count(rest), step=None)] if rest else found
 
 
-def _without(runs: Sequence[OffsetRange], offsets: Sequence[int]) -> list[OffsetRange]:
-    """Runs without some offsets, which are in order."""
+def _ranges_without(runs: Sequence[OffsetRange], offsets: Sequence[int]) -> list[OffsetRange]:
+    """Return ranges without some offsets, which are in ascending order."""
     found: list[OffsetRange] = []
     for first, last in runs:
         start = first
@@ -80,13 +80,13 @@ def _without(runs: Sequence[OffsetRange], offsets: Sequence[int]) -> list[Offset
     return found
 
 
-def json_of(step: TraceStep) -> str:
-    """A trace as JSON, as ``odf provenance --json`` has it."""
+def trace_json(step: TraceStep) -> str:
+    """Format a trace as JSON, like ``odf provenance --json``."""
     return msgspec.json.format(msgspec.json.encode(step), indent=2).decode() + "\n"
 
 
-def text_of(lines: Iterable[Sequence[Span]]) -> str:
-    """The lines of a tree as text, as many as people read."""
+def plain_text(lines: Iterable[Sequence[Span]]) -> str:
+    """Return lines of spans as text; beyond the limit an ellipsis follows."""
     found: list[str] = []
     for spans in lines:
         if len(found) == _MAX_LINES:
@@ -96,22 +96,22 @@ def text_of(lines: Iterable[Sequence[Span]]) -> str:
     return "\n".join(found) + "\n"
 
 
-def dot_of(step: TraceStep) -> str:
-    """A trace as a graph for Graphviz, as ``odf provenance --dot`` has it; in a thread."""
+def trace_dot(step: TraceStep) -> str:
+    """Format a trace as a Graphviz document, like ``odf provenance --dot``. Runs in a thread."""
     from odf_tui.text.graphviz import trace_to_dot
 
     return trace_to_dot(step)
 
 
-Text = list[list[Span]]
+Lines = list[list[Span]]
 LABEL: Final = 8
-_NAME: Final = 12
+_NAME_WIDTH: Final = 12
 _RUNS_SHOWN: Final = 3
 _COLUMNS_SHOWN: Final = 2
 _RUNS_LISTED: Final = 200
-_LONG: Final = 40
-_PLACE: Final = 12
-_HOW: Final = {
+_MAX_NAME_WIDTH: Final = 40
+_MIN_SOURCE_WIDTH: Final = 12
+_TRANSFORMATIONS: Final = {
     "identity": "taken over",
     "transformation": "computed",
     "aggregation": "aggregated",
@@ -119,13 +119,13 @@ _HOW: Final = {
 }
 
 
-def rows_words(number: int) -> str:
-    """How many rows."""
+def rows_text(number: int) -> str:
+    """Format a number of rows."""
     return count_of(number, "row")
 
 
-def exact_words(step: TraceStep) -> str:
-    """Whether it is these rows, or whether they are all that could have been."""
+def exactness_text(step: TraceStep) -> str:
+    """Return whether a step found the exact rows or a larger set."""
     return "exact" if step.exact else "larger set"
 
 
@@ -133,7 +133,7 @@ def exact_words(step: TraceStep) -> str:
 
 
 def node_spans(node: Node, room: int = 1000) -> list[Span]:
-    """What the line of a node says in about so many cells; for all but rows."""
+    """Return the spans of a node, which is no row, in about ``room`` cells."""
     match node:
         case QueryStep():
             alias = [(f"{printable(node.alias)}: ", "name")] if node.alias else []
@@ -141,33 +141,33 @@ def node_spans(node: Node, room: int = 1000) -> list[Span]:
         case NoteNode():
             return [label(node.label), (printable(node.text), node.style)]
         case TransactionNode():
-            return _made_spans(node)
+            return _transaction_spans(node)
         case SourceNode():
             return _source_spans(node, room)
         case InputGroup():
-            return _feed_spans(node)
+            return _input_spans(node)
         case EarlierGroup():
-            words = f"{rows_words(len(node.offsets))} that came before, taken back or replaced"
+            words = f"{rows_text(len(node.offsets))} that came before, taken back or replaced"
             return [label("earlier"), (words, ""), (f" · {runs_words(node.offsets.runs)}", "muted")]
         case TracedRows():
-            return [label("all"), (f"{rows_words(len(node.group.offsets))} at once", "")]
+            return [label("all"), (f"{rows_text(len(node.group.offsets))} at once", "")]
         case _:
             return []
 
 
 def label(text: str) -> Span:
-    """What a line is about."""
+    """Return the label of a line."""
     return (f"{text:<{LABEL}}", "muted")
 
 
-def _made_spans(node: TransactionNode) -> list[Span]:
+def _transaction_spans(node: TransactionNode) -> list[Span]:
     made, step = node.made, node.step
     spans: list[Span] = [label("made by"), (f"block {format_count(made.sequence_number)}", "title")]
     spans.append((f" · {format_time(made.system_time)}", ""))
     if made.engine:
         spans.append((f" · {printable(made.engine)}", "muted"))
     if step.feeds:
-        spans += [(" · ", "muted"), (exact_words(step), "good" if step.exact else "warn")]
+        spans += [(" · ", "muted"), (exactness_text(step), "good" if step.exact else "warn")]
     return spans
 
 
@@ -180,7 +180,10 @@ def _source_spans(node: SourceNode, room: int) -> list[Span]:
     ]
     spans.append((f"{' · ' if number is not None else ''}{format_time(source.ingested)} · ", ""))
     left = room - sum(len(text) for text, _ in spans)
-    return [*spans, (ellipsize_middle(printable(source.place), max(left, _PLACE)) or _pushed(source), "name")]
+    return [
+        *spans,
+        (ellipsize_middle(printable(source.place), max(left, _MIN_SOURCE_WIDTH)) or _pushed(source), "name"),
+    ]
 
 
 def _pushed(source: RowSource) -> str:
@@ -189,16 +192,20 @@ def _pushed(source: RowSource) -> str:
     return "from somewhere that the chain does not name"
 
 
-def _feed_spans(node: InputGroup) -> list[Span]:
+def _input_spans(node: InputGroup) -> list[Span]:
     feed = node.feed
     spans: list[Span] = [label("from"), (printable(feed.name), "name")]
     if not feed.name.endswith(feed.alias):
         spans.append((f" as {printable(feed.alias)}", "muted"))
     if not feed.rows:
         return [*spans, (" · no rows", "muted")]
-    spans.append((f" · {rows_words(feed.rows)}", ""))
+    spans.append((f" · {rows_text(feed.rows)}", ""))
     for name, how in feed.columns[:_COLUMNS_SHOWN]:
-        spans += [(" · ", "muted"), (printable(name), "lineage"), (f" {_HOW.get(how, printable(how))}", "")]
+        spans += [
+            (" · ", "muted"),
+            (printable(name), "lineage"),
+            (f" {_TRANSFORMATIONS.get(how, printable(how))}", ""),
+        ]
     spans.append((f" · {runs_words(feed.runs)}", "muted"))
     if feed.missing:
         spans.append((" · not here", "warn"))
@@ -208,73 +215,73 @@ def _feed_spans(node: InputGroup) -> list[Span]:
 # --- All about one of them ---
 
 
-def column_at(node: Node) -> str | None:
-    """Whose value is traced where a node is; None: whole rows."""
-    above: Node | None = node
-    while above is not None and not isinstance(above, TracedRows):
-        above = above.above
-    return None if above is None else above.group.column
+def traced_column(node: Node) -> str | None:
+    """Return the column whose value is traced at a node; None for complete rows."""
+    parent: Node | None = node
+    while parent is not None and not isinstance(parent, TracedRows):
+        parent = parent.parent
+    return None if parent is None else parent.group.column
 
 
-def line_detail(line: Line, record: Record | None) -> Text:
-    """All about a line; ``record`` is its row, as soon as that was read."""
+def detail_lines(line: Line, record: Record | None) -> Lines:
+    """Return the details of a line. ``record`` is its row, once it was read."""
     node = line.node
     if isinstance(node, Group) and line.row >= 0:
         return row_lines(node, line.row, record)
     match node:
         case TransactionNode():
-            return transaction_lines(node.made, node.step, column_at(node))
+            return transaction_lines(node.made, node.step, traced_column(node))
         case SourceNode():
             return source_lines(node.source)
         case InputGroup():
-            return feed_lines(node)
+            return input_lines(node)
         case Heading():
-            return columns_lines(node)
+            return column_lines(node)
         case EarlierGroup():
             return [_title(f"Earlier rows of {node.name}"), [], *_runs(node.offsets.runs)]
         case QueryStep():
-            step = node.above.step if isinstance(node.above, TransactionNode) else None
-            return query_lines([(node.alias, node.query)], marked_by(step, column_at(node)))
+            step = node.parent.step if isinstance(node.parent, TransactionNode) else None
+            return query_lines([(node.alias, node.query)], highlighted_columns(step, traced_column(node)))
         case NoteNode():
             return [_title(node.label.capitalize()), [], [("   ", ""), (printable(node.text), node.style)]]
         case TracedRows():
-            return _asked_lines(node)
+            return _traced_lines(node)
         case _:
             return []
 
 
-def row_lines(group: Group, row: int, record: Record | None) -> Text:
-    """A row with its values, those that were asked for first to see."""
+def row_lines(group: Group, row: int, record: Record | None) -> Lines:
+    """Return the details of a row: its values, and its step."""
     offset = group.offsets.at(row)
-    lines: Text = [_title(f"Row {format_count(offset)} of {group.name}"), []]
+    lines: Lines = [_title(f"Row {format_count(offset)} of {group.name}"), []]
     if record is None:
-        lines.append([("   ", ""), (printable(group.trouble) or "…", "bad" if group.trouble else "muted")])
+        lines.append([("   ", ""), (printable(group.problem) or "…", "bad" if group.problem else "muted")])
     for value in record.values if record is not None else ():
         marked = value.name in group.columns
         for at, text in enumerate(value.lines if value.text is not None else [NULL]):
             style = "lineage" if marked else "muted" if value.text is None else ""
             lines.append([_fact("" if at else value.name, marked=marked), (printable(text), style)])
-    asked = group.touched.get(row)
-    if asked is not None and asked.step is not None:
-        lines += [[], *_step_lines(asked.step, group.column)]
+    traced = group.traced.get(row)
+    if traced is not None and traced.step is not None:
+        lines += [[], *_step_lines(traced.step, group.column)]
     return lines
 
 
-def _asked_lines(asked: TracedRows) -> Text:
-    lines: Text = [_title(f"{rows_words(len(asked.group.offsets))} of {asked.group.name} at once"), []]
-    if asked.step is None:
+def _traced_lines(traced: TracedRows) -> Lines:
+    lines: Lines = [_title(f"{rows_text(len(traced.group.offsets))} of {traced.group.name} at once"), []]
+    if traced.step is None:
         return [*lines, [("   ", ""), ("⏎ looks where all of them come from, in one go", "muted")]]
-    return lines + _step_lines(asked.step, asked.group.column)
+    return lines + _step_lines(traced.step, traced.group.column)
 
 
-def _step_lines(step: TraceStep, column: str | None) -> Text:
-    """In short where rows come from, and by which query."""
-    lines: Text = [_title("Where from")]
+def _step_lines(step: TraceStep, column: str | None) -> Lines:
+    """Return a summary of a step and its queries."""
+    lines: Lines = [_title("Where from")]
     for made in step.made[:_RUNS_SHOWN]:
         words = f"block {format_count(made.sequence_number)}, {format_time(made.system_time)}"
         lines.append([_fact("made by"), (words, "")])
     for feed in step.feeds:
-        lines.append([_fact("from"), (printable(feed.name), "name"), (f" · {rows_words(feed.rows)}", "")])
+        lines.append([_fact("from"), (printable(feed.name), "name"), (f" · {rows_text(feed.rows)}", "")])
     for source in step.sources[:_RUNS_SHOWN]:
         lines.append([_fact("source"), (printable(source.place) or _pushed(source), "")])
     if not step.exact:
@@ -285,49 +292,49 @@ def _step_lines(step: TraceStep, column: str | None) -> Text:
         lines.append([_fact("problem"), (printable(step.problem), "warn")])
     queries = {tuple(made.query): made.query for made in step.made if made.query}
     for query in queries.values():
-        lines += [[], *query_lines(query, marked_by(step, column))]
+        lines += [[], *query_lines(query, highlighted_columns(step, column))]
     return lines
 
 
-def transaction_lines(made: ProducingTransaction, step: TraceStep, column: str | None) -> Text:
-    """A transaction with its query."""
-    lines: Text = [_title(f"Block {format_count(made.sequence_number)} of {step.name}"), []]
+def transaction_lines(made: ProducingTransaction, step: TraceStep, column: str | None) -> Lines:
+    """Return the details of a transaction and its query."""
+    lines: Lines = [_title(f"Block {format_count(made.sequence_number)} of {step.name}"), []]
     lines.append([_fact("hash"), (made.block, "muted")])
     lines.append([_fact("when"), (printable(made.system_time), "")])
     if made.engine:
         lines.append([_fact("engine"), (printable(made.engine), "")])
-    lines.append([_fact("made"), (f"{rows_words(row_count(made.runs))} · {runs_words(made.runs)}", "")])
+    lines.append([_fact("made"), (f"{rows_text(row_count(made.runs))} · {runs_words(made.runs)}", "")])
     if step.feeds:
         words = "exactly these rows, and no others" if step.exact else "these rows, or some of them"
         lines.append([_fact("out of"), (words, "good" if step.exact else "warn")])
     if not step.exact:
         lines.append([_fact("because"), (printable(step.reason or "nobody said why"), "warn")])
     lines += [[_fact("" if at else "how"), (printable(how), "")] for at, how in enumerate(step.how)]
-    return lines + ([[], *query_lines(made.query, marked_by(step, column))] if made.query else [])
+    return lines + ([[], *query_lines(made.query, highlighted_columns(step, column))] if made.query else [])
 
 
-def marked_by(step: TraceStep | None, column: str | None) -> set[str]:
-    """The columns that stand out in a query: that which is traced, and those that made it."""
+def highlighted_columns(step: TraceStep | None, column: str | None) -> set[str]:
+    """Return the columns to highlight in a query: the traced one and its inputs."""
     feeds = step.feeds if step is not None else ()
     return {name for feed in feeds for name, _ in feed.columns} | ({column} if column else set())
 
 
-def query_lines(query: Sequence[tuple[str, str]], marked: Iterable[str]) -> Text:
-    """The steps of a query, with some columns that stand out."""
-    lines: Text = []
+def query_lines(query: Sequence[tuple[str, str]], marked: Iterable[str]) -> Lines:
+    """Return the steps of a query with highlighted columns."""
+    lines: Lines = []
     for alias, text in query:
         lines += [[]] if lines else []
         lines.append(_title(f"Query of {alias}" if alias else "Query"))
-        lines += [[("   ", ""), *spans] for spans in highlighted(sql_spans(text.strip("\n")), marked)]
+        lines += [[("   ", ""), *spans] for spans in highlight_names(sql_spans(text.strip("\n")), marked)]
     return lines
 
 
-def highlighted(lines: Text, names: Iterable[str]) -> Text:
-    """Lines of a query in which some names stand out."""
-    wanted = sorted((name for name in names if name), key=len, reverse=True)
-    if not wanted:
+def highlight_names(lines: Lines, names: Iterable[str]) -> Lines:
+    """Highlight names in the lines of a query."""
+    selected = sorted((name for name in names if name), key=len, reverse=True)
+    if not selected:
         return lines
-    pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, wanted))})(?!\w)", re.IGNORECASE)
+    pattern = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, selected))})(?!\w)", re.IGNORECASE)
     return [[part for span in line for part in _split(span, pattern)] for line in lines]
 
 
@@ -339,9 +346,9 @@ def _split(span: Span, pattern: re.Pattern[str]) -> list[Span]:
     return [(part, "lineage" if at % 2 else style) for at, part in enumerate(parts) if part]
 
 
-def source_lines(source: RowSource) -> Text:
-    """Where rows came into the workspace."""
-    lines: Text = [_title("Source"), []]
+def source_lines(source: RowSource) -> Lines:
+    """Return the details of the source of rows."""
+    lines: Lines = [_title("Source"), []]
     lines.append([_fact("from"), (printable(source.place) or _pushed(source), "title")])
     lines.append([_fact("kind"), (source.kind + (f" · {printable(source.name)}" if source.name else ""), "")])
     lines.append([_fact("taken in"), (printable(source.ingested), "")])
@@ -351,13 +358,13 @@ def source_lines(source: RowSource) -> Text:
     lines += [
         [_fact("" if at else "done since"), (printable(each), "")] for at, each in enumerate(source.steps)
     ]
-    return [*lines, [], _title(rows_words(row_count(source.runs))), *_runs(source.runs)]
+    return [*lines, [], _title(rows_text(row_count(source.runs))), *_runs(source.runs)]
 
 
-def feed_lines(node: InputGroup) -> Text:
-    """Rows of an input."""
+def input_lines(node: InputGroup) -> Lines:
+    """Return the details of an input."""
     feed = node.feed
-    lines: Text = [_title(f"{rows_words(feed.rows)} of {feed.name}"), []]
+    lines: Lines = [_title(f"{rows_text(feed.rows)} of {feed.name}"), []]
     lines.append([_fact("id"), (printable(feed.dataset), "muted")])
     lines.append([_fact("the query"), (f"calls it {printable(feed.alias)}", "")])
     if feed.missing:
@@ -368,7 +375,10 @@ def feed_lines(node: InputGroup) -> Text:
             for at, text in enumerate(missing_input_lines(feed.name))
         ]
     for at, (name, how) in enumerate(feed.columns):
-        words: list[Span] = [(printable(name), "lineage"), (f"  {_HOW.get(how, printable(how))}", "muted")]
+        words: list[Span] = [
+            (printable(name), "lineage"),
+            (f"  {_TRANSFORMATIONS.get(how, printable(how))}", "muted"),
+        ]
         lines.append([_fact("" if at else "columns"), *words])
     if len(feed.columns) > 1:
         lines.append([_fact("from here"), ("whole rows are followed: several columns made the value", "")])
@@ -376,7 +386,7 @@ def feed_lines(node: InputGroup) -> Text:
 
 
 def missing_input_lines(name: str) -> list[str]:
-    """What to do about an input that is not here."""
+    """Return the ways to get an input that is not in the workspace."""
     return [
         "I on the workbench looks for it in repositories and at addresses",
         f"odf pull URL --as {printable(name)} brings it in from an address",
@@ -384,21 +394,21 @@ def missing_input_lines(name: str) -> list[str]:
     ]
 
 
-def columns_lines(heading: Heading) -> Text:
-    """The columns of rows, and which of them made a value."""
-    group = heading.above
+def column_lines(heading: Heading) -> Lines:
+    """Return the columns of a group, and how they contribute to the traced value."""
+    group = heading.parent
     assert isinstance(group, Group)
-    lines: Text = [_title(f"Columns of {group.name}"), []]
+    lines: Lines = [_title(f"Columns of {group.name}"), []]
     reader = group.reader
     for name in reader.names if reader is not None else ():
         how = group.columns.get(name)
-        words = "" if how is None else _HOW.get(how, printable(how)) or "this is what is traced"
+        words = "" if how is None else _TRANSFORMATIONS.get(how, printable(how)) or "this is what is traced"
         lines.append([_fact(name, marked=how is not None), (words, "lineage" if how is not None else "")])
     return lines
 
 
-def _runs(runs: Sequence[OffsetRange]) -> Text:
-    lines: Text = [[("   ", ""), (run_words(run), "")] for run in runs[:_RUNS_LISTED]]
+def _runs(runs: Sequence[OffsetRange]) -> Lines:
+    lines: Lines = [[("   ", ""), (run_words(run), "")] for run in runs[:_RUNS_LISTED]]
     more = len(runs) - _RUNS_LISTED
     return [*lines, [("   ", ""), (f"… and {format_count(more)} more", "muted")]] if more > 0 else lines
 
@@ -409,6 +419,6 @@ def _title(text: str) -> list[Span]:
 
 def _fact(name: str, *, marked: bool = False) -> Span:
     shown = printable(name)
-    if len(shown) > _LONG:
-        shown = shown[: _LONG - 1] + "…"
-    return (f"   {shown:<{_NAME}}  ", "lineage" if marked else "muted")
+    if len(shown) > _MAX_NAME_WIDTH:
+        shown = shown[: _MAX_NAME_WIDTH - 1] + "…"
+    return (f"   {shown:<{_NAME_WIDTH}}  ", "lineage" if marked else "muted")

@@ -1,4 +1,4 @@
-"""The tree of a trace: rows, transactions, inputs, sources; reads its rows."""
+"""TraceTree: the nodes and lines of a trace. RowReader reads the rows in it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _MAX_COLUMNS: Final = 12
 
 
-def _as_sign(value: Value) -> Value:
-    """An operation as people write it."""
+def _with_sign(value: Value) -> Value:
+    """Return an operation with its sign as the text."""
     from odf_tui.text.values import OPERATION_SIGNS
 
     sign = OPERATION_SIGNS.get(value.text or "", (value.text or "",))[0]
@@ -42,27 +42,28 @@ def _as_sign(value: Value) -> Value:
 
 
 class RowCells:
-    """Some rows as cells.
+    """Cells of some rows.
 
     Attributes:
-        columns: the cells, column by column, the rows in order.
-        there: for each row whether it could be read.
+        columns: the cells by column, in the order of the rows.
+        present: for each row whether it could be read.
     """
 
-    def __init__(self, columns: Sequence[CellColumn], there: Sequence[bool]) -> None:
-        self.columns, self.there = columns, there
+    def __init__(self, columns: Sequence[CellColumn], present: Sequence[bool]) -> None:
+        self.columns, self.present = columns, present
 
 
 class RowReader:
-    """Rows of a window by their offsets.
+    """Reads rows of a window by their offsets.
 
     Attributes:
-        names, right: the columns that pages have, and which of them are numbers.
-        marked: which of them are those that were asked for.
-        all_names: of all columns that are not the system's own.
+        names, right: the names of the columns of pages, and whether they are aligned right.
+        marked: for each column whether it is one of ``first``.
+        all_names: the names of all columns but the system columns.
 
     Args:
-        first: the names of columns that come before the others.
+        window: the rows.
+        first: the names of the columns in front.
     """
 
     def __init__(self, window: RowWindow, first: Sequence[str]) -> None:
@@ -72,10 +73,10 @@ class RowReader:
         self._lock = threading.Lock()
         columns, names = Columns(window), window.columns.names
         system = set(window.system_columns[:3])
-        wanted = [name for name in first if name in names]
+        selected = [name for name in first if name in names]
         self.all_names = [name for name in names if name not in system]
-        wanted += [name for name in self.all_names if name not in wanted]
-        self._numbers = [names.index(name) for name in wanted[:_MAX_COLUMNS]]
+        selected += [name for name in self.all_names if name not in selected]
+        self._numbers = [names.index(name) for name in selected[:_MAX_COLUMNS]]
         self._op = names.index(window.system_columns[1]) if window.system_columns[1] in names else -1
         self._offset = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
         self.names = [columns.names[at] for at in self._numbers]
@@ -83,32 +84,32 @@ class RowReader:
         self.marked = [names[at] in set(first) for at in self._numbers]
 
     def page(self, offsets: Sequence[int]) -> RowCells:
-        """Rows with these offsets; the first of the columns is the operation.
+        """Read rows by their offsets. The first column is the operation.
 
         Raises:
-            OdfError: they cannot be read at all.
+            OdfError: the rows cannot be read.
         """
         import pyarrow as pa
 
         from odf_tui.text.values import CellColumn, cell_column, release_memory
 
-        wanted = ([self._op] if self._op >= 0 else []) + self._numbers
+        selected = ([self._op] if self._op >= 0 else []) + self._numbers
         with self._lock:
-            table, places = self._read(offsets, wanted)
-        there = [offset in places for offset in offsets]
-        table = table.take(pa.array([places.get(offset) for offset in offsets], pa.int64()))
-        cells = [cell_column(table.column(at), op=not at and self._op >= 0) for at in range(len(wanted))]
+            table, positions = self._read(offsets, selected)
+        present = [offset in positions for offset in offsets]
+        table = table.take(pa.array([positions.get(offset) for offset in offsets], pa.int64()))
+        cells = [cell_column(table.column(at), op=not at and self._op >= 0) for at in range(len(selected))]
         if self._op < 0:
             cells.insert(0, CellColumn([""] * len(offsets), 0))
         del table
         release_memory()
-        return RowCells(cells, there)
+        return RowCells(cells, present)
 
     def record(self, offset: int) -> Record:
-        """A row in full.
+        """Read a complete row by its offset.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: there is no such row.
         """
         from odf_tui.gateway.row_text import read_record
 
@@ -118,69 +119,69 @@ class RowReader:
                 raise NotFound(f"there is no row {offset}")
             found = read_record(self.window, row, range(len(self.window.columns.names)))
         op = self.window.system_columns[1]
-        values = [_as_sign(value) if value.name == op else value for value in found.values]
+        values = [_with_sign(value) if value.name == op else value for value in found.values]
         return structs.replace(found, values=values)
 
     def row_of(self, offset: int) -> int | None:
-        """The number of a row by its offset."""
+        """Return the number of a row by its offset; None if there is no such row."""
         if isinstance(self.window, StoredWindow):
             return self.window.row_of_offset(offset)
         return offset if 0 <= offset < self.window.row_count else None
 
-    def _read(self, offsets: Sequence[int], wanted: Sequence[int]) -> tuple[pa.Table, dict[int, int]]:
-        """Rows, and where in the table each of the offsets is."""
+    def _read(self, offsets: Sequence[int], selected: Sequence[int]) -> tuple[pa.Table, dict[int, int]]:
+        """Read rows. Returns a table, and the position of each offset in it."""
         import pyarrow as pa
 
         parts: list[pa.Table] = []
-        places: dict[int, int] = {}
+        positions: dict[int, int] = {}
         rows = 0
         for first, last in to_ranges(offsets):
-            for table, found in self._run(first, last, wanted):
+            for table, found in self._read_run(first, last, selected):
                 parts.append(table)
-                places |= {offset: rows + at for at, offset in enumerate(found) if first <= offset <= last}
+                positions |= {offset: rows + at for at, offset in enumerate(found) if first <= offset <= last}
                 rows += table.num_rows
         if not parts:
             schema = self.window.columns
-            return pa.schema([schema.field(at) for at in wanted]).empty_table(), places
-        return pa.concat_tables(parts), places
+            return pa.schema([schema.field(at) for at in selected]).empty_table(), positions
+        return pa.concat_tables(parts), positions
 
-    def _run(self, first: int, last: int, wanted: Sequence[int]) -> list[tuple[pa.Table, list[int]]]:
-        """Rows that follow each other; one by one where they are not stored so."""
+    def _read_run(self, first: int, last: int, selected: Sequence[int]) -> list[tuple[pa.Table, list[int]]]:
+        """Read consecutive rows; one at a time if they are not stored consecutively."""
         row = self.row_of(first)
         if row is not None:
-            table, found = self._stored(row, last - first + 1, wanted)
+            table, found = self._read_stored(row, last - first + 1, selected)
             if found == list(range(first, last + 1)):
                 return [(table, found)]
         if first == last:
             return []
         rows = [self.row_of(offset) for offset in range(first, last + 1)]
-        return [self._stored(row, 1, wanted) for row in rows if row is not None]
+        return [self._read_stored(row, 1, selected) for row in rows if row is not None]
 
-    def _stored(self, row: int, count: int, wanted: Sequence[int]) -> tuple[pa.Table, list[int]]:
+    def _read_stored(self, row: int, count: int, selected: Sequence[int]) -> tuple[pa.Table, list[int]]:
         import pyarrow as pa
 
         from odf_engine.data.arrow_compute import pc  # deferred: Arrow is slow to import
 
         first = [self._offset] if self._offset >= 0 else []
-        table, gaps = read_part(self.window, row, count, [*first, *wanted])
+        table, gaps = read_part(self.window, row, count, [*first, *selected])
         if not first:
             return table, list(range(row, row + table.num_rows))
         offsets = pc.fill_null(table.column(0).cast(pa.int64()), -1).to_pylist()
-        for start, stop, _ in gaps:  # nulls, but they are known to be there
+        for start, stop, _ in gaps:  # unreadable rows are nulls in the table
             offsets[start - row : stop - row] = [-1] * (stop - start)
         return table.select(range(1, table.num_columns)), offsets
 
 
 OPENS_ALONE: Final = 8
-"""Rows of an input up to this many are shown at once, without a key; those of the only one are always."""
+"""Maximum number of rows of an input that opens by itself. The only input always does."""
 _MAX_MADE: Final = 200
-_JOBS: Final = frozenset({"job", "check", "failed", "stopped", "checked"})
-_ANY: Final = "*"  # columns whose names are not known, see odf_engine.metadata.sql_columns
+_JOB_LABELS: Final = frozenset({"job", "check", "failed", "stopped", "checked"})
+_ANY_COLUMN: Final = "*"  # columns with unknown names, see odf_engine.metadata.sql_columns
 _COMMENT: Final = re.compile(r"--[^\n]*")
 
 
 class Offsets:
-    """Rows of a dataset in order: which offset the n-th has."""
+    """The offsets of rows in ascending order, addressed by number."""
 
     def __init__(self, runs: Sequence[OffsetRange]) -> None:
         self.runs = list(runs)
@@ -190,70 +191,73 @@ class Offsets:
         return self._ends[-1] if self._ends else 0
 
     def at(self, number: int) -> int:
-        """The offset of a row."""
+        """Return the offset of a row."""
         run = bisect_right(self._ends, number)
         return self.runs[run][1] - (self._ends[run] - 1 - number)
 
-    def some(self, start: int, count: int) -> list[int]:
-        """The offsets of some rows."""
+    def page(self, start: int, count: int) -> list[int]:
+        """Return the offsets of up to ``count`` rows."""
         return [self.at(number) for number in range(start, min(start + count, len(self)))]
 
 
 class Node:
-    """Something that has a line of its own, and perhaps more under it.
+    """A line of the tree that may have children.
 
     Attributes:
-        above: what it is under.
-        open: whether what is under it is shown.
+        parent: the node above; None for the root.
+        open: whether the children are shown.
+        children: the nodes below.
     """
 
-    def __init__(self, above: Node | None) -> None:
-        self.above = above
+    def __init__(self, parent: Node | None) -> None:
+        self.parent = parent
         self.open = False
-        self.under: list[Node] = []
+        self.children: list[Node] = []
 
     @property
-    def opens(self) -> bool:
-        """Whether there is something to open."""
-        return bool(self.under)
+    def can_open(self) -> bool:
+        """Whether there are children to show."""
+        return bool(self.children)
 
 
 class NoteNode(Node):
-    """A remark: what it is about, a text and its style."""
+    """A remark: a label, a text and its style."""
 
-    def __init__(self, above: Node, label: str, text: str, style: str = "") -> None:
-        super().__init__(above)
+    def __init__(self, parent: Node, label: str, text: str, style: str = "") -> None:
+        super().__init__(parent)
         self.label, self.text, self.style = label, text, style
 
 
 class QueryStep(NoteNode):
-    """A step of a query, in one line; and as it was written."""
+    """A step of a query, shown in one line."""
 
-    def __init__(self, above: Node, alias: str, query: str) -> None:
-        super().__init__(above, "query", " ".join(_COMMENT.sub("", query).split()))
+    def __init__(self, parent: Node, alias: str, query: str) -> None:
+        super().__init__(parent, "query", " ".join(_COMMENT.sub("", query).split()))
         self.alias, self.query = alias, query
 
 
 class TransactionNode(Node):
-    """A transaction that made rows of a step."""
+    """A transaction that produced rows of a step."""
 
-    def __init__(self, above: TracedRows, made: ProducingTransaction, step: TraceStep, *, last: bool) -> None:
-        super().__init__(above)
+    def __init__(
+        self, parent: TracedRows, made: ProducingTransaction, step: TraceStep, *, last: bool
+    ) -> None:
+        super().__init__(parent)
         self.made, self.step = made, step
-        self.under += [QueryStep(self, alias, query) for alias, query in made.query]
+        self.children += [QueryStep(self, alias, query) for alias, query in made.query]
         if last:
-            self.under += [NoteNode(self, "how", line) for line in step.how]
+            self.children += [NoteNode(self, "how", line) for line in step.how]
 
 
 class SourceNode(Node):
-    """Where rows of a root dataset came from."""
+    """A source of the rows of a root."""
 
-    def __init__(self, above: TracedRows, source: RowSource, step: TraceStep) -> None:
-        super().__init__(above)
+    def __init__(self, parent: TracedRows, source: RowSource, step: TraceStep) -> None:
+        super().__init__(parent)
         self.source, self.step = source, step
         if source.state:
-            self.under.append(NoteNode(self, "version", source.state))
-        self.under += [NoteNode(self, "step", each) for each in source.steps]
+            self.children.append(NoteNode(self, "version", source.state))
+        self.children += [NoteNode(self, "step", each) for each in source.steps]
 
 
 class Heading(Node):
@@ -261,14 +265,14 @@ class Heading(Node):
 
 
 class TracedRows(Node):
-    """Rows that can be traced: one of a group, or all of it at once.
+    """Rows that can be traced: one row of a group, or all of them.
 
     Attributes:
-        group: whose rows.
-        row: the number of the row in the group; -1: all of them.
-        job: that looks where they come from.
-        step: what it found.
-        failed: why it found nothing.
+        group: the group of the rows.
+        row: number of the row in the group; -1 for all rows.
+        job: id of the job that traces them; empty without one.
+        step: the result; None until there is one.
+        failed: whether the job failed or was cancelled.
     """
 
     def __init__(self, group: Group, row: int) -> None:
@@ -280,173 +284,173 @@ class TracedRows(Node):
         self._note: NoteNode | None = None
 
     @property
-    def opens(self) -> bool:
-        """Where it is known there may be nothing, else it is asked."""
+    def can_open(self) -> bool:
+        """Whether the rows can be opened. Before the trace any rows can be."""
         return not self.group.missing
 
     @property
     def runs(self) -> list[OffsetRange]:
-        """Which offsets."""
+        """The ranges of the offsets."""
         if self.row < 0:
             return self.group.offsets.runs
         offset = self.group.offsets.at(self.row)
         return [(offset, offset)]
 
     @property
-    def wanted(self) -> bool:
-        """Whether it has to be asked when it is opened."""
+    def needs_trace(self) -> bool:
+        """Whether a job must trace the rows when they are opened."""
         return self.step is None and not self.job
 
-    def wait(self, job: str, text: str, *, check: bool = False) -> None:
-        """A job looks for it; or checks what is known, and that stays."""
+    def set_pending(self, job: str, text: str, *, check: bool = False) -> None:
+        """Note the job that traces the rows. With ``check`` the children stay."""
         self.job, self.failed, self.open = job, False, True
         self._note = NoteNode(self, "check" if check else "job", text, "busy")
-        self.under = self._answer() if check else []
-        self._put([self._note])
+        self.children = self._result_nodes() if check else []
+        self._insert_notes([self._note])
 
-    def _answer(self) -> list[Node]:
-        """What is under it, without what jobs said."""
-        return [each for each in self.under if getattr(each, "label", "") not in _JOBS]
+    def _result_nodes(self) -> list[Node]:
+        """Return the children without the notes about jobs."""
+        return [each for each in self.children if getattr(each, "label", "") not in _JOB_LABELS]
 
-    def _put(self, notes: Sequence[NoteNode]) -> None:
-        """Puts remarks where they are seen: below what made the rows, above the many rows of inputs."""
-        made = sum(isinstance(each, TransactionNode) for each in self.under)
-        self.under[made:made] = notes
+    def _insert_notes(self, notes: Sequence[NoteNode]) -> None:
+        """Insert notes below the transactions and above the inputs, where they are visible."""
+        made = sum(isinstance(each, TransactionNode) for each in self.children)
+        self.children[made:made] = notes
 
-    def tell(self, text: str) -> bool:
-        """What the job does; whether that is new."""
+    def set_activity(self, text: str) -> bool:
+        """Show the activity of the job. Returns whether it changed."""
         if self._note is None or self._note.text == text:
             return False
         self._note.text = text
         return True
 
     def fail(self, text: str, style: str = "bad") -> None:
-        """It is not known where they come from."""
+        """Show why the trace failed."""
         self.job, self.failed = "", True
         self._note = None
-        self.under = self._answer()
-        self._put([NoteNode(self, "stopped" if style == "warn" else "failed", text, style)])
+        self.children = self._result_nodes()
+        self._insert_notes([NoteNode(self, "stopped" if style == "warn" else "failed", text, style)])
 
-    def take(self, step: TraceStep, checked: Sequence[str] = ()) -> None:
-        """Shows where they come from, and what came of checking it; what was opened under it stays."""
+    def set_step(self, step: TraceStep, checked: Sequence[str] = ()) -> None:
+        """Show the result, and the findings of a check. Open children of a checked step stay open."""
         self.job, self.failed = "", False
         self._note = None
-        self.under = self._answer() if checked and self.step is not None else _found(self, step)
+        self.children = (
+            self._result_nodes() if checked and self.step is not None else _nodes_of_step(self, step)
+        )
         self.step = step
         notes = [
             NoteNode(self, "checked", line, "bad" if line.startswith("no: ") else "good") for line in checked
         ]
-        made = sum(isinstance(each, TransactionNode) for each in self.under)
-        self.under[made:made] = notes
+        made = sum(isinstance(each, TransactionNode) for each in self.children)
+        self.children[made:made] = notes
 
 
-def _verdict(line: str) -> str:
-    return "bad" if line.startswith("no: ") else "good"
-
-
-def _found(asked: TracedRows, step: TraceStep) -> list[Node]:
-    """What is under rows when it is known where they come from."""
-    under: list[Node] = []
+def _nodes_of_step(traced: TracedRows, step: TraceStep) -> list[Node]:
+    """Return the children of traced rows."""
+    children: list[Node] = []
     if not step.sources:
         made = step.made[:_MAX_MADE]
-        under += [TransactionNode(asked, each, step, last=each is made[-1]) for each in made]
+        children += [TransactionNode(traced, each, step, last=each is made[-1]) for each in made]
         if more := len(step.made) - len(made):
-            under.append(NoteNode(asked, "made by", f"{more} more transactions", "muted"))
+            children.append(NoteNode(traced, "made by", f"{more} more transactions", "muted"))
     if not step.exact:
-        under.append(NoteNode(asked, "because", step.reason or "nobody said why", "warn"))
-    feeds = [InputGroup(asked, feed, asked.group.column) for feed in step.feeds]
+        children.append(NoteNode(traced, "because", step.reason or "nobody said why", "warn"))
+    feeds = [InputGroup(traced, feed, traced.group.column) for feed in step.feeds]
     for feed in feeds:
-        feed.open = feed.opens and (len(feeds) == 1 or len(feed.offsets) <= OPENS_ALONE)
-    under += feeds
-    origins = [SourceNode(asked, source, step) for source in step.sources]
+        feed.open = feed.can_open and (len(feeds) == 1 or len(feed.offsets) <= OPENS_ALONE)
+    children += feeds
+    origins = [SourceNode(traced, source, step) for source in step.sources]
     for origin in origins:
-        origin.open = len(origins) == 1 and origin.opens
-    under += [*origins, *([NoteNode(asked, "how", line) for line in step.how] if origins else [])]
+        origin.open = len(origins) == 1 and origin.can_open
+    children += [*origins, *([NoteNode(traced, "how", line) for line in step.how] if origins else [])]
     if step.earlier:
-        under.append(EarlierGroup(asked, step))
+        children.append(EarlierGroup(traced, step))
     if step.problem:
-        under.append(NoteNode(asked, "problem", step.problem, "warn"))
-    return under
+        children.append(NoteNode(traced, "problem", step.problem, "warn"))
+    return children
 
 
 class Group(Node):
     """Rows of a dataset.
 
     Attributes:
-        dataset, name: of the dataset.
-        offsets: which rows.
-        column: whose value is traced; None: whole rows.
-        columns: those that made the value of the row above, and how.
-        missing: the dataset is not here.
-        touched: rows that were opened once, by their numbers.
-        whole: all rows at once, where there are several.
-        cells: rows that were read, by pages.
-        reader: reads more of them; None: not known yet.
-        trouble: why they cannot be read.
+        dataset, name: id and name of the dataset.
+        offsets: the offsets of the rows.
+        column: the column whose value is traced; None for complete rows.
+        columns: the columns that contribute to the value of the row above, each with its transformation.
+        missing: whether the dataset is not in the workspace.
+        traced: the rows that were opened, by their numbers.
+        all_rows: all rows at once; None for a single row.
+        heading: the names of the columns.
+        cells: the cells that were read, by page.
+        reader: reads the rows; None until the first page was read.
+        problem: why the rows cannot be read.
+        widths: the widths of the columns in cells.
     """
 
-    def __init__(self, above: Node | None, dataset: str, name: str, runs: Sequence[OffsetRange]) -> None:
-        super().__init__(above)
+    def __init__(self, parent: Node | None, dataset: str, name: str, runs: Sequence[OffsetRange]) -> None:
+        super().__init__(parent)
         self.dataset, self.name, self.offsets = dataset, name, Offsets(runs)
         self.column: str | None = None
         self.columns: dict[str, str] = {}
         self.missing = False
-        self.touched: dict[int, TracedRows] = {}
-        self.whole: TracedRows | None = None
+        self.traced: dict[int, TracedRows] = {}
+        self.all_rows: TracedRows | None = None
         self.heading = Heading(self)
         self.cells: OrderedDict[int, RowCells] = OrderedDict()
         self.reader: RowReader | None = None
-        self.trouble = ""
+        self.problem = ""
         self.widths: list[int] = []
 
     @property
-    def opens(self) -> bool:
-        """Whether its rows can be shown."""
+    def can_open(self) -> bool:
+        """Whether there are rows to show."""
         return not self.missing and len(self.offsets) > 0
 
     @property
-    def heads(self) -> list[Node]:
-        """The lines above its rows; the names of the columns at the very top always stay in sight."""
-        if self.above is None:
+    def header_nodes(self) -> list[Node]:
+        """The nodes above the rows. The root has none: its heading is always visible."""
+        if self.parent is None:
             return []
-        return [self.heading] if self.whole is None else [self.whole, self.heading]
+        return [self.heading] if self.all_rows is None else [self.all_rows, self.heading]
 
     def row(self, number: int) -> TracedRows:
-        """One of its rows, as something that can be opened."""
-        if number not in self.touched:
-            self.touched[number] = TracedRows(self, number)
-        return self.touched[number]
+        """Return a row as rows that can be traced."""
+        if number not in self.traced:
+            self.traced[number] = TracedRows(self, number)
+        return self.traced[number]
 
 
 class InputGroup(Group):
     """Rows of an input."""
 
-    def __init__(self, above: TracedRows, feed: InputRows, column: str | None) -> None:
-        super().__init__(above, feed.dataset, feed.name, feed.runs)
+    def __init__(self, parent: TracedRows, feed: InputRows, column: str | None) -> None:
+        super().__init__(parent, feed.dataset, feed.name, feed.runs)
         self.feed = feed
         self.missing = feed.missing
         self.columns = dict(feed.columns)
-        # A value that several columns made is followed no further than to their rows.
-        one = column is not None and len(feed.columns) == 1 and feed.columns[0][0] != _ANY
+        # A value made of several columns is traced to their rows only.
+        one = column is not None and len(feed.columns) == 1 and feed.columns[0][0] != _ANY_COLUMN
         self.column = feed.columns[0][0] if one else None
-        if len(self.offsets) > 1 and self.opens:
-            self.whole = TracedRows(self, -1)
+        if len(self.offsets) > 1 and self.can_open:
+            self.all_rows = TracedRows(self, -1)
             if feed.step is not None:
-                self.whole.take(feed.step)
-        elif feed.step is not None and self.opens:
-            self.row(0).take(feed.step)
+                self.all_rows.set_step(feed.step)
+        elif feed.step is not None and self.can_open:
+            self.row(0).set_step(feed.step)
 
 
 class EarlierGroup(Group):
-    """Rows of the same dataset that were taken back, or replaced."""
+    """Rows of the same dataset that were retracted or corrected."""
 
-    def __init__(self, above: TracedRows, step: TraceStep) -> None:
-        super().__init__(above, step.dataset, step.name, step.earlier)
-        self.column = above.group.column
+    def __init__(self, parent: TracedRows, step: TraceStep) -> None:
+        super().__init__(parent, step.dataset, step.name, step.earlier)
+        self.column = parent.group.column
 
 
 class Line(NamedTuple):
-    """A line of the tree: that of a node, or of a row of a group by its number (else -1)."""
+    """A line of the tree: a node, or a row of a group by its number; -1 for the node."""
 
     node: Node
     row: int = -1
@@ -455,16 +459,18 @@ class Line(NamedTuple):
 class _Segment(NamedTuple):
     line: Line
     lines: int
-    guides: str | None  # None: nothing is above it
+    guides: str | None  # None for lines of the root
     last: bool
 
 
 class TraceTree:
-    """Lines of everything that is open.
+    """The lines of all open nodes.
 
     Attributes:
-        top: the rows that are asked about.
-        pending: what jobs look for, by their ids.
+        top: the group of the traced row.
+        pending: the rows that jobs trace, by the id of the job.
+        cursor: index of the line under the cursor.
+        count: number of lines.
     """
 
     def __init__(self, dataset: str, name: str, runs: Sequence[OffsetRange], column: str | None) -> None:
@@ -482,31 +488,31 @@ class TraceTree:
     # --- Lines ---
 
     def rebuild(self) -> None:
-        """Counts the lines anew, after something was opened, closed or found."""
+        """Count the lines again, after a node was opened, closed or changed."""
         self._segments, self._starts, self.count = [], [], 0
-        self._lay_group(self.top, None)
+        self._add_group(self.top, None)
 
-    def _lay_under(self, node: Node, guides: str) -> None:
+    def _add_children(self, node: Node, guides: str) -> None:
         if isinstance(node, Group):
-            self._lay_group(node, guides)
+            self._add_group(node, guides)
             return
-        for at, each in enumerate(node.under):
-            last = at == len(node.under) - 1
+        for at, each in enumerate(node.children):
+            last = at == len(node.children) - 1
             self._add(Line(each), 1, guides, last=last)
             if each.open:
-                self._lay_under(each, guides + ("  " if last else "│ "))
+                self._add_children(each, guides + ("  " if last else "│ "))
 
-    def _lay_group(self, group: Group, guides: str | None) -> None:
+    def _add_group(self, group: Group, guides: str | None) -> None:
         below = "" if guides is None else guides + "│ "
-        for each in group.heads:
+        for each in group.header_nodes:
             self._add(Line(each), 1, guides, last=False)
             if each.open:
-                self._lay_under(each, below)
+                self._add_children(each, below)
         rows, done = len(group.offsets), 0
-        for row in sorted(number for number, asked in group.touched.items() if asked.open):
+        for row in sorted(number for number, traced in group.traced.items() if traced.open):
             last = row == rows - 1
             self._add(Line(group, done), row - done + 1, guides, last=last)
-            self._lay_under(group.touched[row], "" if guides is None else guides + ("  " if last else "│ "))
+            self._add_children(group.traced[row], "" if guides is None else guides + ("  " if last else "│ "))
             done = row + 1
         self._add(Line(group, done), rows - done, guides, last=True)
 
@@ -517,18 +523,18 @@ class TraceTree:
             self.count += count
 
     def _segment(self, index: int) -> tuple[_Segment, int]:
-        """What a line is in, and how many lines it is below its start."""
+        """Return the segment of a line, and its position in the segment."""
         at = bisect_right(self._starts, index) - 1
         return self._segments[at], index - self._starts[at]
 
     def line(self, index: int) -> Line:
-        """A line by its number."""
+        """Return a line by its index."""
         segment, within = self._segment(index)
         node, row = segment.line
         return segment.line if row < 0 else Line(node, row + within)
 
     def guides(self, index: int) -> str:
-        """What leads from the lines above to a line."""
+        """Return the guides that connect a line with its parents."""
         segment, within = self._segment(index)
         if segment.guides is None:
             return ""
@@ -537,66 +543,66 @@ class TraceTree:
         last = segment.last and within == segment.lines - 1
         return segment.guides + ("└─" if last else "├─")
 
-    def index(self, wanted: Line) -> int | None:
-        """The number of a line; None when it is not shown."""
+    def index(self, target: Line) -> int | None:
+        """Return the index of a line; None if it is not shown."""
         for start, (line, count, *_) in zip(self._starts, self._segments, strict=True):
-            if line.node is wanted.node and (line.row < 0) == (wanted.row < 0):
-                if wanted.row < 0:
+            if line.node is target.node and (line.row < 0) == (target.row < 0):
+                if target.row < 0:
                     return start
-                if line.row <= wanted.row < line.row + count:
-                    return start + wanted.row - line.row
+                if line.row <= target.row < line.row + count:
+                    return start + target.row - line.row
         return None
 
-    # --- What lines are about ---
+    # --- Groups and parents of lines ---
 
     @staticmethod
     def group(line: Line) -> Group:
-        """The group whose rows a line is one of, or is under."""
+        """Return the group of a line: that of its row, or of its nearest parent."""
         node: Node | None = line.node
         while node is not None and not isinstance(node, Group):
-            node = node.above
-        assert node is not None  # the top is one
-        own = line.row < 0 and node is line.node  # that of the row above it
-        return node.above.group if own and isinstance(node.above, TracedRows) else node
+            node = node.parent
+        assert node is not None  # the root is a group
+        own = line.row < 0 and node is line.node  # the group of the row above
+        return node.parent.group if own and isinstance(node.parent, TracedRows) else node
 
     @staticmethod
     def opener(line: Line) -> Node:
-        """What is opened and closed at a line: the row, or the node."""
+        """Return the node that is opened and closed at a line."""
         return line.node.row(line.row) if line.row >= 0 and isinstance(line.node, Group) else line.node
 
     @staticmethod
-    def above(line: Line) -> Line | None:
-        """The line that a line is under."""
-        node = line.node if line.row >= 0 else line.node.above
+    def parent(line: Line) -> Line | None:
+        """Return the parent of a line; None at the root."""
+        node = line.node if line.row >= 0 else line.node.parent
         if isinstance(node, TracedRows) and node.row >= 0:
             return Line(node.group, node.row)
-        if isinstance(node, Group) and node.above is None:
+        if isinstance(node, Group) and node.parent is None:
             return None
         return None if node is None else Line(node)
 
-    def asked(self) -> Iterator[TracedRows]:
-        """Everything that was asked, from the top."""
+    def all_traced_rows(self) -> Iterator[TracedRows]:
+        """Yield all rows that can be traced, from the root."""
         waiting: list[Node] = [self.top]
         while waiting:
             node = waiting.pop()
             if isinstance(node, TracedRows):
                 yield node
             if isinstance(node, Group):
-                waiting += [*node.touched.values(), *([node.whole] if node.whole else [])]
-            waiting += node.under
+                waiting += [*node.traced.values(), *([node.all_rows] if node.all_rows else [])]
+            waiting += node.children
 
 
 class TraceSession:
-    """A row, and the trees of it and of the value under the cursor; it outlives the screen that shows it.
+    """A row with the trees of the row and its values. It outlives the screen.
 
     Attributes:
-        dataset, name, offset: the row's.
+        dataset, name, offset: id and name of the dataset, and offset of the row.
         value: the column under the cursor.
-        ours: whether the data has this column, and not the system alone.
-        column: whose value is traced now; None: the whole row.
+        is_data_column: whether ``value`` is a column of the data, and no system column.
+        column: the column whose value is traced; None for the complete row.
 
     Args:
-        open_rows: opens the rows of a dataset; slow.
+        open_rows: opens the rows of a dataset. It blocks.
     """
 
     def __init__(
@@ -607,9 +613,15 @@ class TraceSession:
         value: str,
         open_rows: Callable[[str], RowWindow | None],
         *,
-        ours: bool,
+        is_data_column: bool,
     ) -> None:
-        self.dataset, self.name, self.offset, self.value, self.ours = dataset, name, offset, value, ours
+        self.dataset, self.name, self.offset, self.value, self.is_data_column = (
+            dataset,
+            name,
+            offset,
+            value,
+            is_data_column,
+        )
         self.column: str | None = None
         self._open_rows = open_rows
         self._trees: dict[str | None, TraceTree] = {}
@@ -618,7 +630,7 @@ class TraceSession:
 
     @property
     def tree(self) -> TraceTree:
-        """What is shown."""
+        """The tree of ``column``, created on first use."""
         if self.column not in self._trees:
             run = (self.offset, self.offset)
             self._trees[self.column] = TraceTree(self.dataset, self.name, [run], self.column)
@@ -626,21 +638,21 @@ class TraceSession:
 
     @property
     def trees(self) -> list[TraceTree]:
-        """All that were shown."""
+        """All trees."""
         return list(self._trees.values())
 
     def rows(self, dataset: str) -> RowWindow | None:
-        """The rows of a dataset, opened once; in a thread."""
+        """Return the rows of a dataset, opened once. Called in a thread."""
         with self._lock:
             if dataset not in self._windows:
                 self._windows[dataset] = self._open_rows(dataset)
             return self._windows[dataset]
 
     def row_of(self, dataset: str, offset: int) -> int:
-        """The number of the row with an offset; in a thread.
+        """Return the number of the row with an offset. Called in a thread.
 
         Raises:
-            NotFound: it is not there.
+            NotFound: there is no such row.
         """
         window = self.rows(dataset)
         row = window.row_of_offset(offset) if isinstance(window, StoredWindow) else offset
@@ -650,54 +662,56 @@ class TraceSession:
 
 
 class RowLocation(NamedTuple):
-    """A row of a dataset, and the block that it came with, by number or hash; None: that is to be found."""
+    """A row of a dataset, and its block by number or hash; None if the block is unknown."""
 
     dataset: str
     offset: int
     block: int | str | None = None
 
 
-def place_of(line: Line) -> RowLocation | None:
-    """The row and block that a line is about, or the line that it is under."""
+def location_of(line: Line) -> RowLocation | None:
+    """Return the row and block of a line, or of its nearest parent."""
     if line.row >= 0 and isinstance(line.node, Group):
         return RowLocation(line.node.dataset, line.node.offsets.at(line.row))
     node: Node | None = line.node
     while node is not None:
-        if (found := _place(node)) is not None:
+        if (found := _node_location(node)) is not None:
             return found
-        node = node.above
+        node = node.parent
     return None
 
 
-def _place(node: Node) -> RowLocation | None:
+def _node_location(node: Node) -> RowLocation | None:
     match node:
         case TransactionNode():
-            return _first(node.step.dataset, node.made, node.made.sequence_number)
+            return _first_location(node.step.dataset, node.made, node.made.sequence_number)
         case SourceNode():
-            return _first(node.step.dataset, node.source, node.source.block)
+            return _first_location(node.step.dataset, node.source, node.source.block)
         case TracedRows() if node.row >= 0:
             return RowLocation(node.group.dataset, node.group.offsets.at(node.row))
-        case InputGroup() | EarlierGroup() if node.opens:
+        case InputGroup() | EarlierGroup() if node.can_open:
             return RowLocation(node.dataset, node.offsets.at(0))
         case _:
             return None
 
 
-def _first(dataset: str, of: ProducingTransaction | RowSource, block: int | str) -> RowLocation | None:
+def _first_location(
+    dataset: str, of: ProducingTransaction | RowSource, block: int | str
+) -> RowLocation | None:
     return RowLocation(dataset, of.runs[0][0], block) if of.runs else None
 
 
 def transaction_at(line: Line) -> TransactionNode | None:
-    """The transaction that a line is about: of the rows in it, else of those that it is under."""
+    """Return the transaction of a line: of its row, or of its nearest parent."""
     node: Node | None = line.node
     if line.row >= 0 and isinstance(node, Group):
-        node = node.touched.get(line.row) or node
+        node = node.traced.get(line.row) or node
     while node is not None:
         if isinstance(node, TransactionNode):
             return node
         if isinstance(node, TracedRows) and (
-            found := next((each for each in node.under if isinstance(each, TransactionNode)), None)
+            found := next((each for each in node.children if isinstance(each, TransactionNode)), None)
         ):
             return found
-        node = node.above
+        node = node.parent
     return None

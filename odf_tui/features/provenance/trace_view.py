@@ -1,4 +1,4 @@
-"""The tree of a trace as lines, with its rows as tables."""
+"""TraceView: the lines of a trace, with rows as tables."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ if TYPE_CHECKING:
     from odf_tui.features.provenance.trace_tree import RowCells, RowReader
 
 PAGE: Final = 64
-"""Rows of a group that are read at once."""
-_KEPT: Final = 24
-_WIDEST: Final = 24
+"""Number of rows of a page, which are read together."""
+_MAX_PAGES: Final = 24
+_MAX_WIDTH: Final = 24
 _SPACE: Final = "  "
 _OPS: Final = {"+A": "muted", "-R": "bad"}
 _OP_WIDTH: Final = 2
 
 
 class TraceView(LineView):
-    """The lines of a tree; on top stay the names of the columns of the rows that are seen first.
+    """Shows the lines of a tree. The header has the column names of the topmost rows.
 
     Attributes:
-        trace: what is shown.
+        trace: the tree.
 
     Args:
-        rows: opens the rows of a dataset; slow.
+        trace: the tree.
+        rows: opens the rows of a dataset. It blocks.
     """
 
     headed = True
 
     @dataclass
     class PageRead(Message):
-        """Rows of a group were read, or could not be."""
+        """A page of rows was read, or its read failed."""
 
         group: Group
         page: int
@@ -56,8 +57,8 @@ class TraceView(LineView):
         self.active = True
         self.trace = trace
         self._rows = rows
-        self._wanted: list[tuple[Group, int]] = []
-        self._busy = False
+        self._requested: list[tuple[Group, int]] = []
+        self._is_reading = False
 
     @property
     def line(self) -> Line:
@@ -65,23 +66,23 @@ class TraceView(LineView):
         return self.trace.line(min(self.cursor, self.trace.count - 1))
 
     def on_mount(self) -> None:
-        """Shows the tree."""
+        """Show the tree."""
         self.show_trace(self.trace)
 
     def show_trace(self, trace: TraceTree) -> None:
-        """Shows another tree, where it was left."""
+        """Show another tree, with the cursor where it was."""
         self.trace = trace
         self.cursor = trace.cursor
         self.reset()
         self.scroll_to_cursor()
         self.post_message(self.Moved(self))
 
-    def relay(self) -> None:
-        """Something was opened, closed or found: the cursor stays on its line, and where that is seen."""
+    def rebuild(self) -> None:
+        """Show the changed tree. The cursor stays on its line, at its position in the window."""
         line: Line | None = self.line
         self.trace.rebuild()
         while line is not None and (at := self.trace.index(line)) is None:
-            line = self.trace.above(line)
+            line = self.trace.parent(line)
         at = self.trace.index(line) if line is not None else 0
         before, self.cursor = self.cursor, at or 0
         self.reset()
@@ -90,8 +91,8 @@ class TraceView(LineView):
         self.scroll_to_cursor()
         self.post_message(self.Moved(self))
 
-    def stand(self, line: Line) -> None:
-        """Puts the cursor on a line, if it is shown."""
+    def select_line(self, line: Line) -> None:
+        """Move the cursor to a line, if it is shown."""
         at = self.trace.index(line)
         if at is not None:
             self.go(at)
@@ -99,48 +100,48 @@ class TraceView(LineView):
     # --- Drawing ---
 
     def count(self) -> int:
-        """All lines."""
+        """Return the number of lines."""
         return self.trace.count
 
     def header(self) -> Sequence[Span]:
-        """The columns of the rows at the top of the window."""
+        """Return the column names of the topmost rows."""
         group = self.trace.group(self.trace.line(min(int(self.scroll_offset.y), self.trace.count - 1)))
         at = self.trace.index(Line(group.heading))
-        guides = "" if at is None else self._cut(self.trace.guides(at))
-        return self._fitting([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)], sign=True)
+        guides = "" if at is None else self._cut_guides(self.trace.guides(at))
+        return self._fit([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)], sign=True)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line as far as it fits."""
+        """Return the spans of a line, cut to the width of the view."""
         (guides, style), *rest = self.spans_in_full(index, self.room.width)
         heading = isinstance(self.trace.line(index).node, Heading)
-        return self._fitting([(self._cut(guides), style), *rest], sign=heading)
+        return self._fit([(self._cut_guides(guides), style), *rest], sign=heading)
 
     def spans_in_full(self, index: int, width: int = 1000) -> list[Span]:
-        """A line, if possible in so many cells; of rows that were not read yet the offset."""
+        """Return the spans of a line, in ``width`` cells if possible. Unread rows have only an offset."""
         line = self.trace.line(index)
         guides = (self.trace.guides(index), "rule")
         if isinstance(line.node, Heading):
             return [guides, (_SPACE, ""), *self._heading(line.node)]
         if line.row >= 0 and isinstance(line.node, Group):
-            asked = line.node.touched.get(line.row)
-            return [guides, _marker(asked, line.node), *self._row(line.node, line.row)]
+            traced = line.node.traced.get(line.row)
+            return [guides, _marker(traced, line.node), *self._row(line.node, line.row)]
         return [guides, _marker(line.node), *node_spans(line.node, width - len(guides[0]) - 2)]
 
-    def _cut(self, guides: str) -> str:
-        """What leads to a line may take half of it."""
+    def _cut_guides(self, guides: str) -> str:
+        """Cut guides to half the width."""
         most = self.room.width // 2
         return guides if len(guides) <= most else "‹ " + guides[len(guides) - most + 2 :]
 
-    def _fitting(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
-        """A line as far as it fits; with ``sign`` its last cell says when there is more."""
+    def _fit(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
+        """Cut spans to the width. With ``sign`` the last cell marks a cut."""
         left = self.room.width
         if sign and sum(cell_len(text) for text, _ in spans) > left:
-            found = self._cut_at(spans, left - 1)
+            found = self._cut_spans(spans, left - 1)
             used = sum(cell_len(text) for text, _ in found)
             return [*found, (" " * (left - 1 - used), ""), ("›", "key")]
-        return self._cut_at(spans, left)
+        return self._cut_spans(spans, left)
 
-    def _cut_at(self, spans: list[Span], left: int) -> list[Span]:
+    def _cut_spans(self, spans: list[Span], left: int) -> list[Span]:
         for at, (text, style) in enumerate(spans):
             width = cell_len(text)
             if width > left:
@@ -149,7 +150,7 @@ class TraceView(LineView):
         return spans
 
     def _heading(self, heading: Heading) -> list[Span]:
-        group = heading.above
+        group = heading.parent
         assert isinstance(group, Group)
         spans: list[Span] = [(right("offset", _offset_width(group)) + " " * (_OP_WIDTH + 2), "head")]
         if group.reader is None:
@@ -166,11 +167,11 @@ class TraceView(LineView):
         page, at = divmod(row, PAGE)
         cells = group.cells.get(page)
         if cells is None or group.reader is None:
-            if group.trouble:
-                return [(offset, ""), (f"  {group.trouble}", "warn")]
-            self.want(group, page)
+            if group.problem:
+                return [(offset, ""), (f"  {group.problem}", "warn")]
+            self.request_page(group, page)
             return [(offset, ""), ("  …", "muted")]
-        if not cells.there[at]:
+        if not cells.present[at]:
             return [(offset, ""), ("  this row cannot be read: v in pane 3 verifies the dataset", "warn")]
         op = cells.columns[0].cells[at]
         spans: list[Span] = [(offset, ""), (f"  {op:<{_OP_WIDTH}}", _OPS.get(op, "warn"))]
@@ -184,39 +185,39 @@ class TraceView(LineView):
     @staticmethod
     def _widths(group: Group) -> list[int]:
         if not group.widths and group.reader is not None:
-            group.widths = [min(cell_len(name), _WIDEST) for name in group.reader.names]
+            group.widths = [min(cell_len(name), _MAX_WIDTH) for name in group.reader.names]
         return group.widths
 
     # --- Reading ---
 
-    def want(self, group: Group, page: int) -> None:
-        """Reads rows of a group soon."""
-        if (group, page) in self._wanted:
+    def request_page(self, group: Group, page: int) -> None:
+        """Read a page of a group soon."""
+        if (group, page) in self._requested:
             return
-        self._wanted.append((group, page))
-        if not self._busy:
-            self._busy = True
-            self.call_later(self._read_next)
+        self._requested.append((group, page))
+        if not self._is_reading:
+            self._is_reading = True
+            self.call_later(self._read_next_page)
 
-    def _read_next(self) -> None:
-        """Reads what was wanted last, if it is still in the window."""
-        while self._wanted:
-            group, page = self._wanted.pop()
-            if page not in group.cells and not group.trouble and self._in_sight(group, page):
-                offsets = group.offsets.some(page * PAGE, PAGE)
+    def _read_next_page(self) -> None:
+        """Read the page that was requested last, if it is still visible."""
+        while self._requested:
+            group, page = self._requested.pop()
+            if page not in group.cells and not group.problem and self._is_visible(group, page):
+                offsets = group.offsets.page(page * PAGE, PAGE)
                 work = partial(self._read, group, page, offsets)
                 self.run_worker(work, thread=True, group="trace rows", name="trace rows")
                 return
-        self._busy = False
+        self._is_reading = False
 
-    def _in_sight(self, group: Group, page: int) -> bool:
+    def _is_visible(self, group: Group, page: int) -> bool:
         first = self.trace.index(Line(group, min(page * PAGE, len(group.offsets) - 1)))
         last = self.trace.index(Line(group, min((page + 1) * PAGE, len(group.offsets)) - 1))
         top = int(self.scroll_offset.y)
         return first is not None and last is not None and first <= top + self.room.height and last >= top
 
     def _read(self, group: Group, page: int, offsets: Sequence[int]) -> None:
-        from odf_tui.features.provenance.trace_tree import RowReader  # brings Arrow, off the event loop
+        from odf_tui.features.provenance.trace_tree import RowReader  # deferred: loads Arrow, in a thread
 
         try:
             reader = group.reader
@@ -226,37 +227,37 @@ class TraceView(LineView):
                     raise NotFound("the dataset has no rows any more")
                 reader = RowReader(window, list(group.columns))
             self.post_message(self.PageRead(group, page, reader, reader.page(offsets)))
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # any error is shown, and the screen stays open
             self.post_message(self.PageRead(group, page, None, None, error_with_hint(error)))
 
     def on_trace_view_page_read(self, message: PageRead) -> None:
-        """Shows rows."""
+        """Show the rows of a page."""
         group, cells = message.group, message.cells
         if cells is None or message.reader is None:
-            group.trouble = message.error
+            group.problem = message.error
         else:
             group.reader = message.reader
             group.cells[message.page] = cells
             widths = self._widths(group)
             for at, column in enumerate(cells.columns[1:]):
-                widths[at] = min(max(widths[at], column.width), _WIDEST)
-            while len(group.cells) > _KEPT:
+                widths[at] = min(max(widths[at], column.width), _MAX_WIDTH)
+            while len(group.cells) > _MAX_PAGES:
                 group.cells.popitem(last=False)
         self.refresh()
-        self._read_next()
+        self._read_next_page()
 
 
-def _marker(node: Node | None, of: Group | None = None) -> Span:
-    """Whether there is something under a line, and whether it is shown."""
+def _marker(node: Node | None, group: Group | None = None) -> Span:
+    """Return the marker of a line: open, closed, busy, or none."""
     if isinstance(node, TracedRows) and node.job:
         return ("◦ ", "busy")
-    if node is None:  # a row that nobody has opened yet
-        return ("▸ ", "key") if of is not None and not of.missing else (_SPACE, "")
-    if not node.opens:
+    if node is None:  # a row that was never opened
+        return ("▸ ", "key") if group is not None and not group.missing else (_SPACE, "")
+    if not node.can_open:
         return ("─ ", "rule")
     return ("▾ " if node.open else "▸ ", "key")
 
 
 def _offset_width(group: Group) -> int:
     runs = group.offsets.runs
-    return max(len(format_count(runs[-1][1])) if runs else 0, len("offset"))  # they are in order
+    return max(len(format_count(runs[-1][1])) if runs else 0, len("offset"))  # in ascending order

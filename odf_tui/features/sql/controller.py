@@ -1,4 +1,4 @@
-"""Runs queries as jobs, shows their results, and stores their history."""
+"""SqlController: runs queries as jobs, shows their results, stores the history."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _SUBMITTING: Final = "?"
 
 
 class SqlController(Controller):
-    """Opens the SQL editor above the rows of the data pane, runs queries, and shows their results."""
+    """Opens the SQL editor in the data pane, runs queries, and shows their results."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._open = self._opening = False
         self._removal: AwaitRemove | None = None
-        self._text = ""  # of the editor while it is closed, and what was written before the history
+        self._text = ""  # the text while the editor is closed, or while an older query is shown
         self._job = ""  # id of the job of the newest query; _SUBMITTING until there is one
         self._shown_job = ""  # the job whose outcome is shown
         self._history: tuple[str, ...] = ()
@@ -55,9 +55,9 @@ class SqlController(Controller):
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
         """Return the handlers of the editor's messages."""
         return {
-            SqlPanel.Wanted: self._run_command,
-            SqlPanel.ColumnsWanted: self._read_columns,
-            SqlPanel.Asked: self._run_query,
+            SqlPanel.CommandRequested: self._run_command,
+            SqlPanel.ColumnsRequested: self._read_columns,
+            SqlPanel.QuerySubmitted: self._run_query,
         }
 
     @property
@@ -85,7 +85,7 @@ class SqlController(Controller):
     # --- Opening and closing ---
 
     def open_query(self) -> None:
-        """Open the editor, or focus it. On the job of a query, show this query and its result."""
+        """Open the editor, or focus it. For the job of a query, show the query and its result."""
         job = self.host.situation().job if self.state.pane == "jobs" else None
         if job is not None and job.kind == "sql":
             self.reader.read(
@@ -113,7 +113,7 @@ class SqlController(Controller):
         self.host.start(self._enter_editor(), group="sql")
 
     async def _enter_editor(self) -> None:
-        """Focus the editor; open it first if it is closed."""
+        """Focus the editor, and open it first if it is closed."""
         if self._opening:
             return
         panel = self.sql_panel
@@ -141,7 +141,7 @@ class SqlController(Controller):
         return panel
 
     def _first_query(self) -> str:
-        """Return a query over the selected dataset, else over the first one."""
+        """Return a query over the selected dataset, or else over the first one."""
         row = self.state.row
         names = [each.name for each in self.state.datasets if not each.missing]
         name = row.name if row is not None and not row.missing else names[0] if names else ""
@@ -157,13 +157,13 @@ class SqlController(Controller):
         self.state.focus_pane("data")
 
     def _pane_changed(self, pane: str) -> None:
-        """In a narrow window, show the data pane alone while the editor is open (see the style sheet)."""
+        """Show only the data pane in a narrow window while the editor is open (see the style sheet)."""
         self.host.set_class(self._open and pane == "data", "-asking")
 
     # --- Messages of the editor ---
 
-    def _run_command(self, message: SqlPanel.Wanted) -> None:
-        match message.what:
+    def _run_command(self, message: SqlPanel.CommandRequested) -> None:
+        match message.command:
             case "close":
                 self._close_panel()
             case "rows":
@@ -177,7 +177,7 @@ class SqlController(Controller):
             case "newer":
                 self._step(1)
 
-    def _read_columns(self, message: SqlPanel.ColumnsWanted) -> None:
+    def _read_columns(self, message: SqlPanel.ColumnsRequested) -> None:
         ids = {row.name: row.id for row in self.state.datasets}
         for name in message.names:
             self.reader.read(
@@ -188,7 +188,7 @@ class SqlController(Controller):
 
     def _columns_read(self, name: str, columns: list[tuple[str, str]] | None, problem: str) -> None:
         if (panel := self.sql_panel) is not None:
-            panel.know_columns(name, columns or [])
+            panel.set_columns(name, columns or [])
 
     # --- History ---
 
@@ -201,7 +201,7 @@ class SqlController(Controller):
             self.host.notice(f"the query is not remembered: {problem}", "warn")
 
     def _step(self, step: int) -> None:
-        """Show an older or newer query. After the newest query comes the text that was being written."""
+        """Show an older or newer query. The text that the user was writing follows the newest query."""
         panel = self.sql_panel
         if panel is None:
             return
@@ -210,32 +210,34 @@ class SqlController(Controller):
             at -= 1  # the editor shows this query already: it was just run
         if not 0 <= at <= len(history):
             what = "no older query" if step < 0 else "this is the newest"
-            panel.line.tell((what if history else "nothing was asked before", "muted"))
+            panel.line.show_text((what if history else "nothing was asked before", "muted"))
             return
         if self._history_index == len(history):
             self._text = panel.editor.text
         self._history_index = at
         newest = at == len(history)
-        panel.write(self._text if newest else history[at])
+        panel.set_text(self._text if newest else history[at])
         panel.show_failure(None)
-        panel.line.tell(("what you were writing" if newest else f"query {at + 1} of {len(history)}", "muted"))
+        panel.line.show_text(
+            ("what you were writing" if newest else f"query {at + 1} of {len(history)}", "muted")
+        )
 
     # --- Running ---
 
-    def _run_query(self, message: SqlPanel.Asked) -> None:
-        """Submit the query, unless the one before still runs."""
+    def _run_query(self, message: SqlPanel.QuerySubmitted) -> None:
+        """Submit the query, unless the previous one is still running."""
         panel = self.sql_panel
         if panel is None:
             return
         sql = message.sql.strip()
         if not sql:
-            panel.line.tell(("the query is empty", "warn"))
+            panel.line.show_text(("the query is empty", "warn"))
         elif self._running:
-            panel.line.tell(("the query before still runs: ^g cancels it", "warn"))
+            panel.line.show_text(("the query before still runs: ^g cancels it", "warn"))
         else:
             panel.show_failure(None)
             self._job = _SUBMITTING
-            panel.line.tell(("handed to the worker", "busy"))
+            panel.line.show_text(("handed to the worker", "busy"))
             self.host.show_hints()
             self._history = (*(each for each in self._history if each != sql), sql)
             self._history_index = len(self._history)
@@ -250,7 +252,7 @@ class SqlController(Controller):
             self.host.notice(f"{error}{hint}", "bad")
             self._job = ""
             if (panel := self.sql_panel) is not None:
-                panel.line.tell()
+                panel.line.show_text()
         self._show_outcome()
 
     def _cancel_query(self) -> None:
@@ -258,9 +260,9 @@ class SqlController(Controller):
         if job is not None and not job.state.final:
             self.host.start(self.jobs.cancel(job.id), group="commands")
             if panel is not None:
-                panel.line.tell(("cancelling …", "warn"))
+                panel.line.show_text(("cancelling …", "warn"))
         elif panel is not None:
-            panel.line.tell(("no query runs; esc closes the editor", "muted"))
+            panel.line.show_text(("no query runs; esc closes the editor", "muted"))
 
     # --- State and outcome of the newest query ---
 
@@ -292,7 +294,7 @@ class SqlController(Controller):
         if panel is None or job is None or not panel.is_mounted:
             return
         if not (job.state.final and job.id == self._shown_job):
-            panel.line.tell(*state_spans(job))
+            panel.line.show_text(*state_spans(job))
 
     # --- Results ---
 
@@ -308,15 +310,15 @@ class SqlController(Controller):
         )
 
     def _show_result(self, job: Job, result: QueryResult, opened: LoadedWindow | None, problem: str) -> None:
-        """Show the rows of a query in front of those of the dataset."""
+        """Show the rows of a query in front of the rows of the dataset."""
         if opened is None:
             self.host.notice(problem, "bad")
             return
         pane = self._pane
         while pane.front_view is not None and pane.front_view.kind == QUERY:
             pane.pop_view()
-        took = job_seconds(job, Timestamp.now())
-        note = "there are more, which are not kept" if result.truncated else format_duration(took or 0)
+        duration = job_seconds(job, Timestamp.now())
+        note = "there are more, which are not kept" if result.truncated else format_duration(duration or 0)
         if pins := pin_words(result.pins, most=1):
             note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, QUERY)
@@ -325,12 +327,12 @@ class SqlController(Controller):
         self.host.show_hints()
 
     def _show_query(self, job: Job, sql: str | None, problem: str) -> None:
-        """Show the query of a job in the editor, and its outcome."""
+        """Show the query of a job and its outcome in the editor."""
         if problem:
             self.host.notice(problem, "bad")
             return
         if (panel := self.sql_panel) is not None:
-            panel.write(sql or "")
+            panel.set_text(sql or "")
             panel.show_failure(None)
         else:
             self._text = sql or ""

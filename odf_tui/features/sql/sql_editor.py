@@ -1,4 +1,4 @@
-"""The editor panel: highlighting, completion, errors, status."""
+"""SqlPanel: the SQL editor with highlighting, completion, errors and status."""
 
 from __future__ import annotations
 
@@ -74,25 +74,30 @@ WORDS: Final = frozenset(word for phrase in KEYWORDS for word in phrase.split())
     "ESCAPE", "FILTER", "ANY", "ALL", "FOR", "MINUS", "SORT", "CLUSTER", "DISTRIBUTE", "NULLS", "LEFT",
     "RIGHT", "FULL", "CROSS", "EXTRACT",
 })  # fmt: skip
-"""Single words of the language."""
+"""Single keywords."""
 _TABLE_FUNCTIONS: Final = tuple((f"{name}(", "function") for name in TABLE_FUNCTIONS)
-MOST: Final = 200
+MAX_PROPOSALS: Final = 200
 _PLAIN: Final = re.compile(r"[^\W\d]\w*")
 _PART: Final = re.compile(r"[\w./-]*\Z")
 _WORD: Final = re.compile(r"\w*\Z")
 Columns = Mapping[str, Sequence[tuple[str, str]]]
-"""Names and types of the columns of datasets, by the names of these in small letters."""
+"""Names and types of columns, by the name of the dataset in lower case."""
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """A word that can come: what is written, and what it is."""
+    """A proposed completion.
+
+    Attributes:
+        text: the text to insert.
+        kind: its kind, or the type of a column.
+    """
 
     text: str
-    about: str
+    kind: str
 
 
 class Proposals(msgspec.Struct, frozen=True):
-    """Words for the place of the characters ``start`` to ``end``, the best first."""
+    """Completions for the characters from ``start`` to ``end`` of a query, best first."""
 
     start: int
     end: int
@@ -100,7 +105,7 @@ class Proposals(msgspec.Struct, frozen=True):
 
     @property
     def shared(self) -> str:
-        """What all of them begin with, whatever its case."""
+        """The common beginning of all completions, ignoring case."""
         first = self.words[0].text if self.words else ""
         for at in range(len(first), 0, -1):
             if all(word.text[:at].casefold() == first[:at].casefold() for word in self.words):
@@ -109,13 +114,13 @@ class Proposals(msgspec.Struct, frozen=True):
 
 
 def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Proposals:
-    """What can stand where the cursor is.
+    """Return the completions at the cursor.
 
     Args:
-        sql: the query so far.
-        at: how many characters are before the cursor.
+        sql: the query.
+        at: number of characters before the cursor.
         datasets: the names of all datasets.
-        columns: of the datasets whose columns are known.
+        columns: the columns of those datasets whose columns were read.
     """
     before = sql[:at]
     opened = _open_quote(before)
@@ -124,46 +129,46 @@ def complete(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Pr
     if _is_table(before, start):
         typed = before[start:].lstrip("`")
         words = _ranked(typed, ((name, "dataset") for name in datasets), quoted=opened is not None)
-        words += [] if opened is not None else _ranked(typed, _own_names(sql))
+        words += [] if opened is not None else _ranked(typed, _cte_names(sql))
         words += [] if opened is not None or not typed else _ranked(typed, _TABLE_FUNCTIONS)
-        return Proposals(start, at, tuple(words[:MOST]))
+        return Proposals(start, at, tuple(words[:MAX_PROPOSALS]))
     if opened is not None:
         rest = before[:opened] + sql[at:]
         words = _ranked(before[opened + 1 :], _columns(rest, columns), quoted=True)
-        return Proposals(opened, at, tuple(words[:MOST]))
+        return Proposals(opened, at, tuple(words[:MAX_PROPOSALS]))
     word = _WORD.search(before)
     begin = word.start() if word else at
     typed = before[begin:]
     if before[begin - 1 : begin] == ".":
-        return Proposals(begin, at, tuple(_ranked(typed, _columns_of(sql, begin, columns))[:MOST]))
+        return Proposals(begin, at, tuple(_ranked(typed, _columns_of(sql, begin, columns))[:MAX_PROPOSALS]))
     words = _ranked(typed, _columns(sql, columns))
     words += _ranked(typed, ((name, "table") for name in aliases(sql)))
     words += _ranked(typed, ((f"{name}(", "function") for name in FUNCTIONS)) if typed else []
     words += _ranked(typed, ((name, "") for name in KEYWORDS))
-    return Proposals(begin, at, tuple(words[:MOST]))
+    return Proposals(begin, at, tuple(words[:MAX_PROPOSALS]))
 
 
 def datasets_in(sql: str, datasets: Iterable[str]) -> list[str]:
-    """The datasets that a query reads, by their names."""
+    """Return the names of the datasets that a query reads."""
     known = {name.casefold(): name for name in datasets}
     return [known[each.name.casefold()] for each in table_names(sql) if each.name.casefold() in known]
 
 
 def aliases(sql: str) -> dict[str, str]:
-    """Other names that a query has for its tables, with the tables' names."""
+    """Return the table aliases of a query, each with the name of its table."""
     words = tokenize(sql)
     found: dict[str, str] = {}
     for table in table_names(sql):
-        behind = [token for token in words if token.start >= table.alias_start][:2]
-        if behind and behind[0].text.upper() == "AS":
-            behind = behind[1:]
-        if behind and _names(behind[0]):
-            found[behind[0].name] = table.name
+        following = [token for token in words if token.start >= table.alias_start][:2]
+        if following and following[0].text.upper() == "AS":
+            following = following[1:]
+        if following and _is_name(following[0]):
+            found[following[0].name] = table.name
     return found
 
 
 def highlight(sql: str) -> Iterator[tuple[Token, str]]:
-    """The words of a query with the styles they are shown in."""
+    """Yield the tokens of a query that are highlighted, each with its style."""
     words = tokenize(sql, comments=True)
     for at, token in enumerate(words):
         following = words[at + 1].text if at + 1 < len(words) else ""
@@ -181,12 +186,12 @@ def highlight(sql: str) -> Iterator[tuple[Token, str]]:
             yield token, "key"
 
 
-def _names(token: Token) -> bool:
+def _is_name(token: Token) -> bool:
     return token.kind == "quoted" or (token.kind == "word" and token.text.upper() not in WORDS)
 
 
 def _open_quote(before: str) -> int | None:
-    """Where a name between backquotes begins that is not closed yet."""
+    """Return the index of an unclosed backquote; None if there is none."""
     found = tokenize(before)
     last = found[-1] if found else None
     if last is None or last.kind != "quoted" or last.end != len(before):
@@ -200,14 +205,14 @@ def _is_table(before: str, start: int) -> bool:
     return bool(names) and names[-1].start == start
 
 
-def _own_names(sql: str) -> Iterator[tuple[str, str]]:
-    """What the WITH clauses of a query name."""
+def _cte_names(sql: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of the common table expressions of a query."""
     for match in re.finditer(r"(?:\bWITH\s+|,\s*)(\w+)\s+AS\s*\(", sql, re.IGNORECASE):
         yield match[1], "of this query"
 
 
 def _columns(sql: str, columns: Columns) -> Iterator[tuple[str, str]]:
-    """The columns of all tables of a query, each name once."""
+    """Yield the columns of all tables of a query, each name once."""
     seen: set[str] = set()
     for table in table_names(sql):
         for name, kind in columns.get(table.name.casefold(), ()):
@@ -217,7 +222,7 @@ def _columns(sql: str, columns: Columns) -> Iterator[tuple[str, str]]:
 
 
 def _columns_of(sql: str, begin: int, columns: Columns) -> Iterator[tuple[str, str]]:
-    """The columns of the table whose name stands before the dot before ``begin``."""
+    """Yield the columns of the table that qualifies the name at ``begin``."""
     qualifier = re.search(r"(`[^`]+`|[\w./-]+)\.\Z", sql[:begin])
     name = qualifier[1].strip("`").casefold() if qualifier else ""
     others = {alias.casefold(): table for alias, table in aliases(sql).items()}
@@ -225,33 +230,33 @@ def _columns_of(sql: str, begin: int, columns: Columns) -> Iterator[tuple[str, s
 
 
 def _ranked(typed: str, words: Iterable[tuple[str, str]], *, quoted: bool = False) -> list[Completion]:
-    """The words that begin with what was typed, then those in which a part does."""
-    wanted = typed.casefold()
+    """Return the names that begin with ``typed``, then those with a later part that does."""
+    prefix = typed.casefold()
     begins: list[Completion] = []
     within: list[Completion] = []
-    for name, about in words:
-        text = f"`{name}`" if quoted or (about and not _plain(name, about)) else name
-        if name.casefold().startswith(wanted):
-            begins.append(Completion(text, about))
-        elif wanted and re.search(rf"[^a-z0-9]{re.escape(wanted)}", name.casefold()):
-            within.append(Completion(text, about))
+    for name, kind in words:
+        text = f"`{name}`" if quoted or (kind and not _is_plain_name(name, kind)) else name
+        if name.casefold().startswith(prefix):
+            begins.append(Completion(text, kind))
+        elif prefix and re.search(rf"[^a-z0-9]{re.escape(prefix)}", name.casefold()):
+            within.append(Completion(text, kind))
     return begins + within
 
 
-def _plain(name: str, about: str) -> bool:
-    """Whether a name can be written as it is."""
-    return about in ("dataset", "function") or _PLAIN.fullmatch(name) is not None
+def _is_plain_name(name: str, kind: str) -> bool:
+    """Return whether a name needs no backquotes."""
+    return kind in ("dataset", "function") or _PLAIN.fullmatch(name) is not None
 
 
 _SHOWN: Final = 8
 _WIDEST: Final = 44
-_ABOUT: Final = 16
+_MAX_KIND_WIDTH: Final = 16
 _ERROR_LINES: Final = 6
-_PLACE: Final = re.compile(r"line (\d+), column (\d+)")
+_POSITION: Final = re.compile(r"line (\d+), column (\d+)")
 
 
 class CompletionList(LineView):
-    """Words that can come next, beside the cursor."""
+    """Lists completions at the cursor of the editor."""
 
     def __init__(self) -> None:
         super().__init__(id="words")
@@ -260,12 +265,12 @@ class CompletionList(LineView):
         self.found = Proposals(0, 0, ())
         self._widths = (0, 0)
 
-    def offer(self, found: Proposals, cursor: Offset) -> None:
-        """Shows words below the cursor, or above it where there is no room."""
+    def show_proposals(self, found: Proposals, cursor: Offset) -> None:
+        """Show completions below the cursor, or above it if there is no room."""
         self.found, self.cursor = found, 0
         self._widths = (
             min(max(cell_len(printable(word.text)) for word in found.words), _WIDEST),
-            min(max(len(printable(word.about)) for word in found.words), _ABOUT),
+            min(max(len(printable(word.kind)) for word in found.words), _MAX_KIND_WIDTH),
         )
         height = min(len(found.words), _SHOWN) + 2
         width = sum(self._widths) + 6 + (len(found.words) > _SHOWN)
@@ -280,50 +285,50 @@ class CompletionList(LineView):
         self.refresh(layout=True)
 
     def count(self) -> int:
-        """The words."""
+        """Return the number of completions."""
         return len(self.found.words)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A word, and what it is."""
+        """Return the spans of a completion and its kind."""
         word = self.found.words[index]
-        name, about = self._widths
+        name, kind = self._widths
         return [
             (f" {fit_width(ellipsize_middle(printable(word.text), name), name)}  ", ""),
-            (fit_width(printable(word.about), about) + " ", "muted"),
+            (fit_width(printable(word.kind), kind) + " ", "muted"),
         ]
 
 
 class QueryStatusLine(LineScroll):
-    """The line between the query and its rows: how it is, or how it went."""
+    """The line between a query and its rows: the state of the query."""
 
     def __init__(self) -> None:
         super().__init__(id="sql-line")
-        self._said: Sequence[Span] = ()
+        self._parts: Sequence[Span] = ()
 
-    def tell(self, *said: Span) -> None:
-        """Shows something else."""
-        if said != self._said:
-            self._said = said
+    def show_text(self, *parts: Span) -> None:
+        """Show other spans; none shows an empty line."""
+        if parts != self._parts:
+            self._parts = parts
             self.refresh()
 
     def count(self) -> int:
-        """One."""
+        """Return the number of lines, one."""
         return 1
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A rule with words in it; of too many, the last ones are cut."""
-        said = list(self._said)
-        over = sum(cell_len(text) for text, _ in said) + 8 - self.size.width
-        if said and over > 0:
-            text, kind = said[-1]
-            said[-1] = (fit_width(text, max(cell_len(text) - over, 0)), kind)
-        rest = max(self.size.width - sum(cell_len(text) for text, _ in said) - 8, 0)
-        middle = [(" ", ""), *said, (" ", "")] if said else []
+        """Return a rule with the text in it. A text that is too long is cut at its end."""
+        parts = list(self._parts)
+        over = sum(cell_len(text) for text, _ in parts) + 8 - self.size.width
+        if parts and over > 0:
+            text, kind = parts[-1]
+            parts[-1] = (fit_width(text, max(cell_len(text) - over, 0)), kind)
+        rest = max(self.size.width - sum(cell_len(text) for text, _ in parts) - 8, 0)
+        middle = [(" ", ""), *parts, (" ", "")] if parts else []
         return [("─", "rule"), (" SQL ", "head"), *middle, ("─" * (rest + (2 if not middle else 0)), "rule")]
 
 
 class QueryErrorView(LineScroll):
-    """Why a query cannot be answered, with its line and a mark under the place."""
+    """Shows the error of a query, with its line and a mark below the position."""
 
     def __init__(self) -> None:
         super().__init__(id="sql-wrong")
@@ -332,16 +337,16 @@ class QueryErrorView(LineScroll):
         self._lines: list[list[Span]] = []
 
     def show_failure(self, failure: Failure | None) -> None:
-        """Shows an error, or none."""
+        """Show an error; None hides the view."""
         self._failure = failure
         self.display = failure is not None
-        self._break()
+        self._wrap()
 
     def on_resize(self) -> None:
-        """Breaks the lines anew."""
-        self._break()
+        """Wrap the lines again."""
+        self._wrap()
 
-    def _break(self) -> None:
+    def _wrap(self) -> None:
         failure = self._failure
         lines: list[list[Span]] = []
         if failure is not None:
@@ -356,29 +361,29 @@ class QueryErrorView(LineScroll):
             self.reset()
 
     def count(self) -> int:
-        """The lines."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return the spans of a line."""
         return self._lines[index]
 
 
 def error_position(error: Failure | None) -> tuple[int, int] | None:
     """Return the line and column of an error in a query, from 1; None if the error has none."""
-    found = _PLACE.search((error.where or "") if error is not None else "")
+    found = _POSITION.search((error.where or "") if error is not None else "")
     return (int(found[1]), int(found[2])) if found else None
 
 
 def state_spans(job: Job) -> list[tuple[str, str]]:
-    """A job of a query in a few words, for the line below it."""
-    took = job_seconds(job, Timestamp.now())
-    time = format_duration(took) if took is not None else ""
+    """Return the state of the job of a query, for the line below the query."""
+    duration = job_seconds(job, Timestamp.now())
+    time = format_duration(duration) if duration is not None else ""
     match job.state:
         case JobState.queued:
             return [("waits for its turn", "muted")]
         case JobState.running:
-            parts = [f"running {int(took or 0)} s", job_amounts(job)]
+            parts = [f"running {int(duration or 0)} s", job_amounts(job)]
             return [(" · ".join(part for part in parts if part), "busy")]
         case JobState.done:
             result = known_result(job.result, Query) or QueryResult()
@@ -387,8 +392,10 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
             pins = pin_words(result.pins)
             return [(words, "good"), (f" · {pins}", "muted")] if pins else [(words, "good")]
         case JobState.failed:
-            place = error_position(job.error)
-            return [("not answered" + (f": line {place[0]}, column {place[1]}" if place else ""), "bad")]
+            position = error_position(job.error)
+            return [
+                ("not answered" + (f": line {position[0]}, column {position[1]}" if position else ""), "bad")
+            ]
     return [(f"{job.state.value} after {time}" if time else job.state.value, "warn")]
 
 
@@ -396,27 +403,28 @@ _KINDS: Final = ("key", "good", "title", "muted")
 
 
 class SqlEditor(TextArea):
-    """The text. Keys that mean something here are messages to the panel."""
+    """The text area. Keys with a meaning in the panel are messages to it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r,f5", "say('run')", show=False),
-        Binding("tab", "say('complete')", show=False),
-        Binding("shift+tab", "say('rows')", show=False),
-        Binding("escape", "say('close')", show=False),
-        Binding("ctrl+g", "say('stop')", show=False),
-        Binding("ctrl+p", "say('older')", show=False),
-        Binding("ctrl+o", "say('newer')", show=False),
-        Binding("ctrl+l", "say('clear')", show=False),
+        Binding("ctrl+r,f5", "press_key('run')", show=False),
+        Binding("tab", "press_key('complete')", show=False),
+        Binding("shift+tab", "press_key('rows')", show=False),
+        Binding("escape", "press_key('close')", show=False),
+        Binding("ctrl+g", "press_key('stop')", show=False),
+        Binding("ctrl+p", "press_key('older')", show=False),
+        Binding("ctrl+o", "press_key('newer')", show=False),
+        Binding("ctrl+l", "press_key('clear')", show=False),
     ]
 
     @dataclass
     class Pressed(Message):
-        """A key of the panel: ``run``, ``complete``, ``rows``, ``close``, ``stop``, ``older``, ``newer``,
-        ``clear``; with the list open ``up``, ``down`` and ``take``."""
+        """A key of the panel was pressed: ``run``, ``complete``, ``rows``, ``close``, ``stop``, ``older``,
+        ``newer`` or ``clear``; in the list of completions also ``up``, ``down`` and ``accept``.
+        """
 
-        what: str
+        command: str
 
-    choosing = False  # whether the list of words is open, which up, down and enter belong to then
+    choosing = False  # whether the list of completions is open and receives up, down and enter
 
     def __init__(self, text: str) -> None:
         super().__init__(text, id="sql", compact=True, tab_behavior="focus", highlight_cursor_line=False)
@@ -429,7 +437,7 @@ class SqlEditor(TextArea):
         self.move_cursor(self.document.end)
 
     def on_unmount(self) -> None:
-        """Follow the theme no longer."""
+        """Stop following the theme."""
         self.app.theme_changed_signal.unsubscribe(self)
 
     def _apply_theme(self, _: object = None) -> None:
@@ -448,19 +456,19 @@ class SqlEditor(TextArea):
         self._build_highlight_map()
         self.refresh()
 
-    def action_say(self, what: str) -> None:
-        """Tells the panel of a key."""
-        self.post_message(self.Pressed(what))
+    def action_press_key(self, key: str) -> None:
+        """Send a key to the panel."""
+        self.post_message(self.Pressed(key))
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Up in the text, or in the list of words."""
+        """Move up in the text, or in the list of completions."""
         if self.choosing:
             self.post_message(self.Pressed("up"))
         else:
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Down in the text, or in the list of words."""
+        """Move down in the text, or in the list of completions."""
         if self.choosing:
             self.post_message(self.Pressed("down"))
         else:
@@ -470,27 +478,27 @@ class SqlEditor(TextArea):
         if event.key == "enter" and self.choosing:
             event.stop()
             event.prevent_default()
-            self.post_message(self.Pressed("take"))
+            self.post_message(self.Pressed("accept"))
         else:
             await super()._on_key(event)
 
-    # --- Places in the text, as numbers of characters ---
+    # --- Positions as numbers of characters ---
 
     @property
-    def at(self) -> int:
-        """How many characters are before the cursor."""
+    def cursor_index(self) -> int:
+        """The number of characters before the cursor."""
         row, column = self.cursor_location
         return sum(len(self.document[each]) + 1 for each in range(row)) + column
 
     def location_of(self, at: int) -> tuple[int, int]:
-        """The line and column, from 0, of a character."""
+        """Return the line and column of a character, both from 0."""
         line, column = line_and_column(self.text, at)
         return line - 1, column - 1
 
-    # --- Words in their colours ---
+    # --- Highlighting ---
 
     def _build_highlight_map(self) -> None:
-        # Textual asks a syntax tree here, which takes long to import; words are enough for a query.
+        # Textual uses a syntax tree here, which is slow to import. Tokens suffice for a query.
         self._line_cache.clear()
         self._highlights.clear()
         text = self.document.text
@@ -505,23 +513,23 @@ class SqlEditor(TextArea):
 
 
 class SqlPanel(Vertical):
-    """Editor, error and line of state."""
+    """The editor with its error, status line and list of completions."""
 
     @dataclass
-    class Asked(Message):
+    class QuerySubmitted(Message):
         """A query is to be run."""
 
         sql: str
 
     @dataclass
-    class Wanted(Message):
-        """The panel asks for something: ``edit``, ``rows``, ``close``, ``stop``, ``older``, ``newer``."""
+    class CommandRequested(Message):
+        """A command of the panel: ``edit``, ``rows``, ``close``, ``stop``, ``older`` or ``newer``."""
 
-        what: str
+        command: str
 
     @dataclass
-    class ColumnsWanted(Message):
-        """The columns of these datasets are not known yet."""
+    class ColumnsRequested(Message):
+        """The columns of these datasets are to be read."""
 
         names: list[str]
 
@@ -530,10 +538,10 @@ class SqlPanel(Vertical):
         self._text = text
         self.datasets: list[str] = []
         self.columns: dict[str, list[tuple[str, str]]] = {}
-        self._awaited = False  # whether words are to be shown as soon as all columns are known
+        self._completes_later = False  # whether to complete once all columns are read
 
     def compose(self) -> ComposeResult:
-        """Text, list, error, line."""
+        """Yield the editor, the error, the status line and the list of completions."""
         yield SqlEditor(self._text)
         yield QueryErrorView()
         yield QueryStatusLine()
@@ -541,129 +549,129 @@ class SqlPanel(Vertical):
 
     @property
     def editor(self) -> SqlEditor:
-        """The text."""
+        """The text area."""
         return self.query_one(SqlEditor)
 
     @property
     def line(self) -> QueryStatusLine:
-        """How it is."""
+        """The status line."""
         return self.query_one(QueryStatusLine)
 
     @property
     def words(self) -> CompletionList:
-        """The list of words."""
+        """The list of completions."""
         return self.query_one(CompletionList)
 
-    def write(self, text: str) -> None:
-        """Puts another text there, with the cursor at its end."""
+    def set_text(self, text: str) -> None:
+        """Replace the text, and move the cursor to its end."""
         self.editor.load_text("\n".join(text.splitlines()))
         self.editor.move_cursor(self.editor.document.end)
 
-    def show_failure(self, failure: Failure | None, place: tuple[int, int] | None = None) -> None:
-        """Shows an error, and goes to its line and column, from 1."""
+    def show_failure(self, failure: Failure | None, position: tuple[int, int] | None = None) -> None:
+        """Show an error, and move the cursor to its line and column, both from 1. None hides the error."""
         self.query_one(QueryErrorView).show_failure(failure)
         self.set_class(failure is not None, "-wrong")
-        if place is not None:
-            self.editor.move_cursor((place[0] - 1, place[1] - 1))
+        if position is not None:
+            self.editor.move_cursor((position[0] - 1, position[1] - 1))
 
     def on_click(self, event: events.Click) -> None:
-        """The mouse goes on writing; the pane itself would take the keys."""
+        """Focus the editor, not the data pane."""
         event.stop()
-        self.post_message(self.Wanted("edit"))
+        self.post_message(self.CommandRequested("edit"))
 
     # --- Keys ---
 
     @on(SqlEditor.Pressed)
     def _pressed(self, message: SqlEditor.Pressed) -> None:
         message.stop()
-        what = message.what
+        what = message.command
         if what in ("up", "down"):
             self.words.move("above" if what == "up" else what)
-        elif what == "take" or (what == "complete" and self.words.display):
-            self._take()
+        elif what == "accept" or (what == "complete" and self.words.display):
+            self._accept()
         elif what == "complete":
             self._complete()
         elif what == "close" and self.words.display:
-            self._close_words()
+            self._close_completions()
         elif what == "clear":
-            self.write("")
+            self.set_text("")
             self.show_failure(None)
         else:
-            self._close_words()
+            self._close_completions()
             sql = self.editor.text
-            self.post_message(self.Asked(sql) if what == "run" else self.Wanted(what))
+            self.post_message(self.QuerySubmitted(sql) if what == "run" else self.CommandRequested(what))
 
-    # --- Words ---
+    # --- Completion ---
 
-    def know_columns(self, name: str, columns: list[tuple[str, str]]) -> None:
-        """The columns of a dataset are known now."""
+    def set_columns(self, name: str, columns: list[tuple[str, str]]) -> None:
+        """Store the columns of a dataset, and complete if all columns are read now."""
         self.columns[name.casefold()] = columns
-        if self._awaited and not self._unknown():
-            self._awaited = False
+        if self._completes_later and not self._unread_datasets():
+            self._completes_later = False
             self._complete()
 
     @on(TextArea.Changed)
     def _changed(self) -> None:
         if self.words.display:
-            self._offer()
+            self._show_completions()
 
     @on(TextArea.SelectionChanged)
     def _cursor_moved(self) -> None:
         found = self.words.found
-        if self.words.display and not found.start <= self.editor.at <= found.end:
-            self._offer()
+        if self.words.display and not found.start <= self.editor.cursor_index <= found.end:
+            self._show_completions()
 
     @on(LineView.Opened)
     def _clicked(self, message: LineView.Opened) -> None:
         message.stop()
-        self._take()
+        self._accept()
 
     @on(LineView.Moved)
     def _word_moved(self, message: LineView.Moved) -> None:
         message.stop()
 
     def _complete(self) -> None:
-        """Writes what can only be meant; shows a list where there is a choice."""
-        if unknown := self._unknown():
-            self._awaited = True
-            self.post_message(self.ColumnsWanted(unknown))
+        """Insert the only completion, or show the list of completions."""
+        if unknown := self._unread_datasets():
+            self._completes_later = True
+            self.post_message(self.ColumnsRequested(unknown))
             return
-        found = self._found()
+        found = self._proposals()
         typed = self.editor.text[found.start : found.end]
         if not found.words:
-            self.line.tell(("no word is known that could come here", "warn"))
+            self.line.show_text(("no word is known that could come here", "warn"))
         elif len(found.words) == 1:
-            self._put(found, found.words[0].text)
+            self._insert(found, found.words[0].text)
         else:
             if len(found.shared) > len(typed) and found.shared.casefold().startswith(typed.casefold()):
-                self._put(found, found.shared)
-            self._offer()
+                self._insert(found, found.shared)
+            self._show_completions()
 
-    def _unknown(self) -> list[str]:
-        """The datasets that the query reads and whose columns are not known yet."""
+    def _unread_datasets(self) -> list[str]:
+        """Return the datasets of the query whose columns are not read yet."""
         read = datasets_in(self.editor.text, self.datasets)
         return [name for name in read if name.casefold() not in self.columns]
 
-    def _found(self) -> Proposals:
-        return complete(self.editor.text, self.editor.at, self.datasets, self.columns)
+    def _proposals(self) -> Proposals:
+        return complete(self.editor.text, self.editor.cursor_index, self.datasets, self.columns)
 
-    def _offer(self) -> None:
-        found = self._found()
+    def _show_completions(self) -> None:
+        found = self._proposals()
         typed = self.editor.text[found.start : found.end]
         if not found.words or [word.text for word in found.words] == [typed]:
-            self._close_words()
+            self._close_completions()
             return
         self.editor.choosing = True
-        self.words.offer(found, self.editor.cursor_screen_offset)
+        self.words.show_proposals(found, self.editor.cursor_screen_offset)
 
-    def _take(self) -> None:
+    def _accept(self) -> None:
         found = self.words.found
         word = found.words[self.words.cursor].text if found.words else ""
-        self._close_words()
+        self._close_completions()
         if word:
-            self._put(found, word)
+            self._insert(found, word)
 
-    def _put(self, found: Proposals, word: str) -> None:
+    def _insert(self, found: Proposals, word: str) -> None:
         editor = self.editor
         end = found.end
         if word.endswith("`") and editor.text[end : end + 1] == "`":
@@ -671,6 +679,6 @@ class SqlPanel(Vertical):
         editor.replace(word, editor.location_of(found.start), editor.location_of(end))
         editor.move_cursor(editor.location_of(found.start + len(word)))
 
-    def _close_words(self) -> None:
+    def _close_completions(self) -> None:
         self.editor.choosing = False
         self.words.display = False

@@ -1,1 +1,1 @@
-"""Pane 4: jobs and the worker."""
+"""Pane 4: the jobs, their logs and the worker. Imports no feature."""

@@ -1,4 +1,4 @@
-"""Actions on jobs: cancel, retry, logs, worker restart; announces the end of long jobs."""
+"""JobsController: actions on jobs and logs, restart of the worker, notices about ended jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.panes.jobs.view import JobsPane, JobsView, worker_problem_lines
 from odf_tui.services.controller import Context, Controller
 from odf_tui.state.app_state import JobNews
-from odf_tui.state.job_book import WrittenBlock, file_name
+from odf_tui.state.job_book import WrittenBlock, log_file_name
 from odf_tui.state.model import Target
 from odf_tui.state.saved_session import SavedLayout
 from odf_tui.text.format import error_with_hint, format_count, format_count_short, format_duration
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from odf_tui.panes.jobs.log_screen import LogScreen
 
 LOGS: Final = 8
-"""How many logs of ended jobs stay in memory."""
+"""Maximum number of logs of ended jobs in memory."""
 LOG_SECONDS: Final = 0.4
-"""How often a growing log is painted: less often than it grows, so that keys come first."""
+"""Interval between repaints of a growing log. Keys must not wait for repaints."""
 SNAPSHOT_SECONDS: Final = 2.0
 
 
 class JobsController(Controller):
-    """Pane 4: the jobs, their logs, and the worker that runs them."""
+    """Controls pane 4: the jobs, their logs, and the worker that runs them."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -60,10 +60,10 @@ class JobsController(Controller):
         self.state.second.connect(lambda _: self._show_progress())
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Show the log of the selected job."""
+        """Return the handlers of messages: the log follows the selected job."""
         return {JobsView.Moved: lambda _: self._show_selected()}
 
-    # --- News ---
+    # --- Changes of jobs ---
 
     def _read(self) -> None:
         def then(found: tuple[list[Job], int] | None, error: str) -> None:
@@ -81,7 +81,7 @@ class JobsController(Controller):
         if news.reloaded or changes.added:
             self.view.load()
         else:
-            self.view.update(changes.jobs)  # amounts are painted once a second
+            self.view.update(changes.jobs)  # progress is painted once a second
         job = self.view.job
         if job is not None and job.id in changes.jobs:
             self._show_log()
@@ -102,7 +102,7 @@ class JobsController(Controller):
         self.view.update({job.id for job in self.state.jobs.active_jobs()})
 
     def _show_end(self, job: Job) -> None:
-        """Show how a job ended; if two histories diverged, what to do."""
+        """Show a notice about the end of a job. If two histories diverged, a second one has the next step."""
         words, style = job_outcome(job)
         self.host.notice(f"{job.kind} {job.target}: {words}", style if style != "muted" else "good")
         if may_have_diverged(job) and self.state.row_of(job.dataset) is not None and job.error is not None:
@@ -110,7 +110,7 @@ class JobsController(Controller):
             self.host.notice(f"{job.kind} {job.target}: V shows both histories; {first}", "bad")
 
     def _announce(self, job: Job) -> None:
-        """Announce the end of a long job by the terminal, as the settings say."""
+        """Send a terminal notification about the end of a long job, as configured."""
         ui, seconds = self.gateway.ui, job_seconds(job, Timestamp.now())
         if ui.notify_by == "none" or not ui.notify_after_seconds or seconds is None:
             return
@@ -122,7 +122,7 @@ class JobsController(Controller):
         self.host.station.write(notification_sequence(text, ui.notify_by))
 
     def save_snapshot_soon(self) -> None:
-        """Save what the next start shows first, once no job runs: a connection may break at any time."""
+        """Save the snapshot for the next start, once no job runs. A connection may break at any time."""
         if self._snapshot_timer is None:
             self._snapshot_timer = self.host.set_timer(SNAPSHOT_SECONDS, self._save_snapshot)
 
@@ -141,21 +141,21 @@ class JobsController(Controller):
             reason = (state.connection.detail or "the worker is gone").splitlines()[0]
             what = "R stops it" if state.connection.busy else "R starts it again"
             self.host.notice(f"{reason}: {what}", "warn")
-            state.jobs_outdated.send(None)  # what it left is marked as interrupted
+            state.jobs_outdated.send(None)  # its jobs are marked as interrupted
         self._show_worker()
         self.host.show_hints()
 
     def _show_worker(self) -> None:
-        """Show the state of the worker; one of another version counts as present."""
+        """Show the state of the worker. A worker of another version counts as present."""
         state = self.state
         other = state.worker == "gone" and state.connection is not None and state.connection.busy
         self.host.widget(StatusLine).show_worker(
             OTHER_VERSION if other else state.worker, state.worker_status
         )
-        self.pane.tell_trouble(worker_problem_lines(state.connection, state.worker_status))
+        self.pane.show_worker_problem(worker_problem_lines(state.connection, state.worker_status))
 
     def restart_worker(self) -> None:
-        """Start the worker again. A busy one of another version is stopped first, after a question."""
+        """Restart the worker. A busy worker of another version is stopped after a confirmation."""
         connection = self.state.connection
         if connection is None or not connection.busy:
             self.jobs.connection.restart()
@@ -210,9 +210,9 @@ class JobsController(Controller):
             return
         job = self.state.jobs.jobs.get(screen.job.id, screen.job)
         lines = [event for event in events if isinstance(event, LogLine | Committed) and event.job == job.id]
-        screen.news(lines, job)
+        screen.apply_events(lines, job)
         if samples:
-            screen.sampled()
+            screen.apply_samples()
 
     def open_log(self) -> None:
         """Show the complete log of the selected job."""
@@ -238,26 +238,26 @@ class JobsController(Controller):
             return
         self.pane.details = screen.details
         if self.pane.log_view.wrap is not screen.wraps:
-            self.pane.log_view.turn_wrap()
+            self.pane.log_view.toggle_wrap()
         self.view.select(screen.job.id)
         self.pane.show_log()
         if action:
             self.host.perform(action)
 
     def toggle_details(self) -> None:
-        """Show debug lines of logs, or hide them."""
+        """Show or hide the debug lines of logs."""
         self.pane.details = not self.pane.details
         self.pane.show_log()
         self.host.notice("details are " + ("shown" if self.pane.details else "hidden"))
 
     def toggle_wrap(self) -> None:
-        """Wrap long lines of the log, or cut them."""
+        """Wrap or cut the long lines of the log."""
         view = self.pane.log_view
-        view.turn_wrap()
+        view.toggle_wrap()
         self.host.notice("long lines are " + ("wrapped" if view.wrap else "cut"))
 
     def save_log(self) -> None:
-        """Ask for a file, and save the complete log of the selected job."""
+        """Save the complete log of the selected job to a file that the user chooses."""
         if (job := self.view.job) is not None:
             self._save_log_of(job)
 
@@ -267,7 +267,7 @@ class JobsController(Controller):
     async def _save_log(self, job: Job) -> None:
         from odf_tui.widgets.dialogs import ConfirmDialog, SaveDialog
 
-        path = await self.host.ask(SaveDialog(f"Save the log of {job.kind} {job.target}", file_name(job)))
+        path = await self.host.ask(SaveDialog(f"Save the log of {job.kind} {job.target}", log_file_name(job)))
         if path is None:
             return
 
@@ -289,7 +289,7 @@ class JobsController(Controller):
     # --- Actions on jobs ---
 
     def cancel(self) -> None:
-        """Ask, then cancel the selected job, or that of the selected dataset."""
+        """Cancel the selected job, or the job of the selected dataset, after a confirmation."""
         situation = self.host.situation()
         job = situation.job if situation.pane == "jobs" else None
         job = job if job is not None and not job.state.final else situation.dataset_job
@@ -304,7 +304,7 @@ class JobsController(Controller):
             await (await self.jobs.connection.link()).cancel(job.id)
 
     def select_dataset(self) -> None:
-        """Select the dataset of the job."""
+        """Select the dataset of the selected job."""
         job = self.view.job
         if job is None:
             return
@@ -316,7 +316,7 @@ class JobsController(Controller):
             self.host.notice(f"{job.target} is not in this workspace", "warn")
 
     def retry(self) -> None:
-        """Submit the request of the job again."""
+        """Submit the request of the selected job again."""
         job = self.view.job
         if job is None:
             return
@@ -331,7 +331,7 @@ class JobsController(Controller):
         self.reader.read("request", lambda: self.gateway.request_of_job(job), then)
 
     def show_block(self) -> None:
-        """Go to the block that the job wrote; ask which, if there are several."""
+        """Go to the block that the selected job wrote. Of several blocks, the user chooses one."""
         job = self.view.job
         if job is not None:
             self.reader.read(
@@ -375,6 +375,6 @@ class JobsController(Controller):
             self.pane.log_view.wrap = layout.wrap
 
     def save(self, layout: SavedLayout) -> SavedLayout:
-        """Save whether long lines are wrapped, once that was changed."""
+        """Save whether long lines are wrapped, if the user changed it."""
         wrap = self.pane.log_view.wrap
         return replace(layout, wrap=layout.wrap if wrap and layout.wrap is None else wrap)

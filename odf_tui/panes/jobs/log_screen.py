@@ -1,4 +1,4 @@
-"""The whole log of a job: paged, searched, followed, saved."""
+"""LogScreen: the complete log of a job, with paging, search and follow mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import Job, JournalEvent
 from odf_tui.gateway.protocol import Gateway
-from odf_tui.panes.jobs.view import Gauges, LogLines, end_of
+from odf_tui.panes.jobs.view import Gauges, LogLines, end_lines
 from odf_tui.services.controller import Reader
 from odf_tui.state.job_book import LogPage, LogWindow, log_search_text
 from odf_tui.text.format import printable
@@ -26,23 +26,24 @@ from odf_tui.text.job_text import JobRates, throughput
 from odf_tui.widgets.dialogs import OverlayScreen
 
 PAINT_SECONDS: Final = 0.4
-_ROOM_FOR_GAUGES: Final = 36
+_MIN_GAUGES_HEIGHT: Final = 36
 _BEFORE_MATCH: Final = 200
 _NO_MORE: Final = ("none below, N looks above", "none above, n looks below")
 
 
 class LogScreen(OverlayScreen[str]):
-    """Shows a job's log, and nothing else: what is below would be painted anew with each line of it.
+    """Shows the log of a job. It covers the workbench, which would otherwise be repainted with each new line.
 
-    Ends with None, or the id of an action of the pane that is wanted.
+    Returns None, or the id of an action of the jobs pane to perform.
 
     Args:
-        job: whose log.
-        source: reads it.
-        pace: how fast jobs are.
-        copy: takes all lines that are in memory.
-        save: asks where to save the log of a job, and does.
-        details: whether lines for finding mistakes are shown.
+        job: the job.
+        gateway: reads the log.
+        rates: the rates of jobs.
+        copy: copies the lines in memory.
+        save: saves the log of a job to a file that the user chooses.
+        details: whether debug lines are shown.
+        wrap: whether long lines are wrapped.
     """
 
     covers_workbench = True
@@ -75,8 +76,8 @@ class LogScreen(OverlayScreen[str]):
     def __init__(
         self,
         job: Job,
-        source: Gateway,
-        pace: JobRates,
+        gateway: Gateway,
+        rates: JobRates,
         *,
         copy: Callable[[str], None],
         save: Callable[[Job], None],
@@ -87,15 +88,15 @@ class LogScreen(OverlayScreen[str]):
         self.job = job
         self.details = details
         self.window = LogWindow()
-        self._source, self._pace, self._copy, self._save = source, pace, copy, save
+        self._gateway, self._rates, self._copy, self._save = gateway, rates, copy, save
         self._reader = Reader(self)
         self._lines = LogLines("lines")
         self._lines.wrap = wrap
-        self._waiting: list[JournalEvent] = []  # what came before the first page was read
-        self._loaded = self._asked = False
+        self._early_events: list[JournalEvent] = []  # events before the first page was read
+        self._loaded = self._is_reading = False
         self._shown: list[Entry] = []
-        self._due: Timer | None = None
-        self._gauged: bool | None = None  # what the person chose
+        self._paint_timer: Timer | None = None
+        self._gauges_chosen: bool | None = None  # None until the user chooses
 
     @property
     def wraps(self) -> bool:
@@ -103,7 +104,7 @@ class LogScreen(OverlayScreen[str]):
         return self._lines.wrap
 
     def compose(self) -> ComposeResult:
-        """Speed, log, a line to search in."""
+        """Yield the gauges, the log and the search field."""
         with Vertical(classes="dialog log"):
             gauges = Gauges("gauges")
             gauges.display = False
@@ -115,93 +116,95 @@ class LogScreen(OverlayScreen[str]):
             yield line
 
     def on_mount(self) -> None:
-        """Reads the end of the log."""
+        """Read the end of the log."""
         self.query_one(".dialog").border_title = Content(printable(self._title()))
-        self._tell()
+        self._show_keys()
         self._read("end")
         self._show_gauges()
 
-    # --- What comes ---
+    # --- Events and pages ---
 
-    def news(self, events: Sequence[JournalEvent], job: Job) -> None:
-        """The job logged something, or has another state."""
+    def apply_events(self, events: Sequence[JournalEvent], job: Job) -> None:
+        """Add new lines of the log, and show the state of the job."""
         ended, self.job = job.state is not self.job.state, job
         if ended:
             box = self.query_one(".dialog")
             box._border_title = Content(printable(self._title()))
             box.refresh(Region(-1, -1, box.size.width + 2, 1))
         if not self._loaded:
-            self._waiting += events
+            self._early_events += events
             return
         self.window.add(events)
         if ended:
             self._show()
-        elif events and self._due is None:  # a screen full of lines is some kB: not four times a second
-            self._due = self.set_timer(PAINT_SECONDS, self._show)
+        elif events and self._paint_timer is None:  # a repaint sends some kB to the terminal
+            self._paint_timer = self.set_timer(PAINT_SECONDS, self._show)
 
-    def sampled(self) -> None:
-        """There is a new sample."""
+    def apply_samples(self) -> None:
+        """Show the newest samples."""
         self._show_gauges()
 
-    def _page_read(self, place: str, line: int, page: LogPage | None, error: str) -> None:
-        """Show a page: the ``end``, the ``start``, ``older`` or ``newer`` lines, or those around a match."""
-        self._asked = False
+    def _page_read(self, position: str, line: int, page: LogPage | None, error: str) -> None:
+        """Show a page: the ``end``, the ``start``, ``older`` or ``newer`` lines, or the surroundings of a
+        match.
+        """
+        self._is_reading = False
         window = self.window
         if page is None:
-            self.say(error)
+            self.show_message(error)
             return
-        if place == "older":
+        if position == "older":
             window.prepend(page)
             self._show()
-        elif place == "newer":
+        elif position == "newer":
             window.extend(page)
             self._show()
         else:
             window.load(page)
             self._loaded = True
-            window.add(self._waiting)
-            self._waiting = []
+            window.add(self._early_events)
+            self._early_events = []
             self._show()
-        if place == "start":
+        if position == "start":
             self._lines.move("first")
-        elif place == "found":
-            self._go_to(line)
-        self._tell()
+        elif position == "found":
+            self._select_line(line)
+        self._show_keys()
 
-    def _read(self, place: str) -> None:
-        if self._asked and place in ("older", "newer"):
+    def _read(self, position: str) -> None:
+        if self._is_reading and position in ("older", "newer"):
             return
-        self._asked = True
-        job, source, window = self.job.id, self._source, self.window
+        self._is_reading = True
+        job, gateway, window = self.job.id, self._gateway, self.window
         first, last = window.first_seq, window.last_seq
 
         def read() -> LogPage:
-            if place == "end":
-                return source.log_page(job)
-            if place == "older":
-                return source.log_page(job, before=first)
-            return source.log_page(job, after=last if place == "newer" else 0)
+            if position == "end":
+                return gateway.log_page(job)
+            if position == "older":
+                return gateway.log_page(job, before=first)
+            return gateway.log_page(job, after=last if position == "newer" else 0)
 
-        self._reader.read("page", read, partial(self._page_read, place, 0))
+        self._reader.read("page", read, partial(self._page_read, position, 0))
 
-    # --- What is shown ---
+    # --- Lines, title, gauges ---
 
     def _title(self) -> str:
         return f"{self.job.kind} {self.job.target} · job {self.job.id} · {self.job.state.value}"
 
     def _show(self) -> None:
-        self._due = None
+        self._paint_timer = None
         lines = self.window.lines
         self._shown = [line for line in lines if self.details or getattr(line, "level", "") != "debug"]
-        end = end_of(self.job, len(lines) - len(self._shown)) if not self.window.newer else ()
+        end = end_lines(self.job, len(lines) - len(self._shown)) if not self.window.newer else ()
         self._lines.set(self._shown, end)
 
-    def _tell(self, said: str = "") -> None:
+    def _show_keys(self, message: str = "") -> None:
         words = ["/ find"]
-        if self._lines.needle:
+        if self._lines.search_text:
             words = ["n N next"]
         words += ["w wrap", "i details", "S save", "y copy", "esc"]
-        state = said or ("follows" if self._lines.follows and not self.window.newer else "G follows")
+        state = message or ("follows" if self._lines.follows and not self.window.newer else "G follows")
         box = self.query_one(".dialog")
         text = Content(printable(" · ".join([state, *words])))
         if text != box._border_subtitle:
@@ -209,17 +212,19 @@ class LogScreen(OverlayScreen[str]):
             box.refresh(Region(-1, box.size.height, box.size.width + 2, 1))
 
     def show_notice(self, text: str) -> None:
-        """Show a notice of the workbench, which cannot be seen."""
-        self.say(text)
+        """Show a notice of the workbench, which is covered."""
+        self.show_message(text)
 
-    def say(self, text: str) -> None:
-        """Says something in the lower border, until a key is pressed."""
-        self._tell(text)
+    def show_message(self, text: str) -> None:
+        """Show a message in the lower border until a key is pressed."""
+        self._show_keys(text)
 
     def _show_gauges(self) -> None:
         gauges = self.query_one(Gauges)
-        wanted = self._gauged if self._gauged is not None else self.size.height >= _ROOM_FOR_GAUGES
-        found = throughput(self._pace, self.job) if wanted else None
+        visible = (
+            self._gauges_chosen if self._gauges_chosen is not None else self.size.height >= _MIN_GAUGES_HEIGHT
+        )
+        found = throughput(self._rates, self.job) if visible else None
         if found is not None and not found.rates:
             found = None
         if gauges.display != (found is not None):
@@ -229,12 +234,12 @@ class LogScreen(OverlayScreen[str]):
     # --- Keys ---
 
     def action_move(self, move: str) -> None:
-        """Scrolls; beyond what is in memory, more is read."""
+        """Scroll. Beyond the lines in memory, more lines are read."""
         self._lines.move(move)
-        self._look_further()
-        self._tell()
+        self._read_more()
+        self._show_keys()
 
-    def _look_further(self) -> None:
+    def _read_more(self) -> None:
         view = self._lines
         page = max(view.room.height, 1)
         if view.scroll_offset.y < page and self.window.older:
@@ -243,87 +248,87 @@ class LogScreen(OverlayScreen[str]):
             self._read("newer")
 
     def action_first(self) -> None:
-        """The beginning of the log."""
+        """Go to the start of the log."""
         if self.window.older:
-            self._lines.move("above")  # it does not follow any more
+            self._lines.move("above")  # stops following the end
             self._read("start")
         else:
             self.action_move("first")
 
     def action_last(self) -> None:
-        """The end of the log, and follows it."""
+        """Go to the end of the log, and follow it."""
         self._lines.follow()
         if self.window.newer:
             self._loaded = False
             self._read("end")
-        self._tell()
+        self._show_keys()
 
     def action_wrap(self) -> None:
-        """Wraps long lines, or cuts them."""
-        self._lines.turn_wrap()
+        """Wrap or cut long lines."""
+        self._lines.toggle_wrap()
 
     def action_details(self) -> None:
-        """Shows what is logged for finding mistakes, or hides it."""
+        """Show or hide debug lines."""
         self.details = not self.details
         self._show()
 
     def action_gauges(self) -> None:
-        """Speed and memory."""
-        self._gauged = not self.query_one(Gauges).display
+        """Show or hide throughput and memory."""
+        self._gauges_chosen = not self.query_one(Gauges).display
         self._show_gauges()
-        if self._gauged and not self.query_one(Gauges).display:
-            self.say("nothing is known of its speed")
+        if self._gauges_chosen and not self.query_one(Gauges).display:
+            self.show_message("nothing is known of its speed")
 
     def action_copy(self) -> None:
-        """Copies what is in memory."""
+        """Copy the lines in memory."""
         self._copy("\n".join(format_log_line(line) for line in self._shown))
 
     def action_save(self) -> None:
-        """Saves all of it."""
+        """Save the complete log."""
         self._save(self.job)
 
     def action_leave(self) -> None:
-        """Leaves the search, or the log."""
+        """Leave the search, or else the log."""
         line = self.query_one("#needle", Input)
         if line.display:
             self._close_search()
-        elif self._lines.needle:
-            self._lines.needle, self._lines.found = "", 0
+        elif self._lines.search_text:
+            self._lines.search_text, self._lines.found = "", 0
             self._lines.refresh()
-            self._tell()
+            self._show_keys()
         else:
             self.dismiss(None)
 
-    # --- Searching ---
+    # --- Search ---
 
     def action_search(self) -> None:
-        """Opens the line to search in."""
+        """Open the search field."""
         line = self.query_one("#needle", Input)
         line.display = True
-        line.value = self._lines.needle
-        self.set_focus(line)  # at once: letters may have been typed already
+        line.value = self._lines.search_text
+        self.set_focus(line)  # at once: the next keys may be queued already
 
     def _close_search(self) -> None:
         self.query_one("#needle", Input).display = False
         self.set_focus(None)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Looks for it: upwards from the end, when that is followed, else downwards from what is in sight."""
+        """Search backwards while the end is followed, else forwards from the visible lines."""
         event.stop()
         self._close_search()
-        self._lines.needle, self._lines.found = event.value.strip(), 0
-        self._tell()
-        if self._lines.needle:
+        self._lines.search_text, self._lines.found = event.value.strip(), 0
+        self._show_keys()
+        if self._lines.search_text:
             self.action_next(self._lines.follows)
         else:
             self._lines.refresh()
 
     def action_next(self, back: bool) -> None:
-        """The next line that has it, or the one before."""
+        """Go to the next match, or to the previous one."""
         view = self._lines
-        needle = view.needle.lower()
-        if not needle:
-            self.say("/ looks for a text")
+        search_text = view.search_text.lower()
+        if not search_text:
+            self.show_message("/ looks for a text")
             return
         seqs = [line.seq for line in self._shown]
         if view.found:
@@ -332,38 +337,38 @@ class LogScreen(OverlayScreen[str]):
             at = view.line_at(view.scroll_offset.y + (view.room.height if back else -1))
             at = max(min(at, len(seqs)), -1)
         steps = range(at - 1, -1, -1) if back else range(at + 1, len(seqs))
-        found = next((line for line in steps if needle in log_search_text(self._shown[line])), None)
+        found = next((line for line in steps if search_text in log_search_text(self._shown[line])), None)
         if found is not None:
-            self._stand_at(found)
+            self._select_match(found)
         elif self.window.older if back else self.window.newer:
-            self._find_far(back)
+            self._search_journal(back)
         else:
-            self.say(_NO_MORE[back])
+            self.show_message(_NO_MORE[back])
 
-    def _stand_at(self, line: int) -> None:
+    def _select_match(self, line: int) -> None:
         self._lines.found = self._shown[line].seq
         self._lines.go(line)
-        self._tell()
+        self._show_keys()
 
-    def _go_to(self, seq: int) -> None:
+    def _select_line(self, seq: int) -> None:
         at = next((at for at, line in enumerate(self._shown) if line.seq == seq), None)
         if at is not None:
-            self._stand_at(at)
+            self._select_match(at)
         else:
-            self.say("it is in the details: i shows them")
+            self.show_message("it is in the details: i shows them")
 
-    def _find_far(self, back: bool) -> None:
-        job, needle = self.job.id, self._lines.needle
+    def _search_journal(self, back: bool) -> None:
+        job, search_text = self.job.id, self._lines.search_text
         start = self.window.first_seq if back else self.window.last_seq
-        source = self._source
+        gateway = self._gateway
 
         def find() -> tuple[int, LogPage] | None:
-            seq = source.find_in_log(job, needle, start, back=back)
-            return None if seq is None else (seq, source.log_page(job, after=max(seq - _BEFORE_MATCH, 0)))
+            seq = gateway.find_in_log(job, search_text, start, back=back)
+            return None if seq is None else (seq, gateway.log_page(job, after=max(seq - _BEFORE_MATCH, 0)))
 
         def then(found: tuple[int, LogPage] | None, error: str) -> None:
             line, page = found or (0, None)
             self._page_read("found", line, page, error or _NO_MORE[back])
 
-        self.say("looking …")
+        self.show_message("looking …")
         self._reader.read("page", find, then)

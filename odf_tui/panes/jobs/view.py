@@ -1,4 +1,4 @@
-"""The jobs pane: list of jobs, log of the selected one, throughput gauges."""
+"""The jobs pane: list of jobs, log of the selected job, gauges for throughput and memory."""
 
 from __future__ import annotations
 
@@ -49,43 +49,43 @@ from odf_tui.text.job_text import (
 from odf_tui.widgets.line_view import LineScroll, LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
 
-_READS: str = "What is in the workspace can be read meanwhile."
+_READABLE: str = "What is in the workspace can be read meanwhile."
 
 
 def worker_problem_lines(
     worker: WorkerConnectionState | None, status: WorkerStatus | None
 ) -> list[list[Span]]:
-    """What to say; nothing when all is well.
+    """Return the lines that describe a problem of the worker; none if there is no problem.
 
     Args:
-        worker: the newest news of the connection.
-        status: what the worker last said of itself.
+        worker: the newest state of the connection.
+        status: the newest status of the worker.
     """
     if worker is not None and worker.state == "gone":
-        return _gone(worker)
+        return _lost_worker_lines(worker)
     if status is not None and status.spark == "failed":
-        lines = _wrong(f"Spark does not run: {status.spark_detail}")
+        lines = _problem_lines(f"Spark does not run: {status.spark_detail}")
         if status.spark_hint:
             lines.append([("  ", ""), (printable(status.spark_hint), "")])
-        lines.append([("  ", ""), (f"The next job that needs it starts it again. {_READS}", "muted")])
+        lines.append([("  ", ""), (f"The next job that needs it starts it again. {_READABLE}", "muted")])
         return lines
     return []
 
 
-def _gone(worker: WorkerConnectionState) -> list[list[Span]]:
-    lines = _wrong(worker.detail or "the worker is gone")
+def _lost_worker_lines(worker: WorkerConnectionState) -> list[list[Span]]:
+    lines = _problem_lines(worker.detail or "the worker is gone")
     if worker.busy:
         jobs = count_of(worker.busy, "job")
         lines.append([("  ", ""), ("R", "key"), (f" stops it, with its {jobs}, and starts ours.", "")])
     else:
         if worker.hint:
             lines.append([("  ", ""), (printable(worker.hint), "")])
-        lines.append(_again(worker))
-    lines.append([("  ", ""), (_READS, "muted")])
+        lines.append(_restart_line(worker))
+    lines.append([("  ", ""), (_READABLE, "muted")])
     return lines
 
 
-def _again(worker: WorkerConnectionState) -> list[Span]:
+def _restart_line(worker: WorkerConnectionState) -> list[Span]:
     if worker.detail != WORKER_ENDED:
         return [("  ", ""), ("R", "key"), (" tries again.", "")]
     return [
@@ -97,7 +97,7 @@ def _again(worker: WorkerConnectionState) -> list[Span]:
     ]
 
 
-def _wrong(text: str) -> list[list[Span]]:
+def _problem_lines(text: str) -> list[list[Span]]:
     first, *more = text.splitlines() or [""]
     return [
         [("✗ ", "bad"), (printable(first), "bad")],
@@ -105,38 +105,38 @@ def _wrong(text: str) -> list[list[Span]]:
     ]
 
 
-_MOST: Final = 120
+_MAX_BARS: Final = 120
 _WIDE: Final = 90
 
 
 class Gauges(LineScroll):
-    """Speed and memory."""
+    """Shows throughput and memory of a job as sparklines."""
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.pressure: Throughput | None = None
+        self.measured: Throughput | None = None
 
-    def set(self, pressure: Throughput | None) -> None:
-        """Shows other values."""
-        if pressure != self.pressure:
-            self.pressure = pressure
+    def set(self, measured: Throughput | None) -> None:
+        """Show other values; None shows nothing."""
+        if measured != self.measured:
+            self.measured = measured
             self.reset()
 
     def count(self) -> int:
-        """Two."""
-        return 0 if self.pressure is None else 2
+        """Return the number of lines: two with values."""
+        return 0 if self.measured is None else 2
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
-        return [] if self.pressure is None else gauge_lines(self.pressure, self.room.width)[index]
+        """Return the spans of a gauge."""
+        return [] if self.measured is None else gauge_lines(self.measured, self.room.width)[index]
 
 
-def gauge_lines(pressure: Throughput, width: int) -> list[list[Span]]:
-    """Speed, and memory, in lines of a width."""
-    rate = pressure.rate or "nothing moves"
-    memory = pressure.memory + (pressure.suffix if width >= _WIDE else "")
-    room = max(min(width - 11 - max(cell_len(rate), cell_len(memory)), _MOST), 0)
-    seconds = max(len(pressure.rates), len(pressure.heap))
+def gauge_lines(measured: Throughput, width: int) -> list[list[Span]]:
+    """Return one line for throughput and one for memory, in ``width`` cells."""
+    rate = measured.rate or "nothing moves"
+    memory = measured.memory + (measured.suffix if width >= _WIDE else "")
+    room = max(min(width - 11 - max(cell_len(rate), cell_len(memory)), _MAX_BARS), 0)
+    seconds = max(len(measured.rates), len(measured.heap))
     bars = min(room, seconds)
 
     def line(name: str, values: Sequence[float], most: float, words: str) -> list[Span]:
@@ -144,13 +144,13 @@ def gauge_lines(pressure: Throughput, width: int) -> list[list[Span]]:
         return [(f" {name:<8}", "muted"), (drawn, "name"), (f"  {words}", "")]
 
     return [
-        line("speed", pressure.rates, 0, rate),
-        line("memory", pressure.heap, pressure.heap_max, memory),
+        line("speed", measured.rates, 0, rate),
+        line("memory", measured.heap, measured.heap_max, memory),
     ]
 
 
-_INDENT: Final = 11  # time and sign
-_LEAST: Final = 8
+_INDENT: Final = 11  # time and marker
+_MIN_WIDTH: Final = 8
 _SIDEWAYS: Final = 8
 _SPARE: Final = 1000
 _SIGNS: Final = {"debug": ("· ", "muted"), "warning": ("! ", "warn"), "error": ("✗ ", "bad")}
@@ -158,12 +158,12 @@ _STYLES: Final = {"debug": "muted", "warning": "warn", "error": "bad"}
 
 
 class LogLines(LineScroll):
-    """A part of a log, and below it what the job's end says. It follows its end unless it was scrolled up.
+    """Shows lines of a log, and the outcome of the job below. Follows the end unless it is scrolled up.
 
     Attributes:
-        wrap: whether long lines go on in the next one; else they are cut, and left and right move.
-        needle: what is searched for.
-        found: the journal number of the line that the search is at, 0 for none.
+        wrap: whether long lines are wrapped; otherwise they are cut, and left and right scroll.
+        search_text: the text to highlight.
+        found: journal number of the current match; 0 without one.
     """
 
     def __init__(self, id: str | None = None) -> None:
@@ -171,10 +171,10 @@ class LogLines(LineScroll):
         self.lines: Sequence[Entry] = ()
         self.end: Sequence[Sequence[Span]] = ()
         self.wrap = True
-        self.needle = ""
+        self.search_text = ""
         self.found = 0
         self._left = 0
-        self._width = _LEAST  # for what lines say, when they were measured
+        self._width = _MIN_WIDTH  # of texts, at the last measurement
         self._starts: list[int] = []
         self._heights: dict[int, int] = {}
         self._end: list[list[Span]] = []
@@ -182,12 +182,12 @@ class LogLines(LineScroll):
 
     @property
     def follows(self) -> bool:
-        """Whether the end stays in sight as lines come."""
+        """Whether the end stays visible when lines are added."""
         return self._follows
 
     def set(self, lines: Sequence[Entry], end: Sequence[Sequence[Span]] = ()) -> None:
-        """Shows these lines. What one reads stays where it is, unless the end is followed."""
-        (seq, part), end_before, rows = self._seen(), self.end, self.count()
+        """Replace the lines. The visible lines stay in place unless the end is followed."""
+        (seq, part), end_before, rows = self._top_row(), self.end, self.count()
         self.lines, self.end = lines, end
         self._measure()
         if self._follows or not seq:
@@ -198,26 +198,26 @@ class LogLines(LineScroll):
         top = self._row(bisect_left(lines, seq, key=_seq)) + part
         bottom = self.scroll_offset.y + self.room.height
         if top == self.scroll_offset.y and bottom <= rows - len(self._end) and list(end) == list(end_before):
-            self.grow()  # more lines below what is in sight
+            self.grow()  # only lines below the window were added
         else:
             self.reset()
             self.scroll_to(y=top, animate=False)
 
     def grow(self) -> None:
-        """There are more lines; nothing but the scroll bar looks different."""
+        """Extend the scroll area by lines below the window, without a repaint of the lines."""
         size = Size(0, self.count())
         self.set_reactive(ScrollView.virtual_size, size)  # type: ignore[arg-type]
         self._scroll_update(size)
 
-    def _seen(self) -> tuple[int, int]:
-        """The first line in sight, and how many of its rows are above."""
+    def _top_row(self) -> tuple[int, int]:
+        """Return the journal number of the first visible line, and its number of rows above the window."""
         line = self.line_at(self.scroll_offset.y)
         if not 0 <= line < len(self.lines):
             return 0, 0
         return self.lines[line].seq, self.scroll_offset.y - self._row(line)
 
     def _measure(self) -> None:
-        width = max(self.room.width, _INDENT + _LEAST)
+        width = max(self.room.width, _INDENT + _MIN_WIDTH)
         self._end = [part for line in self.end for part in wrapped(line, width)]
         if width - _INDENT != self._width or len(self._heights) > 2 * len(self.lines) + _SPARE:
             self._heights = {}
@@ -225,18 +225,18 @@ class LogLines(LineScroll):
         self._starts = list(accumulate(map(self._height, self.lines), initial=0)) if self.wrap else [0]
 
     def _height(self, line: Entry) -> int:
-        """The rows of a line; known ones are not measured again, since lines come by the thousand."""
+        """Return the number of rows of a line. Heights are cached by journal number."""
         height = self._heights.get(line.seq)
         if height is None:
-            height = self._heights[line.seq] = _rows_of(log_display_text(line), self._width)
+            height = self._heights[line.seq] = _row_count(log_display_text(line), self._width)
         return height
 
     def _row(self, line: int) -> int:
-        """The first row of a line."""
+        """Return the first row of a line."""
         return self._starts[min(line, len(self._starts) - 1)] if self.wrap else line
 
     def line_at(self, row: int) -> int:
-        """The line that a row belongs to."""
+        """Return the index of the line at a row."""
         return bisect_right(self._starts, row) - 1 if self.wrap else row
 
     @property
@@ -247,23 +247,23 @@ class LogLines(LineScroll):
         self.scroll_to(y=self.max_scroll_y, animate=False)
 
     def follow(self) -> None:
-        """Goes to the end, and stays there."""
+        """Go to the end, and follow it."""
         self._follows = True
         self._to_end()
 
-    def turn_wrap(self) -> None:
-        """Wraps, or cuts."""
+    def toggle_wrap(self) -> None:
+        """Wrap long lines, or cut them."""
         self.wrap, self._left = not self.wrap, 0
         self.set(self.lines, self.end)
 
     def go(self, line: int) -> None:
-        """Shows a line, with some of those before it."""
+        """Scroll to a line, with some lines above it."""
         self._follows = False
         self.scroll_to(y=max(self._row(line) - self.room.height // 3, 0), animate=False)
         self.refresh()
 
     def move(self, move: str) -> None:
-        """Scrolls; at the end it follows again."""
+        """Scroll. At the end, follow it again."""
         if move in ("left", "right"):
             if not self.wrap:
                 self._left = max(self._left + (_SIDEWAYS if move == "right" else -_SIDEWAYS), 0)
@@ -273,67 +273,67 @@ class LogLines(LineScroll):
         self._follows = move == "last" or self.scroll_offset.y >= self.max_scroll_y
 
     def on_mouse_scroll_up(self) -> None:
-        """The mouse scrolls away from the end."""
+        """Stop following the end."""
         self._follows = False
 
     def on_mouse_scroll_down(self) -> None:
-        """The mouse may have come to the end."""
-        self.call_after_refresh(self._look)
+        """Follow the end if it is reached."""
+        self.call_after_refresh(self._follow_at_end)
 
-    def _look(self) -> None:
+    def _follow_at_end(self) -> None:
         self._follows = self._follows or self.scroll_offset.y >= self.max_scroll_y
 
     def on_resize(self) -> None:
-        """Breaks the lines anew."""
+        """Wrap the lines again."""
         self.set(self.lines, self.end)
 
     def on_mount(self) -> None:
-        """Shows what there is."""
+        """Show the lines."""
         self.set(self.lines, self.end)
 
     def count(self) -> int:
-        """Rows."""
+        """Return the number of rows."""
         return self._rows + len(self._end)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A row."""
+        """Return the spans of a row."""
         rows = self._rows
         if index >= rows:
             return self._end[index - rows]
         at = self.line_at(index)
         entry = self.lines[at]
-        text, style = printable(log_display_text(entry)), style_of(entry)
+        text, style = printable(log_display_text(entry)), entry_style(entry)
         if self.wrap:
             part = index - self._row(at)
-            piece = _pieces(text, self._width)[part]
+            piece = _wrap_text(text, self._width)[part]
         else:
             part, piece = 0, text[self._left :]
-        head = head_of(entry) if part == 0 else [(" " * _INDENT, "")]
-        return [*head, *marked(piece, style, self.needle, entry.seq == self.found)]
+        head = line_head(entry) if part == 0 else [(" " * _INDENT, "")]
+        return [*head, *highlight_matches(piece, style, self.search_text, entry.seq == self.found)]
 
 
-def head_of(entry: Entry) -> list[Span]:
-    """Time and sign of a line."""
+def line_head(entry: Entry) -> list[Span]:
+    """Return the time and the marker of a line."""
     if isinstance(entry, Committed):
         return [(" " * 9, ""), ("◆ ", "good")]
     time = (f"{entry.time[11:19]} ", "muted")
     return [time, ("◆ ", "good") if is_commit(entry) else _SIGNS.get(entry.level, ("  ", ""))]
 
 
-def style_of(entry: Entry) -> str:
-    """The style of what a line says."""
+def entry_style(entry: Entry) -> str:
+    """Return the style of the text of a line."""
     return "good" if is_commit(entry) else _STYLES.get(getattr(entry, "level", ""), "")
 
 
-def marked(text: str, style: str, needle: str, here: bool) -> list[Span]:
-    """A text with what is searched for marked; ``here``: the search is at this line."""
-    if not needle:
+def highlight_matches(text: str, style: str, search_text: str, is_current: bool) -> list[Span]:
+    """Return the spans of a text with highlighted matches; ``is_current``: the line is the current match."""
+    if not search_text:
         return [(text, style)]
     spans: list[Span] = []
     low, at = text.lower(), 0
-    while (start := low.find(needle.lower(), at)) >= 0 and needle:
-        end = start + len(needle)
-        spans += [(text[at:start], style), (text[start:end], "cursor" if here else "lineage")]
+    while (start := low.find(search_text.lower(), at)) >= 0 and search_text:
+        end = start + len(search_text)
+        spans += [(text[at:start], style), (text[start:end], "cursor" if is_current else "lineage")]
         at = end
     return [*spans, (text[at:], style)]
 
@@ -342,14 +342,14 @@ def _seq(entry: Entry) -> int:
     return entry.seq
 
 
-def _rows_of(text: str, room: int) -> int:
+def _row_count(text: str, room: int) -> int:
     if text.isascii() and len(text) <= room:
         return 1
-    return len(_pieces(printable(text), room))
+    return len(_wrap_text(printable(text), room))
 
 
-def _pieces(text: str, room: int) -> list[str]:
-    """A text in pieces of at most ``room`` cells, broken between words where these are not too long."""
+def _wrap_text(text: str, room: int) -> list[str]:
+    """Wrap a text to ``room`` cells, at blanks where possible."""
     if cell_len(text) <= room:
         return [text]
     if not text.isascii():
@@ -363,40 +363,40 @@ def _pieces(text: str, room: int) -> list[str]:
     return [*pieces, text[start:]]
 
 
-_SHOWN: Final = 120
+_MAX_LOG_LINES: Final = 120
 _KINDS: Final = {
     "validate": "check",
     "describe": "count",
     "project": "state",
     "compare": "look",
     "check-proof": "proof",
-}  # there are six cells for it
-_GAUGED: Final = 18
-"""Rows from which on the pane has some for speed and memory."""
+}  # the column has six cells
+_MIN_GAUGES_HEIGHT: Final = 18
+"""Minimum height of the pane with gauges."""
 
 
 class JobsView(LineView):
-    """The list of jobs.
+    """Lists the jobs, newest first.
 
     Attributes:
-        inputs: what a dataset is made from, by id: jobs of these are waited for.
+        inputs: returns the ids of the inputs of each dataset. A queued job waits for the jobs of its inputs.
     """
 
     class Moved(LineView.Moved):
-        """Another job is under the cursor."""
+        """The cursor is on another job."""
 
-    def __init__(self, book: JobBook, pace: JobRates) -> None:
+    def __init__(self, book: JobBook, rates: JobRates) -> None:
         super().__init__(id="job-list")
         self.book = book
-        self.pace = pace
+        self.rates = rates
         self.text = ""
         self.inputs: Callable[[], Mapping[str, Sequence[str]]] = dict
         self._jobs: list[Job] = []
         self._selected: str | None = None
 
     def load(self) -> None:
-        """Shows the book as it is now. The cursor goes to the newest job, or stays while keys go here."""
-        stays = self._selected if self.cursor and self.active else None
+        """Show the jobs of the book. While the pane has the focus, the cursor stays on its job."""
+        kept_id = self._selected if self.cursor and self.active else None
         text = self.text.lower()
         self._jobs = [
             job
@@ -404,26 +404,26 @@ class JobsView(LineView):
             if text in f"{job.target} {job.kind} {job.state.value}".lower()
         ]
         ids = [job.id for job in self._jobs]
-        self.cursor = ids.index(stays) if stays in ids else 0
+        self.cursor = ids.index(kept_id) if kept_id in ids else 0
         self._selected = ids[self.cursor] if ids else None
         self.reset()
         self.scroll_to_cursor()
         self.post_message(self.Moved(self))
 
     def update(self, jobs: set[str]) -> None:
-        """Repaints the lines of these jobs."""
+        """Repaint the lines of jobs, by id."""
         for index, job in enumerate(self._jobs):
             if job.id in jobs:
                 self._jobs[index] = self.book.jobs[job.id]
                 self.refresh_line(index)
 
     def go(self, index: int) -> None:
-        """Puts the cursor on a job."""
+        """Move the cursor to an index."""
         super().go(index)
         self._selected = self.job.id if self.job else None
 
     def select(self, job: str) -> None:
-        """Puts the cursor on a job, if it is shown."""
+        """Move the cursor to a job by its id, if it is listed."""
         ids = [each.id for each in self._jobs]
         if job in ids:
             self.go(ids.index(job))
@@ -434,22 +434,26 @@ class JobsView(LineView):
         return self._jobs[self.cursor] if self.cursor < len(self._jobs) else None
 
     def count(self) -> int:
-        """The jobs that match the filter."""
+        """Return the number of jobs that match the filter."""
         return len(self._jobs)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A job."""
+        """Return the spans of a job."""
         job = self._jobs[index]
         glyph, style = job_glyph(job)
-        took = job_seconds(job, Timestamp.now())
+        duration = job_seconds(job, Timestamp.now())
         width = self.room.width
         runs = job.state is JobState.running
-        end = right(format_duration(took) if took is not None else "", 9) + " " if width >= 56 or runs else ""
+        end = (
+            right(format_duration(duration) if duration is not None else "", 9) + " "
+            if width >= 56 or runs
+            else ""
+        )
         if width >= 64:
             end += (job.started or job.created)[11:16] + " "
         name = max(min(width * (1 if runs else 2) // (4 if runs else 5), 36), 12)
         room = max(width - 11 - name - len(end), 0)
-        words, how = self._words(job, room)
+        words, how = self._state_text(job, room)
         return [
             (f" {glyph} ", style),
             (fit_width(_KINDS.get(job.kind, job.kind), 6) + " ", "muted"),
@@ -458,16 +462,16 @@ class JobsView(LineView):
             (end, "muted"),
         ]
 
-    def _words(self, job: Job, room: int) -> tuple[str, str]:
+    def _state_text(self, job: Job, room: int) -> tuple[str, str]:
         if job.state is JobState.running:
-            return progress_text(job, self.pace, room), "busy"
+            return progress_text(job, self.rates, room), "busy"
         if job.state is JobState.queued:
             ahead = [each for each in self.book.active_jobs() if int(each.id) < int(job.id)]
             return queue_text(job, ahead, self.inputs(), room), "muted"
         return job_outcome(job)
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """What makes a job."""
+        """Return the hints shown without jobs."""
         if self.text:
             return [[(f" no job matches {self.text}", "muted")]]
         return [
@@ -478,11 +482,11 @@ class JobsView(LineView):
 
 
 class JobsPane(Pane):
-    """Jobs above, log below; between them speed and memory, where there is room.
+    """The list of jobs above the log of the selected job. Gauges are between them if there is room.
 
     Attributes:
-        pace: how fast jobs are.
-        details: whether lines for finding mistakes are shown: what is logged for debugging.
+        rates: the rates of jobs.
+        details: whether debug lines are shown.
     """
 
     number = 4
@@ -491,83 +495,91 @@ class JobsPane(Pane):
     def __init__(self, id: str, book: JobBook, rates: JobRates) -> None:
         super().__init__(id)
         self._book = book
-        self.pace = rates
+        self.rates = rates
         self.details = False
 
     def compose(self) -> ComposeResult:
-        """Trouble, list, speed and memory, log."""
+        """Yield the problem of the worker, the list, the gauges and the log."""
         trouble = WrappedLines(id="trouble")
         gauges = Gauges(id="gauges")
         trouble.display = gauges.display = False
         yield trouble
-        yield JobsView(self._book, self.pace)
+        yield JobsView(self._book, self.rates)
         yield gauges
         yield LogLines("log")
 
     @property
     def view(self) -> JobsView:
-        """The list."""
+        """The list of jobs."""
         return self.query_one(JobsView)
 
     @property
     def log_view(self) -> LogLines:
-        """The log."""
+        """The log of the selected job."""
         return self.query_one(LogLines)
 
     def set_filter(self, text: str) -> None:
-        """Shows the jobs whose dataset, kind or state match."""
+        """Show the jobs whose dataset, kind or state contains a text."""
         super().set_filter(text)
         self.view.text = text
         self.view.load()
 
-    def tell_trouble(self, lines: Sequence[Sequence[Span]]) -> None:
-        """Says above the list what is wrong with the worker, and what to do; nothing: all is well."""
+    def show_worker_problem(self, lines: Sequence[Sequence[Span]]) -> None:
+        """Show a problem of the worker above the list; no lines hide it."""
         view = self.query_one("#trouble", WrappedLines)
         if list(lines) != list(view.source_lines):
             view.display = bool(lines)
             view.set(lines)
 
     def entries(self, newest: int) -> list[Entry]:
-        """The newest lines of the selected job's log that are to be shown."""
+        """Return the newest lines of the selected job's log. Debug lines need ``details``."""
         job = self.view.job
         lines = merge_log_entries(self._book.logs.get(job.id, [])[-2 * newest :]) if job is not None else []
         return [line for line in lines if self.details or getattr(line, "level", "") != "debug"][-newest:]
 
-    def _hidden(self) -> int:
-        """How many lines of the selected job's log are not shown."""
+    def _hidden_count(self) -> int:
+        """Return the number of hidden debug lines of the selected job's log."""
         job = self.view.job
         lines = self._book.logs.get(job.id, []) if job is not None and not self.details else []
         return sum(getattr(line, "level", "") == "debug" for line in lines)
 
     def show_log(self) -> None:
-        """Shows the end of the selected job's log; all of it is a screen away."""
+        """Show the end of the selected job's log. The log screen has all of it."""
         job = self.view.job
-        self.log_view.set(self.entries(_SHOWN), end_of(job, self._hidden()) if job is not None else ())
+        self.log_view.set(
+            self.entries(_MAX_LOG_LINES), end_lines(job, self._hidden_count()) if job is not None else ()
+        )
         self.show_gauges()
 
     def show_gauges(self) -> None:
-        """Shows speed and memory, if there is room, and something to show."""
+        """Show throughput and memory if there is room and there are values."""
         gauges, job = self.query_one(Gauges), self.view.job
-        found = throughput(self.pace, job) if job is not None and self.size.height >= _GAUGED else None
-        wanted = found is not None and bool(found.rates)
-        if gauges.display != wanted:
-            gauges.display = wanted
-        gauges.set(found if wanted else None)
+        found = (
+            throughput(self.rates, job)
+            if job is not None and self.size.height >= _MIN_GAUGES_HEIGHT
+            else None
+        )
+        visible = found is not None and bool(found.rates)
+        if gauges.display != visible:
+            gauges.display = visible
+        gauges.set(found if visible else None)
 
     def selection(self) -> tuple[str, str] | None:
-        """The log of the selected job."""
+        """Return the log of the selected job for the clipboard."""
         job = self.view.job
         if job is None:
             return None
         lines = [format_log_line(line) for line in merge_log_entries(self._book.logs.get(job.id, []))]
-        lines += ["".join(text for text, _ in spans) for spans in end_of(job)]
+        lines += ["".join(text for text, _ in spans) for spans in end_lines(job)]
         return "log", "\n".join(lines)
 
 
-def end_of(job: Job, hidden: int = 0) -> list[list[Span]]:
-    """What a job's end says below its log: what went wrong, or what was found.
+def end_lines(job: Job, hidden: int = 0) -> list[list[Span]]:
+    """Return the outcome of a job as lines below its log: its error, or the findings of a verification.
 
-    ``hidden`` lines for finding mistakes can be shown too.
+    Args:
+        job: the job.
+        hidden: number of hidden debug lines.
     """
     failed = failure_spans(job)
     if failed:

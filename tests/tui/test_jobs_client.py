@@ -1,0 +1,172 @@
+"""JobsClient: the outcome of a job, and the dialog that shows its progress."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.coordinator.protocol import Failure, JobProgress, JobState, Validate
+from odf_engine.errors import Cancelled, OdfError
+from odf_tui.services.host import Host
+from odf_tui.services.jobs_client import JobsClient, LeftRunning
+from odf_tui.state.app_state import AppState
+from odf_tui.widgets.dialogs import JobProgressDialog
+from tests.tui.context import FakeHost
+from tests.tui.fake import FakeSource, progress
+from tests.tui.widget_app import WidgetApp, shown
+
+REQUEST = Validate(manifest="x")
+
+
+class Client:
+    """A JobsClient whose dialogs are answered by a function; it is connected to a fake worker."""
+
+    def __init__(self, source: FakeSource, answer: Answer) -> None:
+        self.source, self.state, self.host = source, AppState(), FakeHost()
+        self.state.load_jobs(*source.jobs())
+
+        async def ask(dialog: JobProgressDialog) -> Any:
+            answer()
+            if answer.key:
+                return answer.key
+            await dialog._wait()
+            return "ended"
+
+        self.host.ask = ask  # type: ignore[method-assign]
+        host: Host = self.host  # type: ignore[assignment]
+        self.jobs = JobsClient(source, self.state, host)  # type: ignore[arg-type]
+
+    async def outcome(self, *, leaves: bool = False) -> Any:
+        """Return the outcome of the request."""
+        connection = asyncio.ensure_future(self.jobs.connection.run())
+        try:
+            return await asyncio.wait_for(
+                self.jobs.outcome(REQUEST, "air-by-day", "Validating", leaves=leaves), 10
+            )
+        finally:
+            connection.cancel()
+
+
+class Answer:
+    """Ends the newest job, or answers the dialog."""
+
+    def __init__(self, source: FakeSource, key: str = "", **job: object) -> None:
+        self.source, self.key, self.job = source, key, job
+
+    def __call__(self) -> None:
+        if self.job:
+            self.source.link.tell(self.source.changed(replace(self.source.known[-1], **self.job)))
+
+
+async def test_the_result_of_a_job_that_succeeds(source: FakeSource) -> None:
+    done = Answer(source, state=JobState.done, result='{"name": "x", "checked": true}')
+    found = await Client(source, done).outcome()
+    assert (found.name, found.checked) == ("x", True)
+    assert source.link.submitted == [REQUEST]
+
+
+async def test_the_error_of_a_job_that_fails(source: FakeSource) -> None:
+    failure = Failure("there is no function `cuont`", hint="count?", where="query, line 1")
+    with pytest.raises(OdfError, match="cuont") as error:
+        await Client(source, Answer(source, state=JobState.failed, error=failure)).outcome()
+    assert (error.value.hint, error.value.where) == ("count?", "query, line 1")
+    with pytest.raises(OdfError, match="Validating: interrupted"):
+        await Client(source, Answer(source, state=JobState.interrupted)).outcome()
+
+
+async def test_leaving_the_dialog_leaves_the_job_running(source: FakeSource) -> None:
+    with pytest.raises(LeftRunning):
+        await Client(source, Answer(source, "leave")).outcome(leaves=True)
+    assert source.link.cancelled == []
+
+
+async def test_stopping_cancels_the_job_and_awaits_its_end(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(source, Answer(source, "stop"))
+    cancel = client.jobs.cancel
+
+    async def cancel_and_end(job: str) -> None:
+        await cancel(job)
+        asyncio.get_running_loop().call_later(0.02, Answer(source, state=JobState.cancelled))
+
+    monkeypatch.setattr(client.jobs, "cancel", cancel_and_end)
+    with pytest.raises(Cancelled, match="Validating: stopped"):
+        await client.outcome()
+    assert source.link.cancelled == [source.known[-1].id]
+    assert client.state.jobs.jobs[source.known[-1].id].state is JobState.cancelled
+
+
+async def test_a_job_that_ended_while_the_worker_was_gone_is_found_in_the_journal(source: FakeSource) -> None:
+    client = Client(source, Answer(source))
+    job = source.job(JobState.running, "air-by-day")
+    source.changed(job)
+    client.state.load_jobs(*source.jobs())
+    waiting = asyncio.ensure_future(client.jobs.ended(job.id))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    source.changed(replace(job, state=JobState.interrupted))
+    client.state.load_jobs(*source.jobs())
+    assert (await asyncio.wait_for(waiting, 10)).state is JobState.interrupted
+    assert (await client.jobs.ended(job.id)).state is JobState.interrupted  # known at once
+
+
+# --- The dialog ---
+
+
+class Running:
+    """A running job of which a dialog shows the progress."""
+
+    def __init__(self, source: FakeSource, *, leaves: bool = False) -> None:
+        self.state, self.end = AppState(), asyncio.Event()
+        job = source.job(JobState.running, "air-by-day")
+        source.changed(job)
+        self.state.load_jobs(*source.jobs())
+        self.state.apply_events([JobProgress(job.id, progress(1200))])
+        self.dialog = JobProgressDialog("Validating", self.state.jobs, job.id, self.end.wait, leaves=leaves)
+
+
+async def until(app: WidgetApp, result: str) -> None:
+    """Wait for the result of the dialog."""
+    async with asyncio.timeout(10):
+        while app.result is None:
+            await asyncio.sleep(0.005)
+    assert app.result == result
+
+
+async def test_the_dialog_closes_when_the_job_ends(source: FakeSource) -> None:
+    running = Running(source)
+    async with shown(running.dialog) as (app, _):
+        assert "Validating" in app.text() and "read · 1 200 rows" in app.text()
+        assert app.result is None
+        running.end.set()
+        await until(app, "ended")
+
+
+async def test_the_dialog_closes_after_the_list_of_keys_above_it(source: FakeSource) -> None:
+    running = Running(source)
+    async with shown(running.dialog) as (app, pilot):
+        await pilot.press("question_mark")
+        assert "stop it" in app.text() and app.screen is not running.dialog
+        running.end.set()
+        await pilot.pause()
+        assert app.result is None
+        await pilot.press("q")
+        await until(app, "ended")
+
+
+async def test_the_keys_of_the_dialog(source: FakeSource) -> None:
+    running = Running(source)
+    async with shown(running.dialog) as (app, pilot):
+        await pilot.press("b")  # this job cannot be left
+        assert app.result is None
+        await pilot.press("escape")
+        await until(app, "stop")
+    running = Running(source, leaves=True)
+    async with shown(running.dialog) as (app, pilot):
+        assert "b lets it go on in the background" in app.text()
+        await pilot.press("b")
+        await until(app, "leave")
