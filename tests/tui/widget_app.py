@@ -1,0 +1,74 @@
+"""One widget or dialog in an app of its own, with the theme and styles of the workstation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from textual import on
+from textual.app import App
+from textual.message import Message
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widget import Widget
+
+import odf_tui.app
+from odf_tui.theming import themes
+
+
+class _WidgetScreen(Screen[None]):
+    @on(Message)
+    def _deliver(self, message: Message) -> None:
+        app = self.app
+        if isinstance(app, WidgetApp) and (handler := app.routes.get(type(message))):
+            handler(message)
+
+
+class WidgetApp(App[None], inherit_bindings=False):
+    """Shows a widget.
+
+    Attributes:
+        routes: the handlers of messages, by class: those of the controller under test.
+        result: the result of the dialog, once it is closed.
+    """
+
+    CSS_PATH = [Path(odf_tui.app.__file__).with_name(name) for name in ("odf.tcss", "dialogs.tcss")]  # noqa: RUF012
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(self, widget: Widget) -> None:
+        super().__init__()
+        self._widget = widget
+        self.routes: Mapping[type[Message], Callable[[Any], object]] = {}
+        self.result: Any = None
+        theme = themes.load(themes.DEFAULT, few=False, own=False)
+        self.register_theme(theme)
+        self.palette, self.theme = themes.palette(theme), theme.name
+
+    async def on_mount(self) -> None:
+        """Show the widget, or open the dialog."""
+        if isinstance(self._widget, Screen):
+            await self.push_screen(self._widget, lambda result: setattr(self, "result", result))
+        else:
+            await self.screen.mount(self._widget)
+
+    def get_default_screen(self) -> Screen[None]:
+        """A screen that passes messages on, as the workbench does."""
+        return _WidgetScreen()
+
+    def text(self) -> str:
+        """Return the screen as text."""
+        strips = self.screen._compositor.render_strips()
+        return "\n".join("".join(part.text for part in strip).rstrip() for strip in strips) + "\n"
+
+
+@asynccontextmanager
+async def shown(
+    widget: Widget, size: tuple[int, int] = (80, 24)
+) -> AsyncIterator[tuple[WidgetApp, Pilot[None]]]:
+    """Show a widget, or open a dialog, in an app of its own."""
+    app = WidgetApp(widget)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        yield app, pilot
