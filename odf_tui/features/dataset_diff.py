@@ -58,15 +58,15 @@ class DiffWindow:
 
     system_columns = ("", "", "", "")
 
-    def __init__(self, found: Difference, rows: RowWindow) -> None:
+    def __init__(self, difference: Difference, rows: RowWindow) -> None:
         import pyarrow as pa
 
-        self.found = found
-        self.file = found.file
+        self.difference = difference
+        self.file = difference.file
         self._rows = rows
         self.row_count = rows.row_count
         self.shown = sorted(
-            found.columns, key=lambda each: (not each.key, -found.by_column.get(each.name, 0))
+            difference.columns, key=lambda each: (not each.key, -difference.by_column.get(each.name, 0))
         )
         names = [CHANGE_COLUMN, *(each.name for each in self.shown)]
         self.columns = pa.schema([pa.field(name, pa.string()) for name in names])
@@ -81,22 +81,26 @@ class DiffWindow:
         """Some columns of some rows."""
         import pyarrow as pa
 
-        wanted = [column for column in columns if column]
-        texts = self.texts(start, count, [column - 1 for column in wanted])
+        requested = [column for column in columns if column]
+        texts = self.formatter(start, count, [column - 1 for column in requested])
         rows = range(len(texts.changes))
-        made = {column: [texts.cell(row, at) for row in rows] for at, column in enumerate(wanted)} | {
+        cells = {column: [texts.cell(row, at) for row in rows] for at, column in enumerate(requested)} | {
             0: [f"{SIGNS[change]} {change}" for change in texts.changes]
         }
         schema = pa.schema([self.columns.field(column) for column in columns])
-        return pa.table([pa.array(made[column], pa.string()) for column in columns], schema=schema), ()
+        return pa.table([pa.array(cells[column], pa.string()) for column in columns], schema=schema), ()
 
-    def texts(self, start: int, count: int, columns: Sequence[int] | None = None) -> DiffRowFormatter:
+    def formatter(self, start: int, count: int, columns: Sequence[int] | None = None) -> DiffRowFormatter:
         """Some rows; only these of the columns that are shown when they are named."""
-        found = self.found.columns if columns is None else [self.shown[at] for at in columns]
-        wanted = dict.fromkeys(name for each in found for name in (each.old, each.new) if name is not None)
-        places = [self._rows.columns.names.index(name) for name in (CHANGE_COLUMN, *wanted)]
-        table, _ = read_part(self._rows, start, count, places)
-        return DiffRowFormatter(found, bool(self.found.key), table, None if columns is None else _LONGEST)
+        chosen = self.difference.columns if columns is None else [self.shown[at] for at in columns]
+        requested = dict.fromkeys(
+            name for each in chosen for name in (each.old, each.new) if name is not None
+        )
+        indices = [self._rows.columns.names.index(name) for name in (CHANGE_COLUMN, *requested)]
+        table, _ = read_part(self._rows, start, count, indices)
+        return DiffRowFormatter(
+            chosen, bool(self.difference.key), table, None if columns is None else _LONGEST
+        )
 
 
 def open_difference(window: DiffWindow) -> LoadedWindow | None:
@@ -108,7 +112,7 @@ def open_difference(window: DiffWindow) -> LoadedWindow | None:
         False,
         *(_is_number(each.new_type or each.old_type) for each in window.shown),
     ]
-    opened.columns.fixed = 1 + len(window.found.key)
+    opened.columns.fixed = 1 + len(window.difference.key)
     return opened
 
 
@@ -129,7 +133,7 @@ class DifferenceRows(RowTable):
 
 
 _KEYS: Final = "⏎ row · m what else · B other key · d compare · E export · esc"
-Lines_ = list[Sequence[Span]]
+SpanLines = list[Sequence[Span]]
 
 
 class DifferenceScreen(Dialog[str]):
@@ -168,21 +172,21 @@ class DifferenceScreen(Dialog[str]):
         with Vertical(classes="dialog reader difference") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content(_KEYS)
-            yield Head(head_lines(self._window.found), id="difference-head")
+            yield DifferenceHead(head_lines(self._window.difference), id="difference-head")
             yield self._rows
 
     def on_mount(self) -> None:
         """Shows the rows."""
         self._rows.active = True
         if self._opened is None:
-            self._rows.say(*_no_rows(self._window.found))
+            self._rows.say(*_no_rows(self._window.difference))
         else:
             self._rows.open(self._opened, stay=False)
 
     @on(DifferenceRows.Failed)
     def _show_failure(self, message: DifferenceRows.Failed) -> None:
         """Rows cannot be read."""
-        self.query_one("#difference-head", Head).set([[(f" {printable(message.error)}", "bad")]])
+        self.query_one("#difference-head", DifferenceHead).set([[(f" {printable(message.error)}", "bad")]])
 
     def on_line_view_opened(self) -> None:
         """Clicked twice."""
@@ -194,9 +198,11 @@ class DifferenceScreen(Dialog[str]):
 
     def action_settings(self) -> None:
         """Columns, and all that describes the two."""
-        lines: Lines_ = [[(" ", ""), *line] for line in diff_text.settings_changes(self._window.found)]
+        lines: SpanLines = [
+            [(" ", ""), *line] for line in diff_text.settings_changes(self._window.difference)
+        ]
         lines = lines or [[(" nothing else differs", "muted")]]
-        lines = [[(f" {diff_text.interval_text(self._window.found)}", "muted")], [], *lines]
+        lines = [[(f" {diff_text.interval_text(self._window.difference)}", "muted")], [], *lines]
         self.app.push_screen(
             TextDialog("What else differs", lines, lambda text: self._copy("what differs", text))
         )
@@ -206,15 +212,15 @@ class DifferenceScreen(Dialog[str]):
         if self._opened is not None:
             self.run_worker(self._show_row(self._rows.cursor), group="row", exclusive=True)
 
-    async def _show_row(self, row: int, reader: TextDialog | None = None) -> None:
+    async def _show_row(self, row: int, dialog: TextDialog | None = None) -> None:
         try:
             lines = await asyncio.to_thread(self._row_lines, row)
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            self.query_one("#difference-head", Head).set([[(f" {error_with_hint(error)}", "bad")]])
+            self.query_one("#difference-head", DifferenceHead).set([[(f" {error_with_hint(error)}", "bad")]])
             return
         title = f"Row {row + 1} of {self._window.row_count}"
-        if reader is not None:
-            reader.show(title, lines)
+        if dialog is not None:
+            dialog.show(title, lines)
             return
         shown: list[TextDialog] = []
 
@@ -224,23 +230,25 @@ class DifferenceScreen(Dialog[str]):
                 self._rows.go(to)
                 shown[0].run_worker(self._show_row(to, shown[0]), group="row", exclusive=True)
 
-        shown.append(RowReader(title, lines, lambda text: self._copy("row", text), step))
+        shown.append(DiffRowDialog(title, lines, lambda text: self._copy("row", text), step))
         self.app.push_screen(shown[0])
 
-    def _row_lines(self, row: int) -> Lines_:
-        texts = self._window.texts(row, 1)
-        lines: Lines_ = []
-        width = max(len(each.name) for each in self._window.found.columns)
+    def _row_lines(self, row: int) -> SpanLines:
+        texts = self._window.formatter(row, 1)
+        lines: SpanLines = []
+        width = max(len(each.name) for each in self._window.difference.columns)
         for name, old, new, differs in texts.cells(0, only_changed=False):
             label = f" {printable(name):<{width}} "
             if differs:
                 lines += [
-                    [(label, "name"), (f" - {_said(old)}", "bad")],
-                    [(" " * len(label), ""), (f" + {_said(new)}", "good")],
+                    [(label, "name"), (f" - {_value_text(old)}", "bad")],
+                    [(" " * len(label), ""), (f" + {_value_text(new)}", "good")],
                 ]
             else:
                 value = old if texts.changes[0] == "removed" else new
-                lines.append([(label, "name"), (f"   {_said(value)}", "muted" if value is None else "")])
+                lines.append(
+                    [(label, "name"), (f"   {_value_text(value)}", "muted" if value is None else "")]
+                )
         sign = diff_text.SIGNS[texts.changes[0]]
         return [[(f" {sign} {texts.changes[0]}", diff_text.STYLES[sign])], [], *lines]
 
@@ -250,11 +258,11 @@ class DifferenceScreen(Dialog[str]):
             self.run_worker(self._copy_row(self._rows.cursor), group="copy", exclusive=True)
 
     async def _copy_row(self, row: int) -> None:
-        texts = await asyncio.to_thread(self._window.texts, row, 1)
+        texts = await asyncio.to_thread(self._window.formatter, row, 1)
         self._copy("row", diff_text.text_of(texts.spans(0)))
 
 
-class Head(StaticLines):
+class DifferenceHead(StaticLines):
     """Lines that end in an ellipsis where there is no room for all of them."""
 
     def spans(self, index: int) -> Sequence[Span]:
@@ -268,7 +276,7 @@ class Head(StaticLines):
         return spans
 
 
-class RowReader(TextDialog):
+class DiffRowDialog(TextDialog):
     """A row in full; those beside it are a key away."""
 
     def remarks(self) -> list[str]:
@@ -276,25 +284,25 @@ class RowReader(TextDialog):
         return ["[ row before · ] next"]
 
 
-def head_lines(found: Difference) -> list[list[Span]]:
+def head_lines(difference: Difference) -> list[list[Span]]:
     """What was compared, how much differs, and what else does."""
     lines = [
-        [(f" {printable(diff_text.compared_versions_text(found, named=False))}", "strong")],
-        [(" ", ""), *diff_text.row_counts_text(found)],
-        [(f" {diff_text.interval_text(found)}", "muted")],
+        [(f" {printable(diff_text.compared_versions_text(difference, named=False))}", "strong")],
+        [(" ", ""), *diff_text.row_counts_text(difference)],
+        [(f" {diff_text.interval_text(difference)}", "muted")],
     ]
-    other = diff_text.short_settings(found)
+    other = diff_text.short_settings(difference)
     lines.append([(f" {other}" if other else " nothing else differs", "warn" if other else "muted")])
     return lines
 
 
-def _no_rows(found: Difference) -> list[list[Span]]:
-    if not found.unchanged:
+def _no_rows(difference: Difference) -> list[list[Span]]:
+    if not difference.unchanged:
         return [[(" There are no rows on either side.", "muted")]]
     return [[(" No row differs.", "muted")]]
 
 
-def _said(text: str | None) -> str:
+def _value_text(text: str | None) -> str:
     return NULL if text is None else printable(text)
 
 
@@ -320,27 +328,27 @@ class DatasetDiffController(Controller):
         request = await self._choose_comparison(row)
         while request is not None:
             try:
-                found = await self.jobs.outcome(request, row.name, f"Comparing {row.name}", leaves=True)
+                difference = await self.jobs.outcome(request, row.name, f"Comparing {row.name}", leaves=True)
             except LeftRunning:
                 self.host.notice(f"{row.name} is being compared: d shows it once that is done")
                 return
-            answer = await self._show(row, found)
+            answer = await self._show(row, difference)
             if answer == "key":
-                key = await self._choose_key(found)
+                key = await self._choose_key(difference)
                 request = replace(request, key=key) if key else request
             elif answer == "again":
                 request = await self._choose_comparison(row)
             else:
                 if answer == "export":
-                    await self._export(row, found)
+                    await self._export(row, difference)
                 return
 
-    async def _show(self, row: DatasetRow, found: Difference) -> str | None:
+    async def _show(self, row: DatasetRow, difference: Difference) -> str | None:
         """Show a difference. Returns the next step; None if the screen was closed."""
 
         def load() -> DifferenceScreen:
-            window = DiffWindow(found, self.gateway.file_rows(row.id, found.file))
-            names = dict.fromkeys((found.old.name, found.new.name))
+            window = DiffWindow(difference, self.gateway.file_rows(row.id, difference.file))
+            names = dict.fromkeys((difference.old.name, difference.new.name))
             title = f"Differences: {' and '.join(names)}"
             return DifferenceScreen(title, window, open_difference(window), self.host.copy_text)
 
@@ -387,30 +395,30 @@ class DatasetDiffController(Controller):
             TimeDialog(f"{row.name}: since when?", "what was known of it at that time")
         )
 
-    async def _choose_key(self, found: Difference) -> list[str] | None:
+    async def _choose_key(self, difference: Difference) -> list[str] | None:
         from odf_tui.panes.data.row_dialogs import KeyColumnsDialog  # deferred: loads faster
 
         columns = [
             (each.name, each.new_type)
-            for each in found.columns
+            for each in difference.columns
             if each.old_type and each.new_type is not None
         ]
         if not columns:
             raise OdfError("there are no columns that both have")
-        return await self.host.ask(KeyColumnsDialog("Compare by which key?", columns, found.key))
+        return await self.host.ask(KeyColumnsDialog("Compare by which key?", columns, difference.key))
 
     # --- Files ---
 
-    async def _export(self, row: DatasetRow, found: Difference) -> None:
+    async def _export(self, row: DatasetRow, difference: Difference) -> None:
         from odf_tui.features.export import ExportDialog, export_summary
 
-        words = f"all {format_count(found.rows)} rows that differ"
+        words = f"all {format_count(difference.rows)} rows that differ"
         short = f"{row.name.rpartition('/')[2].rpartition('.')[2]}-diff"
         options = await self.host.ask(ExportDialog("Export what differs", [words], short, system=False))
         if options is None:
             return
         request = Export(
-            "", str(options.path), format=options.format, file=found.file, replace=options.replace
+            "", str(options.path), format=options.format, file=difference.file, replace=options.replace
         )
         try:
             result = await self.jobs.outcome(request, row.name, "Exporting what differs", leaves=True)

@@ -82,7 +82,7 @@ class OptionList(LineView):
         """How many."""
         return len(self.labels)
 
-    def turn(self, by: int) -> None:
+    def choose_next(self, by: int) -> None:
         """Chooses the next, or the one before."""
         values = self.values[self.cursor]
         self.chosen[self.cursor] = (self.chosen[self.cursor] + by) % len(values)
@@ -166,14 +166,14 @@ class ExportDialog(Dialog[ExportOptions]):
         if not self._options.active:
             return
         if event.key in ("left", "h", "right", "l", "space"):
-            self._options.turn(-1 if event.key in ("left", "h") else 1)
-            self._rename()
+            self._options.choose_next(-1 if event.key in ("left", "h") else 1)
+            self._update_suffix()
         elif event.key in ("j", "k"):
             self.action_go(1 if event.key == "j" else -1)
         elif event.key == "q":
             self.dismiss(None)
 
-    def _rename(self) -> None:
+    def _update_suffix(self) -> None:
         """The path ends as the format does, unless somebody wanted another ending."""
         path, suffix = self._line.value, FORMATS[self._options.chosen[1]][2]
         known = next((each for each in _SUFFIXES if path.endswith(each)), None)
@@ -200,11 +200,11 @@ class ExportDialog(Dialog[ExportOptions]):
             question = ConfirmDialog(
                 f"{path.name} is there already. Write it anew?", "What it has now is lost."
             )
-            self.app.push_screen(question, lambda yes: self._end(path, replace=True) if yes else None)
+            self.app.push_screen(question, lambda yes: self._finish(path, replace=True) if yes else None)
         else:
-            self._end(path, replace=False)
+            self._finish(path, replace=False)
 
-    def _end(self, path: Path, *, replace: bool) -> None:
+    def _finish(self, path: Path, *, replace: bool) -> None:
         rows, form, columns = self._options.chosen
         self.dismiss(ExportOptions(rows, FORMATS[form][0], columns == 0, path, replace))
 
@@ -212,7 +212,7 @@ class ExportDialog(Dialog[ExportOptions]):
 # --- Controller ------------------------------------------------------------------------------------
 
 
-_WORDS: Final = {STATE: "current state", QUERY: "result of the query"}
+_KIND_LABELS: Final = {STATE: "current state", QUERY: "result of the query"}
 
 
 class ExportableRows(msgspec.Struct, frozen=True):
@@ -224,7 +224,7 @@ class ExportableRows(msgspec.Struct, frozen=True):
         ranges: their numbers: from a row to the one after the last; empty: all rows of the table.
     """
 
-    words: str
+    label: str
     window: Any = None
     ranges: list[tuple[int, int]] = []
 
@@ -239,10 +239,10 @@ class ExportController(Controller):
             return
         pane = self.host.widget(DataPane)
         choices = exportable_rows(row, pane)
-        dataset, name = subject_of(row, pane.front_view)
+        dataset, name = dataset_of_view(row, pane.front_view)
         short = name.rpartition("/")[2].rpartition(".")[2] if dataset else "result"
-        words = [each.words for each in choices]
-        dialog = ExportDialog(f"Export {name}", words, short, system=_has_system_columns(pane.window))
+        label = [each.label for each in choices]
+        dialog = ExportDialog(f"Export {name}", label, short, system=_has_system_columns(pane.window))
 
         def closed(options: ExportOptions | None) -> None:
             if options is not None:
@@ -251,7 +251,7 @@ class ExportController(Controller):
         self.host.open(dialog, closed)
 
     async def _export(self, dataset: str, name: str, rows: ExportableRows, options: ExportOptions) -> None:
-        file = file_of(rows.window)
+        file = parquet_file_of(rows.window)
         spooled = ""
         if rows.window is not None and file is None:
             file = spooled = await asyncio.to_thread(self.gateway.write_temporary_rows, rows.window)
@@ -278,15 +278,15 @@ class ExportController(Controller):
 
 def exportable_rows(row: DatasetRow, pane: DataPane) -> list[ExportableRows]:
     """Return the rows that can be exported, the most likely choice first."""
-    view, window, marked = pane.front_view, pane.window, pane.marked()
+    view, window, marked = pane.front_view, pane.window, pane.marked_ranges()
     if view is not None and view.kind == TIME and window is not None:
         return _exportable_at_time(row, view, window, marked)
     found: list[ExportableRows] = []
     if marked:
         found.append(_marked_rows(marked, window if view is not None else None))
     if view is not None and window is not None:
-        words = _WORDS.get(view.kind, "what is shown")
-        found.append(ExportableRows(f"{words}: {format_count(window.row_count)}", window))
+        label = _KIND_LABELS.get(view.kind, "what is shown")
+        found.append(ExportableRows(f"{label}: {format_count(window.row_count)}", window))
     if view is None or view.kind != QUERY:
         found.append(ExportableRows(f"all {format_count(row.records)} rows", None))
     return found
@@ -300,8 +300,8 @@ def _exportable_at_time(
     table = None if prefix else window
     found = [_marked_rows(marked, table)] if marked else []
     if window.row_count:
-        words = f"{'as of then' if view.as_of else 'as at then'}: {format_count(window.row_count)}"
-        found.append(ExportableRows(words, table, [(0, window.row_count)] if prefix else []))
+        label = f"{'as of then' if view.as_of else 'as at then'}: {format_count(window.row_count)}"
+        found.append(ExportableRows(label, table, [(0, window.row_count)] if prefix else []))
     return [*found, ExportableRows(f"all {format_count(row.records)} rows of now", None)]
 
 
@@ -310,12 +310,12 @@ def _marked_rows(marked: list[tuple[int, int]], window: RowWindow | None) -> Exp
     return ExportableRows(f"{format_count(rows)} marked", window, marked)
 
 
-def subject_of(row: DatasetRow, view: TableView | None) -> tuple[str, str]:
+def dataset_of_view(row: DatasetRow, view: TableView | None) -> tuple[str, str]:
     """Return id and name of the dataset whose rows a view shows; the id is empty for those of a query."""
     return ("", "a query") if view is not None and view.kind == QUERY else (row.id, row.name)
 
 
-def file_of(window: RowWindow | None) -> str | None:
+def parquet_file_of(window: RowWindow | None) -> str | None:
     """Return the Parquet file with exactly the rows of a window, if there is one."""
     return getattr(window, "file", None)
 

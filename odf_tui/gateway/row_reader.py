@@ -63,8 +63,8 @@ class StatisticsReader(WorkspaceEntries):
         found = load_statistics(self.workspace.odf, rows.fingerprint)
         whole = found is not None
         required = _required(state) if state is not None and file is None else ()
-        told = comments(state) if state is not None else {}
-        return TableDescription(found or statistics_from_footers(rows), whole, types, required, told)
+        comments = column_comments(state) if state is not None else {}
+        return TableDescription(found or statistics_from_footers(rows), whole, types, required, comments)
 
     def primary_key(self, dataset: str) -> list[str]:
         """The columns that tell rows apart; empty when nothing says so."""
@@ -125,7 +125,7 @@ def _required(state: ChainState) -> tuple[str, ...]:
     return tuple(field.name for field in decode_schema(state.schema) if not field.nullable)
 
 
-def comments(state: ChainState) -> dict[str, str]:
+def column_comments(state: ChainState) -> dict[str, str]:
     """What the schema says of its columns: comments of the sources' DDL, descriptions of the newer schema."""
     found: dict[str, str] = {}
     for source in (state.polling_source, *state.push_sources.values()):
@@ -169,7 +169,7 @@ class _FileRows:
         return self._rows.window(start, count, [self.columns.names[column] for column in columns]), ()
 
 
-class RowReads(WorkspaceEntries):
+class RowReader(WorkspaceEntries):
     """Reads rows."""
 
     def rows(self, dataset: str) -> RowWindow | None:
@@ -232,7 +232,7 @@ class _Rows:
         return row_at_time(self._preview, moment, self.system_columns[3], stop)
 
 
-class SqlReads(WorkspaceEntries):
+class SqlReader(WorkspaceEntries):
     """Reads for queries."""
 
     def columns(self, dataset: str) -> list[tuple[str, str]]:
@@ -288,14 +288,14 @@ class _Result:
 
 
 _MAX_SCHEMAS: Final = 2000
-_LOOKED_ROWS: Final = 20_000
-_MAX_LOOKED: Final = 500_000
+_MAX_FILE_ROWS: Final = 20_000
+_MAX_READ_ROWS: Final = 500_000
 _MOMENTS: Final = 64
 _DAY: Final = 86_400_000
 _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
-class TimelineReads(WorkspaceEntries):
+class TimelineReader(WorkspaceEntries):
     """Reads histories."""
 
     def timeline(self, dataset: str) -> Timeline:
@@ -314,7 +314,7 @@ class _Timeline:
         state = dataset.state()
         self._dataset, self._vocabulary = dataset, state.vocabulary
         self._slices = dataset.slices()
-        self._looked = 0
+        self._rows_read = 0
         if not self._slices:
             raise NotFound("there are no rows yet", hint="p brings some in")
         self.blocks: Sequence[int] = [row.sequence_number for row in self._slices]
@@ -352,17 +352,17 @@ class _Timeline:
         from odf_engine.data.arrow_compute import pc
 
         names = self._vocabulary
-        self._looked += file.rows
-        if file.rows > _LOOKED_ROWS or self._looked > _MAX_LOOKED:
+        self._rows_read += file.rows
+        if file.rows > _MAX_FILE_ROWS or self._rows_read > _MAX_READ_ROWS:
             return ()
-        wanted = [names.operation_type_column, names.event_time_column]
-        if not set(wanted) <= set(file.schema.names):
+        columns = [names.operation_type_column, names.event_time_column]
+        if not set(columns) <= set(file.schema.names):
             return ()
         found: set[int] = set()
         scale = _scale(file.schema.field(names.event_time_column).type)
         for group in range(len(file.group_ends)):
-            table = file.read(group, wanted, range(file.group_rows(group)))
-            rows = table.filter(pc.greater(table.column(wanted[0]), 0)).column(wanted[1])
+            table = file.read(group, columns, range(file.group_rows(group)))
+            rows = table.filter(pc.greater(table.column(columns[0]), 0)).column(columns[1])
             values = pc.unique(rows).drop_null()
             whole = values.cast("int32" if values.type.bit_width == 32 else "int64").to_pylist()
             found.update(value * scale[0] // scale[1] for value in whole)

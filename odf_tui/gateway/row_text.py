@@ -157,15 +157,15 @@ def _end_of_string(text: str, start: int) -> int:
 def rows_as_tsv(window: RowWindow, ranges: Sequence[tuple[int, int]], columns: Sequence[int]) -> str:
     """Rows with a tab between values and a line of names on top; tabs and ends of lines are escaped."""
     names = window.columns.names
-    lines = ["\t".join(_escaped(names[column]) for column in columns)]
+    lines = ["\t".join(_escape(names[column]) for column in columns)]
     for start, stop in ranges:
         table, _ = read_part(window, start, stop - start, columns)
         cells = [column_texts(column) for column in table.columns]
-        lines += ["\t".join(_escaped(cell or "") for cell in row) for row in zip(*cells, strict=True)]
+        lines += ["\t".join(_escape(cell or "") for cell in row) for row in zip(*cells, strict=True)]
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     for letter, sign in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(letter, sign)
     return text
@@ -176,14 +176,14 @@ def rows_as_json(window: RowWindow, ranges: Sequence[tuple[int, int]], columns: 
     lines: list[str] = []
     for start, stop in ranges:
         table, _ = read_part(window, start, stop - start, columns)
-        values = [_plain_values(column) for column in table.columns]
+        values = [_json_values(column) for column in table.columns]
         lines += [
             as_json(dict(zip(table.column_names, row, strict=True))) for row in zip(*values, strict=True)
         ]
     return "\n".join(lines) + "\n"
 
 
-def _plain_values(column: pa.ChunkedArray) -> Sequence[Any]:
+def _json_values(column: pa.ChunkedArray) -> Sequence[Any]:
     """Values as JSON has them where it has such, else as their text."""
     kind = column.type
     same = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)

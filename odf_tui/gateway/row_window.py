@@ -127,28 +127,28 @@ class RowPrefix:
 
     def window(self, start: int, count: int) -> pa.Table:
         """Some rows."""
-        return self.base.window(start, self._fitting(start, count))
+        return self.base.window(start, self._limit_count(start, count))
 
     def part(
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
         """Some columns of some rows."""
-        return read_part(self.base, start, self._fitting(start, count), columns)
+        return read_part(self.base, start, self._limit_count(start, count), columns)
 
     def row_of_offset(self, offset: int) -> int | None:
         """The row with an offset."""
         if not isinstance(self.base, StoredWindow):
             return offset if offset < self.row_count else None
-        return self._there(self.base.row_of_offset(offset))
+        return self._row_in_prefix(self.base.row_of_offset(offset))
 
     def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
         """The first row whose event time is at or after a moment."""
         if not isinstance(self.base, StoredWindow):
             return None
-        return self._there(self.base.row_at_time(moment, stop))
+        return self._row_in_prefix(self.base.row_at_time(moment, stop))
 
-    def _fitting(self, start: int, count: int) -> int:
+    def _limit_count(self, start: int, count: int) -> int:
         return max(min(count, self.row_count - start), 0)
 
-    def _there(self, row: int | None) -> int | None:
+    def _row_in_prefix(self, row: int | None) -> int | None:
         return row if row is not None and row < self.row_count else None

@@ -26,7 +26,7 @@ def column_texts(column: pa.ChunkedArray) -> list[str | None]:
     """The values of a column in full, as people write them; null is None."""
     kind = column.type
     if pt.is_timestamp(kind):
-        return _moments(column)
+        return _timestamp_texts(column)
     if is_bytes(kind):
         return [None if value is None else "0x" + value.hex() for value in column.to_pylist()]
     if pt.is_floating(kind):
@@ -41,10 +41,10 @@ def column_texts(column: pa.ChunkedArray) -> list[str | None]:
 
 def as_json(value: Any) -> str:
     """A nested value, with what JSON does not have as text."""
-    return json.dumps(value, ensure_ascii=False, default=_said)
+    return json.dumps(value, ensure_ascii=False, default=_encode_value)
 
 
-def _said(value: Any) -> str:
+def _encode_value(value: Any) -> str:
     return "0x" + value.hex() if isinstance(value, bytes) else str(value)
 
 
@@ -58,7 +58,7 @@ def is_number(kind: pa.DataType) -> bool:
     return pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)
 
 
-def _moments(column: pa.ChunkedArray) -> list[str | None]:
+def _timestamp_texts(column: pa.ChunkedArray) -> list[str | None]:
     # Through Arrow, because Python has no years beyond 9999 and no nanoseconds.
     zone = "Z" if column.type.tz else ""
     found: list[str | None] = []
@@ -102,11 +102,11 @@ def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = Fal
         op: it says which operation a row is.
         system: the system wrote it.
     """
-    full = column_texts(_shortened(column))
+    full = column_texts(_cut_long_values(column))
     if op:
         full = [OPERATION_SIGNS.get(text or "", (text, ""))[0] for text in full]
     elif pt.is_timestamp(column.type):
-        full = _without_zeros(full, system)
+        full = _drop_zero_times(full, system)
     cells = [NULL if text is None else printable(text[:_MAX_CELL]) for text in full]
     width = max(map(cell_len, cells), default=0)
     if not pt.is_floating(column.type):
@@ -117,14 +117,14 @@ def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = Fal
     return CellColumn(cells, width, whole, points) if points <= _MAX_DIGITS else CellColumn(cells, width)
 
 
-def _shortened(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _cut_long_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Long texts and bytes cut before they become Python's: one value may have megabytes."""
     if pt.is_string(column.type) or pt.is_large_string(column.type):
         return pc.utf8_slice_codeunits(column, 0, _MAX_CELL)
     return pc.binary_slice(column, 0, _MAX_CELL // 2) if pt.is_binary(column.type) else column
 
 
-def _without_zeros(full: list[str | None], system: bool) -> list[str | None]:
+def _drop_zero_times(full: list[str | None], system: bool) -> list[str | None]:
     """Times without what says nothing: days as days, and the system's times at the minute."""
     bare = [text.removesuffix("Z") if text is not None else None for text in full]
     if all(text is None or text.endswith(_MIDNIGHT) for text in bare):

@@ -198,7 +198,7 @@ class DataDriver(Driven):
 
     async def search(self, text: str) -> None:
         """Search rows, as the filter line does."""
-        self.data_pane.begin_finding()
+        self.data_pane.begin_search()
         self.data_pane.set_filter(text)
         await self.settle()
 

@@ -25,8 +25,15 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.row_text import TableWindow, pretty_json, read_chunk, read_record
 from odf_tui.gateway.row_window import StoredWindow
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
-from odf_tui.panes.data.derived_rows import RowSelection, filter_rows, find, loaded, search, sorted_rows
-from odf_tui.panes.data.row_dialogs import RowTarget, parse
+from odf_tui.panes.data.derived_rows import (
+    RowSelection,
+    filter_rows,
+    find_matches,
+    find_next_match,
+    loaded_range,
+    sorted_rows,
+)
+from odf_tui.panes.data.row_dialogs import RowTarget, parse_row_target
 from odf_tui.text.format import Span
 from odf_tui.text.values import column_texts
 from odf_tui.widgets.row_table import ColumnArrangement, MarkedRows, RowTable, load_window
@@ -357,13 +364,13 @@ def test_nested_values_json_and_bytes_over_several_lines() -> None:
     ],
 )
 def test_what_is_typed_to_jump(text: str, spot: RowTarget) -> None:
-    assert parse(text) == spot
+    assert parse_row_target(text) == spot
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2024-13-01", "#", "%", "12a"])
 def test_what_nobody_can_jump_to(text: str) -> None:
     with pytest.raises(UsageError):
-        parse(text)
+        parse_row_target(text)
 
 
 async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
@@ -430,15 +437,15 @@ async def test_a_long_search_tells_how_far_it_is_and_esc_stops_it(source: FakeSo
 def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
     table = pa.table({"n": pa.array(range(200_000)), "word": pa.array(["Smoke", "wind"] * 100_000)})
     window = TableWindow(table, SYSTEM)
-    assert list(find(window, "199999", 0, [0, 1], back=False))[-1] == ((199_999, 0), 200_000)
-    assert list(find(window, "smoke", 99, [0, 1], back=False)) == [((100, 1), 65_536)]
-    assert list(find(window, "smoke", 99, [0, 1], back=True)) == [((98, 1), 100)]
-    assert list(find(window, "wind", 0, [0, 1], back=True))[-1][0] == (199_999, 1)
-    assert [place for place, _ in find(window, "777777", 5, [0], back=False)] == [None] * 5
-    *_, (found, looked) = search(window, "smoke", [0, 1], 10)
-    assert (sum(len(each) for each in found), looked) == (10, 65_536)
-    *_, (found, looked) = search(window, "19999", [0, 1], 100)
-    assert (pa.concat_arrays(found).to_pylist()[:2], looked) == ([19_999, 119_999], 200_000)
+    assert list(find_next_match(window, "199999", 0, [0, 1], back=False))[-1] == ((199_999, 0), 200_000)
+    assert list(find_next_match(window, "smoke", 99, [0, 1], back=False)) == [((100, 1), 65_536)]
+    assert list(find_next_match(window, "smoke", 99, [0, 1], back=True)) == [((98, 1), 100)]
+    assert list(find_next_match(window, "wind", 0, [0, 1], back=True))[-1][0] == (199_999, 1)
+    assert [place for place, _ in find_next_match(window, "777777", 5, [0], back=False)] == [None] * 5
+    *_, (found, scanned) = find_matches(window, "smoke", [0, 1], 10)
+    assert (sum(len(each) for each in found), scanned) == (10, 65_536)
+    *_, (found, scanned) = find_matches(window, "19999", [0, 1], 100)
+    assert (pa.concat_arrays(found).to_pylist()[:2], scanned) == ([19_999, 119_999], 200_000)
 
 
 @pytest.mark.parametrize(
@@ -458,8 +465,8 @@ def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
 )
 def test_finding_in_every_type(text: str, rows: list[int]) -> None:
     window = TableWindow(typed(0, 300).drop_columns(["payload", "day"]), SYSTEM)
-    *_, (found, looked) = search(window, text, range(len(window.columns)), 1000)
-    assert looked == 300 and [row for part in found for row in part.to_pylist()] == rows
+    *_, (found, scanned) = find_matches(window, text, range(len(window.columns)), 1000)
+    assert scanned == 300 and [row for part in found for row in part.to_pylist()] == rows
 
 
 # --- Columns ---
@@ -533,9 +540,9 @@ async def test_only_some_of_many_rows_are_sorted(source: FakeSource) -> None:
         await drive.press("l", "l", "l", "l", "less_than_sign")
         await drive.until(lambda: "sorted: rows 1–100 000 of 10 000 000" in border(drive))
         assert drive.data_pane.view.count() == 100_000
-    assert loaded(10_000_000, 9_999_999) == (9_900_000, 10_000_000)
-    assert loaded(10_000_000, 5_000_000) == (4_950_000, 5_050_000)
-    assert loaded(70, 3) == (0, 70)
+    assert loaded_range(10_000_000, 9_999_999) == (9_900_000, 10_000_000)
+    assert loaded_range(10_000_000, 5_000_000) == (4_950_000, 5_050_000)
+    assert loaded_range(70, 3) == (0, 70)
 
 
 async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) -> None:
@@ -585,7 +592,7 @@ async def test_marked_rows_are_copied(source: FakeSource, dataset: Dataset) -> N
         pane = drive.data_pane
         copied = drive.screen.copied
         await drive.press("j", "space", "j", "j", "space", "j", "j", "space", "space")
-        assert pane.marked() == [(1, 4), (5, 6)] and "4 marked" in border(drive)
+        assert pane.marked_ranges() == [(1, 4), (5, 6)] and "4 marked" in border(drive)
         await drive.press("l", "l", "H", "H", "Y", "Y")
         assert copied[0][0] == "4 rows"
         lines = copied[0][1].splitlines()
@@ -595,7 +602,7 @@ async def test_marked_rows_are_copied(source: FakeSource, dataset: Dataset) -> N
         first = json.loads(copied[1][1].splitlines()[0])
         assert first["station"] == "Old Town" and first["open"] is False and first["tags"] == ["north"]
         await drive.press("escape", "y")
-        assert pane.marked() == []
+        assert pane.marked_ranges() == []
         assert copied[2] == ("cell", "Old Town")
 
 
@@ -647,5 +654,5 @@ async def test_rows_in_the_workstation(source: FakeSource, dataset: Dataset) -> 
         await drive.press("=fish", "enter", "n")
         assert (view.cursor, drive.pane, pane.filter) == (11, "data", "fish")
         await drive.press("escape", "space", "y", "escape")
-        assert (pane.filter, pane.marked(), drive.pane) == ("", [], "data")
+        assert (pane.filter, pane.marked_ranges(), drive.pane) == ("", [], "data")
         assert drive.hint().startswith(" cell: ")

@@ -29,11 +29,11 @@ from odf_engine.views.statistics import ColumnStatistics, FrequentValue
 from odf_tui.features.export import ExportController, ExportDialog, ExportOptions
 from odf_tui.features.statistics import (
     StatisticsController,
-    distinct,
     distribution_sparkline,
+    format_distinct,
+    format_distinct_short,
+    format_mean,
     format_percent,
-    number,
-    short_distinct,
 )
 from odf_tui.features.time_travel.controller import TimeTravelController
 from odf_tui.panes.data.view import QUERY, STATE, DataPane, TableView
@@ -73,10 +73,10 @@ def test_numbers_as_people_read_them() -> None:
         "0 %", "< 0.1 %", "0.1 %", "14.3 %", "> 99.9 %", "100 %",
     ]  # fmt: skip
     exact = ColumnStatistics(name="a", type="int64", distinct=123_456)
-    assert (distinct(exact), short_distinct(exact)) == ("123 456", "123k")
+    assert (format_distinct(exact), format_distinct_short(exact)) == ("123 456", "123k")
     estimate = structs.replace(exact, exact=False)
-    assert (distinct(estimate), short_distinct(estimate)) == ("≈ 120 000", "≈123k")
-    means = [number(each) for each in (0.0, 3.0, -0.5, 22.7512345, 1234567.125, 1e-9, 1.5e18)]
+    assert (format_distinct(estimate), format_distinct_short(estimate)) == ("≈ 120 000", "≈123k")
+    means = [format_mean(each) for each in (0.0, 3.0, -0.5, 22.7512345, 1234567.125, 1e-9, 1.5e18)]
     assert means == ["0", "3", "-0.5", "22.7512", "1 234 567", "1e-09", "1.5e+18"]
 
 
@@ -121,7 +121,7 @@ def fake_pane(
     window: Any = None, view: TableView | None = None, marked: Sequence[tuple[int, int]] = ()
 ) -> Any:
     """A data pane that shows a window."""
-    return SimpleNamespace(window=window, front_view=view, marked=lambda: list(marked))
+    return SimpleNamespace(window=window, front_view=view, marked_ranges=lambda: list(marked))
 
 
 def exporting(fakes: Fakes, pane: Any) -> ExportController:

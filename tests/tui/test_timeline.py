@@ -73,16 +73,16 @@ def test_files_are_asked_evenly_and_each_once() -> None:
 def test_event_time_goes_in_steps_of_what_the_data_has() -> None:
     day = 86_400_000
     axis = EventTimeAxis()
-    axis.learn([FileTimeRange(0, False, ((10, 0, 5 * day),))])
+    axis.add_probes([FileTimeRange(0, False, ((10, 0, 5 * day),))])
     assert (axis.unit, axis.position) == (day, 5 * day)
     axis.move("back", 70)
-    axis.learn([FileTimeRange(1, True, ((10, 2 * day, 10 * day),), (3 * day,))])
+    axis.add_probes([FileTimeRange(1, True, ((10, 2 * day, 10 * day),), (3 * day,))])
     assert (axis.position, axis.greatest) == (4 * day, 10 * day)
     assert axis.marks(11) == {3: "c"}
-    axis.learn([FileTimeRange(2, False, ((1, 7 * day + 60_000, 7 * day + 60_000),))])
+    axis.add_probes([FileTimeRange(2, False, ((1, 7 * day + 60_000, 7 * day + 60_000),))])
     assert axis.unit == 3_600_000
     axis.move("last", 70)
-    assert "all that happened" in axis.about()
+    assert "all that happened" in axis.describe_position()
     for move in ("first", "on", "cell_on", "page_on", "page_back", "cell_back", "back"):
         axis.move(move, 70)  # type: ignore[arg-type]
         assert axis.least <= axis.position <= axis.greatest
@@ -120,13 +120,13 @@ def test_the_first_rows_of_a_window(dataset: Dataset) -> None:
 
 
 def test_titles_say_when_and_where() -> None:
-    place = PointInTime("at", 1_772_360_520_000, 17, 900, 120)
-    assert place.words == "as at 2026-03-01 10:22 · block 17 of 120" and place.direct
-    event = PointInTime("of", 1_772_360_520_250, finely=2, key=("a",))
-    assert (event.words, event.direct) == ("as of 2026-03-01 10:22:00.250", False)
+    point = PointInTime("at", 1_772_360_520_000, 17, 900, 120)
+    assert point.label == "as at 2026-03-01 10:22 · block 17 of 120" and point.is_prefix
+    event = PointInTime("of", 1_772_360_520_250, precision=2, key=("a",))
+    assert (event.label, event.is_prefix) == ("as of 2026-03-01 10:22:00.250", False)
     assert event.as_of == "2026-03-01T10:22:00.250Z"
     line = FakeTimeline(5000)
     axis = BlockAxis(line)
-    assert axis.holds(axis.place(None)) and not axis.holds(place) and axis.holds(event)
+    assert axis.contains(axis.point_in_time(None)) and not axis.contains(point) and axis.contains(event)
     line.times = [1_772_360_520_000 + 400 * stop for stop in range(5)]  # less than a second apart
-    assert BlockAxis(line).place(None).words == "as at 2026-03-01 10:22:01.600 · block 7 of 7"
+    assert BlockAxis(line).point_in_time(None).label == "as at 2026-03-01 10:22:01.600 · block 7 of 7"

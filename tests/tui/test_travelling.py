@@ -123,7 +123,7 @@ async def test_event_time_is_looked_at_once_the_person_rests(source: FakeSource)
         assert "⏎ looks, or a moment's rest" in track(drive)
         job = await job_of(drive)
         (request,) = drive.source.link.submitted
-        moment = drive.bench.controller(TimeTravelController).places[AIR].as_of
+        moment = drive.bench.controller(TimeTravelController).chosen_times[AIR].as_of
         assert request == BuildProjection(AIR, [], as_of=moment) and moment is not None and moment > "2024-12"
         await drive.pilot.press("left")  # what was asked for is not wanted any more
         await drive.until(lambda: drive.source.link.cancelled == [job.id])
@@ -177,9 +177,9 @@ async def test_a_state_of_a_time(source: FakeSource) -> None:
         await drive.until(lambda: "by which key?" in drive.text())
         await drive.press("j", "space", "j", "j", "space", "enter")
         job = await job_of(drive, 4)
-        place = drive.bench.controller(TimeTravelController).places[AIR]
-        assert place.key is not None and drive.source.link.submitted[3] == BuildProjection(
-            AIR, list(place.key), as_of=place.as_of
+        point = drive.bench.controller(TimeTravelController).chosen_times[AIR]
+        assert point.key is not None and drive.source.link.submitted[3] == BuildProjection(
+            AIR, list(point.key), as_of=point.as_of
         )
 
 
@@ -282,7 +282,7 @@ async def test_what_was_chosen_is_kept_for_each_dataset(source: FakeSource) -> N
         drive.bench.context.navigator.select_dataset(AIR)
         await drive.settle()
         assert "its history is another one now" in drive.hint() and title(drive) == "3 Data · 9 000 rows"
-        assert drive.bench.controller(TimeTravelController).places == {}
+        assert drive.bench.controller(TimeTravelController).chosen_times == {}
 
 
 async def test_everything_works_on_the_rows_of_then(

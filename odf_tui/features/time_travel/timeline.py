@@ -62,19 +62,19 @@ class PointInTime(msgspec.Struct, frozen=True):
     block: int = 0
     rows: int = 0
     head: int = 0
-    finely: int = 0
+    precision: int = 0
     key: tuple[str, ...] | None = None
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         """The time, for a title."""
-        moment = moment_words(self.moment, self.finely)
+        moment = format_moment(self.moment, self.precision)
         if self.axis == "of":
             return f"as of {moment}"
         return f"as at {moment} · block {format_count(self.block)} of {format_count(self.head)}"
 
     @property
-    def direct(self) -> bool:
+    def is_prefix(self) -> bool:
         """Whether the rows are the first ones of the changelog as they are."""
         return self.axis == "at" and self.key is None
 
@@ -84,22 +84,22 @@ class PointInTime(msgspec.Struct, frozen=True):
         return str(Timestamp.from_ms(self.moment)) if self.axis == "of" else None
 
 
-def moment_words(ms: int, finely: int = 0) -> str:
+def format_moment(ms: int, precision: int = 0) -> str:
     """A moment in UTC: to the minute (0), to the second (1), or to the millisecond (2)."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):  # before the year 1 or so
         return f"{ms} ms"
-    if finely > 1:
+    if precision > 1:
         return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % _SECOND:03d}"
-    return moment.strftime("%Y-%m-%d %H:%M:%S" if finely else "%Y-%m-%d %H:%M")
+    return moment.strftime("%Y-%m-%d %H:%M:%S" if precision else "%Y-%m-%d %H:%M")
 
 
-def _finely(times: Sequence[int]) -> int:
+def _find_precision(times: Sequence[int]) -> int:
     """How exactly moments are said so that those after each other are told apart."""
-    for finely, unit in ((0, 60 * _SECOND), (1, _SECOND)):
+    for precision, unit in ((0, 60 * _SECOND), (1, _SECOND)):
         if all(after // unit > before // unit or after == before for before, after in pairwise(times)):
-            return finely
+            return precision
     return 2
 
 
@@ -130,12 +130,14 @@ class BlockAxis:
     def __init__(self, line: Timeline) -> None:
         self.line = line
         self.position = max(len(line.blocks) - 1, 0)
-        self._finely = _finely(line.times)
-        self._changing: list[int] = []
+        self._precision = _find_precision(line.times)
+        self._corrected_stops: list[int] = []
 
-    def learn(self, probes: Sequence[FileTimeRange]) -> None:
+    def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
         """Knows what files say of themselves."""
-        self._changing = sorted({*self._changing, *(probe.stop for probe in probes if probe.changes)})
+        self._corrected_stops = sorted(
+            {*self._corrected_stops, *(probe.stop for probe in probes if probe.changes)}
+        )
 
     @property
     def stops(self) -> int:
@@ -163,20 +165,22 @@ class BlockAxis:
         """The newest stop up to a block; -1: there was none yet."""
         return bisect_right(self.line.blocks, block) - 1
 
-    def place(self, key: tuple[str, ...] | None) -> PointInTime:
+    def point_in_time(self, key: tuple[str, ...] | None) -> PointInTime:
         """Where it is."""
         line, at = self.line, self.position
-        return PointInTime("at", line.times[at], line.blocks[at], line.rows[at], line.head, self._finely, key)
+        return PointInTime(
+            "at", line.times[at], line.blocks[at], line.rows[at], line.head, self._precision, key
+        )
 
-    def holds(self, place: PointInTime) -> bool:
+    def contains(self, point: PointInTime) -> bool:
         """Whether a place is one of this history; event times are of every history."""
-        stop, line = self.stop_of_block(place.block), self.line
-        if place.axis == "of":
+        stop, line = self.stop_of_block(point.block), self.line
+        if point.axis == "of":
             return True
-        known = (place.block, place.rows, place.moment)
+        known = (point.block, point.rows, point.moment)
         return stop >= 0 and (line.blocks[stop], line.rows[stop], line.times[stop]) == known
 
-    def brought(self, stop: int) -> int:
+    def added_rows(self, stop: int) -> int:
         """How many rows a stop brought."""
         return self.line.rows[stop] - (self.line.rows[stop - 1] if stop else 0)
 
@@ -193,7 +197,7 @@ class BlockAxis:
         amounts = [0.0] * width
         if self.stops <= 8 * width:
             for stop in range(self.stops):
-                amounts[self.cell_of(stop, width)] += self.brought(stop)
+                amounts[self.cell_of(stop, width)] += self.added_rows(stop)
         else:
             ends = [self.line.rows[(cell + 1) * self.stops // width - 1] for cell in range(width)]
             amounts = [float(after - before) for before, after in zip([0, *ends], ends, strict=False)]
@@ -202,29 +206,29 @@ class BlockAxis:
     def marks(self, width: int) -> dict[int, str]:
         """Signs in cells: s where the schema changed, c where rows were taken back or corrected, x both."""
         schemas = {self.cell_of(stop, width) for stop in self.line.schemas}
-        changing = {self.cell_of(stop, width) for stop in self._changing}
+        changing = {self.cell_of(stop, width) for stop in self._corrected_stops}
         return {
             cell: "x" if cell in schemas and cell in changing else "s" if cell in schemas else "c"
             for cell in schemas | changing
         }
 
-    def ends(self) -> tuple[str, str]:
+    def end_labels(self) -> tuple[str, str]:
         """The first and the last time."""
         times = self.line.times
-        finely = min(self._finely, 1)
-        return moment_words(times[0], finely), moment_words(times[-1], finely)
+        precision = min(self._precision, 1)
+        return format_moment(times[0], precision), format_moment(times[-1], precision)
 
-    def about(self) -> str:
+    def describe_position(self) -> str:
         """What is known of where it is."""
         stop = self.position
-        rows = self.brought(stop)
+        rows = self.added_rows(stop)
         words = [
             f"block {format_count(self.line.blocks[stop])} · "
             f"+{format_count(rows)} {'row' if rows == 1 else 'rows'}"
         ]
-        if _has(self._changing, stop):
+        if _includes(self._corrected_stops, stop):
             words.append("corrections")
-        if _has(self.line.schemas, stop):
+        if _includes(self.line.schemas, stop):
             words.append("new schema")
         return ", ".join(words)
 
@@ -237,12 +241,12 @@ class EventTimeAxis:
     def __init__(self) -> None:
         self.least = self.greatest = self.position = 0
         self.known = False
-        self._kept = False
+        self._pinned = False
         self._grain = _DAY
         self._groups: list[tuple[int, int, int]] = []
         self._moments: set[int] = set()
 
-    def learn(self, probes: Sequence[FileTimeRange]) -> None:
+    def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
         """Knows what files say of themselves; the axis becomes longer, never shorter."""
         new = [group for probe in probes for group in probe.groups]
         for probe in probes:
@@ -257,12 +261,12 @@ class EventTimeAxis:
         self.least = min(self.least, least) if self.known else least
         self.greatest = max(self.greatest, greatest) if self.known else greatest
         self.known = True
-        if not self._kept:
+        if not self._pinned:
             self.position = self.greatest
 
-    def keep(self, moment: int) -> None:
+    def pin(self, moment: int) -> None:
         """Stands at a moment, whatever becomes known."""
-        self.position, self._kept = moment, True
+        self.position, self._pinned = moment, True
 
     @property
     def unit(self) -> int:
@@ -284,15 +288,15 @@ class EventTimeAxis:
 
     def go(self, moment: int) -> bool:
         """Goes to a moment, or the first or last; whether that is another."""
-        before, self._kept = self.position, True
+        before, self._pinned = self.position, True
         self.position = max(self.least, min(moment, self.greatest))
         return self.position != before
 
-    def place(self, key: tuple[str, ...] | None) -> PointInTime:
+    def point_in_time(self, key: tuple[str, ...] | None) -> PointInTime:
         """Where it is."""
         ms = self.position
         return PointInTime(
-            "of", ms, finely=0 if ms % (60 * _SECOND) == 0 else 1 if ms % _SECOND == 0 else 2, key=key
+            "of", ms, precision=0 if ms % (60 * _SECOND) == 0 else 1 if ms % _SECOND == 0 else 2, key=key
         )
 
     def cell_of(self, moment: int, width: int) -> int:
@@ -323,17 +327,17 @@ class EventTimeAxis:
         """Signs in cells: c where rows were taken back or corrected."""
         return {self.cell_of(moment, width): "c" for moment in self._moments}
 
-    def ends(self) -> tuple[str, str]:
+    def end_labels(self) -> tuple[str, str]:
         """The first and the last time."""
-        return moment_words(self.least), moment_words(self.greatest)
+        return format_moment(self.least), format_moment(self.greatest)
 
-    def about(self) -> str:
+    def describe_position(self) -> str:
         """What is known of where it is."""
-        words = moment_words(self.position, self.place(None).finely)
+        words = format_moment(self.position, self.point_in_time(None).precision)
         return f"{words} · all that happened" if self.position >= self.greatest else words
 
 
-def _has(numbers: Sequence[int], number: int) -> bool:
+def _includes(numbers: Sequence[int], number: int) -> bool:
     at = bisect_left(numbers, number)
     return at < len(numbers) and numbers[at] == number
 
@@ -342,7 +346,7 @@ _MARKS: Final = {"c": "warn", "s": "name", "x": "warn"}
 _LEGEND: Final = {"c": "corrections", "s": "new schema", "x": "both"}
 _LOW: Final = 18
 """Lines of the screen up to which the slider is as low as it can be."""
-_WHOLE, _SMALL, _KEPT = 4, 2, 1
+_FULL_LINES, _LOW_LINES, _BLURRED_LINES = 4, 2, 1
 
 
 class TimeSlider(LineScroll, can_focus=True):
@@ -357,9 +361,9 @@ class TimeSlider(LineScroll, can_focus=True):
         Binding("pagedown", "go('page_on')", show=False),
         Binding("home", "go('first')", show=False),
         Binding("end", "go('last')", show=False),
-        Binding("t", "say('type')", show=False),
-        Binding("enter", "say('keep')", show=False),
-        Binding("escape", "say('now')", show=False),
+        Binding("t", "send('type')", show=False),
+        Binding("enter", "send('keep')", show=False),
+        Binding("escape", "send('now')", show=False),
     ]
 
     @dataclass
@@ -370,39 +374,39 @@ class TimeSlider(LineScroll, can_focus=True):
     class Pressed(Message):
         """A key: ``type``, ``keep``, ``now``; ``refocus`` when it was clicked."""
 
-        what: str
+        command: str
 
-    def __init__(self, blocks: BlockAxis, place: PointInTime | None) -> None:
+    def __init__(self, blocks: BlockAxis, point: PointInTime | None) -> None:
         super().__init__(id="time-track")
         self.blocks, self.events = blocks, EventTimeAxis()
         self.axis: BlockAxis | EventTimeAxis = blocks
-        self._lines = _KEPT
+        self._lines = _BLURRED_LINES
         self._chosen: set[str] = set()
-        if place is not None:
-            self._chosen.add(place.axis)
-        if place is not None and place.axis == "of":
+        if point is not None:
+            self._chosen.add(point.axis)
+        if point is not None and point.axis == "of":
             self.axis = self.events
-            self.events.keep(place.moment)
-        elif place is not None:
-            blocks.go(blocks.stop_of_block(place.block))
-        self.said: Span | None = None
+            self.events.pin(point.moment)
+        elif point is not None:
+            blocks.go(blocks.stop_of_block(point.block))
+        self.status: Span | None = None
 
     @property
     def track_width(self) -> int:
         """Cells of the track."""
         return max(self.size.width - 2, 8)
 
-    def learn(self, probes: Sequence[FileTimeRange]) -> None:
+    def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
         """Knows what files say of themselves."""
-        self.blocks.learn(probes)
-        self.events.learn(probes)
+        self.blocks.add_probes(probes)
+        self.events.add_probes(probes)
         self.refresh()
 
-    def tell(self, text: str = "", style: str = "busy") -> None:
+    def show_status(self, text: str = "", style: str = "busy") -> None:
         """Says what is being done, in place of the legend."""
-        said = (printable(text), style) if text else None
-        if said != self.said:
-            self.said = said
+        status = (printable(text), style) if text else None
+        if status != self.status:
+            self.status = status
             self.refresh()
 
     @property
@@ -413,29 +417,29 @@ class TimeSlider(LineScroll, can_focus=True):
     def choose(self, axis: BlockAxis | EventTimeAxis) -> None:
         """Goes along this axis from now on."""
         self.axis = axis
-        self.tell()
+        self.show_status()
         self.refresh()
 
     def go(self, position: int) -> None:
         """Goes to a position, without saying so."""
         self.axis.go(position)
         self._chosen.add(self.axis.name)
-        self.tell()
+        self.show_status()
         self.refresh()
 
     def action_go(self, move: Move) -> None:
         """Goes along the axis; from now, the first step back goes before the newest."""
         if self.axis.move(move, self.track_width) or not self.chosen:
-            self._tell_moved()
+            self._notify_moved()
 
-    def _tell_moved(self) -> None:
+    def _notify_moved(self) -> None:
         self._chosen.add(self.axis.name)
         self.refresh()
         self.post_message(self.Moved())
 
-    def action_say(self, what: str) -> None:
+    def action_send(self, command: str) -> None:
         """A key."""
-        self.post_message(self.Pressed(what))
+        self.post_message(self.Pressed(command))
 
     def on_click(self, event: events.Click) -> None:
         """The mouse points at a place."""
@@ -445,7 +449,7 @@ class TimeSlider(LineScroll, can_focus=True):
         if offset is not None:
             cell = max(0, min(offset.x - 1, self.track_width - 1))
             if self.axis.go(self.axis.position_at(cell, self.track_width)) or not self.chosen:
-                self._tell_moved()
+                self._notify_moved()
 
     @property
     def has_keys(self) -> bool:
@@ -454,29 +458,29 @@ class TimeSlider(LineScroll, can_focus=True):
 
     def on_focus(self) -> None:
         """The keys go here."""
-        self.fit()
+        self.fit_height()
 
     def on_blur(self) -> None:
         """The keys go elsewhere: only the track stays."""
-        self.fit()
+        self.fit_height()
 
-    def fit(self) -> None:
+    def fit_height(self) -> None:
         """As high as there is room for."""
         if not self.is_attached:
             return  # the slider was closed
         low = self.screen.size.height <= _LOW
-        self._lines = (_SMALL if low else _WHOLE) if self.has_keys else _KEPT
+        self._lines = (_LOW_LINES if low else _FULL_LINES) if self.has_keys else _BLURRED_LINES
         if self.styles.height is None or self.styles.height.value != self._lines:
             self.styles.height = self._lines
         self.reset()
 
     def on_mount(self) -> None:
         """As high as there is room for."""
-        self.fit()
+        self.fit_height()
 
     def on_resize(self) -> None:
         """There is more room, or less."""
-        self.fit()
+        self.fit_height()
 
     # --- Drawing ---
 
@@ -487,8 +491,8 @@ class TimeSlider(LineScroll, can_focus=True):
     def spans(self, index: int) -> Sequence[Span]:
         """A line."""
         lines = {
-            _WHOLE: (self._rule, self._bars, self._track, self._words),
-            _SMALL: (self._track, self._words),
+            _FULL_LINES: (self._rule, self._bars, self._track, self._labels),
+            _LOW_LINES: (self._track, self._labels),
         }
         found = lines.get(self._lines, (self._track,))
         return found[index]() if index < len(found) else ()
@@ -496,19 +500,19 @@ class TimeSlider(LineScroll, can_focus=True):
     def _rule(self) -> Sequence[Span]:
         """What moves along, and what the signs mean, in a rule."""
         axis = self.axis
-        if self.said is not None:
-            text, style = self.said
-            said = ellipsize_middle(text, max(self.size.width - 8, 8))
+        if self.status is not None:
+            text, style = self.status
+            status = ellipsize_middle(text, max(self.size.width - 8, 8))
             return [
                 ("── ", "rule"),
-                (said, style),
-                (" " + "─" * max(self.size.width - 4 - cell_len(said), 0), "rule"),
+                (status, style),
+                (" " + "─" * max(self.size.width - 4 - cell_len(status), 0), "rule"),
             ]
         if isinstance(axis, BlockAxis):
             stops = axis.stops
             head = f" as at: {format_count(stops)} {'block' if stops == 1 else 'blocks'} that brought rows "
         else:
-            head = f" as of: event time, in steps of {_step_words(axis.unit)} "
+            head = f" as of: event time, in steps of {_format_step(axis.unit)} "
         spans: list[Span] = [("──", "rule"), (head, "head")]
         signs = set(self.axis.marks(self.track_width).values())
         if signs or self.blocks.stops > MAX_PROBED:
@@ -538,10 +542,10 @@ class TimeSlider(LineScroll, can_focus=True):
                 spans.append(("━", "name") if cell < at else ("┄", "rule"))
         return spans
 
-    def _words(self) -> Sequence[Span]:
+    def _labels(self) -> Sequence[Span]:
         """The ends of the track, and where it is between them."""
-        first, last = self.axis.ends()
-        here = self._here()
+        first, last = self.axis.end_labels()
+        here = self._position_text()
         room = self.size.width - 2
         middle = max(room - len(first) - len(last) - 4, 0)
         if len(here) > middle:  # both ends where there is room, else what matters
@@ -554,8 +558,8 @@ class TimeSlider(LineScroll, can_focus=True):
             (f"{' ' * after}  {last}", "muted"),
         ]
 
-    def _here(self) -> str:
-        return self.axis.about() if self.chosen else "← → choose a time"
+    def _position_text(self) -> str:
+        return self.axis.describe_position() if self.chosen else "← → choose a time"
 
 
 class TimePanel(Vertical):
@@ -575,10 +579,10 @@ class TimePanel(Vertical):
 
         text: str
 
-    def __init__(self, dataset: str, blocks: BlockAxis, place: PointInTime | None) -> None:
+    def __init__(self, dataset: str, blocks: BlockAxis, point: PointInTime | None) -> None:
         super().__init__(id="time-panel")
         self.dataset = dataset
-        self.track = TimeSlider(blocks, place)
+        self.track = TimeSlider(blocks, point)
         self.order = probe_order(blocks.stops)
         self.probed = 0
         self.line = Input(id="time-text", compact=True)
@@ -590,7 +594,7 @@ class TimePanel(Vertical):
         yield self.track
         yield self.line
 
-    def ask(self) -> None:
+    def open_line(self) -> None:
         """Opens the line."""
         line = self.line
         of = isinstance(self.track.axis, EventTimeAxis)
@@ -625,7 +629,7 @@ class TimePanel(Vertical):
         event.stop()
 
 
-def _step_words(unit: int) -> str:
+def _format_step(unit: int) -> str:
     """A length of event time."""
     for size, word in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second")):
         if unit % size == 0:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from textual.message import Message
 
 from odf_tui.gateway.row_window import RowWindow
-from odf_tui.panes.data.view import TESTS, DataPane, condition
+from odf_tui.panes.data.view import TESTS, DataPane, condition_text
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state import saved_session
@@ -136,7 +136,7 @@ class DataController(Controller):
     def _arrive(self) -> None:
         """Put the cursor on the target, if its rows are loaded."""
         target = self.navigator.target_in("data", self.pane.dataset)
-        if target is not None and self.pane.shows(target.dataset):
+        if target is not None and self.pane.is_showing(target.dataset):
             self.view.go(target.at)
             self.navigator.arrived()
 
@@ -145,7 +145,7 @@ class DataController(Controller):
     def find_rows(self) -> None:
         """Open the filter line for a text; it is looked for from the cursor on."""
         self.host.perform("filter")
-        self.pane.begin_finding()
+        self.pane.begin_search()
 
     def next_match(self) -> None:
         """Go to the next row that contains the text."""
@@ -250,7 +250,7 @@ class DataController(Controller):
             return
         columns = self.view.opened.columns
         dialog = ColumnsDialog(
-            columns.names, columns.types, self.view.arrangement, self.view.column, self.pane.rearranged
+            columns.names, columns.types, self.view.arrangement, self.view.column, self.pane.store_arrangement
         )
         self.host.open(dialog, self._go_to_column)
 
@@ -259,7 +259,7 @@ class DataController(Controller):
         view = self.view
         name = view.opened.columns.names[view.column] if view.opened is not None else ""
         if view.arrangement.toggle(view.column):
-            self.pane.rearranged()
+            self.pane.store_arrangement()
             self.host.notice(f"{name} is hidden · c shows all columns")
         else:
             self.host.notice("this is the last column that is shown", "warn")
@@ -267,7 +267,7 @@ class DataController(Controller):
     def freeze_columns(self) -> None:
         """Keep the columns up to the cursor in sight, or let them scroll."""
         frozen = self.view.arrangement.freeze(self.view.column)
-        self.pane.rearranged()
+        self.pane.store_arrangement()
         self.host.notice("columns up to here stay in sight" if frozen else "columns move again")
 
     # --- Sorting and filtering ---
@@ -284,7 +284,7 @@ class DataController(Controller):
         keys = {"equal": "f", "other": "x", "less": "l", "greater": "g", "null": "0", "filled": "v"}
         tests = ("null", "filled") if value is NULL else TESTS
         choices = [
-            Choice(test, condition(test, name, value or ""), (keys[test],), keys[test]) for test in tests
+            Choice(test, condition_text(test, name, value or ""), (keys[test],), keys[test]) for test in tests
         ]
         if pane.filter:
             choices.append(Choice("found", f"any column holds {pane.filter}, of all rows", ("m",), "m"))
@@ -292,9 +292,9 @@ class DataController(Controller):
 
     def _filter_chosen(self, test: str | None) -> None:
         if test == "found":
-            self.pane.keep_found()
+            self.pane.filter_matches()
         elif test is not None:
-            self.pane.keep(test)
+            self.pane.filter_by_test(test)
 
     def reveal_in_all_rows(self) -> None:
         """Show the row among all rows."""
@@ -307,7 +307,7 @@ class DataController(Controller):
     def mark_row(self) -> None:
         """Mark the row, or the rows since the first mark."""
         self.view.mark()
-        self.pane.tell_place()
+        self.pane.show_position()
         if self.view.marks.anchor is not None:
             self.host.notice("marked · space again marks up to there · Y copies · esc forgets")
 
@@ -335,7 +335,7 @@ class DataController(Controller):
         from odf_tui.widgets.dialogs import PickerDialog
 
         view, window = self.view, self.pane.window
-        ranges = self.pane.marked() or [(view.cursor, view.cursor + 1)]
+        ranges = self.pane.marked_ranges() or [(view.cursor, view.cursor + 1)]
         rows = sum(stop - start for start, stop in ranges)
         if window is None or not view.count():
             return

@@ -77,7 +77,7 @@ class ColumnsDialog(Dialog[int]):
         Binding("escape,q", "dismiss(None)", "close", show=False),
         Binding("enter", "go", "go to this column", show=False),
         *MOVE_KEYS,
-        Binding("space,H", "flip", "show or hide the column", show=False),
+        Binding("space,H", "toggle_column", "show or hide the column", show=False),
         Binding("J,greater_than_sign", "shift(1)", "move the column on", show=False),
         Binding("K,less_than_sign", "shift(-1)", "move the column back", show=False),
         Binding("F", "freeze", "keep the columns up to here in sight, and back", show=False),
@@ -110,31 +110,31 @@ class ColumnsDialog(Dialog[int]):
         """Moves the cursor."""
         self._lines.move(move)
 
-    def _tell(self) -> None:
+    def _update(self) -> None:
         self._lines.reset()
         self._changed()
 
-    def action_flip(self) -> None:
+    def action_toggle_column(self) -> None:
         """Hides a column or shows it again; the last one stays."""
         if self._arrangement.toggle(self._lines.column):
-            self._tell()
+            self._update()
 
     def action_shift(self, by: int) -> None:
         """Moves a column."""
         column = self._lines.column
         self._arrangement.move(column, by)
         self._lines.go(self._arrangement.order.index(column))
-        self._tell()
+        self._update()
 
     def action_freeze(self) -> None:
         """Keeps the columns up to this one in sight, or lets them go."""
         self._arrangement.freeze(self._lines.column)
-        self._tell()
+        self._update()
 
     def action_reset(self) -> None:
         """All columns as they are stored."""
         self._arrangement.reset()
-        self._tell()
+        self._update()
 
     def action_go(self) -> None:
         """Goes to the column."""
@@ -170,10 +170,10 @@ class KeyLines(LineView):
     def spans(self, index: int) -> Sequence[Span]:
         """A column."""
         name, kind = self.columns[index]
-        there = name in self.key
+        in_key = name in self.key
         return [
-            (" ✓ " if there else " · ", "good" if there else "muted"),
-            (fit_width(printable(name), max(self.room.width - 24, 10)), "name" if there else ""),
+            (" ✓ " if in_key else " · ", "good" if in_key else "muted"),
+            (fit_width(printable(name), max(self.room.width - 24, 10)), "name" if in_key else ""),
             (" " + fit_width(printable(kind), 18), "muted"),
         ]
 
@@ -189,7 +189,7 @@ class KeyColumnsDialog(Dialog[list[str]]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "close", show=False),
-        Binding("enter", "take", "take the columns that are chosen", show=False),
+        Binding("enter", "accept", "take the columns that are chosen", show=False),
         Binding("space,x", "choose", "choose this one too, or not", show=False),
         *MOVE_KEYS,
     ]
@@ -220,7 +220,7 @@ class KeyColumnsDialog(Dialog[list[str]]):
         """Chooses a column, or not."""
         self._lines.toggle()
 
-    def action_take(self) -> None:
+    def action_accept(self) -> None:
         """Takes what is chosen, or the column under the cursor when nothing is."""
         if not self._lines.key:
             self._lines.toggle()
@@ -232,7 +232,7 @@ _WIDEST_TYPE: Final = 18
 _MIN_ROOM: Final = 24
 
 
-class Values(LineView):
+class RecordLines(LineView):
     """The lines of a row; the cursor is on a value."""
 
     def __init__(self, record: Record, column: int) -> None:
@@ -242,7 +242,7 @@ class Values(LineView):
         self._record = record
         self._lines: list[tuple[int, list[Span]]] = []
         self._firsts: list[int] = []
-        self._wanted = column
+        self._start_column = column
 
     @property
     def value(self) -> Value | None:
@@ -257,7 +257,7 @@ class Values(LineView):
     def on_mount(self) -> None:
         """Shows the row, with the cursor on the column that was asked for."""
         columns = [value.column for value in self._record.values]
-        self.at = columns.index(self._wanted) if self._wanted in columns else 0
+        self.at = columns.index(self._start_column) if self._start_column in columns else 0
         self._wrap()
 
     def on_resize(self) -> None:
@@ -277,7 +277,7 @@ class Values(LineView):
                 (f" {fit_width(printable(value.name), names)} ", "name"),
                 (f" {fit_width(printable(value.type), types)}  ", "muted"),
             ]
-            for line in _shown(value, room):
+            for line in _value_lines(value, room):
                 self._lines.append((at, [*head, *line]))
                 head = [(" " * indent, "")]
         self.reset()
@@ -338,14 +338,14 @@ class Values(LineView):
         return True
 
 
-def _shown(value: Value, room: int) -> list[list[Span]]:
+def _value_lines(value: Value, room: int) -> list[list[Span]]:
     """The lines of a value."""
     if value.text is None:
         return [[(NULL, "muted")]]
-    return [part for line in value.lines for part in _pieces(line, room)] or [[]]
+    return [part for line in value.lines for part in _wrap_line(line, room)] or [[]]
 
 
-def _pieces(line: str, room: int) -> list[list[Span]]:
+def _wrap_line(line: str, room: int) -> list[list[Span]]:
     """A line in pieces, however long it is."""
     pieces: list[list[Span]] = []
     line = printable(line)
@@ -384,26 +384,26 @@ class RecordDialog(Dialog[int]):
         self._record, self._column, self._step, self._copy = record, column, step, copy
 
     @property
-    def values(self) -> Values:
+    def values(self) -> RecordLines:
         """The lines."""
-        return self.query_one(Values)
+        return self.query_one(RecordLines)
 
     def compose(self) -> ComposeResult:
         """The row."""
         with Vertical(classes="dialog reader"):
-            yield Values(self._record, self._column)
+            yield RecordLines(self._record, self._column)
 
     def on_mount(self) -> None:
         """Shows the title."""
-        self._tell()
+        self._show_title()
 
     def show(self, record: Record) -> None:
         """Shows another row."""
         self._record = record
         self.values.set(record)
-        self._tell()
+        self._show_title()
 
-    def _tell(self) -> None:
+    def _show_title(self) -> None:
         box = self.query_one(".dialog")
         box.border_title = Content(
             f"Row {format_count(self._record.row + 1)} of {format_count(self._record.rows)}"
@@ -448,7 +448,7 @@ class RowTarget(msgspec.Struct, frozen=True):
     moment: datetime | None = None
 
 
-def parse(text: str) -> RowTarget:
+def parse_row_target(text: str) -> RowTarget:
     """What somebody typed: ``1200`` an offset, ``#1200`` a row, ``50%``, ``2024-03-01 14:00`` a time.
 
     Raises:
@@ -472,7 +472,7 @@ def parse(text: str) -> RowTarget:
     raise UsageError("this is neither a number nor a time")
 
 
-def limits(window: RowWindow) -> list[Sequence[Span]]:
+def row_limits(window: RowWindow) -> list[Sequence[Span]]:
     """What there is to go to, from the first row to the last; in a thread."""
     rows = window.row_count
     lines: list[Sequence[Span]] = []
@@ -499,35 +499,35 @@ def _line(hint: str, name: str, ends: str) -> list[Span]:
     return [(f" {hint:<18}", "key"), (f"{name:<17}", "name"), (ends, "muted")]
 
 
-def find(window: RowWindow, spot: RowTarget) -> int:
+def find_row(window: RowWindow, target: RowTarget) -> int:
     """The row of a spot; in a worker's thread, which may be cancelled.
 
     Raises:
         UsageError: there is none.
     """
     rows = window.row_count
-    if spot.percent is not None:
-        return min(int(rows * spot.percent / 100), rows - 1)
-    if spot.row is not None:
-        return _there(spot.row, rows)
+    if target.percent is not None:
+        return min(int(rows * target.percent / 100), rows - 1)
+    if target.row is not None:
+        return _check_row(target.row, rows)
     if not isinstance(window, StoredWindow):
-        if spot.offset is None:
+        if target.offset is None:
             raise UsageError("these rows are not in the order of their times: a number goes to a row")
-        return _there(spot.offset - 1, rows)
-    if spot.offset is not None:
-        found = window.row_of_offset(spot.offset)
+        return _check_row(target.offset - 1, rows)
+    if target.offset is not None:
+        found = window.row_of_offset(target.offset)
         if found is None:
-            raise UsageError(f"there is no row with offset {format_count(spot.offset)}")
+            raise UsageError(f"there is no row with offset {format_count(target.offset)}")
         return found
-    assert spot.moment is not None
+    assert target.moment is not None
     worker = get_current_worker()
-    found = window.row_at_time(spot.moment, lambda: worker.is_cancelled)
+    found = window.row_at_time(target.moment, lambda: worker.is_cancelled)
     if found is None:
-        raise UsageError(f"there is no row at or after {spot.moment:%Y-%m-%d %H:%M:%S}")
+        raise UsageError(f"there is no row at or after {target.moment:%Y-%m-%d %H:%M:%S}")
     return found
 
 
-def _there(row: int, rows: int) -> int:
+def _check_row(row: int, rows: int) -> int:
     if not 0 <= row < rows:
         raise UsageError(f"there is no row {format_count(row + 1)}: the rows are 1 to {format_count(rows)}")
     return row
@@ -556,7 +556,7 @@ class GoToRowDialog(Dialog[int]):
         super().__init__()
         self._window = window
         self._limits: list[Sequence[Span]] = []
-        self._wrong = ""
+        self._problem = ""
 
     def compose(self) -> ComposeResult:
         """What there is, and a line to type in."""
@@ -574,7 +574,7 @@ class GoToRowDialog(Dialog[int]):
 
     def _read_limits(self) -> None:
         try:
-            self.post_message(self.Limits(limits(self._window)))
+            self.post_message(self.Limits(row_limits(self._window)))
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
             self.post_message(self.Found(None, error_line(error)))
 
@@ -584,28 +584,28 @@ class GoToRowDialog(Dialog[int]):
         self._show()
 
     def _show(self) -> None:
-        wrong: list[Sequence[Span]] = [[(f" {self._wrong}", "bad")]] if self._wrong else []
-        self.query_one(WrappedLines).set([*self._limits, *wrong])
+        problem: list[Sequence[Span]] = [[(f" {self._problem}", "bad")]] if self._problem else []
+        self.query_one(WrappedLines).set([*self._limits, *problem])
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Looks for the row, in a thread."""
         event.stop()
         try:
-            spot = parse(event.value)
+            target = parse_row_target(event.value)
         except OdfError as error:
-            self._say(str(error))
+            self._show_problem(str(error))
             return
-        self._say("")
-        self.run_worker(partial(self._find, spot), thread=True, exclusive=True, group="jump", name="jump")
+        self._show_problem("")
+        self.run_worker(partial(self._find, target), thread=True, exclusive=True, group="jump", name="jump")
 
-    def _say(self, wrong: str) -> None:
-        self._wrong = wrong
+    def _show_problem(self, problem: str) -> None:
+        self._problem = problem
         self._show()
 
-    def _find(self, spot: RowTarget) -> None:
+    def _find(self, target: RowTarget) -> None:
         worker = get_current_worker()
         try:
-            message = self.Found(find(self._window, spot))
+            message = self.Found(find_row(self._window, target))
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
             message = self.Found(None, error_line(error))
         if not worker.is_cancelled:
@@ -614,6 +614,6 @@ class GoToRowDialog(Dialog[int]):
     @on(Found)
     def _found(self, message: Found) -> None:
         if message.row is None:
-            self._say(message.error)
+            self._show_problem(message.error)
         else:
             self.dismiss(message.row)

@@ -63,7 +63,7 @@ class TableView(msgspec.Struct, frozen=True):
 
 TIME: Final = "time"
 """The kind of the view that shows the rows of another time."""
-_MADE_OF_IT: Final = ("sorted", "kept")
+_DERIVED_KINDS: Final = ("sorted", "kept")
 
 
 class TableStack(Pane):
@@ -77,7 +77,7 @@ class TableStack(Pane):
     label = "Data"
     filter_placeholder = "a text to look for in all rows"
 
-    class Other(Message):
+    class DatasetReplaced(Message):
         """The pane shows another dataset, or words in place of rows."""
 
     class Reloaded(Message):
@@ -113,39 +113,39 @@ class TableStack(Pane):
         """The view in front of the dataset's rows."""
         return self._views[-1] if self._views else None
 
-    def halt(self) -> bool:
+    def cancel_work(self) -> bool:
         """Stops what is being looked for in what is shown; whether there was something."""
         return False
 
     def leave_innermost(self) -> bool:
         """Stop a search, else unmark rows, else leave the front view. Returns whether it did."""
-        left = self.halt() or self.view.unmark() or self.pop_view()
-        self.tell_place()
-        return left
+        previous = self.cancel_work() or self.view.unmark() or self.pop_view()
+        self.show_position()
+        return previous
 
     # --- What is shown ---
 
     def show_message(self, dataset: str, *lines: Sequence[Span]) -> None:
         """Shows words instead of rows."""
-        self.halt()
+        self.cancel_work()
         self.dataset, self._opened, self._views = dataset, None, []
         self.view.say(*lines)
         self.set_subtitle("")
         self.set_context("")
-        self.post_message(self.Other())
+        self.post_message(self.DatasetReplaced())
 
     def show(self, dataset: str, opened: LoadedWindow) -> None:
         """Shows rows. For the same dataset the cursor stays where it is, and so do the views before them."""
         stay = dataset == self.dataset and self._opened is not None
         self.dataset, self._opened = dataset, opened
         if not stay:
-            self.halt()
+            self.cancel_work()
             self._views = []
         if not self._views:
             self._show_all(stay=stay)
-        self.post_message(self.Reloaded(opened) if stay else self.Other())
+        self.post_message(self.Reloaded(opened) if stay else self.DatasetReplaced())
 
-    def shows(self, dataset: str) -> bool:
+    def is_showing(self, dataset: str) -> bool:
         """Whether all rows of this dataset are in the table."""
         return dataset == self.dataset and self._opened is not None and self.view.opened is self._opened
 
@@ -168,7 +168,7 @@ class TableStack(Pane):
 
     def push_view(self, view: TableView) -> None:
         """Puts a view before what is shown."""
-        if view.kind in _MADE_OF_IT and self._views:
+        if view.kind in _DERIVED_KINDS and self._views:
             view = replace(view, when=self._views[-1].when)
         self._views.append(view)
         self._show_front()
@@ -184,15 +184,15 @@ class TableStack(Pane):
 
     def show_time(self, view: TableView) -> None:
         """Shows the rows of another time in place of all that is shown; cursor and columns stay."""
-        self.halt()
+        self.cancel_work()
         self.view.unmark()
         below = (self.view.cursor, self.view.column) if not self._views else self._views[0].below
         self._views = [replace(view, below=below)]
         self.set_context(view.title)
         self.view.open(view.opened, stay=True, choice=self._choices.get(self._table))
-        self.tell_place()
+        self.show_position()
 
-    def leave_to_time(self) -> None:
+    def leave_derived_views(self) -> None:
         """Takes away the views that were made of what is shown at a time, or of all rows."""
         while self._views and self._views[-1].kind != TIME:
             self.pop_view()
@@ -226,17 +226,17 @@ class TableStack(Pane):
             pass
 
     def _show_front(self) -> None:
-        self.halt()
+        self.cancel_work()
         view = self._views[-1]
         self.set_context(view.title)
         self.view.open(view.opened, stay=False, choice=self._choices.get(self._table))
-        self.tell_place()
+        self.show_position()
 
     def _show_all(self, *, stay: bool) -> None:
         if self._opened is not None:
             self.set_context(f"{format_count(self._opened.window.row_count)} rows")
             self.view.open(self._opened, stay=stay, choice=self._choices.get(self._table))
-            self.tell_place()
+            self.show_position()
 
     # --- Columns ---
 
@@ -258,7 +258,7 @@ class TableStack(Pane):
         if dataset == self._table and self.view.opened is not None:
             self.view.open(self.view.opened, stay=False, choice=choice)
 
-    def rearranged(self) -> None:
+    def store_arrangement(self) -> None:
         """The reader has changed the arrangement."""
         self._choices[self._table] = self.view.arrangement.choice()
         self.view.rearranged()
@@ -268,10 +268,10 @@ class TableStack(Pane):
     def on_resize(self) -> None:
         """There is room for more, or less."""
         if self.view.opened is not None and self.border_subtitle:
-            self.tell_place()
+            self.show_position()
 
     @on(LineView.Moved)
-    def tell_place(self) -> None:
+    def show_position(self) -> None:
         """Says in the lower border which row, column and slice the cursor is on."""
         view = self.view
         if view.opened is None or not view.count():
@@ -291,9 +291,9 @@ class TableStack(Pane):
             parts.append(f"slice {format_count(at + 1)} of {format_count(len(view.slices))} · block {block}")
         if self.front_view is not None and self.front_view.note:
             parts.append(self.front_view.note)
-        self._tell_part(self._fitting(parts))
+        self._update_subtitle(self._fit_parts(parts))
 
-    def _tell_part(self, text: str) -> None:
+    def _update_subtitle(self, text: str) -> None:
         """As :meth:`set_subtitle`, but paints only what has changed: at most steps, a digit or two."""
         before, after = str(self._border_subtitle or ""), printable(text)
         wide = cell_len(before + after) != len(before + after)
@@ -306,30 +306,30 @@ class TableStack(Pane):
             blanks = 2  # one before the text, one behind it
             self.refresh(Region(changed[0], self.size.height, changed[-1] - changed[0] + 2 * blanks, 1))
 
-    def _fitting(self, parts: list[str]) -> str:
+    def _fit_parts(self, parts: list[str]) -> str:
         """As many of the parts as there is room for."""
         while len(parts) > 1 and len(" · ".join(parts)) > self.size.width - 4:
             parts = parts[:-1]
         return " · ".join(parts)
 
-    def marked(self) -> list[tuple[int, int]]:
+    def marked_ranges(self) -> list[tuple[int, int]]:
         """The rows of :attr:`window` that are marked, as ranges: from a row to the one after the last."""
         rows = self.view.count()
         return [(start, min(stop, rows)) for start, stop in self.view.marks.ranges if start < rows]
 
 
-TELL_SECONDS: Final = 0.5
+PROGRESS_SECONDS: Final = 0.5
 
 
 class SearchableTables(TableStack):
     """Its filter is a text that is looked for: the cursor goes from one row that holds it to the next."""
 
     @dataclass
-    class Looked(Message):
+    class SearchProgress(Message):
         """A search has come so far, or to its end: with the row and column that it found, if any."""
 
         serial: int
-        looked: int
+        scanned: int
         place: tuple[int, int] | None
         done: bool
         error: str = ""
@@ -337,13 +337,13 @@ class SearchableTables(TableStack):
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
         self._origin = 0
-        self._left_from: int | None = None
-        self._back = False
+        self._previous_row: int | None = None
+        self._backwards = False
         self._serial = 0
-        self._looking = False
-        self._waiting: list[bool] = []  # what was asked for while it looks: whether back
+        self._searching = False
+        self._queued_steps: list[bool] = []  # what was asked for while it looks: whether back
 
-    def begin_finding(self) -> None:
+    def begin_search(self) -> None:
         """A text is about to be typed: it is looked for from the cursor on."""
         self._origin = self.view.cursor
 
@@ -356,90 +356,90 @@ class SearchableTables(TableStack):
         if text:
             self._find(self._origin, None, back=False)
         else:
-            self.halt()
-            self.tell_place()
+            self.cancel_work()
+            self.show_position()
 
     def find_again(self, *, back: bool) -> None:
         """Goes to the next row that holds the text, or to the one before."""
         rows, cursor = self.view.count(), self.view.cursor
-        if self._looking:
-            self._waiting.append(back)
+        if self._searching:
+            self._queued_steps.append(back)
         elif rows and self.filter:
             self._find((cursor + (-1 if back else 1)) % rows, cursor, back=back)
 
-    def halt(self) -> bool:
+    def cancel_work(self) -> bool:
         """Stops looking; whether it did."""
-        there = self._looking
+        was_active = self._searching
         self._serial += 1
-        self._looking, self._waiting = False, []
+        self._searching, self._queued_steps = False, []
         self.workers.cancel_group(self, "find")
-        return there or super().halt()
+        return was_active or super().cancel_work()
 
-    def _find(self, start: int, left: int | None, *, back: bool) -> None:
-        self.halt()
+    def _find(self, start: int, previous: int | None, *, back: bool) -> None:
+        self.cancel_work()
         opened, text, serial = self.view.opened, self.filter, self._serial
         if opened is None or not self.view.count():
             return
         window, columns = opened.window, self.view.arrangement.shown
-        self._looking, self._left_from, self._back = True, left, back
+        self._searching, self._previous_row, self._backwards = True, previous, back
 
-        def look() -> None:
-            from odf_tui.panes.data.derived_rows import find
+        def search_rows() -> None:
+            from odf_tui.panes.data.derived_rows import find_next_match
             from odf_tui.text.values import release_memory
 
-            worker, told = get_current_worker(), time.monotonic()
+            worker, reported = get_current_worker(), time.monotonic()
             place: tuple[int, int] | None = None
-            looked = 0
+            scanned = 0
             try:
-                for found, looked in find(window, text, start, columns, back=back):
+                for found, scanned in find_next_match(window, text, start, columns, back=back):
                     place = found
                     if worker.is_cancelled:
                         return
-                    if time.monotonic() - told > TELL_SECONDS:
-                        told = time.monotonic()
-                        self.post_message(self.Looked(serial, looked, None, False))
+                    if time.monotonic() - reported > PROGRESS_SECONDS:
+                        reported = time.monotonic()
+                        self.post_message(self.SearchProgress(serial, scanned, None, False))
             except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                self.post_message(self.Looked(serial, looked, None, True, error_line(error)))
+                self.post_message(self.SearchProgress(serial, scanned, None, True, error_line(error)))
             else:
-                self.post_message(self.Looked(serial, looked, place, True))
+                self.post_message(self.SearchProgress(serial, scanned, place, True))
             finally:
                 release_memory()
 
-        self.run_worker(look, thread=True, exclusive=True, group="find", name="find")
+        self.run_worker(search_rows, thread=True, exclusive=True, group="find", name="find")
 
-    @on(Looked)
-    def _looked(self, message: Looked) -> None:
+    @on(SearchProgress)
+    def _show_search_progress(self, message: SearchProgress) -> None:
         """Shows how far a search is, or what it has found."""
         message.stop()
         if message.serial != self._serial:
             return
         rows = format_count(self.view.count())
         if not message.done:
-            self.set_subtitle(f"looking: {format_count(message.looked)} of {rows} rows · esc stops")
+            self.set_subtitle(f"looking: {format_count(message.scanned)} of {rows} rows · esc stops")
             return
-        waiting, self._looking, self._waiting = self._waiting, False, []
+        waiting, self._searching, self._queued_steps = self._queued_steps, False, []
         if message.place is None:
             none = Notice(f"none of {rows} rows holds {self.filter}", "warn")
             self.post_message(Notice(message.error, "bad") if message.error else none)
-            self.tell_place()
+            self.show_position()
             return
         row, column = message.place
         self.view.go_centred(row)
         self.view.go_to(row, column)
-        self.tell_place()
-        if self._left_from is not None:
-            self._say_where(row, self._left_from)
+        self.show_position()
+        if self._previous_row is not None:
+            self._note_wraparound(row, self._previous_row)
         if waiting:
             self.find_again(back=waiting[0])
-            self._waiting = waiting[1:]
+            self._queued_steps = waiting[1:]
 
-    def _say_where(self, row: int, left: int) -> None:
+    def _note_wraparound(self, row: int, previous: int) -> None:
         """Says when the search went round."""
-        if row == left:
+        if row == previous:
             self.post_message(Notice("no other row holds it", "warn"))
-        elif (row > left) == self._back:
+        elif (row > previous) == self._backwards:
             self.post_message(
-                Notice("on from the last row" if self._back else "on from the first row", "warn")
+                Notice("on from the last row" if self._backwards else "on from the first row", "warn")
             )
 
 
@@ -447,7 +447,7 @@ MATCHES: Final = 5000
 TESTS: Final = ("equal", "other", "less", "greater", "null", "filled")
 
 
-def condition(test: str, name: str, value: str) -> str:
+def condition_text(test: str, name: str, value: str) -> str:
     """One of :data:`TESTS` in words."""
     value = ellipsize_middle(value, 24)
     words = {"equal": f"is {value}", "other": f"is not {value}", "less": f"< {value}",
@@ -467,29 +467,29 @@ class DataPane(SearchableTables):
         replaces: TableView | None
 
     @dataclass
-    class Progress(Message):
+    class ScanProgress(Message):
         """So many rows were looked at."""
 
         serial: int
-        looked: int
+        scanned: int
 
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
-        self._making = 0
-        self._busy_making = False
+        self._derive_serial = 0
+        self._deriving = False
 
     def selection(self) -> tuple[str, str] | None:
         """The cell under the cursor, as it is shown."""
         text = self.view.value(self.view.cursor, self.view.column) if self.view.count() else None
         return None if text is None else ("cell", text)
 
-    def halt(self) -> bool:
+    def cancel_work(self) -> bool:
         """Stops what is being looked for or made; whether there was something."""
-        there = self._busy_making
-        self._making += 1
-        self._busy_making = False
+        was_active = self._deriving
+        self._derive_serial += 1
+        self._deriving = False
         self.workers.cancel_group(self, "make")
-        return super().halt() or there
+        return super().cancel_work() or was_active
 
     def sort(self, *, down: bool) -> None:
         """Sorts what is loaded by the column under the cursor; what is sorted already is sorted anew."""
@@ -501,66 +501,66 @@ class DataPane(SearchableTables):
         if opened is None:
             return
         cursor = replaces.below[0] if replaces is not None else self.view.cursor
-        of = replaces.of if replaces is not None else self._of()
+        of = replaces.of if replaces is not None else self._base_text()
         below = replaces.below if replaces is not None else (self.view.cursor, column)
         how = "greatest first" if down else "least first"
         note = f"by {opened.columns.names[column]}, {how}"
         rows = opened.window.row_count
 
-        def make(serial: int) -> TableView:
-            from odf_tui.panes.data.derived_rows import RowSelection, loaded, sorted_rows
+        def derive(serial: int) -> TableView:
+            from odf_tui.panes.data.derived_rows import RowSelection, loaded_range, sorted_rows
 
-            start, stop = loaded(rows, cursor)
+            start, stop = loaded_range(rows, cursor)
             numbers = sorted_rows(opened.window, start, stop, column, down=down)
             shown = load_window(RowSelection(opened.window, numbers))
-            words = of or _range(start, stop, rows)
+            words = of or _range_text(start, stop, rows)
             return TableView(shown, f"sorted: {words}", note, "sorted", below, words, opened)
 
         self.set_subtitle("sorting …")
-        self._make(make, replaces)
+        self._derive(derive, replaces)
 
-    def keep(self, test: str) -> None:
+    def filter_by_test(self, test: str) -> None:
         """Keeps the loaded rows that pass a test of :data:`TESTS` against the cell under the cursor."""
         opened, row, column = self.view.opened, self.view.cursor, self.view.column
         if opened is None:
             return
-        of, rows = self._of(), opened.window.row_count
-        note = condition(test, opened.columns.names[column], self.view.value(row, column) or "")
+        of, rows = self._base_text(), opened.window.row_count
+        note = condition_text(test, opened.columns.names[column], self.view.value(row, column) or "")
 
-        def make(serial: int) -> TableView:
-            from odf_tui.panes.data.derived_rows import RowSelection, filter_rows, loaded
+        def derive(serial: int) -> TableView:
+            from odf_tui.panes.data.derived_rows import RowSelection, filter_rows, loaded_range
 
-            start, stop = loaded(rows, row)
+            start, stop = loaded_range(rows, row)
             numbers = filter_rows(opened.window, start, stop, column, test, row)
             shown = load_window(RowSelection(opened.window, numbers))
-            words = f"{format_count(len(numbers))} of {of or _range(start, stop, rows)}"
+            words = f"{format_count(len(numbers))} of {of or _range_text(start, stop, rows)}"
             return TableView(shown, f"kept: {words}", note, "kept", (row, column), words)
 
         self.set_subtitle("looking …")
-        self._make(make, None)
+        self._derive(derive, None)
 
-    def keep_found(self) -> None:
+    def filter_matches(self) -> None:
         """Keeps the rows, of all rows, that hold the text that is looked for."""
         opened, text = self.view.opened, self.filter
         if opened is None or not text:
             return
         columns, below = self.view.arrangement.shown, (self.view.cursor, self.view.column)
-        rows, of = opened.window.row_count, self._of()
+        rows, of = opened.window.row_count, self._base_text()
 
-        def make(serial: int) -> TableView | None:
+        def derive(serial: int) -> TableView | None:
             import pyarrow as pa
 
-            from odf_tui.panes.data.derived_rows import RowSelection, search
+            from odf_tui.panes.data.derived_rows import RowSelection, find_matches
 
-            worker, told = get_current_worker(), time.monotonic()
+            worker, reported = get_current_worker(), time.monotonic()
             found: list[pa.Array] = []
-            for matches, looked in search(opened.window, text, columns, MATCHES):
+            for matches, scanned in find_matches(opened.window, text, columns, MATCHES):
                 found = matches
                 if worker.is_cancelled:
                     return None
-                if time.monotonic() - told > TELL_SECONDS:
-                    told = time.monotonic()
-                    self.post_message(self.Progress(serial, looked))
+                if time.monotonic() - reported > PROGRESS_SECONDS:
+                    reported = time.monotonic()
+                    self.post_message(self.ScanProgress(serial, scanned))
             numbers = pa.concat_arrays(found) if found else pa.array([], pa.int64())
             first = "the first " if len(numbers) == MATCHES else ""
             words = f"{first}{format_count(len(numbers))} of {of or format_count(rows) + ' rows'}"
@@ -568,14 +568,14 @@ class DataPane(SearchableTables):
             return TableView(shown, f"kept: {words}", f"rows with {printable(text)}", "kept", below, words)
 
         self.set_subtitle("looking …")
-        self._make(make, None)
+        self._derive(derive, None)
 
     def reveal_in_all_rows(self) -> bool:
         """Goes to the row under the cursor among all rows of the dataset; whether it is one of them."""
         row, column = self._row_of_base(), self.view.column
         if row is None:
             return False
-        self.leave_to_time()
+        self.leave_derived_views()
         self.view.go_centred(row)
         self.view.go_to(row, column)
         return True
@@ -594,18 +594,18 @@ class DataPane(SearchableTables):
             return window.numbers[self.view.cursor].as_py()
         return None
 
-    def _of(self) -> str:
+    def _base_text(self) -> str:
         """Which rows the front view has, when it was made of others."""
         return self.front_view.of if self.front_view is not None else ""
 
-    def _make(self, make: Callable[[int], TableView | None], replaces: TableView | None) -> None:
-        self.halt()
-        serial = self._making
-        self._busy_making = True
+    def _derive(self, derive: Callable[[int], TableView | None], replaces: TableView | None) -> None:
+        self.cancel_work()
+        serial = self._derive_serial
+        self._deriving = True
 
         def work(serial: int) -> None:
             try:
-                view = make(serial)
+                view = derive(serial)
             except Exception as error:  # whatever it is, it is shown, and the screen lives on
                 self.post_message(Notice(error_line(error), "bad"))
                 view = None
@@ -613,23 +613,23 @@ class DataPane(SearchableTables):
 
         self.run_worker(partial(work, serial), thread=True, exclusive=True, group="make", name="make")
 
-    @on(Progress)
-    def _progress(self, message: Progress) -> None:
+    @on(ScanProgress)
+    def _show_scan_progress(self, message: ScanProgress) -> None:
         """Shows how far it is."""
         message.stop()
-        if message.serial == self._making:
+        if message.serial == self._derive_serial:
             rows = format_count(self.view.count())
-            self.set_subtitle(f"looking: {format_count(message.looked)} of {rows} rows · esc stops")
+            self.set_subtitle(f"looking: {format_count(message.scanned)} of {rows} rows · esc stops")
 
     @on(Derived)
-    def _derived(self, message: Derived) -> None:
+    def _show_derived(self, message: Derived) -> None:
         """Shows what was made."""
         message.stop()
-        if message.serial != self._making:
+        if message.serial != self._derive_serial:
             return
-        self._busy_making = False
+        self._deriving = False
         if message.view is None:
-            self.tell_place()
+            self.show_position()
             return
         if message.replaces is not None and message.replaces is self.front_view:
             self._views.pop()
@@ -638,6 +638,6 @@ class DataPane(SearchableTables):
         self.view.go_to(0, column)
 
 
-def _range(start: int, stop: int, rows: int) -> str:
+def _range_text(start: int, stop: int, rows: int) -> str:
     """Which rows are loaded, in words."""
     return f"rows {format_count(start + 1)}–{format_count(stop)} of {format_count(rows)}"
