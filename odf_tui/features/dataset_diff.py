@@ -46,14 +46,14 @@ _NUMBERS: Final = ("int", "uint", "float", "double", "halffloat", "decimal")
 
 
 class DiffWindow:
-    """Rows that differ, as texts: what happened to a row, then each column once.
+    """The rows of a difference as texts: the kind of change, then one column for each compared column.
 
-    After the key come the columns in which most rows have changed: they would be out of sight else.
+    The columns with the most changes follow the key, where they are visible first.
 
     Attributes:
-        found: the whole difference.
-        shown: its columns in their order.
-        file: the Parquet file.
+        difference: the difference.
+        shown: its columns in the order of the table.
+        file: path of the Parquet file.
     """
 
     system_columns = ("", "", "", "")
@@ -72,13 +72,13 @@ class DiffWindow:
         self.columns = pa.schema([pa.field(name, pa.string()) for name in names])
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
+        """Return rows with all columns."""
         return self.part(start, count, range(len(self.columns)))[0]
 
     def part(
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
-        """Some columns of some rows."""
+        """Return some columns of rows."""
         import pyarrow as pa
 
         requested = [column for column in columns if column]
@@ -91,7 +91,7 @@ class DiffWindow:
         return pa.table([pa.array(cells[column], pa.string()) for column in columns], schema=schema), ()
 
     def formatter(self, start: int, count: int, columns: Sequence[int] | None = None) -> DiffRowFormatter:
-        """Some rows; only these of the columns that are shown when they are named."""
+        """Return rows as texts; ``columns`` are indices of :attr:`shown`, None for all."""
         chosen = self.difference.columns if columns is None else [self.shown[at] for at in columns]
         requested = dict.fromkeys(
             name for each in chosen for name in (each.old, each.new) if name is not None
@@ -104,7 +104,7 @@ class DiffWindow:
 
 
 def open_difference(window: DiffWindow) -> LoadedWindow | None:
-    """Reads what is needed to show rows; in a thread. None when there are none."""
+    """Load the first rows of a difference; None if it has none. Slow."""
     if not window.row_count:
         return None
     opened = load_window(window)
@@ -121,7 +121,7 @@ def _is_number(kind: str | None) -> bool:
 
 
 class DifferenceRows(RowTable):
-    """The table. What differs has an arrow in it, and a colour where there are some."""
+    """The table of rows. Changed values contain an arrow, and are coloured."""
 
     def _cell(self, index: int, column: int, width: int, text: str | None) -> Span:
         fitted, style = super()._cell(index, column, width, text)
@@ -137,13 +137,13 @@ SpanLines = list[Sequence[Span]]
 
 
 class DifferenceScreen(Dialog[str]):
-    """Shows a difference; ends with ``key``, ``again`` or ``export`` where the person wants that.
+    """Shows a difference. Returns ``key``, ``again`` or ``export`` for the next step, or None.
 
     Args:
-        title: what it is of.
+        title: title of the dialog.
         window: the rows.
-        opened: what is shown of them at first; None when there are none.
-        copy: takes what it is and its text.
+        opened: the loaded rows; None if there are none.
+        copy: called with a label and the text to copy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -168,7 +168,7 @@ class DifferenceScreen(Dialog[str]):
         self._rows: DifferenceRows = DifferenceRows()
 
     def compose(self) -> ComposeResult:
-        """What was compared and how much differs, and the rows."""
+        """Yield the summary and the rows."""
         with Vertical(classes="dialog reader difference") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content(_KEYS)
@@ -176,7 +176,7 @@ class DifferenceScreen(Dialog[str]):
             yield self._rows
 
     def on_mount(self) -> None:
-        """Shows the rows."""
+        """Show the rows."""
         self._rows.active = True
         if self._opened is None:
             self._rows.say(*_no_rows(self._window.difference))
@@ -185,19 +185,19 @@ class DifferenceScreen(Dialog[str]):
 
     @on(DifferenceRows.Failed)
     def _show_failure(self, message: DifferenceRows.Failed) -> None:
-        """Rows cannot be read."""
+        """Show why rows cannot be read."""
         self.query_one("#difference-head", DifferenceHead).set([[(f" {printable(message.error)}", "bad")]])
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Show the row that was double-clicked."""
         self.action_row()
 
     def action_move(self, move: str) -> None:
-        """Moves through the rows and columns."""
+        """Move the cursor."""
         self._rows.move(move)
 
     def action_settings(self) -> None:
-        """Columns, and all that describes the two."""
+        """Show the changed columns and metadata."""
         lines: SpanLines = [
             [(" ", ""), *line] for line in diff_text.settings_changes(self._window.difference)
         ]
@@ -208,14 +208,14 @@ class DifferenceScreen(Dialog[str]):
         )
 
     def action_row(self) -> None:
-        """A row in full."""
+        """Show the row under the cursor with all values in full."""
         if self._opened is not None:
             self.run_worker(self._show_row(self._rows.cursor), group="row", exclusive=True)
 
     async def _show_row(self, row: int, dialog: TextDialog | None = None) -> None:
         try:
             lines = await asyncio.to_thread(self._row_lines, row)
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # every error is shown, and the screen stays open
             self.query_one("#difference-head", DifferenceHead).set([[(f" {error_with_hint(error)}", "bad")]])
             return
         title = f"Row {row + 1} of {self._window.row_count}"
@@ -253,7 +253,7 @@ class DifferenceScreen(Dialog[str]):
         return [[(f" {sign} {texts.changes[0]}", diff_text.STYLES[sign])], [], *lines]
 
     def action_copy(self) -> None:
-        """Copies the row."""
+        """Copy the row under the cursor."""
         if self._opened is not None:
             self.run_worker(self._copy_row(self._rows.cursor), group="copy", exclusive=True)
 
@@ -263,10 +263,10 @@ class DifferenceScreen(Dialog[str]):
 
 
 class DifferenceHead(StaticLines):
-    """Lines that end in an ellipsis where there is no room for all of them."""
+    """Lines that end in an ellipsis if they do not fit."""
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return a line."""
         spans, room = list(super().spans(index)), self.room.width
         while room > 0 and sum(cell_len(text) for text, _ in spans) > room:
             *spans, (text, style) = spans
@@ -277,15 +277,15 @@ class DifferenceHead(StaticLines):
 
 
 class DiffRowDialog(TextDialog):
-    """A row in full; those beside it are a key away."""
+    """A row with all values in full. Keys go to the rows before and after it."""
 
     def remarks(self) -> list[str]:
-        """What the keys do."""
+        """Return the keys that go to other rows."""
         return ["[ row before · ] next"]
 
 
 def head_lines(difference: Difference) -> list[list[Span]]:
-    """What was compared, how much differs, and what else does."""
+    """Return the compared versions, the number of changed rows, and the changed metadata."""
     lines = [
         [(f" {printable(diff_text.compared_versions_text(difference, named=False))}", "strong")],
         [(" ", ""), *diff_text.row_counts_text(difference)],
@@ -384,7 +384,7 @@ class DatasetDiffController(Controller):
                 f"{format_count(line.sequence_number)}  {format_time(line.time)}  {line.event}",
                 remark=printable(line.summary),
             )
-            for line in lines[1:]  # the newest block is what it is compared with
+            for line in lines[1:]  # the other side is the newest block
         ]
         if not choices:
             raise OdfError(f"{row.name} has no earlier block")

@@ -38,7 +38,7 @@ from odf_tui.widgets.dialogs import Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines, WrappedLines
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_BAR: Final = "▆"  # with some air above, so that bars do not run into each other
+_BAR: Final = "▆"  # with a gap above, which separates the bars
 _HEIGHT: Final = 4
 _BIN_CELLS: Final = 2
 _NAMES: Final = 10
@@ -47,7 +47,7 @@ DescriptionLines = list[list[Span]]
 
 
 def sparkline(bins: Sequence[int]) -> str:
-    """A cell for each count; what is there at all can be seen."""
+    """Return a bar character for each count. Counts above zero are visible."""
     most = max(bins, default=0)
     return "".join(" " if not each else BLOCKS[_level(each, most, len(BLOCKS)) - 1] for each in bins)
 
@@ -57,9 +57,9 @@ def _level(amount: int, most: int, levels: int) -> int:
 
 
 def distribution_sparkline(column: ColumnStatistics, cells: int) -> str:
-    """The column as a sparkline: its values by size, or its most frequent values."""
+    """Return a sparkline of the histogram, or of the most frequent values if there is none."""
     bins = column.bins
-    while len(bins) > cells:  # wider ones, as they would be if there were fewer
+    while len(bins) > cells:  # merge neighbours: wider bins
         bins = [sum(bins[at : at + 2]) for at in range(0, len(bins), 2)]
     if bins:
         return sparkline(bins)
@@ -69,12 +69,12 @@ def distribution_sparkline(column: ColumnStatistics, cells: int) -> str:
 
 
 def _has_frequent_values(column: ColumnStatistics) -> bool:
-    """Whether some values are more frequent than others can be."""
+    """Return whether a value occurs more than once."""
     return bool(column.frequent) and column.frequent[0].count > 1
 
 
 def format_percent(part: int, whole: int) -> str:
-    """A part in per cent, such as ``14.3 %``; never 0 or 100 when it is not."""
+    """Format a share such as ``14.3 %``. It is 0 or 100 only if that is exact."""
     if not whole:
         return ""
     per_cent = 100 * part / whole
@@ -86,24 +86,24 @@ def format_percent(part: int, whole: int) -> str:
 
 
 def format_distinct(column: ColumnStatistics) -> str:
-    """How many different values there are; an estimate has a sign before it."""
+    """Format the number of distinct values. An estimate starts with ≈."""
     if column.distinct is None:
         return ""
     if column.exact:
         return format_count(column.distinct)
-    digits = max(len(str(column.distinct)) - 2, 0)  # more would look as if it were known
+    digits = max(len(str(column.distinct)) - 2, 0)  # two significant digits: more would look exact
     return f"≈ {format_count(round(column.distinct, -digits))}"
 
 
 def format_distinct_short(column: ColumnStatistics) -> str:
-    """The same in at most six cells."""
+    """Format the number of distinct values in at most six cells."""
     if column.distinct is None:
         return ""
     return ("" if column.exact else "≈") + format_count_short(column.distinct)
 
 
 def format_value(text: str | None, column_type: str = "") -> str:
-    """A value as the table shows it."""
+    """Format a value for the table."""
     if text is None:
         return ""
     if column_type.startswith("timestamp"):
@@ -112,7 +112,7 @@ def format_value(text: str | None, column_type: str = "") -> str:
 
 
 def format_mean(found: float) -> str:
-    """A mean, with as many digits as tell something."""
+    """Format a mean with about six digits."""
     if found and not 1e-4 <= abs(found) < 1e15:
         return f"{found:.4g}"
     digits = max(6 - len(str(int(abs(found)))), 0)
@@ -124,7 +124,7 @@ def format_mean(found: float) -> str:
 
 
 def column_lines(column: ColumnStatistics, description: TableDescription, width: int) -> DescriptionLines:
-    """All that is known of a column."""
+    """Return the lines with all statistics of a column, for a width in cells."""
     rows = description.statistics.rows
     kind = description.types.get(column.name, column.type)
     lines: DescriptionLines = [[(f" {printable(column.name)}", "name"), (f"  {kind}", "muted")]]
@@ -171,7 +171,7 @@ def _facts(column: ColumnStatistics, rows: int) -> list[tuple[str, str]]:
 
 
 def _histogram(column: ColumnStatistics, width: int) -> DescriptionLines:
-    """Values by size: a column of blocks for each bin, the ends below."""
+    """Return the histogram as lines, with its limits below."""
     bins, most = column.bins, max(column.bins)
     cells = _BIN_CELLS if len(bins) * _BIN_CELLS + 2 <= width else 1
     levels = [_level(each, most, _HEIGHT * len(BLOCKS)) if each else 0 for each in bins]
@@ -191,7 +191,7 @@ def _histogram(column: ColumnStatistics, width: int) -> DescriptionLines:
 
 
 def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLines:
-    """The most frequent values, with bars."""
+    """Return the most frequent values as lines with bars."""
     if not _has_frequent_values(column):
         return (
             [[(" every value is there once", "muted")]] if column.exact and (column.distinct or 0) > 1 else []
@@ -220,7 +220,7 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLin
 _POLL_SECONDS: Final = 0.25
 _KEYS: Final = "j k columns · y copies · esc closes"
 _MORE: Final = 46
-"""Cells of the list from which on it has numbers, and then everything."""
+"""Width of the list in cells from which it shows numbers. :data:`_ALL` is that for everything."""
 _ALL: Final = 72
 _KIND: Final = 13
 _NULLS: Final = 9
@@ -229,7 +229,7 @@ _DRAWING: Final = 24
 
 
 class ColumnList(LineView):
-    """The columns: name, type, nulls, distinct values, the distribution as a sparkline."""
+    """The list of columns: name, type, nulls, distinct values, distribution as a sparkline."""
 
     headed = True
 
@@ -239,16 +239,16 @@ class ColumnList(LineView):
         self.description: TableDescription | None = None
 
     def show_description(self, description: TableDescription) -> None:
-        """Shows columns; the cursor stays."""
+        """Show columns. The cursor stays."""
         self.description = description
         self.reset()
 
     def count(self) -> int:
-        """How many columns."""
+        """Return the number of columns."""
         return 0 if self.description is None else len(self.description.statistics.columns)
 
     def _column_widths(self) -> tuple[int, int, int, int]:
-        """Cells for name, type, numbers and drawing; 0 where there is no room."""
+        """Return the widths of name, type, numbers and sparkline in cells; 0 for those without room."""
         width = self.room.width
         kind = _KIND if width >= _ALL else 0
         numbers = _NULLS + _DISTINCT if width >= _MORE else 0
@@ -256,7 +256,7 @@ class ColumnList(LineView):
         return max(width - kind - numbers - drawing - 3, 8), kind, numbers, drawing
 
     def header(self) -> Sequence[Span]:
-        """What stands in the lines."""
+        """Return the header line."""
         name, kind, numbers, drawing = self._column_widths()
         counts = f"{'nulls':>{_NULLS - 1}}{'distinct':>{_DISTINCT}} " if numbers else ""
         kinds = fit_width("type", kind) if kind else ""
@@ -268,7 +268,7 @@ class ColumnList(LineView):
         ]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A column."""
+        """Return the line of a column."""
         if self.description is None:
             return ()
         column = self.description.statistics.columns[index]
@@ -290,7 +290,7 @@ class ColumnList(LineView):
         return [*found, (" ", ""), (distribution_sparkline(column, drawing), "busy")]
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Nothing is known."""
+        """Return the message for no columns."""
         return (
             [[(" no columns are known yet: there is no data", "muted")]]
             if self.description is not None
@@ -299,17 +299,17 @@ class ColumnList(LineView):
 
 
 class StatisticsScreen(Dialog[None]):
-    """Shows what is known at once, asks the worker for the rest, and shows it when it has counted.
+    """Shows the stored statistics, and requests the missing ones from the worker.
 
     Args:
-        title: of what it is.
-        rows: which rows these are, in words.
-        request: for the worker.
-        read: reads what is known; slow.
-        ask: hands the request to the worker; gives the job.
-        stop: stops the job.
-        book: learns of the job.
-        copy: takes what it is and its text.
+        title: title of the dialog.
+        rows: describes the rows.
+        request: the request to the worker.
+        read: reads the stored statistics; slow.
+        submit: submits the request. Returns the id of the job.
+        stop: cancels the job.
+        book: has the state of the job.
+        copy: called with a label and the text to copy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -345,7 +345,7 @@ class StatisticsScreen(Dialog[None]):
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """Columns, one of them, and how far it is."""
+        """Yield the list, the details of one column, and the progress."""
         with Vertical(classes="dialog reader statistics") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content(_KEYS)
@@ -359,34 +359,34 @@ class StatisticsScreen(Dialog[None]):
         return self.query_one(ColumnList)
 
     def on_mount(self) -> None:
-        """Reads what is known, then asks for more."""
+        """Read the stored statistics, then request the missing ones."""
         self._show_status("reading …", "muted")
         self.run_worker(self._start_count(), group="statistics", name="statistics")
 
     def on_resize(self) -> None:
-        """The right side has another width."""
+        """Format the details for the new width."""
         self.call_after_refresh(self._show_column)
 
     def on_line_view_moved(self) -> None:
-        """Another column."""
+        """Show the details of the column under the cursor."""
         self._show_column()
 
     def action_move(self, move: str) -> None:
-        """Moves in the list."""
+        """Move the cursor."""
         self._list.move(move)
 
     def action_scroll(self, move: str) -> None:
-        """Scrolls what is said of a column."""
+        """Scroll the details."""
         self.query_one("#about-column", WrappedLines).move(move)
 
     def action_copy(self) -> None:
-        """Copies what is said of the column."""
+        """Copy the details."""
         lines = self.query_one("#about-column", WrappedLines).given
         if lines:
             self._copy("statistics", "\n".join("".join(text for text, _ in line) for line in lines).rstrip())
 
     def action_stop(self) -> None:
-        """Stops counting."""
+        """Cancel the job."""
         if self._job and self._timer is not None:
             self.run_worker(self._stop(self._job), group="stop")
 
@@ -399,7 +399,7 @@ class StatisticsScreen(Dialog[None]):
                 return
             self._show_status("handed to the worker …", "busy")
             self._job = await self._submit(self._request)
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # every error is shown, and the screen stays open
             self._show_status(error_with_hint(error), "bad")
             return
         self._show_keys("c stops counting · esc closes, it goes on")
@@ -466,7 +466,7 @@ class StatisticsScreen(Dialog[None]):
             description = await self._load_description()
             if not description.whole:
                 self._show_status("rows came meanwhile: close this and press i again", "warn")
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # every error is shown, and the screen stays open
             self._show_status(error_with_hint(error), "bad")
 
 
@@ -497,7 +497,7 @@ class StatisticsController(Controller):
         self._open(dataset, name, file, title, rows)
 
     def _show_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
-        """Show the statistics of the first rows of a dataset. They are written to a file before."""
+        """Write the first rows of a dataset to a file, and show its statistics."""
         if not window.row_count:
             self.host.notice("there are no rows to count", "warn")
         elif window.row_count > _MAX_SPOOLED:

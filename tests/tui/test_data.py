@@ -1,4 +1,4 @@
-"""Pane 3: rows of all slices, their columns, what is found, sorted, kept, marked and copied."""
+"""Tests of pane 3: rows of all slices, columns, search, sorting, filters, marks and copies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PLACES = ["Quay", "Old Town", "Lighthouse Hill", "Fish Market"]
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the screen, but for the lines below the panes, with its golden text."""
+    """Compare the panes, without the lines below them, with a golden picture."""
     lines = drive.text().splitlines()
     path, text = GOLDEN / f"data-{name}.txt", "\n".join(lines[:-2]) + "\n"
     if os.environ.get("ODF_UPDATE_GOLDEN"):
@@ -56,7 +56,7 @@ def compare(drive: Driven, name: str) -> None:
 
 
 def append(dataset: Dataset, table: pa.Table) -> None:
-    """Commits a table as the next slice."""
+    """Commit a table as the next slice."""
     state = dataset.state()
     schema = slice_schema(table.schema, state.vocabulary)
     now = Timestamp.parse("2031-03-12T03:33:20Z")
@@ -79,7 +79,7 @@ def append(dataset: Dataset, table: pa.Table) -> None:
 
 
 def typed(start: int, count: int) -> pa.Table:
-    """Rows with a column of each kind, made of their numbers."""
+    """Return rows with one column of each type. The values follow from the row numbers."""
     rows = range(start, start + count)
     payload = [
         json.dumps({"id": n, "readings": [n, n + 0.5], "note": "a text that is long " * 3}) for n in rows
@@ -102,7 +102,7 @@ def typed(start: int, count: int) -> pa.Table:
 
 @pytest.fixture(scope="session")
 def harbour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with twelve slices of 25 rows, to be copied."""
+    """A workspace with twelve slices of 25 rows."""
     workspace = Workspace.init(tmp_path_factory.mktemp("stored") / "harbour")
     made = workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
     for start in range(0, 300, 25):
@@ -112,13 +112,13 @@ def harbour(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def dataset(tmp_path: Path, harbour: Path) -> Dataset:
-    """Twelve slices of 25 rows."""
+    """A copy of the dataset with twelve slices of 25 rows."""
     shutil.copytree(harbour, tmp_path / "stored")
     return Workspace(tmp_path / "stored").resolve("rows").dataset
 
 
 def stored(dataset: Dataset) -> StoredWindow:
-    """The rows as the workstation reads them."""
+    """Open the rows as the gateway does."""
     source = WorkspaceGateway(Workspace(dataset.folder.parents[2]))
     window = source.rows(str(source.workspace.resolve("rows").id))
     assert window is not None
@@ -127,7 +127,7 @@ def stored(dataset: Dataset) -> StoredWindow:
 
 
 def border(drive: Driven) -> str:
-    """Both borders of the pane."""
+    """Return both borders of the pane."""
     pane = drive.data_pane
     return f"{pane._border_title}\n{pane._border_subtitle}"
 
@@ -150,7 +150,9 @@ async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
         assert view.cursor == 0
 
 
-async def test_a_step_paints_two_lines(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_moving_the_cursor_repaints_two_lines(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with rows_shown(source) as drive:
         await drive.press("j")
         drawn: list[int] = []
@@ -167,7 +169,7 @@ async def test_a_step_paints_two_lines(source: FakeSource, monkeypatch: pytest.M
         assert sorted(drawn) == [1, 2, 2]
 
 
-async def test_slices_are_marked_and_reached(source: FakeSource, dataset: Dataset) -> None:
+async def test_slices_are_marked_and_can_be_reached(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (160, 50)) as drive:
         view = drive.data_pane.view
@@ -183,9 +185,7 @@ async def test_slices_are_marked_and_reached(source: FakeSource, dataset: Datase
         assert view.cursor == 25
 
 
-async def test_a_slice_that_is_not_here_leaves_the_others_readable(
-    source: FakeSource, dataset: Dataset
-) -> None:
+async def test_a_missing_slice_leaves_the_others_readable(source: FakeSource, dataset: Dataset) -> None:
     dataset.slice_path(dataset.slices()[1]).unlink()
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (160, 50)) as drive:
@@ -202,7 +202,7 @@ async def test_a_slice_that_is_not_here_leaves_the_others_readable(
         assert "275 of 300" not in border(drive) and drive.data_pane.view.count() == 275
 
 
-async def test_rows_that_cannot_be_read_are_told_of(source: FakeSource) -> None:
+async def test_unreadable_rows_are_reported(source: FakeSource) -> None:
     rows = source.windows.setdefault(AIR, Rows(7200))
     async with rows_shown(source) as drive:
         rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
@@ -212,7 +212,7 @@ async def test_rows_that_cannot_be_read_are_told_of(source: FakeSource) -> None:
         assert "the slice cannot be read" in drive.text()
 
 
-async def test_new_rows_come_while_one_looks(source: FakeSource, dataset: Dataset) -> None:
+async def test_appended_rows_keep_the_cursor(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source) as drive:
         await drive.press("G", "k", "l", "l")
@@ -226,7 +226,7 @@ async def test_new_rows_come_while_one_looks(source: FakeSource, dataset: Datase
         assert pane.view.value(324, 4) == "Quay"
 
 
-async def test_more_at_the_sides_is_shown(source: FakeSource) -> None:
+async def test_hidden_columns_at_the_sides_are_indicated(source: FakeSource) -> None:
     async with rows_shown(source, (80, 24)) as drive:
         header = drive.text().splitlines()[1]
         assert "›" in header and "‹" not in header
@@ -241,7 +241,7 @@ async def test_more_at_the_sides_is_shown(source: FakeSource) -> None:
         await drive.until(lambda: border(drive).endswith("\nrow 1 of 7 200"))
 
 
-async def test_cells_are_exact_safe_and_in_order_of_their_kind(source: FakeSource) -> None:
+async def test_cells_are_exact_and_printable(source: FakeSource) -> None:
     async with rows_shown(source, (160, 50)) as drive:
         text = drive.text()
         assert all(code in text for code in ("+A", "-R", "-C", "+C"))
@@ -289,7 +289,7 @@ def test_cells_of_every_type() -> None:
     assert column_texts(table.column("nothing")) == [None]
 
 
-async def test_points_stand_below_each_other_and_nulls_at_the_right(source: FakeSource) -> None:
+async def test_decimal_points_and_nulls_are_aligned(source: FakeSource) -> None:
     table = pa.table({"n": [1.5, 10.25, None, 3.0, 1e-7]})
     async with rows_shown(source, (80, 24)) as drive:
         pane = drive.data_pane
@@ -346,7 +346,7 @@ def test_nested_values_json_and_bytes_over_several_lines() -> None:
     assert record.values[0].text == text
 
 
-# --- Going ---
+# --- Jumps ---
 
 
 @pytest.mark.parametrize(
@@ -363,12 +363,12 @@ def test_nested_values_json_and_bytes_over_several_lines() -> None:
         ),
     ],
 )
-def test_what_is_typed_to_jump(text: str, spot: RowTarget) -> None:
+def test_row_targets_are_parsed(text: str, spot: RowTarget) -> None:
     assert parse_row_target(text) == spot
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2024-13-01", "#", "%", "12a"])
-def test_what_nobody_can_jump_to(text: str) -> None:
+def test_invalid_row_targets_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_row_target(text)
 
@@ -395,10 +395,10 @@ async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
         assert view.cursor == 8
 
 
-# --- Finding ---
+# --- Search ---
 
 
-async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
+async def test_search_goes_from_match_to_match(source: FakeSource) -> None:
     async with rows_shown(source) as drive:
         pane = drive.data_pane
         await drive.press("j", "j", "j")
@@ -424,7 +424,7 @@ async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
         assert "slice abcd1234 (block 7): the slice cannot be read" in drive.hint()
 
 
-async def test_a_long_search_tells_how_far_it_is_and_esc_stops_it(source: FakeSource) -> None:
+async def test_a_long_search_shows_progress_and_can_be_cancelled(source: FakeSource) -> None:
     source.windows[AIR] = Rows(10_000_000)
     async with rows_shown(source) as drive:
         pane = drive.data_pane
@@ -434,7 +434,7 @@ async def test_a_long_search_tells_how_far_it_is_and_esc_stops_it(source: FakeSo
         assert not pane.filter and "row 1 of 10 000 000" in border(drive)
 
 
-def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
+def test_search_scans_all_rows_and_counts_them() -> None:
     table = pa.table({"n": pa.array(range(200_000)), "word": pa.array(["Smoke", "wind"] * 100_000)})
     window = TableWindow(table, SYSTEM)
     assert list(find_next_match(window, "199999", 0, [0, 1], back=False))[-1] == ((199_999, 0), 200_000)
@@ -463,7 +463,7 @@ def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
         ("é", []),
     ],
 )
-def test_finding_in_every_type(text: str, rows: list[int]) -> None:
+def test_search_in_every_type(text: str, rows: list[int]) -> None:
     window = TableWindow(typed(0, 300).drop_columns(["payload", "day"]), SYSTEM)
     *_, (found, scanned) = find_matches(window, text, range(len(window.columns)), 1000)
     assert scanned == 300 and [row for part in found for row in part.to_pylist()] == rows
@@ -504,7 +504,7 @@ async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
         assert pane.arrangement(AIR) == {} and "event_time" in drive.text()
 
 
-def test_an_arrangement_fits_columns_that_came_and_went() -> None:
+def test_an_arrangement_applies_to_a_changed_schema() -> None:
     choice = {"order": ["c", "gone", "a", "b"], "hidden": ["b", "gone"], "frozen": "c"}
     found = ColumnArrangement(["a", "b", "c", "new"], 2, choice)
     assert (found.still, found.moving) == ([2], [0, 3])
@@ -513,10 +513,10 @@ def test_an_arrangement_fits_columns_that_came_and_went() -> None:
     assert ColumnArrangement(["a", "b"], 2, {"frozen": ""}).still == []
 
 
-# --- Sorting and keeping ---
+# --- Sorting and filtering ---
 
 
-async def test_sorting_says_what_it_sorts_and_esc_goes_back(source: FakeSource, dataset: Dataset) -> None:
+async def test_sorting_states_its_rows_and_can_be_left(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (160, 50)) as drive:
         pane, view = drive.data_pane, drive.data_pane.view
@@ -545,7 +545,7 @@ async def test_only_some_of_many_rows_are_sorted(source: FakeSource) -> None:
     assert loaded_range(70, 3) == (0, 70)
 
 
-async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) -> None:
+async def test_rows_are_filtered_by_a_value(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (160, 50)) as drive:
         pane, view = drive.data_pane, drive.data_pane.view
@@ -567,7 +567,7 @@ async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) ->
         assert "these are all rows already" in drive.hint()
 
 
-def test_sorting_and_keeping_of_every_type() -> None:
+def test_sorting_and_filtering_of_every_type() -> None:
     table = typed(0, 300)
     window = TableWindow(table, SYSTEM)
     for column, name in enumerate(table.column_names):
@@ -583,7 +583,7 @@ def test_sorting_and_keeping_of_every_type() -> None:
     assert picked.window(0, 9)["station"].to_pylist() == ["Fish Market", "Old Town"]
 
 
-# --- Marking and copying ---
+# --- Marks and copies ---
 
 
 async def test_marked_rows_are_copied(source: FakeSource, dataset: Dataset) -> None:
@@ -606,7 +606,7 @@ async def test_marked_rows_are_copied(source: FakeSource, dataset: Dataset) -> N
         assert copied[2] == ("cell", "Old Town")
 
 
-def test_marks_grow_together_and_come_apart() -> None:
+def test_marked_ranges_merge_and_split() -> None:
     marks = MarkedRows()
     for row in (5, 2, 6, 9):
         marks.press(row)

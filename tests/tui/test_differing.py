@@ -1,4 +1,4 @@
-"""Versions of datasets compared on the screen: what is chosen, what differs, and its rows."""
+"""Tests of differences: the choice of versions, the summary, and the rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Rows(ResultRows):
 
 @pytest.fixture
 def found(source: FakeSource, tmp_path: Path) -> Difference:
-    """A thousand rows that differ, of which the source gives the rows."""
+    """A difference with a thousand changed rows, in a file."""
     count = 1000
     changes = ["changed", "removed", "added", "changed"] * (count // 4)
     old, new = (
@@ -89,7 +89,7 @@ def found(source: FakeSource, tmp_path: Path) -> Difference:
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the dialog with its golden text."""
+    """Compare the dialog with a golden picture."""
     width, height = drive.app.size
     path = GOLDEN / f"diff-{width}x{height}-{name}.txt"
     region = drive.app.screen.query(".dialog").first().region
@@ -101,7 +101,7 @@ def compare(drive: Driven, name: str) -> None:
 
 
 async def differences_shown(drive: Driven, found: Difference, *, before: int = 0) -> None:
-    """The worker has compared, and the screen shows what differs."""
+    """Let the worker end the comparison, and wait until the screen shows it."""
     await drive.until(lambda: len(drive.source.link.submitted) > before)
     job = await job_of(drive)
     await ends(drive, job, result=msgspec.to_builtins(found))
@@ -112,7 +112,7 @@ async def differences_shown(drive: Driven, found: Difference, *, before: int = 0
 def difference_screen(
     source: FakeSource, found: Difference, copied: list[tuple[str, str]]
 ) -> DifferenceScreen:
-    """The screen over the rows of a difference."""
+    """Return the screen over the rows of a difference."""
     window = DiffWindow(found, source.file_rows(AIR, found.file))
     return DifferenceScreen("x", window, open_difference(window), lambda *text: copied.append(text))
 

@@ -1,4 +1,4 @@
-"""Looking closer at rows: statistics, the current state by key, files of rows."""
+"""Tests of statistics, of the current state by key, and of exports."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SIZES = [(80, 24), (160, 50)]
 
 
 def compare(drive: Driven, name: str, part: str = ".dialog") -> None:
-    """Compares a part of the screen with its golden text."""
+    """Compare a part of the screen with a golden picture."""
     width, height = drive.app.size
     path = GOLDEN / f"stats-{width}x{height}-{name}.txt"
     region = drive.app.screen.query(part).first().region
@@ -63,12 +63,12 @@ def compare(drive: Driven, name: str, part: str = ".dialog") -> None:
 
 @pytest.fixture(autouse=True)
 def _started_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the program was started."""
+    """Set the working directory."""
     monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: cls("/srv/haven/ada")))
     monkeypatch.setattr(Path, "absolute", lambda path: Path("/srv/haven/ada") / path)
 
 
-def test_numbers_as_people_read_them() -> None:
+def test_numbers_are_formatted() -> None:
     assert [format_percent(part, 10_000) for part in (0, 3, 10, 1430, 9999, 10_000)] == [
         "0 %", "< 0.1 %", "0.1 %", "14.3 %", "> 99.9 %", "100 %",
     ]  # fmt: skip
@@ -80,7 +80,7 @@ def test_numbers_as_people_read_them() -> None:
     assert means == ["0", "3", "-0.5", "22.7512", "1 234 567", "1e-09", "1.5e+18"]
 
 
-def test_drawings_in_less_room() -> None:
+def test_sparklines_in_less_room() -> None:
     column = ColumnStatistics(name="a", type="double", bins=[1, 0, 7, 8])
     assert distribution_sparkline(column, 4) == "▁ ▇█"
     assert distribution_sparkline(column, 3) == "▁█"
@@ -97,7 +97,7 @@ async def job_of(drive: Driven) -> Job:
 
 
 async def ends(drive: Driven, job: Job, **how: object) -> None:
-    """The worker says that a job has ended."""
+    """Let the worker end a job."""
     state = how.pop("state", JobState.done)
     result = how.pop("result", None)
     ended = replace(
@@ -113,31 +113,31 @@ async def ends(drive: Driven, job: Job, **how: object) -> None:
 
 
 def state_of(rows: int, *key: str) -> dict[str, object]:
-    """The result of a job that writes a state."""
+    """Return the result of a job that writes a state."""
     return {"name": "x", "key": key, "rows": rows, "of": 7200, "file": "/s.parquet"}
 
 
 def fake_pane(
     window: Any = None, view: TableView | None = None, marked: Sequence[tuple[int, int]] = ()
 ) -> Any:
-    """A data pane that shows a window."""
+    """Return a fake data pane that shows a window."""
     return SimpleNamespace(window=window, front_view=view, marked_ranges=lambda: list(marked))
 
 
 def exporting(fakes: Fakes, pane: Any) -> ExportController:
-    """The controller of exports over a pane."""
+    """Return the controller of exports over a pane."""
     fakes.host.widgets[DataPane] = pane
     return ExportController(fakes.context)
 
 
 def options(path: str, rows: int = 0, **more: Any) -> ExportOptions:
-    """What the user chose in the dialog."""
+    """Return the options that the user chose in the dialog."""
     chosen: dict[str, Any] = {"format": "csv", "system": True, "replace": False, **more}
     return ExportOptions(rows, path=Path(path), **chosen)
 
 
 def words(dialog: Any) -> list[str]:
-    """The choices of rows in the dialog of an export."""
+    """Return the choices of rows in the dialog of an export."""
     return dialog._options.values[0]
 
 

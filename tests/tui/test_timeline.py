@@ -1,4 +1,4 @@
-"""Histories: what is read of them, the axes of the slider, times as they are typed, and the first rows."""
+"""Tests of timelines: reads of real datasets, axes of the slider, typed times, and prefixes of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tui.test_data import append, dataset, harbour, stored, typed
 __all__ = ["dataset", "harbour"]
 
 
-def test_what_files_say_of_a_history(tmp_path: Path) -> None:
+def test_timeline_of_a_real_dataset(tmp_path: Path) -> None:
     source = WorkspaceGateway(Workspace.init(tmp_path / "w"))
     entry = source.workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root)
     with pytest.raises(NotFound):
@@ -62,7 +62,7 @@ def test_a_hundred_thousand_blocks_are_drawn_quickly() -> None:
     assert len(axis.bars(76)) == 76 and set(axis.bars(76)) == {6}
 
 
-def test_files_are_asked_evenly_and_each_once() -> None:
+def test_files_are_probed_evenly_and_once() -> None:
     for stops in (0, 1, 2, 3, 7, 64, 100):
         assert sorted(probe_order(stops)) == list(range(stops))
     order = list(probe_order(100))
@@ -70,7 +70,7 @@ def test_files_are_asked_evenly_and_each_once() -> None:
     assert max(b - a for a, b in zip(sorted(order[:18]), sorted(order[:18])[1:], strict=False)) <= 8
 
 
-def test_event_time_goes_in_steps_of_what_the_data_has() -> None:
+def test_steps_of_event_time_follow_the_data() -> None:
     day = 86_400_000
     axis = EventTimeAxis()
     axis.add_probes([FileTimeRange(0, False, ((10, 0, 5 * day),))])
@@ -89,12 +89,12 @@ def test_event_time_goes_in_steps_of_what_the_data_has() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2024", "2024-13-01", "2024-03-01 25:99", "10:22"])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_user_time(text)
 
 
-def test_times_as_people_type_them() -> None:
+def test_typed_times_are_parsed() -> None:
     for text in (
         "2024-03-01",
         "2024-03",
@@ -119,7 +119,7 @@ def test_the_first_rows_of_a_window(dataset: Dataset) -> None:
     assert load_window(RowPrefix(window, 0)).window.row_count == 0
 
 
-def test_titles_say_when_and_where() -> None:
+def test_labels_of_points_in_time() -> None:
     point = PointInTime("at", 1_772_360_520_000, 17, 900, 120)
     assert point.label == "as at 2026-03-01 10:22 · block 17 of 120" and point.is_prefix
     event = PointInTime("of", 1_772_360_520_250, precision=2, key=("a",))

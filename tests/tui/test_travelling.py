@@ -1,4 +1,4 @@
-"""Going back in time: the slider below the rows of pane 3, and what it leads to."""
+"""Tests of time travel: the slider in pane 3, and the rows that it shows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATIONS = "did:odf:port-haven.stations"
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the screen with its golden text."""
+    """Compare the screen with a golden picture."""
     width, height = drive.app.size
     path, text = GOLDEN / f"time-{width}x{height}-{name}.txt", drive.text()
     if os.environ.get("ODF_UPDATE_GOLDEN"):
@@ -46,12 +46,12 @@ def compare(drive: Driven, name: str) -> None:
 
 
 def title(drive: Driven) -> str:
-    """The upper border of pane 3."""
+    """Return the upper border of pane 3."""
     return str(drive.data_pane._border_title)
 
 
 def track(drive: Driven) -> str:
-    """The slider as text."""
+    """Return the slider as text."""
     panel = drive.time_panel
     assert panel is not None
     region = panel.track.region
@@ -60,7 +60,7 @@ def track(drive: Driven) -> str:
 
 
 async def job_of(drive: Driven, number: int = 1) -> Job:
-    """The newest job, once the screen knows of it."""
+    """Return the newest job, once the screen has it."""
     await drive.until(lambda: drive.source.links and len(drive.source.link.submitted) >= number)
     made = str(len(drive.source.known))
     await drive.until(lambda: made in drive.book.jobs)
@@ -68,7 +68,7 @@ async def job_of(drive: Driven, number: int = 1) -> Job:
 
 
 async def ends(drive: Driven, job: Job, **how: object) -> None:
-    """The worker says that a job has ended."""
+    """Let the worker end a job."""
     known = {"state": JobState.done, "started": "2024-03-11T09:00:00Z", "ended": "2024-03-11T09:00:02Z"}
     ended = replace(job, **{**known, **how})
     drive.source.link.tell(drive.source.changed(ended))
@@ -76,7 +76,7 @@ async def ends(drive: Driven, job: Job, **how: object) -> None:
 
 
 def state_of(rows: int, *key: str) -> str:
-    """What a job says that made a file."""
+    """Return the result of a job that writes rows to a file."""
     return json.dumps({"name": "x", "key": key, "rows": rows, "of": 7200, "file": "/cache/state.parquet"})
 
 
@@ -113,7 +113,7 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
 # --- Along event time ---
 
 
-async def test_event_time_is_looked_at_once_the_person_rests(source: FakeSource) -> None:
+async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(source: FakeSource) -> None:
     async with rows_shown(source) as drive:
         await drive.press("at")
         await drive.press("at")
@@ -195,7 +195,7 @@ async def test_a_state_of_now_stays_one_when_the_slider_moves(source: FakeSource
         assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hash_of(9))
 
 
-# --- What was typed, and what cannot be ---
+# --- Typed times ---
 
 
 async def test_typing_a_time_or_a_block(source: FakeSource) -> None:
@@ -229,7 +229,7 @@ async def test_typing_a_time_or_a_block(source: FakeSource) -> None:
         assert "block 4 of 10" in title(drive)
 
 
-async def test_what_has_no_other_times(source: FakeSource) -> None:
+async def test_datasets_without_other_times(source: FakeSource) -> None:
     source.timelines[AIR] = line = FakeTimeline(7200, 7200)
     line.timed = False
     async with rows_shown(source) as drive:
@@ -249,10 +249,10 @@ async def test_what_has_no_other_times(source: FakeSource) -> None:
         assert "has no rows yet: there is no earlier time to go to" in drive.hint()
 
 
-# --- What stays, and what moves ---
+# --- Other datasets and other rows ---
 
 
-async def test_what_was_chosen_is_kept_for_each_dataset(source: FakeSource) -> None:
+async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
     async with rows_shown(source) as drive:
         await drive.press("at")
         await drive.press("left", "left", "enter")
@@ -285,7 +285,7 @@ async def test_what_was_chosen_is_kept_for_each_dataset(source: FakeSource) -> N
         assert drive.bench.controller(TimeTravelController).chosen_times == {}
 
 
-async def test_everything_works_on_the_rows_of_then(
+async def test_all_actions_apply_to_the_rows_of_another_time(
     source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: Path("/srv/haven/ada")))

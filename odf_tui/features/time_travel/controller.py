@@ -63,7 +63,7 @@ class TimeTravelController(Controller):
     """Opens the slider, shows the rows of the chosen time, and shows current states by key.
 
     Attributes:
-        places: the chosen time of each dataset that is not shown as it is now.
+        chosen_times: the chosen time of each dataset that is not shown with its newest rows.
         time_panel: the slider; None while it is closed.
     """
 
@@ -116,7 +116,7 @@ class TimeTravelController(Controller):
             self._read_timeline(row.id, focus=True)
 
     def leave(self) -> bool:
-        """Leave the innermost view. Leaving the rows of another time shows those of now."""
+        """Leave the innermost view. Behind the view of another time are the newest rows."""
         pane = self._pane
         if self.state.pane != "data" or pane.time_view is None:
             return False
@@ -155,7 +155,7 @@ class TimeTravelController(Controller):
         )
 
     def _timeline_read(self, dataset: str, focus: bool, line: Timeline | None, problem: str) -> None:
-        """Open the slider, if it is to get the focus or the chosen time of the dataset is to be shown."""
+        """Open the slider if it gets the focus, or if a time is chosen for the dataset."""
         if self._pane.dataset != dataset:
             return
         if line is None:
@@ -233,7 +233,7 @@ class TimeTravelController(Controller):
             self._read_timeline(pane.dataset, focus=False)
 
     def _rows_reloaded(self, message: TableStack.Reloaded) -> None:
-        """Keep what is shown if blocks were appended; show the newest rows if the history was replaced."""
+        """Keep the view if blocks were appended; show the newest rows if the history was replaced."""
         pane = self._pane
         view = pane.time_view
         if view is None or pane.rows_of(pane.dataset) is not message.opened.window:
@@ -244,7 +244,7 @@ class TimeTravelController(Controller):
             self.host.notice(_OTHER_HISTORY, "warn")
 
     def _link_followed(self, target: Target) -> None:
-        """A link to a row leads to the rows of now."""
+        """Forget the chosen time: a link to a row leads to the newest rows."""
         if target.pane == "data":
             self._clear_time(target.dataset)
             if target.dataset == self._pane.dataset:
@@ -371,7 +371,7 @@ class TimeTravelController(Controller):
             panel.track.show_status(text, style)
 
     def _show_failure(self, problem: str) -> None:
-        """Show on the slider, and in a notice because the slider is narrow, why a time cannot be shown."""
+        """Show why a time cannot be shown, on the slider and, because that is narrow, in a notice."""
         self._show_status(problem, "bad")
         self.host.notice(problem, "bad")
 
@@ -382,7 +382,7 @@ class TimeTravelController(Controller):
 
         Args:
             dataset: id of the dataset.
-            place: the time.
+            point: the time.
             rested: whether a job starts at once; else it starts when the slider rests.
             stay: whether the cursor does not move.
         """
@@ -462,7 +462,7 @@ class TimeTravelController(Controller):
         self._pane.view.go_centred(max(row, 0))
 
     def _show_time(self, dataset: str, point: PointInTime, opened: LoadedWindow, title: str) -> None:
-        """Show the rows of a time in place of what the pane shows."""
+        """Replace the views of the pane by the rows of a time."""
         pane = self._pane
         if pane.dataset == dataset:
             as_of = point.axis == "of"
@@ -484,7 +484,7 @@ class TimeTravelController(Controller):
             opened = await asyncio.to_thread(self._load_file, dataset, result.file)
         except Cancelled:
             self._show_status("stopped: the rows are those of the title", "warn")
-        except Exception as error:  # whatever it is, it is shown, and the screen stays open
+        except Exception as error:  # every error is shown, and the screen stays open
             self._show_failure(error_with_hint(error))
         else:
             self._show_status()

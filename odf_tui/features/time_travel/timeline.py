@@ -1,4 +1,4 @@
-"""The axes of a dataset's history, and the slider over them."""
+"""The axes of the timeline of a dataset, and the slider over them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 AxisName = Literal["at", "of"]
 Move = Literal["back", "on", "cell_back", "cell_on", "page_back", "page_on", "first", "last"]
 MAX_PROBED: Final = 4000
-"""The most files whose ends are read for the marks of one slider."""
+"""Maximum number of files to read for the signs of one slider."""
 BARS: Final = " ▁▂▃▄▅▆▇█"
-_HIGHEST: Final = 6  # whole blocks would weigh more than the slider below them
+_HIGHEST: Final = 6  # full blocks would dominate the slider below them
 _PAGES: Final = 10
 _SECOND: Final = 1000
 _DAY: Final = 86_400 * _SECOND
@@ -42,19 +42,23 @@ _UNITS: Final = (
     _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY,
 )  # fmt: skip
 _STEPS: Final = 150
-"""Into about how many steps event time is divided."""
+"""Approximate number of steps on the axis of event time."""
 _PARTS: Final = 8
 
 
 class PointInTime(msgspec.Struct, frozen=True):
-    """A time at which rows are seen.
+    """A point in time at which rows are shown.
 
     Attributes:
-        axis: ``at`` a block, or ``of`` an event time.
-        block, rows, head: of a block: its number, the rows up to it, the newest number when it was chosen.
-        moment: the block's system time, or the event time, in milliseconds since 1970.
-        finely: how exactly the moment is said, see :func:`moment_words`.
-        key: columns, for the newest row of each key alone; None: whatever is usual.
+        axis: ``at`` for as at a block, ``of`` for as of an event time.
+        moment: system time of the block, or the event time, in milliseconds since 1970.
+        block, rows, head: number of the block, number of rows up to it, number of the newest block when the
+            point
+            was chosen; 0 for event times.
+        precision: precision of the moment in texts, see :func:`format_moment`.
+        key: key columns of the state to show; None for all rows as at a block, and for the default key as of
+            an
+            event time.
     """
 
     axis: AxisName
@@ -67,7 +71,7 @@ class PointInTime(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The time, for a title."""
+        """Text for titles."""
         moment = format_moment(self.moment, self.precision)
         if self.axis == "of":
             return f"as of {moment}"
@@ -75,20 +79,20 @@ class PointInTime(msgspec.Struct, frozen=True):
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the rows are the first ones of the changelog as they are."""
+        """Whether the rows are a prefix of the changelog."""
         return self.axis == "at" and self.key is None
 
     @property
     def as_of(self) -> str | None:
-        """The event time as RFC 3339."""
+        """The event time in RFC 3339; None for a block."""
         return str(Timestamp.from_ms(self.moment)) if self.axis == "of" else None
 
 
 def format_moment(ms: int, precision: int = 0) -> str:
-    """A moment in UTC: to the minute (0), to the second (1), or to the millisecond (2)."""
+    """Format a moment in UTC with minutes (precision 0), seconds (1) or milliseconds (2)."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):  # before the year 1 or so
+    except (ValueError, OverflowError, OSError):  # out of range of datetime
         return f"{ms} ms"
     if precision > 1:
         return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % _SECOND:03d}"
@@ -96,7 +100,7 @@ def format_moment(ms: int, precision: int = 0) -> str:
 
 
 def _find_precision(times: Sequence[int]) -> int:
-    """How exactly moments are said so that those after each other are told apart."""
+    """Return the lowest precision at which consecutive times differ."""
     for precision, unit in ((0, 60 * _SECOND), (1, _SECOND)):
         if all(after // unit > before // unit or after == before for before, after in pairwise(times)):
             return precision
@@ -104,13 +108,13 @@ def _find_precision(times: Sequence[int]) -> int:
 
 
 def bar_heights(amounts: Sequence[float]) -> list[int]:
-    """Heights of bars from 0 to 6: every amount can be seen beside one that is a thousand times it."""
+    """Return heights from 0 to 6 on a logarithmic scale. Amounts above zero are visible."""
     most = log1p(max(amounts, default=0))
     return [0 if each <= 0 else max(1, ceil(_HIGHEST * log1p(each) / most)) for each in amounts]
 
 
 def probe_order(stops: int) -> Iterator[int]:
-    """All stops, so that the first of them are spread evenly; the ends come first."""
+    """Yield all stops: the ends first, then the others, evenly spread at any time."""
     if stops:
         yield stops - 1
     step = 1 << max(stops - 1, 0).bit_length()
@@ -123,7 +127,7 @@ def probe_order(stops: int) -> Iterator[int]:
 
 
 class BlockAxis:
-    """A slider along the blocks that brought rows; its position is the number of a stop."""
+    """The axis of blocks that added rows. Its position is the index of a block, called a stop."""
 
     name: AxisName = "at"
 
@@ -134,18 +138,18 @@ class BlockAxis:
         self._corrected_stops: list[int] = []
 
     def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
-        """Knows what files say of themselves."""
+        """Add the event times that were read from files."""
         self._corrected_stops = sorted(
             {*self._corrected_stops, *(probe.stop for probe in probes if probe.changes)}
         )
 
     @property
     def stops(self) -> int:
-        """How many there are."""
+        """The number of stops."""
         return len(self.line.blocks)
 
     def move(self, move: Move, width: int) -> bool:
-        """Goes elsewhere; whether that is another stop."""
+        """Move the position. Returns whether it changed."""
         cell = max(self.stops // max(width, 1), 1)
         page = max(self.stops // _PAGES, 1)
         steps = {"back": -1, "on": 1, "cell_back": -cell, "cell_on": cell, "page_back": -page,
@@ -153,27 +157,27 @@ class BlockAxis:
         return self.go(self.position + steps[move])
 
     def go(self, stop: int) -> bool:
-        """Goes to a stop, or the first or last; whether that is another."""
+        """Go to a stop, limited to the axis. Returns whether the position changed."""
         before, self.position = self.position, max(0, min(stop, self.stops - 1))
         return self.position != before
 
     def stop_at(self, moment: int) -> int:
-        """The newest stop of a moment; -1: there was none yet."""
+        """Return the last stop at or before a system time in milliseconds; -1 if there is none."""
         return bisect_right(self.line.times, moment) - 1
 
     def stop_of_block(self, block: int) -> int:
-        """The newest stop up to a block; -1: there was none yet."""
+        """Return the last stop at or before a block number; -1 if there is none."""
         return bisect_right(self.line.blocks, block) - 1
 
     def point_in_time(self, key: tuple[str, ...] | None) -> PointInTime:
-        """Where it is."""
+        """Return the point in time of the position."""
         line, at = self.line, self.position
         return PointInTime(
             "at", line.times[at], line.blocks[at], line.rows[at], line.head, self._precision, key
         )
 
     def contains(self, point: PointInTime) -> bool:
-        """Whether a place is one of this history; event times are of every history."""
+        """Return whether a point in time is part of this history. Every history contains every event time."""
         stop, line = self.stop_of_block(point.block), self.line
         if point.axis == "of":
             return True
@@ -181,19 +185,19 @@ class BlockAxis:
         return stop >= 0 and (line.blocks[stop], line.rows[stop], line.times[stop]) == known
 
     def added_rows(self, stop: int) -> int:
-        """How many rows a stop brought."""
+        """Return the number of rows that a stop added."""
         return self.line.rows[stop] - (self.line.rows[stop - 1] if stop else 0)
 
     def cell_of(self, stop: int, width: int) -> int:
-        """The cell of a stop."""
+        """Return the cell of a stop."""
         return 0 if self.stops < 2 else round(stop * (width - 1) / (self.stops - 1))
 
     def position_at(self, cell: int, width: int) -> int:
-        """The stop of a cell."""
+        """Return the stop of a cell."""
         return 0 if self.stops < 2 else round(cell * (self.stops - 1) / max(width - 1, 1))
 
     def bars(self, width: int) -> list[int]:
-        """How much came, cell by cell."""
+        """Return the height of the bar of each cell: the number of added rows."""
         amounts = [0.0] * width
         if self.stops <= 8 * width:
             for stop in range(self.stops):
@@ -204,7 +208,7 @@ class BlockAxis:
         return bar_heights(amounts)
 
     def marks(self, width: int) -> dict[int, str]:
-        """Signs in cells: s where the schema changed, c where rows were taken back or corrected, x both."""
+        """Return the signs by cell: s for a new schema, c for retractions or corrections, x for both."""
         schemas = {self.cell_of(stop, width) for stop in self.line.schemas}
         changing = {self.cell_of(stop, width) for stop in self._corrected_stops}
         return {
@@ -213,13 +217,13 @@ class BlockAxis:
         }
 
     def end_labels(self) -> tuple[str, str]:
-        """The first and the last time."""
+        """Return the first and the last time as texts."""
         times = self.line.times
         precision = min(self._precision, 1)
         return format_moment(times[0], precision), format_moment(times[-1], precision)
 
     def describe_position(self) -> str:
-        """What is known of where it is."""
+        """Describe the block of the position."""
         stop = self.position
         rows = self.added_rows(stop)
         words = [
@@ -234,7 +238,7 @@ class BlockAxis:
 
 
 class EventTimeAxis:
-    """A slider along event time; its position is a moment in milliseconds since 1970."""
+    """The axis of event time. Its position is a moment in milliseconds since 1970."""
 
     name: AxisName = "of"
 
@@ -247,7 +251,7 @@ class EventTimeAxis:
         self._moments: set[int] = set()
 
     def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
-        """Knows what files say of themselves; the axis becomes longer, never shorter."""
+        """Add the event times that were read from files. The axis only grows."""
         new = [group for probe in probes for group in probe.groups]
         for probe in probes:
             self._moments.update(probe.moments)
@@ -255,7 +259,7 @@ class EventTimeAxis:
             return
         self._groups += new
         for bound in {bound for group in new for bound in group[1:]}:
-            while bound % self._grain:  # no finer than the data is
+            while bound % self._grain:  # the largest unit that divides all event times
                 self._grain = max(unit for unit in _UNITS if unit < self._grain)
         least, greatest = min(group[1] for group in new), max(group[2] for group in new)
         self.least = min(self.least, least) if self.known else least
@@ -265,17 +269,17 @@ class EventTimeAxis:
             self.position = self.greatest
 
     def pin(self, moment: int) -> None:
-        """Stands at a moment, whatever becomes known."""
+        """Go to a moment, and keep it when the axis grows."""
         self.position, self._pinned = moment, True
 
     @property
     def unit(self) -> int:
-        """How far a step goes, in milliseconds."""
+        """The size of a step in milliseconds."""
         span = max(self.greatest - self.least, 1)
         return max(self._grain, max((unit for unit in _UNITS if unit * _STEPS <= span), default=1))
 
     def move(self, move: Move, width: int) -> bool:
-        """Goes elsewhere, to whole units; whether that is another moment."""
+        """Move the position to a multiple of the unit. Returns whether it changed."""
         span, unit = self.greatest - self.least, self.unit
         cell = max(span // max(width, 1) // unit, 1) * unit
         page = max(span // _PAGES // unit, 1) * unit
@@ -287,32 +291,32 @@ class EventTimeAxis:
         return self.go(self.position // unit * unit + step)
 
     def go(self, moment: int) -> bool:
-        """Goes to a moment, or the first or last; whether that is another."""
+        """Go to a moment, limited to the axis. Returns whether the position changed."""
         before, self._pinned = self.position, True
         self.position = max(self.least, min(moment, self.greatest))
         return self.position != before
 
     def point_in_time(self, key: tuple[str, ...] | None) -> PointInTime:
-        """Where it is."""
+        """Return the point in time of the position."""
         ms = self.position
         return PointInTime(
             "of", ms, precision=0 if ms % (60 * _SECOND) == 0 else 1 if ms % _SECOND == 0 else 2, key=key
         )
 
     def cell_of(self, moment: int, width: int) -> int:
-        """The cell of a moment."""
+        """Return the cell of a moment."""
         span = self.greatest - self.least
         if span <= 0:
             return width - 1
         return max(0, min((moment - self.least) * (width - 1) // span, width - 1))
 
     def position_at(self, cell: int, width: int) -> int:
-        """The moment of a cell."""
+        """Return the moment of a cell."""
         found = self.least + cell * (self.greatest - self.least) // max(width - 1, 1)
         return found if cell >= width - 1 else found // self.unit * self.unit
 
     def bars(self, width: int) -> list[int]:
-        """How many rows happened, cell by cell, as far as files were asked: spread between their ends."""
+        """Return the height of the bar of each cell: the number of rows in the files read so far."""
         parts = width * _PARTS
         changes = [0.0] * (parts + 1)
         for rows, least, greatest in self._groups:
@@ -324,15 +328,15 @@ class EventTimeAxis:
         return bar_heights([round(amount, 6) for amount in cells])
 
     def marks(self, width: int) -> dict[int, str]:
-        """Signs in cells: c where rows were taken back or corrected."""
+        """Return the signs by cell: c for retractions or corrections."""
         return {self.cell_of(moment, width): "c" for moment in self._moments}
 
     def end_labels(self) -> tuple[str, str]:
-        """The first and the last time."""
+        """Return the first and the last time as texts."""
         return format_moment(self.least), format_moment(self.greatest)
 
     def describe_position(self) -> str:
-        """What is known of where it is."""
+        """Describe the moment of the position."""
         words = format_moment(self.position, self.point_in_time(None).precision)
         return f"{words} · all that happened" if self.position >= self.greatest else words
 
@@ -345,12 +349,12 @@ def _includes(numbers: Sequence[int], number: int) -> bool:
 _MARKS: Final = {"c": "warn", "s": "name", "x": "warn"}
 _LEGEND: Final = {"c": "corrections", "s": "new schema", "x": "both"}
 _LOW: Final = 18
-"""Lines of the screen up to which the slider is as low as it can be."""
+"""Height of the screen up to which the slider has its lowest height."""
 _FULL_LINES, _LOW_LINES, _BLURRED_LINES = 4, 2, 1
 
 
 class TimeSlider(LineScroll, can_focus=True):
-    """The slider itself. What its keys ask for are messages to the panel's screen."""
+    """The slider over one of the two axes. It posts messages, and reads nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "go('back')", show=False),
@@ -368,11 +372,11 @@ class TimeSlider(LineScroll, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The slider stands elsewhere."""
+        """Posted when the user moved the slider."""
 
     @dataclass
     class Pressed(Message):
-        """A key: ``type``, ``keep``, ``now``; ``refocus`` when it was clicked."""
+        """Posted for a command: ``type``, ``keep`` or ``now``; ``refocus`` after a click."""
 
         command: str
 
@@ -393,17 +397,17 @@ class TimeSlider(LineScroll, can_focus=True):
 
     @property
     def track_width(self) -> int:
-        """Cells of the track."""
+        """Width of the track in cells."""
         return max(self.size.width - 2, 8)
 
     def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
-        """Knows what files say of themselves."""
+        """Add the event times that were read from files."""
         self.blocks.add_probes(probes)
         self.events.add_probes(probes)
         self.refresh()
 
     def show_status(self, text: str = "", style: str = "busy") -> None:
-        """Says what is being done, in place of the legend."""
+        """Show a status in place of the legend; empty: the legend."""
         status = (printable(text), style) if text else None
         if status != self.status:
             self.status = status
@@ -411,24 +415,24 @@ class TimeSlider(LineScroll, can_focus=True):
 
     @property
     def chosen(self) -> bool:
-        """Whether a place on the axis was chosen."""
+        """Whether the user chose a position on the axis."""
         return self.axis.name in self._chosen
 
     def choose(self, axis: BlockAxis | EventTimeAxis) -> None:
-        """Goes along this axis from now on."""
+        """Switch to an axis."""
         self.axis = axis
         self.show_status()
         self.refresh()
 
     def go(self, position: int) -> None:
-        """Goes to a position, without saying so."""
+        """Go to a position without posting a message."""
         self.axis.go(position)
         self._chosen.add(self.axis.name)
         self.show_status()
         self.refresh()
 
     def action_go(self, move: Move) -> None:
-        """Goes along the axis; from now, the first step back goes before the newest."""
+        """Move along the axis. The first step back from the newest rows goes before the newest block."""
         if self.axis.move(move, self.track_width) or not self.chosen:
             self._notify_moved()
 
@@ -438,11 +442,11 @@ class TimeSlider(LineScroll, can_focus=True):
         self.post_message(self.Moved())
 
     def action_send(self, command: str) -> None:
-        """A key."""
+        """Post a command."""
         self.post_message(self.Pressed(command))
 
     def on_click(self, event: events.Click) -> None:
-        """The mouse points at a place."""
+        """Go to the clicked position."""
         event.stop()
         offset = event.get_content_offset(self)
         self.post_message(self.Pressed("refocus"))
@@ -453,19 +457,19 @@ class TimeSlider(LineScroll, can_focus=True):
 
     @property
     def has_keys(self) -> bool:
-        """Whether the keys go here; :attr:`has_focus` comes to know of it later."""
+        """Whether it has the focus. Unlike :attr:`has_focus`, it changes at once."""
         return self.is_attached and self.screen.focused is self
 
     def on_focus(self) -> None:
-        """The keys go here."""
+        """Show all lines."""
         self.fit_height()
 
     def on_blur(self) -> None:
-        """The keys go elsewhere: only the track stays."""
+        """Show only the track."""
         self.fit_height()
 
     def fit_height(self) -> None:
-        """As high as there is room for."""
+        """Set the height that fits the screen and the focus."""
         if not self.is_attached:
             return  # the slider was closed
         low = self.screen.size.height <= _LOW
@@ -475,21 +479,21 @@ class TimeSlider(LineScroll, can_focus=True):
         self.reset()
 
     def on_mount(self) -> None:
-        """As high as there is room for."""
+        """Set the height."""
         self.fit_height()
 
     def on_resize(self) -> None:
-        """There is more room, or less."""
+        """Set the height."""
         self.fit_height()
 
     # --- Drawing ---
 
     def count(self) -> int:
-        """Rule, bars, track, words; or some of them."""
+        """Return the number of lines."""
         return self._lines
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return a line."""
         lines = {
             _FULL_LINES: (self._rule, self._bars, self._track, self._labels),
             _LOW_LINES: (self._track, self._labels),
@@ -498,7 +502,7 @@ class TimeSlider(LineScroll, can_focus=True):
         return found[index]() if index < len(found) else ()
 
     def _rule(self) -> Sequence[Span]:
-        """What moves along, and what the signs mean, in a rule."""
+        """Return the rule with the name of the axis and the legend, or with the status."""
         axis = self.axis
         if self.status is not None:
             text, style = self.status
@@ -528,7 +532,7 @@ class TimeSlider(LineScroll, can_focus=True):
         return [(" ", ""), ("".join(BARS[level] for level in self.axis.bars(self.track_width)), "muted")]
 
     def _track(self) -> Sequence[Span]:
-        """What is over, where it is, and what is not known yet there."""
+        """Return the track: before the position, the position, after it, and the signs."""
         width, axis = self.track_width, self.axis
         at = axis.cell_of(axis.position, width)
         marks = axis.marks(width)
@@ -543,12 +547,12 @@ class TimeSlider(LineScroll, can_focus=True):
         return spans
 
     def _labels(self) -> Sequence[Span]:
-        """The ends of the track, and where it is between them."""
+        """Return the line with the ends of the axis, and the position between them."""
         first, last = self.axis.end_labels()
         here = self._position_text()
         room = self.size.width - 2
         middle = max(room - len(first) - len(last) - 4, 0)
-        if len(here) > middle:  # both ends where there is room, else what matters
+        if len(here) > middle:  # no room for the ends
             return [(f" {fit_width(here, room)}", "strong")]
         before = (middle - len(here)) // 2
         after = middle - len(here) - before
@@ -563,19 +567,19 @@ class TimeSlider(LineScroll, can_focus=True):
 
 
 class TimePanel(Vertical):
-    """The slider, and a line to type a time into.
+    """The slider, and an input for a time or a block.
 
     Attributes:
         dataset: id of the dataset.
         track: the slider.
-        line: the line; hidden until a time is typed.
-        order: the stops whose files are read next, for the marks of the slider.
-        probed: how many files were read.
+        line: the input; hidden until it is opened.
+        order: the stops whose files are read next, for the signs of the slider.
+        probed: the number of files read.
     """
 
     @dataclass
     class Typed(Message):
-        """A time or a block was typed; empty: nothing."""
+        """Posted when a time or a block was typed; empty if the input was cancelled."""
 
         text: str
 
@@ -595,7 +599,7 @@ class TimePanel(Vertical):
         yield self.line
 
     def open_line(self) -> None:
-        """Opens the line."""
+        """Open the input."""
         line = self.line
         of = isinstance(self.track.axis, EventTimeAxis)
         line.placeholder = "2026-03-01 14:00" + ("" if of else ", or a block: its number or hash")
@@ -604,33 +608,33 @@ class TimePanel(Vertical):
         self.screen.set_focus(line)
 
     def close_line(self) -> None:
-        """Gives the keys back to the slider."""
+        """Close the input, and focus the slider."""
         self.line.display = False
         self.screen.set_focus(self.track)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """It is nobody's filter."""
+        """Stop the message: it is not the filter of the pane."""
         event.stop()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Typed."""
+        """Post the typed text."""
         event.stop()
         self.post_message(self.Typed(event.value.strip()))
 
     def on_key(self, event: events.Key) -> None:
-        """Escape takes back what was being typed."""
+        """Cancel the input on escape."""
         if event.key == "escape" and self.line.has_focus:
             event.stop()
             event.prevent_default()
             self.post_message(self.Typed(""))
 
     def on_click(self, event: events.Click) -> None:
-        """The pane itself would take the keys."""
+        """Stop the message: the pane would take the focus."""
         event.stop()
 
 
 def _format_step(unit: int) -> str:
-    """A length of event time."""
+    """Format a length of event time."""
     for size, word in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second")):
         if unit % size == 0:
             times = unit // size

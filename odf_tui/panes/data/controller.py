@@ -27,7 +27,7 @@ COPIED_ROWS: Final = 20_000
 
 
 class DataController(Controller):
-    """Pane 3: the rows of the selected dataset."""
+    """Runs the actions of pane 3 on the rows of the selected dataset."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -41,11 +41,11 @@ class DataController(Controller):
         self.navigator.add_locator(self._locate)
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Show why rows cannot be read."""
+        """Return the handler of failed reads."""
         return {RowTable.Failed: lambda message: self.host.notice(message.error, "bad")}
 
     def leave(self) -> bool:
-        """Leave a search, marks or the front view."""
+        """Leave a search, marks or the front view. Returns whether there was one."""
         return self.state.pane == "data" and self.pane.leave_innermost()
 
     # --- The rows of the dataset ---
@@ -78,7 +78,7 @@ class DataController(Controller):
         self.host.show_hints()
 
     def _jobs_changed(self, news: JobNews) -> None:
-        """Read a dataset without rows again when its health changes: the reason may be another one."""
+        """Read a dataset without rows again when its health changes, because the message depends on it."""
         row = self.state.row_of(self.state.shown[0])
         if row is None or row.records or row.missing or row.problem or not news.changed_jobs:
             return
@@ -86,7 +86,7 @@ class DataController(Controller):
             self._read_rows(row.id)
 
     def _no_rows(self, row: DatasetRow) -> list[list[Span]]:
-        """Say why a dataset has no rows."""
+        """Return the message for a dataset without rows."""
         health = self.state.healths.get(row.id)
         if health in (Health.queued, Health.running):
             return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
@@ -143,7 +143,7 @@ class DataController(Controller):
     # --- Search ---
 
     def find_rows(self) -> None:
-        """Open the filter line for a text; it is looked for from the cursor on."""
+        """Open the filter line, which searches from the cursor on."""
         self.host.perform("filter")
         self.pane.begin_search()
 
@@ -195,7 +195,7 @@ class DataController(Controller):
             self.host.open(dialog, self._go_to_column)
 
     def _step_record(self, by: int) -> None:
-        """Show the next record, past rows that cannot be read."""
+        """Show the next record. Skips unreadable rows."""
         row = self.view.cursor + by
         while 0 <= row < self.view.count() and self.view.problem(row):
             row += by
@@ -210,7 +210,7 @@ class DataController(Controller):
     # --- Jumps ---
 
     def jump(self) -> None:
-        """Ask for an offset, a row or a time, and go there."""
+        """Open the dialog for a row, an offset or a time, and go there."""
         from odf_tui.panes.data.row_dialogs import GoToRowDialog
 
         window = self.pane.window
@@ -228,7 +228,7 @@ class DataController(Controller):
             self.view.go_centred(self.view.slices[self.view.slice + 1].start)
 
     def previous_slice(self) -> None:
-        """Go to the first row of this slice; from there, to that of the previous one."""
+        """Go to the first row of the slice under the cursor; from that row, to the previous slice."""
         if self._has_slices():
             at = self.view.slice
             if self.view.slices[at].start == self.view.cursor:
@@ -265,7 +265,7 @@ class DataController(Controller):
             self.host.notice("this is the last column that is shown", "warn")
 
     def freeze_columns(self) -> None:
-        """Keep the columns up to the cursor in sight, or let them scroll."""
+        """Freeze the columns up to the cursor, or unfreeze them."""
         frozen = self.view.arrangement.freeze(self.view.column)
         self.pane.store_arrangement()
         self.host.notice("columns up to here stay in sight" if frozen else "columns move again")
@@ -273,7 +273,7 @@ class DataController(Controller):
     # --- Sorting and filtering ---
 
     def filter_by_value(self) -> None:
-        """Ask which rows to show, by the value under the cursor."""
+        """Open the list of tests against the cell under the cursor, and filter by the chosen one."""
         from odf_tui.widgets.choice_list import Choice
         from odf_tui.widgets.dialogs import PickerDialog
 
@@ -312,7 +312,7 @@ class DataController(Controller):
             self.host.notice("marked · space again marks up to there · Y copies · esc forgets")
 
     def copy(self) -> None:
-        """Copy what is selected in the focused pane; of rows, the cell in full."""
+        """Copy the selection of the focused pane. In this pane it is the cell in full."""
         window, row, column = self.pane.window, self.view.cursor, self.view.column
         if self.state.pane != "data" or window is None or not self.view.count():
             found = self.host.front.selection()

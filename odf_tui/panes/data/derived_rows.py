@@ -1,4 +1,4 @@
-"""Sorted, filtered and matching rows of a window by their numbers; loads Arrow."""
+"""Sort, filter and search the rows of a window. Results are row numbers. Loads Arrow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PERIOD: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?: (\d\d):(\d\d)(?::(\d\d
 
 
 def searchable_columns(schema: pa.Schema, columns: Sequence[int], text: str) -> list[int]:
-    """Those columns whose values may hold a text: no number holds a letter."""
+    """Return the columns whose values can contain a text, judged by their types."""
     return [
         column
         for column in columns
@@ -28,7 +28,7 @@ def searchable_columns(schema: pa.Schema, columns: Sequence[int], text: str) -> 
 
 
 def _possible_characters(kind: pa.DataType, text: str) -> set[str]:
-    """What values of a type are written with."""
+    """Return the characters that values of a type can contain."""
     if pt.is_integer(kind):
         return set("0123456789-")
     if pt.is_decimal(kind):
@@ -43,7 +43,7 @@ def _possible_characters(kind: pa.DataType, text: str) -> set[str]:
 
 
 def rows_containing(table: pa.Table, text: str) -> tuple[Any | None, list[Any]]:
-    """Which rows have a column that holds a text, and the same for each column; None: without columns."""
+    """Return a mask of the rows that contain a text, and one mask for each column; None without columns."""
     any_column: Any | None = None
     masks: list[Any] = []
     for column in table.columns:
@@ -58,7 +58,7 @@ def _mask(column: pa.ChunkedArray, text: str) -> Any:
     if pt.is_timestamp(kind) and (period := _period(text, kind)) is not None:
         return pc.and_(pc.greater_equal(column, period[0]), pc.less(column, period[1]))
     if pt.is_temporal(kind):
-        # Writing a time costs a microsecond: each is written once.
+        # Formatting a time takes a microsecond: each distinct value is formatted once.
         coded = column.combine_chunks().dictionary_encode()
         if isinstance(coded, pa.ChunkedArray):
             coded = coded.combine_chunks()
@@ -73,13 +73,13 @@ def _mask(column: pa.ChunkedArray, text: str) -> Any:
 
 
 def _contains(words: Any, text: str) -> Any:
-    if text.isascii():  # several times quicker than to ignore the case
+    if text.isascii():  # several times faster than ignore_case
         return pc.match_substring(pc.ascii_lower(words), text.lower())
     return pc.match_substring(words, text, ignore_case=True)
 
 
 def _period(text: str, kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """The time from the beginning to the end of what is written: a month, a day, a minute or a second."""
+    """Return start and end of a typed month, day, minute or second; None for other texts."""
     found = _PERIOD.fullmatch(text.strip())
     if found is None:
         return None
@@ -102,7 +102,7 @@ def _period(text: str, kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
 
 
 MAX_LOADED_ROWS: Final = 100_000
-"""The most rows that are sorted, or looked at to keep some of them."""
+"""Maximum number of rows to sort or filter."""
 _MAX_GAP: Final = 4096
 _SCAN_ROWS: Final = 1 << 16
 TestFunctions = dict[str, Callable[[Any, Any], Any]]
@@ -117,11 +117,11 @@ TESTS: Final[TestFunctions] = {
 
 
 class RowSelection:
-    """Rows of another window by their numbers.
+    """Rows of another window, selected by their numbers.
 
     Attributes:
         base: the other window.
-        numbers: the rows in it.
+        numbers: the numbers of the rows.
     """
 
     def __init__(self, base: RowWindow, numbers: pa.Array) -> None:
@@ -133,23 +133,23 @@ class RowSelection:
 
     @property
     def columns(self) -> pa.Schema:
-        """Names and types."""
+        """The schema."""
         return self.base.columns
 
     @property
     def row_count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.numbers)
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
+        """Return rows with all columns."""
         table, _ = self.part(start, count, range(len(self.columns)))
         return table
 
     def part(
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
-        """Some columns of some rows."""
+        """Return some columns of rows."""
         requested: list[int] = self.numbers.slice(start, count).to_pylist()
         tables: list[pa.Table] = []
         positions: dict[int, int] = {}
@@ -166,7 +166,7 @@ class RowSelection:
 
 
 def _group_nearby(numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers that are near each other: what lies between them is read in one go."""
+    """Group sorted row numbers that are close together. A group is read at once."""
     run: list[int] = []
     for number in numbers:
         if run and number - run[-1] > _MAX_GAP:
@@ -178,13 +178,13 @@ def _group_nearby(numbers: Sequence[int]) -> Iterator[list[int]]:
 
 
 def loaded_range(rows: int, cursor: int) -> tuple[int, int]:
-    """The rows that are sorted or looked at: all, or as many as are allowed around the cursor."""
+    """Return the range of rows to sort or filter: all rows, or the allowed number around the cursor."""
     start = max(0, min(cursor - MAX_LOADED_ROWS // 2, rows - MAX_LOADED_ROWS))
     return start, min(start + MAX_LOADED_ROWS, rows)
 
 
 def sorted_rows(window: RowWindow, start: int, stop: int, column: int, *, down: bool) -> pa.Array:
-    """Numbers of the rows in the order of a column; nulls come last, and equals stay in their order."""
+    """Return the row numbers in the order of a column. Nulls come last; the sort is stable."""
     values, numbers = _read_column(window, start, stop, column)
     table = pa.table({"value": _make_comparable(values)})
     order = "descending" if down else "ascending"
@@ -193,7 +193,7 @@ def sorted_rows(window: RowWindow, start: int, stop: int, column: int, *, down: 
 
 
 def filter_rows(window: RowWindow, start: int, stop: int, column: int, test: str, row: int) -> pa.Array:
-    """Numbers of the rows whose value in a column passes a test of :data:`TESTS` against that of a row."""
+    """Return the numbers of the rows that pass a test of :data:`TESTS` against the value of a row."""
     values, numbers = _read_column(window, start, stop, column)
     value = read_scalar(window, row, column)
     comparable = _make_comparable(values)
@@ -208,7 +208,7 @@ def filter_rows(window: RowWindow, start: int, stop: int, column: int, test: str
 
 
 def _read_column(window: RowWindow, start: int, stop: int, column: int) -> tuple[pa.ChunkedArray, pa.Array]:
-    """A column of the rows that can be read, and their numbers."""
+    """Return the readable values of a column, and their row numbers."""
     table, gaps = read_part(window, start, stop - start, [column])
     values, numbers = table.column(0), pa.array(range(start, start + table.num_rows), pa.int64())
     for first, last, _ in gaps:
@@ -218,7 +218,7 @@ def _read_column(window: RowWindow, start: int, stop: int, column: int) -> tuple
 
 
 def _make_comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that Arrow can compare: lists and records by their text."""
+    """Return values that Arrow can compare: nested values become their texts."""
     if pa.types.is_nested(values.type):
         return pa.chunked_array([pa.array(column_texts(values), pa.string())])
     return values
@@ -227,14 +227,17 @@ def _make_comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def find_next_match(
     window: RowWindow, text: str, start: int, columns: Sequence[int], *, back: bool
 ) -> Iterator[tuple[tuple[int, int] | None, int]]:
-    """Looks for the next row that holds ``text``, from ``start`` on and then round to it.
+    """Search for the next row that contains ``text``, from ``start`` on, around all rows.
 
-    Yields after every piece: the row and its first column that holds it, if any, and how many rows were
-    looked at. Ends with the first that is found, or when all rows were looked at.
+    Yields after each chunk the row and its first matching column, or None, and the number of scanned rows.
+    Ends at the first match, or when all rows were scanned.
 
     Args:
-        start: the first row to look at.
-        back: towards the first row.
+        window: the rows.
+        text: the search text.
+        start: the first row to scan.
+        columns: the columns to scan.
+        back: whether to scan towards the first row.
     """
     scanned = 0
     columns = searchable_columns(window.columns, columns, text)
@@ -253,7 +256,7 @@ def find_next_match(
 
 
 def _scan_ranges(rows: int, start: int, back: bool) -> Iterator[tuple[int, int]]:
-    """All rows, a piece at a time, from one of them on and round."""
+    """Yield ranges that cover all rows once, starting at a row and wrapping around."""
     if back:
         for stop in range(start + 1, 0, -_SCAN_ROWS):
             yield max(stop - _SCAN_ROWS, 0), stop
@@ -269,9 +272,11 @@ def _scan_ranges(rows: int, start: int, back: bool) -> Iterator[tuple[int, int]]
 def find_matches(
     window: RowWindow, text: str, columns: Sequence[int], limit: int
 ) -> Iterator[tuple[list[pa.Array], int]]:
-    """Numbers of the rows that hold ``text``, so far, and how many rows were looked at.
+    """Search all rows for ``text``.
 
-    Yields after every piece; ends at the last row, or at ``limit`` matches.
+    Yields after each chunk the row numbers found so far, and the number of scanned rows. Ends at the last
+    row,
+    or at ``limit`` matches.
     """
     found: list[pa.Array] = []
     matches = 0

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ColumnLines(LineView):
-    """The columns in their order, hidden ones too."""
+    """The list of all columns in their order, with the hidden ones."""
 
     def __init__(self, names: Sequence[str], types: Sequence[str], arrangement: ColumnArrangement) -> None:
         super().__init__(id="columns")
@@ -39,12 +39,12 @@ class ColumnLines(LineView):
         self._names, self._types, self._arrangement = names, types, arrangement
 
     def on_mount(self) -> None:
-        """Shows them."""
+        """Show the list."""
         self.reset()
         self.show(self.cursor)
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of columns."""
         return len(self._arrangement.order)
 
     @property
@@ -53,7 +53,7 @@ class ColumnLines(LineView):
         return self._arrangement.order[self.cursor]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """Whether it is shown, its name and type, whether it stays in sight."""
+        """Return a line: whether the column is visible, its name, its type, and whether it is frozen."""
         column = self._arrangement.order[index]
         hidden = column in self._arrangement.hidden
         stays = "stays in sight" if index < self._arrangement.frozen else ""
@@ -67,9 +67,12 @@ class ColumnLines(LineView):
 
 
 class ColumnsDialog(Dialog[int]):
-    """Arranges columns; each change shows at once. Ends with the column to go to.
+    """Arranges columns. Each change is applied at once. Returns the column to go to.
 
     Args:
+        names, types: names and types of all columns.
+        arrangement: the arrangement to change.
+        column: the column under the cursor.
         changed: called after each change.
     """
 
@@ -98,7 +101,7 @@ class ColumnsDialog(Dialog[int]):
         self._lines.cursor = arrangement.order.index(column)
 
     def compose(self) -> ComposeResult:
-        """The list."""
+        """Yield the list."""
         with Vertical(classes="dialog") as box:
             box.border_title = Content("Columns")
             box.border_subtitle = Content(
@@ -107,7 +110,7 @@ class ColumnsDialog(Dialog[int]):
             yield self._lines
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self._lines.move(move)
 
     def _update(self) -> None:
@@ -115,34 +118,34 @@ class ColumnsDialog(Dialog[int]):
         self._changed()
 
     def action_toggle_column(self) -> None:
-        """Hides a column or shows it again; the last one stays."""
+        """Hide or show a column. The last visible column stays."""
         if self._arrangement.toggle(self._lines.column):
             self._update()
 
     def action_shift(self, by: int) -> None:
-        """Moves a column."""
+        """Move a column."""
         column = self._lines.column
         self._arrangement.move(column, by)
         self._lines.go(self._arrangement.order.index(column))
         self._update()
 
     def action_freeze(self) -> None:
-        """Keeps the columns up to this one in sight, or lets them go."""
+        """Freeze the columns up to this one, or unfreeze them."""
         self._arrangement.freeze(self._lines.column)
         self._update()
 
     def action_reset(self) -> None:
-        """All columns as they are stored."""
+        """Restore the stored order, and show all columns."""
         self._arrangement.reset()
         self._update()
 
     def action_go(self) -> None:
-        """Goes to the column."""
+        """Close the dialog with the column."""
         self.dismiss(self._lines.column)
 
 
 class KeyLines(LineView):
-    """The columns, and which of them are of the key."""
+    """The list of columns, with a mark on those of the key."""
 
     def __init__(self, columns: Sequence[tuple[str, str]], key: Sequence[str]) -> None:
         super().__init__(id="key-columns")
@@ -151,15 +154,15 @@ class KeyLines(LineView):
         self.key = list(key)
 
     def on_mount(self) -> None:
-        """Shows them."""
+        """Show the list."""
         self.reset()
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of columns."""
         return len(self.columns)
 
     def toggle(self) -> None:
-        """Takes the column under the cursor into the key, or out of it."""
+        """Add the column under the cursor to the key, or remove it."""
         name = self.columns[self.cursor][0]
         if name in self.key:
             self.key.remove(name)
@@ -168,7 +171,7 @@ class KeyLines(LineView):
         self.refresh()
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A column."""
+        """Return a line."""
         name, kind = self.columns[index]
         in_key = name in self.key
         return [
@@ -179,12 +182,12 @@ class KeyLines(LineView):
 
 
 class KeyColumnsDialog(Dialog[list[str]]):
-    """Ends with the columns that were chosen.
+    """Selects the columns of a key. Returns their names.
 
     Args:
-        title: what it is for.
+        title: title of the dialog.
         columns: names and types.
-        key: those that are chosen at first.
+        key: the names that are selected first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -200,7 +203,7 @@ class KeyColumnsDialog(Dialog[list[str]]):
         self._lines = KeyLines(columns, key)
 
     def compose(self) -> ComposeResult:
-        """What it is about, and the columns."""
+        """Yield the explanation and the columns."""
         with Vertical(classes="dialog key-choice") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("space chooses · ⏎ shows the state · esc closes")
@@ -209,19 +212,19 @@ class KeyColumnsDialog(Dialog[list[str]]):
             yield self._lines
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Toggle the column that was double-clicked."""
         self._lines.toggle()
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self._lines.move(move)
 
     def action_choose(self) -> None:
-        """Chooses a column, or not."""
+        """Add the column to the key, or remove it."""
         self._lines.toggle()
 
     def action_accept(self) -> None:
-        """Takes what is chosen, or the column under the cursor when nothing is."""
+        """Close the dialog with the selected columns; with the one under the cursor if none is selected."""
         if not self._lines.key:
             self._lines.toggle()
         self.dismiss(self._lines.key)
@@ -233,7 +236,7 @@ _MIN_ROOM: Final = 24
 
 
 class RecordLines(LineView):
-    """The lines of a row; the cursor is on a value."""
+    """The values of one row, wrapped into lines. The cursor is on a value."""
 
     def __init__(self, record: Record, column: int) -> None:
         super().__init__(id="values")
@@ -250,18 +253,18 @@ class RecordLines(LineView):
         return self._record.values[self.at] if self._record.values else None
 
     def set(self, record: Record) -> None:
-        """Shows another row; the cursor stays on its column."""
+        """Show another row. The cursor stays on its column."""
         self._record = record
         self._wrap()
 
     def on_mount(self) -> None:
-        """Shows the row, with the cursor on the column that was asked for."""
+        """Show the row, with the cursor on the requested column."""
         columns = [value.column for value in self._record.values]
         self.at = columns.index(self._start_column) if self._start_column in columns else 0
         self._wrap()
 
     def on_resize(self) -> None:
-        """Breaks the lines anew."""
+        """Wrap the lines for the new width."""
         self._wrap()
 
     def _wrap(self) -> None:
@@ -284,22 +287,22 @@ class RecordLines(LineView):
         self._show_value()
 
     def count(self) -> int:
-        """Lines."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def style_of(self, index: int) -> str:
-        """Lines of the value under the cursor."""
+        """Return the style of the lines of the value under the cursor."""
         return "idle" if self._lines[index][0] == self.at else ""
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line; the name of the value under the cursor is marked."""
+        """Return a line. The name of the value under the cursor is highlighted."""
         at, spans = self._lines[index]
         if at == self.at and index == self._firsts[at]:
             return [(spans[0][0], "cursor"), *spans[1:]]
         return spans
 
     def move(self, move: str) -> None:
-        """Goes from value to value; pages scroll."""
+        """Move from value to value; page keys scroll."""
         last = len(self._firsts) - 1
         steps = {"down": self.at + 1, "above": self.at - 1, "first": 0, "last": last}
         if move in steps:
@@ -309,7 +312,7 @@ class RecordLines(LineView):
             self.scroll_to(y=self.scroll_offset.y + page, animate=False)
 
     def go_to(self, at: int) -> None:
-        """Puts the cursor on a value."""
+        """Put the cursor on a value."""
         if at != self.at and self._firsts:
             self.at = at
             self.refresh()
@@ -326,11 +329,11 @@ class RecordLines(LineView):
         self.show(first)
 
     def keep_in_view(self) -> None:
-        """Scrolls to the cursor."""
+        """Scroll to the cursor."""
         self._show_value()
 
     def clicked(self, x: int, y: int) -> bool:
-        """Puts the cursor on the value that the mouse points at."""
+        """Put the cursor on the clicked value."""
         line = y + int(self.scroll_offset.y)
         if not 0 <= line < len(self._lines):
             return False
@@ -339,28 +342,30 @@ class RecordLines(LineView):
 
 
 def _value_lines(value: Value, room: int) -> list[list[Span]]:
-    """The lines of a value."""
+    """Return the lines of a value."""
     if value.text is None:
         return [[(NULL, "muted")]]
     return [part for line in value.lines for part in _wrap_line(line, room)] or [[]]
 
 
 def _wrap_line(line: str, room: int) -> list[list[Span]]:
-    """A line in pieces, however long it is."""
+    """Wrap a line of any length."""
     pieces: list[list[Span]] = []
     line = printable(line)
-    while len(line) > room * 8:  # wrapping at words is for lines that people read
+    while len(line) > room * 8:  # very long lines are cut: wrapping them at words is slow
         pieces.append([(line[:room], "")])
         line = line[room:]
     return pieces + wrapped([(line, "")], room)
 
 
 class RecordDialog(Dialog[int]):
-    """Reads a row, and those before and after it. Ends with the number of the column under the cursor.
+    """Shows a row with all values in full. Returns the number of the column under the cursor.
 
     Args:
-        step: asks for the row that is so many further.
-        copy: copies a text, and says what it is.
+        record: the row.
+        column: the column under the cursor.
+        step: called with the distance to the row to show next.
+        copy: called with a label and the text to copy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -389,16 +394,16 @@ class RecordDialog(Dialog[int]):
         return self.query_one(RecordLines)
 
     def compose(self) -> ComposeResult:
-        """The row."""
+        """Yield the lines."""
         with Vertical(classes="dialog reader"):
             yield RecordLines(self._record, self._column)
 
     def on_mount(self) -> None:
-        """Shows the title."""
+        """Show the title."""
         self._show_title()
 
     def show(self, record: Record) -> None:
-        """Shows another row."""
+        """Show another row."""
         self._record = record
         self.values.set(record)
         self._show_title()
@@ -411,26 +416,26 @@ class RecordDialog(Dialog[int]):
         box.border_subtitle = Content("j k columns · J K rows · y value · Y all · esc closes")
 
     def action_move(self, move: str) -> None:
-        """Another column."""
+        """Move to another column."""
         self.values.move(move)
 
     def action_step(self, by: int) -> None:
-        """Another row."""
+        """Request another row."""
         self._step(by)
 
     def action_copy(self) -> None:
-        """Copies the value."""
+        """Copy the value under the cursor."""
         value = self.values.value
         if value is not None:
             self._copy(value.name, value.text or "")
 
     def action_copy_all(self) -> None:
-        """Copies all names and values."""
+        """Copy all names and values."""
         lines = (f"{value.name}\t{value.text or ''}" for value in self._record.values)
         self._copy("row", "\n".join(lines) + "\n")
 
     def action_leave(self) -> None:
-        """Goes back to the table, to the column that was read."""
+        """Close the dialog with the column under the cursor."""
         value = self.values.value
         self.dismiss(value.column if value is not None else self._column)
 
@@ -440,7 +445,7 @@ _DAY: Final = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ](\d\d?)(?::(\d\d)(
 
 
 class RowTarget(msgspec.Struct, frozen=True):
-    """Where to go: an offset, a row from 0, a part of all rows in percent, or a moment."""
+    """A row to go to: by its offset, its number from 0, a percentage of all rows, or an event time."""
 
     offset: int | None = None
     row: int | None = None
@@ -449,10 +454,10 @@ class RowTarget(msgspec.Struct, frozen=True):
 
 
 def parse_row_target(text: str) -> RowTarget:
-    """What somebody typed: ``1200`` an offset, ``#1200`` a row, ``50%``, ``2024-03-01 14:00`` a time.
+    """Parse a typed target: ``1200`` is an offset, ``#1200`` a row, ``50%``, ``2024-03-01 14:00`` a time.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text is none of these.
     """
     text = text.strip()
     bare = re.sub(r"[\s,_.]", "", text.lstrip("#").rstrip("%"))
@@ -473,7 +478,7 @@ def parse_row_target(text: str) -> RowTarget:
 
 
 def row_limits(window: RowWindow) -> list[Sequence[Span]]:
-    """What there is to go to, from the first row to the last; in a thread."""
+    """Return lines with the first and the last valid target of each kind. Reads rows."""
     rows = window.row_count
     lines: list[Sequence[Span]] = []
     if isinstance(window, StoredWindow):
@@ -500,10 +505,10 @@ def _line(hint: str, name: str, ends: str) -> list[Span]:
 
 
 def find_row(window: RowWindow, target: RowTarget) -> int:
-    """The row of a spot; in a worker's thread, which may be cancelled.
+    """Return the row of a target. Runs in the thread of a worker that may be cancelled.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such row.
     """
     rows = window.row_count
     if target.percent is not None:
@@ -534,21 +539,21 @@ def _check_row(row: int, rows: int) -> int:
 
 
 class GoToRowDialog(Dialog[int]):
-    """Asks where to go, and says what there is. Ends with a row of the window."""
+    """Reads a target, and shows the valid ones. Returns the number of the row."""
 
     AUTO_FOCUS = "Input"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "close", show=False)]
 
     @dataclass
     class Found(Message):
-        """The row, or why there is none."""
+        """Posted with the row, or with the reason why there is none."""
 
         row: int | None
         error: str = ""
 
     @dataclass
     class Limits(Message):
-        """What there is to go to."""
+        """Posted with the lines of valid targets."""
 
         lines: list[Sequence[Span]]
 
@@ -559,7 +564,7 @@ class GoToRowDialog(Dialog[int]):
         self._problem = ""
 
     def compose(self) -> ComposeResult:
-        """What there is, and a line to type in."""
+        """Yield the valid targets and the input."""
         with Vertical(classes="dialog oath") as box:
             box.border_title = Content("Go to a row")
             box.border_subtitle = Content("⏎ goes there · esc closes")
@@ -569,13 +574,13 @@ class GoToRowDialog(Dialog[int]):
             yield line
 
     def on_mount(self) -> None:
-        """Looks what there is to go to."""
+        """Read the valid targets in a thread."""
         self.run_worker(self._read_limits, thread=True, group="limits", name="limits")
 
     def _read_limits(self) -> None:
         try:
             self.post_message(self.Limits(row_limits(self._window)))
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # every error is shown, and the screen stays open
             self.post_message(self.Found(None, error_line(error)))
 
     @on(Limits)
@@ -588,7 +593,7 @@ class GoToRowDialog(Dialog[int]):
         self.query_one(WrappedLines).set([*self._limits, *problem])
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Looks for the row, in a thread."""
+        """Find the row in a thread."""
         event.stop()
         try:
             target = parse_row_target(event.value)
@@ -606,7 +611,7 @@ class GoToRowDialog(Dialog[int]):
         worker = get_current_worker()
         try:
             message = self.Found(find_row(self._window, target))
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # every error is shown, and the screen stays open
             message = self.Found(None, error_line(error))
         if not worker.is_cancelled:
             self.post_message(message)

@@ -28,7 +28,7 @@ from odf_tui.widgets.status_bar import Notice
 
 STATE = "state"
 QUERY = "sql"
-"""Kinds of the views that show the current state, and what a query gave."""
+"""Kinds of the views that show the current state, and the result of a query."""
 
 
 _WIDEST_NAME: Final = 32
@@ -36,18 +36,18 @@ _WIDEST_TYPE: Final = 20
 
 
 class TableView(msgspec.Struct, frozen=True):
-    """A table in front of a dataset's rows: part of them, their current state, the result of a query.
+    """A table in front of the rows of a dataset: derived rows, the current state, or a query result.
 
     Attributes:
-        opened: its rows.
-        title: what it is, for the upper border.
-        note: what to know about it, for the lower border.
-        kind: which part of the workstation made it.
-        below: cursor and column of what it covers.
-        of: of which rows it was made, in words.
-        source: what it was made of.
-        when: the time at which the rows are seen, for the upper border; empty: as they are now.
-        as_of: whether that is an event time, and not a block.
+        opened: the loaded rows.
+        title: the text in the upper border.
+        note: a text about the rows, for the lower border.
+        kind: the feature that created the view, such as :data:`STATE`.
+        below: cursor and column of the table that the view covers.
+        of: describes the rows that the view was derived from.
+        source: the rows that the view was derived from.
+        when: the time at which the rows are shown, for the upper border; empty for the newest rows.
+        as_of: whether that time is an event time and not a block.
     """
 
     opened: LoadedWindow
@@ -62,15 +62,15 @@ class TableView(msgspec.Struct, frozen=True):
 
 
 TIME: Final = "time"
-"""The kind of the view that shows the rows of another time."""
+"""Kind of the view that shows the rows of another time."""
 _DERIVED_KINDS: Final = ("sorted", "kept")
 
 
 class TableStack(Pane):
-    """Shows tables one in front of the other, and remembers how their columns are arranged.
+    """A stack of tables, of which the front one is visible. Stores the arrangement of columns by dataset.
 
     Attributes:
-        dataset: whose rows it shows.
+        dataset: id of the dataset.
     """
 
     number = 3
@@ -78,10 +78,10 @@ class TableStack(Pane):
     filter_placeholder = "a text to look for in all rows"
 
     class DatasetReplaced(Message):
-        """The pane shows another dataset, or words in place of rows."""
+        """Posted when the pane shows another dataset, or a message instead of rows."""
 
     class Reloaded(Message):
-        """The rows of the dataset were read again: ``opened`` replaces those from before."""
+        """Posted when the rows of the same dataset were read again as ``opened``."""
 
         def __init__(self, opened: LoadedWindow) -> None:
             super().__init__()
@@ -95,7 +95,7 @@ class TableStack(Pane):
         self._choices: dict[str, dict[str, Any]] = {}
 
     def compose(self) -> ComposeResult:
-        """The table."""
+        """Yield the table."""
         yield RowTable()
 
     @property
@@ -105,20 +105,20 @@ class TableStack(Pane):
 
     @property
     def window(self) -> RowWindow | None:
-        """The rows that are shown now: the dataset's, or those of the view in front of them."""
+        """The visible rows: those of the front view, or of the dataset if there is no view."""
         return None if self.view.opened is None else self.view.opened.window
 
     @property
     def front_view(self) -> TableView | None:
-        """The view in front of the dataset's rows."""
+        """The view in front of the dataset's rows; None if there is none."""
         return self._views[-1] if self._views else None
 
     def cancel_work(self) -> bool:
-        """Stops what is being looked for in what is shown; whether there was something."""
+        """Cancel background work on the visible rows. Returns whether there was any."""
         return False
 
     def leave_innermost(self) -> bool:
-        """Stop a search, else unmark rows, else leave the front view. Returns whether it did."""
+        """Cancel a search, else unmark rows, else leave the front view. Returns False if there was none."""
         previous = self.cancel_work() or self.view.unmark() or self.pop_view()
         self.show_position()
         return previous
@@ -126,7 +126,7 @@ class TableStack(Pane):
     # --- What is shown ---
 
     def show_message(self, dataset: str, *lines: Sequence[Span]) -> None:
-        """Shows words instead of rows."""
+        """Show a message instead of rows."""
         self.cancel_work()
         self.dataset, self._opened, self._views = dataset, None, []
         self.view.say(*lines)
@@ -135,7 +135,7 @@ class TableStack(Pane):
         self.post_message(self.DatasetReplaced())
 
     def show(self, dataset: str, opened: LoadedWindow) -> None:
-        """Shows rows. For the same dataset the cursor stays where it is, and so do the views before them."""
+        """Show the rows of a dataset. If it is shown already, cursor and views stay."""
         stay = dataset == self.dataset and self._opened is not None
         self.dataset, self._opened = dataset, opened
         if not stay:
@@ -146,20 +146,20 @@ class TableStack(Pane):
         self.post_message(self.Reloaded(opened) if stay else self.DatasetReplaced())
 
     def is_showing(self, dataset: str) -> bool:
-        """Whether all rows of this dataset are in the table."""
+        """Return whether the table shows all rows of a dataset."""
         return dataset == self.dataset and self._opened is not None and self.view.opened is self._opened
 
     def show_view(
         self, dataset: str, opened: LoadedWindow, title: str, note: str = "", kind: str = ""
     ) -> None:
-        """Puts a table in front of a dataset's rows, until :meth:`leave`.
+        """Put a table in front of the rows of a dataset, until it is popped.
 
         Args:
-            dataset: whose rows it covers; for another one than is shown, it covers nothing.
-            opened: its rows, which may be none.
-            title: what it is, for the upper border.
-            note: what to know about it, for the lower border.
-            kind: which part of the workstation made it; see :attr:`front_view`.
+            dataset: id of the covered dataset. If it is not the shown one, the view covers no rows.
+            opened: the loaded rows; there may be none.
+            title: the text in the upper border.
+            note: a text about the rows, for the lower border.
+            kind: the feature that created the view; see :attr:`front_view`.
         """
         if dataset != self.dataset:
             self.show_message(dataset)
@@ -167,23 +167,23 @@ class TableStack(Pane):
         self.push_view(TableView(opened, title, note, kind, (self.view.cursor, self.view.column)))
 
     def push_view(self, view: TableView) -> None:
-        """Puts a view before what is shown."""
+        """Put a view in front of the visible table."""
         if view.kind in _DERIVED_KINDS and self._views:
             view = replace(view, when=self._views[-1].when)
         self._views.append(view)
         self._show_front()
 
     def rows_of(self, dataset: str) -> RowWindow | None:
-        """All rows of a dataset, when they are shown or lie under what is."""
+        """Return all rows of a dataset, if they are visible or covered by views; else None."""
         return self._opened.window if dataset == self.dataset and self._opened is not None else None
 
     @property
     def time_view(self) -> TableView | None:
-        """The view of another time, wherever it is among the views."""
+        """The view of another time, at any position in the stack; None if there is none."""
         return next((view for view in self._views if view.kind == TIME), None)
 
     def show_time(self, view: TableView) -> None:
-        """Shows the rows of another time in place of all that is shown; cursor and columns stay."""
+        """Replace all views by the rows of another time. Cursor and columns stay."""
         self.cancel_work()
         self.view.unmark()
         below = (self.view.cursor, self.view.column) if not self._views else self._views[0].below
@@ -193,19 +193,19 @@ class TableStack(Pane):
         self.show_position()
 
     def leave_derived_views(self) -> None:
-        """Takes away the views that were made of what is shown at a time, or of all rows."""
+        """Pop all views in front of the view of another time, or of the dataset's rows."""
         while self._views and self._views[-1].kind != TIME:
             self.pop_view()
 
     def set_context(self, context: str | None = None) -> None:
-        """Title; the time at which the rows are seen comes first."""
+        """Set the title. The time at which the rows are shown comes first."""
         front = self.front_view
         if context is not None and front is not None and front.when:
             context = f"{front.when} · {context}"
         super().set_context(context)
 
     def pop_view(self) -> bool:
-        """Takes the front view away; whether there was one."""
+        """Remove the front view. Returns whether there was one."""
         if not self._views:
             return False
         cursor, column = self._views.pop().below
@@ -221,7 +221,7 @@ class TableStack(Pane):
         return True
 
     def leave_all(self) -> None:
-        """Takes all views away."""
+        """Remove all views."""
         while self.pop_view():
             pass
 
@@ -242,37 +242,37 @@ class TableStack(Pane):
 
     @property
     def _table(self) -> str:
-        """What columns are arranged for: a dataset's rows and what is made of them, or another table."""
+        """The key of the arrangement of columns: the dataset, or the dataset and the kind of the view."""
         view = self.front_view
         if view is None or self._opened is None or view.opened.columns.names == self._opened.columns.names:
             return self.dataset
         return f"{self.dataset} {view.kind}"
 
     def arrangement(self, dataset: str) -> dict[str, Any]:
-        """How a reader arranged the columns of a dataset, as plain data; empty: as they are stored."""
+        """Return the arrangement of a dataset's columns as plain data; empty for the stored order."""
         return self._choices.get(dataset, {})
 
     def set_arrangement(self, dataset: str, choice: Mapping[str, Any]) -> None:
-        """Arranges the columns of a dataset, now or when it is shown."""
+        """Arrange the columns of a dataset, now or when it is shown."""
         self._choices[dataset] = dict(choice)
         if dataset == self._table and self.view.opened is not None:
             self.view.open(self.view.opened, stay=False, choice=choice)
 
     def store_arrangement(self) -> None:
-        """The reader has changed the arrangement."""
+        """Store the arrangement that the user changed, and repaint the table."""
         self._choices[self._table] = self.view.arrangement.choice()
         self.view.rearranged()
 
     # --- Where the cursor is ---
 
     def on_resize(self) -> None:
-        """There is room for more, or less."""
+        """Update the lower border, which may have room for more or less text."""
         if self.view.opened is not None and self.border_subtitle:
             self.show_position()
 
     @on(LineView.Moved)
     def show_position(self) -> None:
-        """Says in the lower border which row, column and slice the cursor is on."""
+        """Show row, column and slice of the cursor in the lower border."""
         view = self.view
         if view.opened is None or not view.count():
             self.set_subtitle("")
@@ -294,7 +294,7 @@ class TableStack(Pane):
         self._update_subtitle(self._fit_parts(parts))
 
     def _update_subtitle(self, text: str) -> None:
-        """As :meth:`set_subtitle`, but paints only what has changed: at most steps, a digit or two."""
+        """Set the subtitle like :meth:`set_subtitle`, but repaint only the characters that changed."""
         before, after = str(self._border_subtitle or ""), printable(text)
         wide = cell_len(before + after) != len(before + after)
         if not before or not after or wide or max(len(before), len(after)) > self.size.width - 4:
@@ -303,17 +303,17 @@ class TableStack(Pane):
         changed = [at for at, letters in enumerate(zip_longest(before, after)) if letters[0] != letters[1]]
         if changed:
             self._border_subtitle = Content(after)
-            blanks = 2  # one before the text, one behind it
+            blanks = 2  # one before and one after the text
             self.refresh(Region(changed[0], self.size.height, changed[-1] - changed[0] + 2 * blanks, 1))
 
     def _fit_parts(self, parts: list[str]) -> str:
-        """As many of the parts as there is room for."""
+        """Join as many of the first parts as fit into the border."""
         while len(parts) > 1 and len(" · ".join(parts)) > self.size.width - 4:
             parts = parts[:-1]
         return " · ".join(parts)
 
     def marked_ranges(self) -> list[tuple[int, int]]:
-        """The rows of :attr:`window` that are marked, as ranges: from a row to the one after the last."""
+        """Return the marked rows of :attr:`window` as ranges; the end of a range is exclusive."""
         rows = self.view.count()
         return [(start, min(stop, rows)) for start, stop in self.view.marks.ranges if start < rows]
 
@@ -322,11 +322,11 @@ PROGRESS_SECONDS: Final = 0.5
 
 
 class SearchableTables(TableStack):
-    """Its filter is a text that is looked for: the cursor goes from one row that holds it to the next."""
+    """Tables whose filter text is searched in all rows. The cursor moves from match to match."""
 
     @dataclass
     class SearchProgress(Message):
-        """A search has come so far, or to its end: with the row and column that it found, if any."""
+        """Posted while a search runs, and at its end with the row and column of the match."""
 
         serial: int
         scanned: int
@@ -341,14 +341,14 @@ class SearchableTables(TableStack):
         self._backwards = False
         self._serial = 0
         self._searching = False
-        self._queued_steps: list[bool] = []  # what was asked for while it looks: whether back
+        self._queued_steps: list[bool] = []  # steps requested during a search: True is backwards
 
     def begin_search(self) -> None:
-        """A text is about to be typed: it is looked for from the cursor on."""
+        """Start the next search at the cursor."""
         self._origin = self.view.cursor
 
     def set_filter(self, text: str) -> None:
-        """Looks for ``text``; empty: for nothing any more."""
+        """Search for a text; an empty text ends the search."""
         if text == self.filter:
             return
         super().set_filter(text)
@@ -360,7 +360,7 @@ class SearchableTables(TableStack):
             self.show_position()
 
     def find_again(self, *, back: bool) -> None:
-        """Goes to the next row that holds the text, or to the one before."""
+        """Go to the next or the previous row that contains the text."""
         rows, cursor = self.view.count(), self.view.cursor
         if self._searching:
             self._queued_steps.append(back)
@@ -368,7 +368,7 @@ class SearchableTables(TableStack):
             self._find((cursor + (-1 if back else 1)) % rows, cursor, back=back)
 
     def cancel_work(self) -> bool:
-        """Stops looking; whether it did."""
+        """Cancel the search. Returns whether one was running."""
         was_active = self._searching
         self._serial += 1
         self._searching, self._queued_steps = False, []
@@ -398,7 +398,7 @@ class SearchableTables(TableStack):
                     if time.monotonic() - reported > PROGRESS_SECONDS:
                         reported = time.monotonic()
                         self.post_message(self.SearchProgress(serial, scanned, None, False))
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            except Exception as error:  # every error is shown, and the screen stays open
                 self.post_message(self.SearchProgress(serial, scanned, None, True, error_line(error)))
             else:
                 self.post_message(self.SearchProgress(serial, scanned, place, True))
@@ -409,7 +409,7 @@ class SearchableTables(TableStack):
 
     @on(SearchProgress)
     def _show_search_progress(self, message: SearchProgress) -> None:
-        """Shows how far a search is, or what it has found."""
+        """Show the progress of a search, or go to its match."""
         message.stop()
         if message.serial != self._serial:
             return
@@ -434,7 +434,7 @@ class SearchableTables(TableStack):
             self._queued_steps = waiting[1:]
 
     def _note_wraparound(self, row: int, previous: int) -> None:
-        """Says when the search went round."""
+        """Post a notice if the search continued at the other end of the rows."""
         if row == previous:
             self.post_message(Notice("no other row holds it", "warn"))
         elif (row > previous) == self._backwards:
@@ -448,7 +448,7 @@ TESTS: Final = ("equal", "other", "less", "greater", "null", "filled")
 
 
 def condition_text(test: str, name: str, value: str) -> str:
-    """One of :data:`TESTS` in words."""
+    """Describe a test of :data:`TESTS` on a column."""
     value = ellipsize_middle(value, 24)
     words = {"equal": f"is {value}", "other": f"is not {value}", "less": f"< {value}",
              "greater": f"> {value}", "null": "has no value", "filled": "has a value"}  # fmt: skip
@@ -456,11 +456,11 @@ def condition_text(test: str, name: str, value: str) -> str:
 
 
 class DataPane(SearchableTables):
-    """The preview. Sorting and keeping some rows look at what is loaded, and say so: see ``derived.py``."""
+    """The data pane. Sorting and filtering read a limited number of rows; the title states which."""
 
     @dataclass
     class Derived(Message):
-        """Another table was made of what is shown, to be put in front of it (or of what that was made of)."""
+        """Posted when a view was derived. It goes in front of the visible table, or replaces another view."""
 
         serial: int
         view: TableView | None
@@ -468,7 +468,7 @@ class DataPane(SearchableTables):
 
     @dataclass
     class ScanProgress(Message):
-        """So many rows were looked at."""
+        """Posted while rows are scanned for matches."""
 
         serial: int
         scanned: int
@@ -479,12 +479,12 @@ class DataPane(SearchableTables):
         self._deriving = False
 
     def selection(self) -> tuple[str, str] | None:
-        """The cell under the cursor, as it is shown."""
+        """Return the cell under the cursor, as it is shown."""
         text = self.view.value(self.view.cursor, self.view.column) if self.view.count() else None
         return None if text is None else ("cell", text)
 
     def cancel_work(self) -> bool:
-        """Stops what is being looked for or made; whether there was something."""
+        """Cancel a search or a derivation. Returns whether one was running."""
         was_active = self._deriving
         self._derive_serial += 1
         self._deriving = False
@@ -492,7 +492,7 @@ class DataPane(SearchableTables):
         return super().cancel_work() or was_active
 
     def sort(self, *, down: bool) -> None:
-        """Sorts what is loaded by the column under the cursor; what is sorted already is sorted anew."""
+        """Sort the loaded rows by the column under the cursor. A sorted view is replaced."""
         front, column = self.front_view, self.view.column
         replaces = (
             front if front is not None and front.kind == "sorted" and front.source is not None else None
@@ -520,7 +520,7 @@ class DataPane(SearchableTables):
         self._derive(derive, replaces)
 
     def filter_by_test(self, test: str) -> None:
-        """Keeps the loaded rows that pass a test of :data:`TESTS` against the cell under the cursor."""
+        """Show the loaded rows that pass a test of :data:`TESTS` against the cell under the cursor."""
         opened, row, column = self.view.opened, self.view.cursor, self.view.column
         if opened is None:
             return
@@ -540,7 +540,7 @@ class DataPane(SearchableTables):
         self._derive(derive, None)
 
     def filter_matches(self) -> None:
-        """Keeps the rows, of all rows, that hold the text that is looked for."""
+        """Show the rows, of all rows, that contain the search text."""
         opened, text = self.view.opened, self.filter
         if opened is None or not text:
             return
@@ -571,7 +571,7 @@ class DataPane(SearchableTables):
         self._derive(derive, None)
 
     def reveal_in_all_rows(self) -> bool:
-        """Goes to the row under the cursor among all rows of the dataset; whether it is one of them."""
+        """Go to the row under the cursor among all rows. Returns False if it is none of them."""
         row, column = self._row_of_base(), self.view.column
         if row is None:
             return False
@@ -585,7 +585,7 @@ class DataPane(SearchableTables):
         opened = at.opened if at is not None else self._opened
         if front is None or front is at or opened is None or not self.view.count():
             return None
-        from odf_tui.panes.data.derived_rows import RowSelection  # Arrow is here by now: such a view was made
+        from odf_tui.panes.data.derived_rows import RowSelection  # Arrow is loaded: a derived view exists
 
         window = front.opened.window
         if isinstance(window, RowSelection) and (
@@ -595,7 +595,7 @@ class DataPane(SearchableTables):
         return None
 
     def _base_text(self) -> str:
-        """Which rows the front view has, when it was made of others."""
+        """Describe the rows of the front view; empty for all rows."""
         return self.front_view.of if self.front_view is not None else ""
 
     def _derive(self, derive: Callable[[int], TableView | None], replaces: TableView | None) -> None:
@@ -606,7 +606,7 @@ class DataPane(SearchableTables):
         def work(serial: int) -> None:
             try:
                 view = derive(serial)
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            except Exception as error:  # every error is shown, and the screen stays open
                 self.post_message(Notice(error_line(error), "bad"))
                 view = None
             self.post_message(self.Derived(serial, view, replaces))
@@ -615,7 +615,7 @@ class DataPane(SearchableTables):
 
     @on(ScanProgress)
     def _show_scan_progress(self, message: ScanProgress) -> None:
-        """Shows how far it is."""
+        """Show the number of scanned rows."""
         message.stop()
         if message.serial == self._derive_serial:
             rows = format_count(self.view.count())
@@ -623,7 +623,7 @@ class DataPane(SearchableTables):
 
     @on(Derived)
     def _show_derived(self, message: Derived) -> None:
-        """Shows what was made."""
+        """Show the derived view."""
         message.stop()
         if message.serial != self._derive_serial:
             return
@@ -639,5 +639,5 @@ class DataPane(SearchableTables):
 
 
 def _range_text(start: int, stop: int, rows: int) -> str:
-    """Which rows are loaded, in words."""
+    """Describe the range of loaded rows."""
     return f"rows {format_count(start + 1)}–{format_count(stop)} of {format_count(rows)}"
