@@ -390,7 +390,7 @@ class StatisticsScreen(Dialog[None]):
         if self._job and self._timer is not None:
             self.run_worker(self._stop(self._job), group="stop")
 
-    # --- What is known ---
+    # --- Stored statistics ---
 
     async def _start_count(self) -> None:
         try:

@@ -230,13 +230,15 @@ def read_chunk(window: RowWindow, start: int, count: int, columns: Sequence[int]
     """Read some columns of consecutive rows as cells."""
     table, gaps = read_part(window, start, count, columns)
     system, names = window.system_columns, window.columns.names
-    made = {
+    cells = {
         column: cell_column(
             table.column(at), op=names[column] == system[1], system=names[column] in (system[0], system[2])
         )
         for at, column in enumerate(columns)
     }
-    chunk = CellChunk(table.num_rows, made, [(first - start, stop - start, why) for first, stop, why in gaps])
+    chunk = CellChunk(
+        table.num_rows, cells, [(first - start, stop - start, why) for first, stop, why in gaps]
+    )
     del table
     release_memory()
     return chunk

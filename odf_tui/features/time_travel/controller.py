@@ -188,7 +188,7 @@ class TimeTravelController(Controller):
         if focus:
             self._focus_slider(panel)
         elif point is not None:
-            self._go_to(dataset, point, rested=True, stay=True)
+            self._go_to(dataset, point, immediate=True, stay=True)
         self._probe(panel, _FIRST_PROBES)
 
     def _focus_slider(self, panel: TimePanel) -> None:
@@ -272,10 +272,10 @@ class TimeTravelController(Controller):
         if (panel := self.time_panel) is not None:
             self._follow_slider(panel)
 
-    def _follow_slider(self, panel: TimePanel, *, rested: bool = False) -> None:
+    def _follow_slider(self, panel: TimePanel, *, immediate: bool = False) -> None:
         """Show the rows of the time that the slider is at."""
         point = panel.track.axis.point_in_time(self._state_keys.get(panel.dataset))
-        self._go_to(panel.dataset, point, rested=rested)
+        self._go_to(panel.dataset, point, immediate=immediate)
 
     def _run_command(self, message: TimeSlider.Pressed) -> None:
         panel = self.time_panel
@@ -304,7 +304,7 @@ class TimeTravelController(Controller):
         elif not track.blocks.line.timed:
             self.host.notice("these rows have no event time: there are only blocks to move along", "warn")
             return
-        elif not track.events.known:
+        elif not track.events.has_range:
             self.host.notice("the files of these rows do not say their event times", "warn")
             return
         else:
@@ -363,7 +363,7 @@ class TimeTravelController(Controller):
             self._show_failure(f"nothing had happened by then: the first is of {track.axis.end_labels()[0]}")
             return
         track.go(position)
-        self._follow_slider(panel, rested=True)
+        self._follow_slider(panel, immediate=True)
 
     def _show_status(self, text: str = "", style: str = "busy") -> None:
         """Show a text above the track of the slider; empty: the legend of the track."""
@@ -377,13 +377,15 @@ class TimeTravelController(Controller):
 
     # --- Requests for the rows of a time ---
 
-    def _go_to(self, dataset: str, point: PointInTime, *, rested: bool = False, stay: bool = False) -> None:
+    def _go_to(
+        self, dataset: str, point: PointInTime, *, immediate: bool = False, stay: bool = False
+    ) -> None:
         """Show the rows of a time: at once if they are the first rows of the dataset, else by a job.
 
         Args:
             dataset: id of the dataset.
             point: the time.
-            rested: whether a job starts at once; else it starts when the slider rests.
+            immediate: whether a job starts at once; else it starts when the slider rests.
             stay: whether the cursor does not move.
         """
         self.chosen_times[dataset] = point
@@ -393,7 +395,7 @@ class TimeTravelController(Controller):
             self._show_status()
             if self._reading is None:
                 self._read_prefix()
-        elif rested:
+        elif immediate:
             self._start_projection(dataset, point)
         else:
             self._show_status("⏎ looks, or a moment's rest", "key")
@@ -563,7 +565,7 @@ class TimeTravelController(Controller):
 
     def _set_key(self, dataset: str, point: PointInTime, key: tuple[str, ...] | None) -> None:
         self._state_keys[dataset] = key
-        self._go_to(dataset, replace(point, key=key), rested=True)
+        self._go_to(dataset, replace(point, key=key), immediate=True)
 
     async def _show_current_state(self, row: DatasetRow, *, choose: bool) -> None:
         key = await self._key_of(row, choose=choose)

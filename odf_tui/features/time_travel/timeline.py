@@ -244,7 +244,7 @@ class EventTimeAxis:
 
     def __init__(self) -> None:
         self.least = self.greatest = self.position = 0
-        self.known = False
+        self.has_range = False
         self._pinned = False
         self._grain = _DAY
         self._groups: list[tuple[int, int, int]] = []
@@ -262,9 +262,9 @@ class EventTimeAxis:
             while bound % self._grain:  # the largest unit that divides all event times
                 self._grain = max(unit for unit in _UNITS if unit < self._grain)
         least, greatest = min(group[1] for group in new), max(group[2] for group in new)
-        self.least = min(self.least, least) if self.known else least
-        self.greatest = max(self.greatest, greatest) if self.known else greatest
-        self.known = True
+        self.least = min(self.least, least) if self.has_range else least
+        self.greatest = max(self.greatest, greatest) if self.has_range else greatest
+        self.has_range = True
         if not self._pinned:
             self.position = self.greatest
 
@@ -549,16 +549,16 @@ class TimeSlider(LineScroll, can_focus=True):
     def _labels(self) -> Sequence[Span]:
         """Return the line with the ends of the axis, and the position between them."""
         first, last = self.axis.end_labels()
-        here = self._position_text()
+        position = self._position_text()
         room = self.size.width - 2
         middle = max(room - len(first) - len(last) - 4, 0)
-        if len(here) > middle:  # no room for the ends
-            return [(f" {fit_width(here, room)}", "strong")]
-        before = (middle - len(here)) // 2
-        after = middle - len(here) - before
+        if len(position) > middle:  # no room for the ends
+            return [(f" {fit_width(position, room)}", "strong")]
+        before = (middle - len(position)) // 2
+        after = middle - len(position) - before
         return [
             (f" {first}  {' ' * before}", "muted"),
-            (here, "strong"),
+            (position, "strong"),
             (f"{' ' * after}  {last}", "muted"),
         ]
 

@@ -36,8 +36,8 @@ class DataController(Controller):
         self._health: object = None
         self.state.shown_changed.connect(self._show_dataset)
         self.state.jobs_changed.connect(self._jobs_changed)
-        self.navigator.going.connect(self._going)
-        self.navigator.arriving.connect(self._arriving)
+        self.navigator.going.connect(self._leave_views)
+        self.navigator.arriving.connect(self._target_selected)
         self.navigator.add_locator(self._locate)
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
@@ -57,7 +57,7 @@ class DataController(Controller):
             why = printable(row.problem or "This input is not in the workspace.")
             self.pane.show_message(row.id, [(f" {why}", "warn")])
         else:
-            self._arrive()
+            self._go_to_target()
             self._read_rows(row.id)
 
     def _read_rows(self, dataset: str) -> None:
@@ -70,7 +70,7 @@ class DataController(Controller):
             return
         if opened is not None:
             self.pane.show(dataset, opened)
-            self._arrive()
+            self._go_to_target()
         elif error:
             self.pane.show_message(dataset, [(f" {error}", "bad")])
         else:
@@ -123,17 +123,17 @@ class DataController(Controller):
             return None
         return TrailEntry(row.id, "data", self.view.cursor)
 
-    def _going(self, target: Target) -> None:
+    def _leave_views(self, target: Target) -> None:
         if target.pane == "data":  # a link leads to a row of the dataset, not of a view of it
             self.pane.leave_all()
 
-    def _arriving(self, target: Target) -> None:
+    def _target_selected(self, target: Target) -> None:
         if target.pane == "data":
             if self.pane.filter:
                 self.pane.set_filter("")
-            self._arrive()
+            self._go_to_target()
 
-    def _arrive(self) -> None:
+    def _go_to_target(self) -> None:
         """Put the cursor on the target, if its rows are loaded."""
         target = self.navigator.target_in("data", self.pane.dataset)
         if target is not None and self.pane.is_showing(target.dataset):
@@ -149,13 +149,13 @@ class DataController(Controller):
 
     def next_match(self) -> None:
         """Go to the next row that contains the text."""
-        self._match(back=False)
+        self._go_to_match(back=False)
 
     def previous_match(self) -> None:
         """Go to the previous row that contains the text."""
-        self._match(back=True)
+        self._go_to_match(back=True)
 
-    def _match(self, *, back: bool) -> None:
+    def _go_to_match(self, *, back: bool) -> None:
         if self.pane.filter:
             self.pane.find_again(back=back)
         else:
@@ -327,7 +327,7 @@ class DataController(Controller):
 
             return read_record(window, row, [column]).values[0].text or ""
 
-        self._copy_soon("cell", read)
+        self._read_and_copy("cell", read)
 
     def copy_rows(self) -> None:
         """Copy the marked rows, or the one under the cursor."""
@@ -353,7 +353,7 @@ class DataController(Controller):
                 return (rows_as_json if form == "json" else rows_as_tsv)(window, ranges, columns)
 
             if form is not None:
-                self._copy_soon(what, read)
+                self._read_and_copy(what, read)
 
         choices = [
             Choice("tsv", "tabs between values, names on top", ("Y", "t"), "Y"),
@@ -361,7 +361,7 @@ class DataController(Controller):
         ]
         self.host.open(PickerDialog(f"Copy {what} as", choices, typing=False), copy)
 
-    def _copy_soon(self, what: str, read: Callable[[], str]) -> None:
+    def _read_and_copy(self, what: str, read: Callable[[], str]) -> None:
         def then(text: str | None, error: str) -> None:
             if text is None:
                 self.host.notice(error, "bad")

@@ -54,8 +54,8 @@ class TableView(msgspec.Struct, frozen=True):
     title: str
     note: str
     kind: str
-    below: tuple[int, int]
-    of: str = ""
+    covered_position: tuple[int, int]
+    base_text: str = ""
     source: LoadedWindow | None = None
     when: str = ""
     as_of: bool = False
@@ -119,9 +119,9 @@ class TableStack(Pane):
 
     def leave_innermost(self) -> bool:
         """Cancel a search, else unmark rows, else leave the front view. Returns False if there was none."""
-        previous = self.cancel_work() or self.view.unmark() or self.pop_view()
+        left = self.cancel_work() or self.view.unmark() or self.pop_view()
         self.show_position()
-        return previous
+        return left
 
     # --- What is shown ---
 
@@ -186,8 +186,10 @@ class TableStack(Pane):
         """Replace all views by the rows of another time. Cursor and columns stay."""
         self.cancel_work()
         self.view.unmark()
-        below = (self.view.cursor, self.view.column) if not self._views else self._views[0].below
-        self._views = [replace(view, below=below)]
+        covered_position = (
+            (self.view.cursor, self.view.column) if not self._views else self._views[0].covered_position
+        )
+        self._views = [replace(view, covered_position=covered_position)]
         self.set_context(view.title)
         self.view.open(view.opened, stay=True, choice=self._choices.get(self._table))
         self.show_position()
@@ -208,7 +210,7 @@ class TableStack(Pane):
         """Remove the front view. Returns whether there was one."""
         if not self._views:
             return False
-        cursor, column = self._views.pop().below
+        cursor, column = self._views.pop().covered_position
         if self._views:
             self._show_front()
         elif self._opened is not None:
@@ -330,7 +332,7 @@ class SearchableTables(TableStack):
 
         serial: int
         scanned: int
-        place: tuple[int, int] | None
+        match: tuple[int, int] | None
         done: bool
         error: str = ""
 
@@ -388,11 +390,11 @@ class SearchableTables(TableStack):
             from odf_tui.text.values import release_memory
 
             worker, reported = get_current_worker(), time.monotonic()
-            place: tuple[int, int] | None = None
+            match: tuple[int, int] | None = None
             scanned = 0
             try:
                 for found, scanned in find_next_match(window, text, start, columns, back=back):
-                    place = found
+                    match = found
                     if worker.is_cancelled:
                         return
                     if time.monotonic() - reported > PROGRESS_SECONDS:
@@ -401,7 +403,7 @@ class SearchableTables(TableStack):
             except Exception as error:  # every error is shown, and the screen stays open
                 self.post_message(self.SearchProgress(serial, scanned, None, True, error_line(error)))
             else:
-                self.post_message(self.SearchProgress(serial, scanned, place, True))
+                self.post_message(self.SearchProgress(serial, scanned, match, True))
             finally:
                 release_memory()
 
@@ -418,12 +420,12 @@ class SearchableTables(TableStack):
             self.set_subtitle(f"looking: {format_count(message.scanned)} of {rows} rows · esc stops")
             return
         waiting, self._searching, self._queued_steps = self._queued_steps, False, []
-        if message.place is None:
+        if message.match is None:
             none = Notice(f"none of {rows} rows holds {self.filter}", "warn")
             self.post_message(Notice(message.error, "bad") if message.error else none)
             self.show_position()
             return
-        row, column = message.place
+        row, column = message.match
         self.view.go_centred(row)
         self.view.go_to(row, column)
         self.show_position()
@@ -500,9 +502,9 @@ class DataPane(SearchableTables):
         opened = replaces.source if replaces is not None else self.view.opened
         if opened is None:
             return
-        cursor = replaces.below[0] if replaces is not None else self.view.cursor
-        of = replaces.of if replaces is not None else self._base_text()
-        below = replaces.below if replaces is not None else (self.view.cursor, column)
+        cursor = replaces.covered_position[0] if replaces is not None else self.view.cursor
+        base_text = replaces.base_text if replaces is not None else self._base_text()
+        covered_position = replaces.covered_position if replaces is not None else (self.view.cursor, column)
         how = "greatest first" if down else "least first"
         note = f"by {opened.columns.names[column]}, {how}"
         rows = opened.window.row_count
@@ -513,8 +515,8 @@ class DataPane(SearchableTables):
             start, stop = loaded_range(rows, cursor)
             numbers = sorted_rows(opened.window, start, stop, column, down=down)
             shown = load_window(RowSelection(opened.window, numbers))
-            words = of or _range_text(start, stop, rows)
-            return TableView(shown, f"sorted: {words}", note, "sorted", below, words, opened)
+            words = base_text or _range_text(start, stop, rows)
+            return TableView(shown, f"sorted: {words}", note, "sorted", covered_position, words, opened)
 
         self.set_subtitle("sorting …")
         self._derive(derive, replaces)
@@ -524,7 +526,7 @@ class DataPane(SearchableTables):
         opened, row, column = self.view.opened, self.view.cursor, self.view.column
         if opened is None:
             return
-        of, rows = self._base_text(), opened.window.row_count
+        base_text, rows = self._base_text(), opened.window.row_count
         note = condition_text(test, opened.columns.names[column], self.view.value(row, column) or "")
 
         def derive(serial: int) -> TableView:
@@ -533,7 +535,7 @@ class DataPane(SearchableTables):
             start, stop = loaded_range(rows, row)
             numbers = filter_rows(opened.window, start, stop, column, test, row)
             shown = load_window(RowSelection(opened.window, numbers))
-            words = f"{format_count(len(numbers))} of {of or _range_text(start, stop, rows)}"
+            words = f"{format_count(len(numbers))} of {base_text or _range_text(start, stop, rows)}"
             return TableView(shown, f"kept: {words}", note, "kept", (row, column), words)
 
         self.set_subtitle("looking …")
@@ -544,8 +546,8 @@ class DataPane(SearchableTables):
         opened, text = self.view.opened, self.filter
         if opened is None or not text:
             return
-        columns, below = self.view.arrangement.shown, (self.view.cursor, self.view.column)
-        rows, of = opened.window.row_count, self._base_text()
+        columns, covered_position = self.view.arrangement.shown, (self.view.cursor, self.view.column)
+        rows, base_text = opened.window.row_count, self._base_text()
 
         def derive(serial: int) -> TableView | None:
             import pyarrow as pa
@@ -563,9 +565,11 @@ class DataPane(SearchableTables):
                     self.post_message(self.ScanProgress(serial, scanned))
             numbers = pa.concat_arrays(found) if found else pa.array([], pa.int64())
             first = "the first " if len(numbers) == MATCHES else ""
-            words = f"{first}{format_count(len(numbers))} of {of or format_count(rows) + ' rows'}"
+            words = f"{first}{format_count(len(numbers))} of {base_text or format_count(rows) + ' rows'}"
             shown = load_window(RowSelection(opened.window, numbers))
-            return TableView(shown, f"kept: {words}", f"rows with {printable(text)}", "kept", below, words)
+            return TableView(
+                shown, f"kept: {words}", f"rows with {printable(text)}", "kept", covered_position, words
+            )
 
         self.set_subtitle("looking …")
         self._derive(derive, None)
@@ -596,7 +600,7 @@ class DataPane(SearchableTables):
 
     def _base_text(self) -> str:
         """Describe the rows of the front view; empty for all rows."""
-        return self.front_view.of if self.front_view is not None else ""
+        return self.front_view.base_text if self.front_view is not None else ""
 
     def _derive(self, derive: Callable[[int], TableView | None], replaces: TableView | None) -> None:
         self.cancel_work()
