@@ -12,10 +12,12 @@ from textual.app import App
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 import odf_tui.app
 from odf_tui.theming import themes
+from odf_tui.widgets.pane_frame import ThinScrollBar
 
 
 class _WidgetScreen(Screen[None]):
@@ -39,6 +41,7 @@ class WidgetApp(App[None], inherit_bindings=False):
 
     def __init__(self, widget: Widget) -> None:
         super().__init__()
+        ScrollBar.renderer = ThinScrollBar
         self._widget = widget
         self.routes: Mapping[type[Message], Callable[[Any], object]] = {}
         self.result: Any = None
