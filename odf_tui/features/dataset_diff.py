@@ -46,61 +46,65 @@ _NUMBERS: Final = ("int", "uint", "float", "double", "halffloat", "decimal")
 
 
 class DiffWindow:
-    """Rows that differ, as texts: what happened to a row, then each column once.
+    """The rows of a difference as texts: the kind of change, then one column for each compared column.
 
-    After the key come the columns in which most rows have changed: they would be out of sight else.
+    The columns with the most changes follow the key, where they are visible first.
 
     Attributes:
-        found: the whole difference.
-        shown: its columns in their order.
-        file: the Parquet file.
+        difference: the difference.
+        shown: its columns in the order of the table.
+        file: path of the Parquet file.
     """
 
     system_columns = ("", "", "", "")
 
-    def __init__(self, found: Difference, rows: RowWindow) -> None:
+    def __init__(self, difference: Difference, rows: RowWindow) -> None:
         import pyarrow as pa
 
-        self.found = found
-        self.file = found.file
+        self.difference = difference
+        self.file = difference.file
         self._rows = rows
         self.row_count = rows.row_count
         self.shown = sorted(
-            found.columns, key=lambda each: (not each.key, -found.by_column.get(each.name, 0))
+            difference.columns, key=lambda each: (not each.key, -difference.by_column.get(each.name, 0))
         )
         names = [CHANGE_COLUMN, *(each.name for each in self.shown)]
         self.columns = pa.schema([pa.field(name, pa.string()) for name in names])
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
+        """Return rows with all columns."""
         return self.part(start, count, range(len(self.columns)))[0]
 
     def part(
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
-        """Some columns of some rows."""
+        """Return some columns of rows."""
         import pyarrow as pa
 
-        wanted = [column for column in columns if column]
-        texts = self.texts(start, count, [column - 1 for column in wanted])
+        requested = [column for column in columns if column]
+        texts = self.formatter(start, count, [column - 1 for column in requested])
         rows = range(len(texts.changes))
-        made = {column: [texts.cell(row, at) for row in rows] for at, column in enumerate(wanted)} | {
+        cells = {column: [texts.cell(row, at) for row in rows] for at, column in enumerate(requested)} | {
             0: [f"{SIGNS[change]} {change}" for change in texts.changes]
         }
         schema = pa.schema([self.columns.field(column) for column in columns])
-        return pa.table([pa.array(made[column], pa.string()) for column in columns], schema=schema), ()
+        return pa.table([pa.array(cells[column], pa.string()) for column in columns], schema=schema), ()
 
-    def texts(self, start: int, count: int, columns: Sequence[int] | None = None) -> DiffRowFormatter:
-        """Some rows; only these of the columns that are shown when they are named."""
-        found = self.found.columns if columns is None else [self.shown[at] for at in columns]
-        wanted = dict.fromkeys(name for each in found for name in (each.old, each.new) if name is not None)
-        places = [self._rows.columns.names.index(name) for name in (CHANGE_COLUMN, *wanted)]
-        table, _ = read_part(self._rows, start, count, places)
-        return DiffRowFormatter(found, bool(self.found.key), table, None if columns is None else _LONGEST)
+    def formatter(self, start: int, count: int, columns: Sequence[int] | None = None) -> DiffRowFormatter:
+        """Return rows as texts; ``columns`` are indices of :attr:`shown`, None for all."""
+        chosen = self.difference.columns if columns is None else [self.shown[at] for at in columns]
+        requested = dict.fromkeys(
+            name for each in chosen for name in (each.old, each.new) if name is not None
+        )
+        indices = [self._rows.columns.names.index(name) for name in (CHANGE_COLUMN, *requested)]
+        table, _ = read_part(self._rows, start, count, indices)
+        return DiffRowFormatter(
+            chosen, bool(self.difference.key), table, None if columns is None else _LONGEST
+        )
 
 
 def open_difference(window: DiffWindow) -> LoadedWindow | None:
-    """Reads what is needed to show rows; in a thread. None when there are none."""
+    """Load the first rows of a difference; None if it has none. Slow."""
     if not window.row_count:
         return None
     opened = load_window(window)
@@ -108,7 +112,7 @@ def open_difference(window: DiffWindow) -> LoadedWindow | None:
         False,
         *(_is_number(each.new_type or each.old_type) for each in window.shown),
     ]
-    opened.columns.fixed = 1 + len(window.found.key)
+    opened.columns.fixed = 1 + len(window.difference.key)
     return opened
 
 
@@ -117,7 +121,7 @@ def _is_number(kind: str | None) -> bool:
 
 
 class DifferenceRows(RowTable):
-    """The table. What differs has an arrow in it, and a colour where there are some."""
+    """The table of rows. Changed values contain an arrow, and are coloured."""
 
     def _cell(self, index: int, column: int, width: int, text: str | None) -> Span:
         fitted, style = super()._cell(index, column, width, text)
@@ -129,17 +133,17 @@ class DifferenceRows(RowTable):
 
 
 _KEYS: Final = "⏎ row · m what else · B other key · d compare · E export · esc"
-Lines_ = list[Sequence[Span]]
+SpanLines = list[Sequence[Span]]
 
 
 class DifferenceScreen(Dialog[str]):
-    """Shows a difference; ends with ``key``, ``again`` or ``export`` where the person wants that.
+    """Shows a difference. Returns ``key``, ``again`` or ``export`` for the next step, or None.
 
     Args:
-        title: what it is of.
+        title: title of the dialog.
         window: the rows.
-        opened: what is shown of them at first; None when there are none.
-        copy: takes what it is and its text.
+        opened: the loaded rows; None if there are none.
+        copy: called with a label and the text to copy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -164,57 +168,59 @@ class DifferenceScreen(Dialog[str]):
         self._rows: DifferenceRows = DifferenceRows()
 
     def compose(self) -> ComposeResult:
-        """What was compared and how much differs, and the rows."""
+        """Yield the summary and the rows."""
         with Vertical(classes="dialog reader difference") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content(_KEYS)
-            yield Head(head_lines(self._window.found), id="difference-head")
+            yield DifferenceHead(head_lines(self._window.difference), id="difference-head")
             yield self._rows
 
     def on_mount(self) -> None:
-        """Shows the rows."""
+        """Show the rows."""
         self._rows.active = True
         if self._opened is None:
-            self._rows.show_message(*_no_rows(self._window.found))
+            self._rows.show_message(*_no_rows(self._window.difference))
         else:
             self._rows.open(self._opened, stay=False)
 
     @on(DifferenceRows.Failed)
     def _show_failure(self, message: DifferenceRows.Failed) -> None:
-        """Rows cannot be read."""
-        self.query_one("#difference-head", Head).set([[(f" {printable(message.error)}", "bad")]])
+        """Show why rows cannot be read."""
+        self.query_one("#difference-head", DifferenceHead).set([[(f" {printable(message.error)}", "bad")]])
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Show the row that was double-clicked."""
         self.action_row()
 
     def action_move(self, move: str) -> None:
-        """Moves through the rows and columns."""
+        """Move the cursor."""
         self._rows.move(move)
 
     def action_settings(self) -> None:
-        """Columns, and all that describes the two."""
-        lines: Lines_ = [[(" ", ""), *line] for line in diff_text.settings_changes(self._window.found)]
+        """Show the changed columns and metadata."""
+        lines: SpanLines = [
+            [(" ", ""), *line] for line in diff_text.settings_changes(self._window.difference)
+        ]
         lines = lines or [[(" nothing else differs", "muted")]]
-        lines = [[(f" {diff_text.interval_text(self._window.found)}", "muted")], [], *lines]
+        lines = [[(f" {diff_text.interval_text(self._window.difference)}", "muted")], [], *lines]
         self.app.push_screen(
             TextDialog("What else differs", lines, lambda text: self._copy("what differs", text))
         )
 
     def action_row(self) -> None:
-        """A row in full."""
+        """Show the row under the cursor with all values in full."""
         if self._opened is not None:
             self.run_worker(self._show_row(self._rows.cursor), group="row", exclusive=True)
 
-    async def _show_row(self, row: int, reader: TextDialog | None = None) -> None:
+    async def _show_row(self, row: int, dialog: TextDialog | None = None) -> None:
         try:
             lines = await asyncio.to_thread(self._row_lines, row)
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            self.query_one("#difference-head", Head).set([[(f" {error_with_hint(error)}", "bad")]])
+        except Exception as error:  # every error is shown, and the screen stays open
+            self.query_one("#difference-head", DifferenceHead).set([[(f" {error_with_hint(error)}", "bad")]])
             return
         title = f"Row {row + 1} of {self._window.row_count}"
-        if reader is not None:
-            reader.show(title, lines)
+        if dialog is not None:
+            dialog.show(title, lines)
             return
         shown: list[TextDialog] = []
 
@@ -224,41 +230,43 @@ class DifferenceScreen(Dialog[str]):
                 self._rows.go(to)
                 shown[0].run_worker(self._show_row(to, shown[0]), group="row", exclusive=True)
 
-        shown.append(RowReader(title, lines, lambda text: self._copy("row", text), step))
+        shown.append(DiffRowDialog(title, lines, lambda text: self._copy("row", text), step))
         self.app.push_screen(shown[0])
 
-    def _row_lines(self, row: int) -> Lines_:
-        texts = self._window.texts(row, 1)
-        lines: Lines_ = []
-        width = max(len(each.name) for each in self._window.found.columns)
+    def _row_lines(self, row: int) -> SpanLines:
+        texts = self._window.formatter(row, 1)
+        lines: SpanLines = []
+        width = max(len(each.name) for each in self._window.difference.columns)
         for name, old, new, differs in texts.cells(0, only_changed=False):
             label = f" {printable(name):<{width}} "
             if differs:
                 lines += [
-                    [(label, "name"), (f" - {_said(old)}", "bad")],
-                    [(" " * len(label), ""), (f" + {_said(new)}", "good")],
+                    [(label, "name"), (f" - {_value_text(old)}", "bad")],
+                    [(" " * len(label), ""), (f" + {_value_text(new)}", "good")],
                 ]
             else:
                 value = old if texts.changes[0] == "removed" else new
-                lines.append([(label, "name"), (f"   {_said(value)}", "muted" if value is None else "")])
+                lines.append(
+                    [(label, "name"), (f"   {_value_text(value)}", "muted" if value is None else "")]
+                )
         sign = diff_text.SIGNS[texts.changes[0]]
         return [[(f" {sign} {texts.changes[0]}", diff_text.STYLES[sign])], [], *lines]
 
     def action_copy(self) -> None:
-        """Copies the row."""
+        """Copy the row under the cursor."""
         if self._opened is not None:
             self.run_worker(self._copy_row(self._rows.cursor), group="copy", exclusive=True)
 
     async def _copy_row(self, row: int) -> None:
-        texts = await asyncio.to_thread(self._window.texts, row, 1)
+        texts = await asyncio.to_thread(self._window.formatter, row, 1)
         self._copy("row", diff_text.text_of(texts.spans(0)))
 
 
-class Head(StaticLines):
-    """Lines that end in an ellipsis where there is no room for all of them."""
+class DifferenceHead(StaticLines):
+    """Lines that end in an ellipsis if they do not fit."""
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return a line."""
         spans, room = list(super().spans(index)), self.room.width
         while room > 0 and sum(cell_len(text) for text, _ in spans) > room:
             *spans, (text, style) = spans
@@ -268,33 +276,33 @@ class Head(StaticLines):
         return spans
 
 
-class RowReader(TextDialog):
-    """A row in full; those beside it are a key away."""
+class DiffRowDialog(TextDialog):
+    """A row with all values in full. Keys go to the rows before and after it."""
 
     def describe_keys(self) -> list[str]:
-        """What the keys do."""
+        """Return the keys that go to other rows."""
         return ["[ row before · ] next"]
 
 
-def head_lines(found: Difference) -> list[list[Span]]:
-    """What was compared, how much differs, and what else does."""
+def head_lines(difference: Difference) -> list[list[Span]]:
+    """Return the compared versions, the number of changed rows, and the changed metadata."""
     lines = [
-        [(f" {printable(diff_text.compared_versions_text(found, named=False))}", "strong")],
-        [(" ", ""), *diff_text.row_counts_text(found)],
-        [(f" {diff_text.interval_text(found)}", "muted")],
+        [(f" {printable(diff_text.compared_versions_text(difference, named=False))}", "strong")],
+        [(" ", ""), *diff_text.row_counts_text(difference)],
+        [(f" {diff_text.interval_text(difference)}", "muted")],
     ]
-    other = diff_text.short_settings(found)
+    other = diff_text.short_settings(difference)
     lines.append([(f" {other}" if other else " nothing else differs", "warn" if other else "muted")])
     return lines
 
 
-def _no_rows(found: Difference) -> list[list[Span]]:
-    if not found.unchanged:
+def _no_rows(difference: Difference) -> list[list[Span]]:
+    if not difference.unchanged:
         return [[(" There are no rows on either side.", "muted")]]
     return [[(" No row differs.", "muted")]]
 
 
-def _said(text: str | None) -> str:
+def _value_text(text: str | None) -> str:
     return NULL if text is None else printable(text)
 
 
@@ -320,27 +328,27 @@ class DatasetDiffController(Controller):
         request = await self._choose_comparison(row)
         while request is not None:
             try:
-                found = await self.jobs.outcome(request, row.name, f"Comparing {row.name}", leaves=True)
+                difference = await self.jobs.outcome(request, row.name, f"Comparing {row.name}", leaves=True)
             except LeftRunning:
                 self.host.notice(f"{row.name} is being compared: d shows it once that is done")
                 return
-            answer = await self._show(row, found)
+            answer = await self._show(row, difference)
             if answer == "key":
-                key = await self._choose_key(found)
+                key = await self._choose_key(difference)
                 request = replace(request, key=key) if key else request
             elif answer == "again":
                 request = await self._choose_comparison(row)
             else:
                 if answer == "export":
-                    await self._export(row, found)
+                    await self._export(row, difference)
                 return
 
-    async def _show(self, row: DatasetRow, found: Difference) -> str | None:
+    async def _show(self, row: DatasetRow, difference: Difference) -> str | None:
         """Show a difference. Returns the next step; None if the screen was closed."""
 
         def load() -> DifferenceScreen:
-            window = DiffWindow(found, self.gateway.file_rows(row.id, found.file))
-            names = dict.fromkeys((found.old.name, found.new.name))
+            window = DiffWindow(difference, self.gateway.file_rows(row.id, difference.file))
+            names = dict.fromkeys((difference.old.name, difference.new.name))
             title = f"Differences: {' and '.join(names)}"
             return DifferenceScreen(title, window, open_difference(window), self.host.copy_text)
 
@@ -376,7 +384,7 @@ class DatasetDiffController(Controller):
                 f"{format_count(line.sequence_number)}  {format_time(line.time)}  {line.event}",
                 remark=printable(line.summary),
             )
-            for line in lines[1:]  # the newest block is what it is compared with
+            for line in lines[1:]  # the other side is the newest block
         ]
         if not choices:
             raise OdfError(f"{row.name} has no earlier block")
@@ -387,30 +395,30 @@ class DatasetDiffController(Controller):
             TimeDialog(f"{row.name}: since when?", "what was known of it at that time")
         )
 
-    async def _choose_key(self, found: Difference) -> list[str] | None:
+    async def _choose_key(self, difference: Difference) -> list[str] | None:
         from odf_tui.panes.data.row_dialogs import KeyColumnsDialog  # deferred: loads faster
 
         columns = [
             (each.name, each.new_type)
-            for each in found.columns
+            for each in difference.columns
             if each.old_type and each.new_type is not None
         ]
         if not columns:
             raise OdfError("there are no columns that both have")
-        return await self.host.ask(KeyColumnsDialog("Compare by which key?", columns, found.key))
+        return await self.host.ask(KeyColumnsDialog("Compare by which key?", columns, difference.key))
 
     # --- Files ---
 
-    async def _export(self, row: DatasetRow, found: Difference) -> None:
+    async def _export(self, row: DatasetRow, difference: Difference) -> None:
         from odf_tui.features.export import ExportDialog, export_summary
 
-        words = f"all {format_count(found.rows)} rows that differ"
+        words = f"all {format_count(difference.rows)} rows that differ"
         short = f"{row.name.rpartition('/')[2].rpartition('.')[2]}-diff"
         options = await self.host.ask(ExportDialog("Export what differs", [words], short, system=False))
         if options is None:
             return
         request = Export(
-            "", str(options.path), format=options.format, file=found.file, replace=options.replace
+            "", str(options.path), format=options.format, file=difference.file, replace=options.replace
         )
         try:
             result = await self.jobs.outcome(request, row.name, "Exporting what differs", leaves=True)

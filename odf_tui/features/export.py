@@ -50,7 +50,7 @@ _FOLDER: Final = 40
 
 
 class ExportOptions(msgspec.Struct, frozen=True):
-    """What was decided: which of the choices of rows, the format, with the system's columns or without."""
+    """The options of an export: index of the choice of rows, format, system columns, path, overwriting."""
 
     rows: int
     format: Format
@@ -60,7 +60,7 @@ class ExportOptions(msgspec.Struct, frozen=True):
 
 
 class OptionList(LineView):
-    """A line for each thing to decide, with all that can be chosen, and the chosen one in brackets."""
+    """One line for each option, with its choices. The chosen one is in brackets."""
 
     def __init__(self, rows: Sequence[str], columns: Sequence[str]) -> None:
         super().__init__(id="options")
@@ -75,25 +75,25 @@ class OptionList(LineView):
         self.cursor = 1
 
     def on_mount(self) -> None:
-        """Shows them."""
+        """Show the options."""
         self.reset()
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of options."""
         return len(self.labels)
 
-    def turn(self, by: int) -> None:
-        """Chooses the next, or the one before."""
+    def choose_next(self, by: int) -> None:
+        """Choose the next or the previous choice of the option under the cursor."""
         values = self.values[self.cursor]
         self.chosen[self.cursor] = (self.chosen[self.cursor] + by) % len(values)
         self.refresh_line(self.cursor)
 
     def style_of(self, index: int) -> str:
-        """The line that the keys go to."""
+        """Return the style of the line under the cursor."""
         return "idle" if self.active and index == self.cursor else ""
 
     def spans(self, index: int) -> Sequence[Span]:
-        """What can be chosen."""
+        """Return the choices of an option."""
         found: list[Span] = [(f" {self.labels[index]:<{_LABELS}}", "muted")]
         for at, text in enumerate(self.values[index]):
             if at == self.chosen[index]:
@@ -104,13 +104,13 @@ class OptionList(LineView):
 
 
 class ExportDialog(Dialog[ExportOptions]):
-    """Ends with what is to be written.
+    """Reads the options of an export.
 
     Args:
-        title: of what.
-        rows: which rows there are to choose from.
-        name: of the file, without its ending.
-        system: whether the rows have columns that the system made.
+        title: title of the dialog.
+        rows: labels of the choices of rows.
+        name: name of the file, without its suffix.
+        system: whether the rows have system columns.
     """
 
     AUTO_FOCUS = ""
@@ -128,7 +128,7 @@ class ExportDialog(Dialog[ExportOptions]):
         self._options = OptionList(rows, _COLUMNS if system else ("all",))
 
     def compose(self) -> ComposeResult:
-        """What to decide, and the line for the path."""
+        """Yield the options and the input of the path."""
         with Vertical(classes="dialog export") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("↑ ↓ lines · ← → choose · ⏎ writes · esc closes")
@@ -149,7 +149,7 @@ class ExportDialog(Dialog[ExportOptions]):
         return self.query_one(Input)
 
     def action_go(self, by: int) -> None:
-        """The next line, or the one before; the path is the last one."""
+        """Go to the next or the previous line. The path is the last one."""
         options = self._options
         at = (options.cursor if options.active else options.count()) + by
         at %= options.count() + 1
@@ -162,36 +162,36 @@ class ExportDialog(Dialog[ExportOptions]):
         options.refresh()
 
     def on_key(self, event: events.Key) -> None:
-        """Chooses in a line; letters move like arrows where nothing is typed."""
+        """Change an option. In the options, letters move like arrow keys."""
         if not self._options.active:
             return
         if event.key in ("left", "h", "right", "l", "space"):
-            self._options.turn(-1 if event.key in ("left", "h") else 1)
-            self._rename()
+            self._options.choose_next(-1 if event.key in ("left", "h") else 1)
+            self._update_suffix()
         elif event.key in ("j", "k"):
             self.action_go(1 if event.key == "j" else -1)
         elif event.key == "q":
             self.dismiss(None)
 
-    def _rename(self) -> None:
-        """The path ends as the format does, unless somebody wanted another ending."""
+    def _update_suffix(self) -> None:
+        """Change the suffix of the path with the format, unless the user typed another suffix."""
         path, suffix = self._line.value, FORMATS[self._options.chosen[1]][2]
         known = next((each for each in _SUFFIXES if path.endswith(each)), None)
         if known is not None:
             self._line.value = path.removesuffix(known) + suffix
 
     def on_line_view_moved(self) -> None:
-        """Clicked at another line."""
+        """Leave the input after a click on an option."""
         self._options.active = True
         self.set_focus(None)
 
     def on_descendant_focus(self) -> None:
-        """Clicked into the path."""
+        """Leave the options after a click on the input."""
         self._options.active = False
         self._options.refresh()
 
     def action_write(self) -> None:
-        """Done, unless the file is there already: then it is asked."""
+        """Close the dialog with the options. Asks before a file is overwritten."""
         text = self._line.value.strip()
         if not text:
             return
@@ -200,11 +200,11 @@ class ExportDialog(Dialog[ExportOptions]):
             question = ConfirmDialog(
                 f"{path.name} is there already. Write it anew?", "What it has now is lost."
             )
-            self.app.push_screen(question, lambda yes: self._end(path, replace=True) if yes else None)
+            self.app.push_screen(question, lambda yes: self._finish(path, replace=True) if yes else None)
         else:
-            self._end(path, replace=False)
+            self._finish(path, replace=False)
 
-    def _end(self, path: Path, *, replace: bool) -> None:
+    def _finish(self, path: Path, *, replace: bool) -> None:
         rows, form, columns = self._options.chosen
         self.dismiss(ExportOptions(rows, FORMATS[form][0], columns == 0, path, replace))
 
@@ -212,25 +212,25 @@ class ExportDialog(Dialog[ExportOptions]):
 # --- Controller ------------------------------------------------------------------------------------
 
 
-_WORDS: Final = {STATE: "current state", QUERY: "result of the query"}
+_KIND_LABELS: Final = {STATE: "current state", QUERY: "result of the query"}
 
 
 class ExportableRows(msgspec.Struct, frozen=True):
     """Rows that can be exported.
 
     Attributes:
-        words: describes them.
-        window: the table that has them; None: the dataset.
-        ranges: their numbers: from a row to the one after the last; empty: all rows of the table.
+        label: describes them.
+        window: the table with the rows; None for the dataset.
+        ranges: ranges of row numbers, their ends exclusive; empty for all rows of the table.
     """
 
-    words: str
+    label: str
     window: Any = None
     ranges: list[tuple[int, int]] = []
 
 
 class ExportController(Controller):
-    """Writes rows to files."""
+    """Exports rows to files."""
 
     def export_rows(self) -> None:
         """Export rows of the selected dataset, or of what the data pane shows."""
@@ -239,10 +239,10 @@ class ExportController(Controller):
             return
         pane = self.host.widget(DataPane)
         choices = exportable_rows(row, pane)
-        dataset, name = subject_of(row, pane.front_view)
+        dataset, name = dataset_of_view(row, pane.front_view)
         short = name.rpartition("/")[2].rpartition(".")[2] if dataset else "result"
-        words = [each.words for each in choices]
-        dialog = ExportDialog(f"Export {name}", words, short, system=_has_system_columns(pane.window))
+        label = [each.label for each in choices]
+        dialog = ExportDialog(f"Export {name}", label, short, system=_has_system_columns(pane.window))
 
         def closed(options: ExportOptions | None) -> None:
             if options is not None:
@@ -251,7 +251,7 @@ class ExportController(Controller):
         self.host.open(dialog, closed)
 
     async def _export(self, dataset: str, name: str, rows: ExportableRows, options: ExportOptions) -> None:
-        file = file_of(rows.window)
+        file = parquet_file_of(rows.window)
         spooled = ""
         if rows.window is not None and file is None:
             file = spooled = await asyncio.to_thread(self.gateway.write_temporary_rows, rows.window)
@@ -277,16 +277,16 @@ class ExportController(Controller):
 
 
 def exportable_rows(row: DatasetRow, pane: DataPane) -> list[ExportableRows]:
-    """Return the rows that can be exported, the most likely choice first."""
-    view, window, marked = pane.front_view, pane.window, pane.marked()
+    """Return the rows that can be exported, the most specific choice first."""
+    view, window, marked = pane.front_view, pane.window, pane.marked_ranges()
     if view is not None and view.kind == TIME and window is not None:
         return _exportable_at_time(row, view, window, marked)
     found: list[ExportableRows] = []
     if marked:
         found.append(_marked_rows(marked, window if view is not None else None))
     if view is not None and window is not None:
-        words = _WORDS.get(view.kind, "what is shown")
-        found.append(ExportableRows(f"{words}: {format_count(window.row_count)}", window))
+        label = _KIND_LABELS.get(view.kind, "what is shown")
+        found.append(ExportableRows(f"{label}: {format_count(window.row_count)}", window))
     if view is None or view.kind != QUERY:
         found.append(ExportableRows(f"all {format_count(row.records)} rows", None))
     return found
@@ -300,8 +300,8 @@ def _exportable_at_time(
     table = None if prefix else window
     found = [_marked_rows(marked, table)] if marked else []
     if window.row_count:
-        words = f"{'as of then' if view.as_of else 'as at then'}: {format_count(window.row_count)}"
-        found.append(ExportableRows(words, table, [(0, window.row_count)] if prefix else []))
+        label = f"{'as of then' if view.as_of else 'as at then'}: {format_count(window.row_count)}"
+        found.append(ExportableRows(label, table, [(0, window.row_count)] if prefix else []))
     return [*found, ExportableRows(f"all {format_count(row.records)} rows of now", None)]
 
 
@@ -310,12 +310,12 @@ def _marked_rows(marked: list[tuple[int, int]], window: RowWindow | None) -> Exp
     return ExportableRows(f"{format_count(rows)} marked", window, marked)
 
 
-def subject_of(row: DatasetRow, view: TableView | None) -> tuple[str, str]:
+def dataset_of_view(row: DatasetRow, view: TableView | None) -> tuple[str, str]:
     """Return id and name of the dataset whose rows a view shows; the id is empty for those of a query."""
     return ("", "a query") if view is not None and view.kind == QUERY else (row.id, row.name)
 
 
-def file_of(window: RowWindow | None) -> str | None:
+def parquet_file_of(window: RowWindow | None) -> str | None:
     """Return the Parquet file with exactly the rows of a window, if there is one."""
     return getattr(window, "file", None)
 

@@ -17,7 +17,7 @@ from odf_engine.coordinator.protocol import ComputeStatistics, JobState
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.views.statistics import ColumnStatistics
-from odf_tui.features.export import file_of, subject_of
+from odf_tui.features.export import dataset_of_view, parquet_file_of
 from odf_tui.gateway.protocol import TableDescription
 from odf_tui.gateway.row_window import RowPrefix
 from odf_tui.panes.data.view import TIME, DataPane
@@ -38,7 +38,7 @@ from odf_tui.widgets.dialogs import Dialog
 from odf_tui.widgets.line_view import LineView, StaticLines, WrappedLines
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_BAR: Final = "▆"  # with some air above, so that bars do not run into each other
+_BAR: Final = "▆"  # with a gap above, which separates the bars
 _HEIGHT: Final = 4
 _BIN_CELLS: Final = 2
 _NAMES: Final = 10
@@ -47,34 +47,34 @@ DescriptionLines = list[list[Span]]
 
 
 def sparkline(bins: Sequence[int]) -> str:
-    """A cell for each count; what is there at all can be seen."""
+    """Return a bar character for each count. Counts above zero are visible."""
     most = max(bins, default=0)
     return "".join(" " if not each else BLOCKS[_level(each, most, len(BLOCKS)) - 1] for each in bins)
 
 
-def _level(number: int, most: int, levels: int) -> int:
-    return max(1, -(-number * levels // most))
+def _level(amount: int, most: int, levels: int) -> int:
+    return max(1, -(-amount * levels // most))
 
 
 def distribution_sparkline(column: ColumnStatistics, cells: int) -> str:
-    """The column as a sparkline: its values by size, or its most frequent values."""
+    """Return a sparkline of the histogram, or of the most frequent values if there is none."""
     bins = column.bins
-    while len(bins) > cells:  # wider ones, as they would be if there were fewer
+    while len(bins) > cells:  # merge neighbours: wider bins
         bins = [sum(bins[at : at + 2]) for at in range(0, len(bins), 2)]
     if bins:
         return sparkline(bins)
-    if _tells(column):
+    if _has_frequent_values(column):
         return sparkline([each.count for each in column.frequent[:8]])
     return ""
 
 
-def _tells(column: ColumnStatistics) -> bool:
-    """Whether some values are more frequent than others can be."""
+def _has_frequent_values(column: ColumnStatistics) -> bool:
+    """Return whether a value occurs more than once."""
     return bool(column.frequent) and column.frequent[0].count > 1
 
 
 def format_percent(part: int, whole: int) -> str:
-    """A part in per cent, such as ``14.3 %``; never 0 or 100 when it is not."""
+    """Format a share such as ``14.3 %``. It is 0 or 100 only if that is exact."""
     if not whole:
         return ""
     per_cent = 100 * part / whole
@@ -85,25 +85,25 @@ def format_percent(part: int, whole: int) -> str:
     return f"{per_cent:.1f} %" if part not in (0, whole) else f"{per_cent:.0f} %"
 
 
-def distinct(column: ColumnStatistics) -> str:
-    """How many different values there are; an estimate has a sign before it."""
+def format_distinct(column: ColumnStatistics) -> str:
+    """Format the number of distinct values. An estimate starts with ≈."""
     if column.distinct is None:
         return ""
     if column.exact:
         return format_count(column.distinct)
-    digits = max(len(str(column.distinct)) - 2, 0)  # more would look as if it were known
+    digits = max(len(str(column.distinct)) - 2, 0)  # two significant digits: more would look exact
     return f"≈ {format_count(round(column.distinct, -digits))}"
 
 
-def short_distinct(column: ColumnStatistics) -> str:
-    """The same in at most six cells."""
+def format_distinct_short(column: ColumnStatistics) -> str:
+    """Format the number of distinct values in at most six cells."""
     if column.distinct is None:
         return ""
     return ("" if column.exact else "≈") + format_count_short(column.distinct)
 
 
-def value(text: str | None, column_type: str = "") -> str:
-    """A value as the table shows it."""
+def format_value(text: str | None, column_type: str = "") -> str:
+    """Format a value for the table."""
     if text is None:
         return ""
     if column_type.startswith("timestamp"):
@@ -111,8 +111,8 @@ def value(text: str | None, column_type: str = "") -> str:
     return printable(text) or "an empty text"
 
 
-def number(found: float) -> str:
-    """A mean, with as many digits as tell something."""
+def format_mean(found: float) -> str:
+    """Format a mean with about six digits."""
     if found and not 1e-4 <= abs(found) < 1e15:
         return f"{found:.4g}"
     digits = max(6 - len(str(int(abs(found)))), 0)
@@ -123,18 +123,18 @@ def number(found: float) -> str:
 # --- A column in full --------------------------------------------------------------------------------
 
 
-def column_lines(column: ColumnStatistics, known: TableDescription, width: int) -> DescriptionLines:
-    """All that is known of a column."""
-    rows = known.statistics.rows
-    kind = known.types.get(column.name, column.type)
+def column_lines(column: ColumnStatistics, description: TableDescription, width: int) -> DescriptionLines:
+    """Return the lines with all statistics of a column, for a width in cells."""
+    rows = description.statistics.rows
+    kind = description.types.get(column.name, column.type)
     lines: DescriptionLines = [[(f" {printable(column.name)}", "name"), (f"  {kind}", "muted")]]
-    if column.name in known.required:
+    if column.name in description.required:
         lines[0].append(("  never null", "muted"))
-    if comment := known.comments.get(column.name):
+    if comment := description.comments.get(column.name):
         lines.append([(f" {printable(comment)}", "")])
     lines.append([])
     facts = _facts(column, rows)
-    if not known.whole and not column.distinct:
+    if not description.whole and not column.distinct:
         facts.append(("distinct", "…"))
     lines += [[(f" {name:<{_NAMES}} ", "muted"), (text, "")] for name, text in facts]
     if column.bins:
@@ -154,12 +154,12 @@ def _facts(column: ColumnStatistics, rows: int) -> list[tuple[str, str]]:
             ("NaN", f"{format_count(column.not_numbers)} · {format_percent(column.not_numbers, rows)}")
         )
     if column.distinct is not None:
-        facts.append(("distinct", distinct(column)))
+        facts.append(("distinct", format_distinct(column)))
     if column.least is not None:
-        facts.append(("least", value(column.least, column.type)))
-        facts.append(("greatest", value(column.greatest, column.type)))
+        facts.append(("least", format_value(column.least, column.type)))
+        facts.append(("greatest", format_value(column.greatest, column.type)))
     if column.mean is not None:
-        facts.append(("mean", number(column.mean)))
+        facts.append(("mean", format_mean(column.mean)))
     if column.shortest is not None and column.longest is not None:
         unit = "items" if column.type.startswith(("list", "large_list")) else "characters"
         unit = "bytes" if "binary" in column.type else unit
@@ -171,7 +171,7 @@ def _facts(column: ColumnStatistics, rows: int) -> list[tuple[str, str]]:
 
 
 def _histogram(column: ColumnStatistics, width: int) -> DescriptionLines:
-    """Values by size: a column of blocks for each bin, the ends below."""
+    """Return the histogram as lines, with its limits below."""
     bins, most = column.bins, max(column.bins)
     cells = _BIN_CELLS if len(bins) * _BIN_CELLS + 2 <= width else 1
     levels = [_level(each, most, _HEIGHT * len(BLOCKS)) if each else 0 for each in bins]
@@ -180,7 +180,7 @@ def _histogram(column: ColumnStatistics, width: int) -> DescriptionLines:
         parts = [min(max(level - row * len(BLOCKS), 0), len(BLOCKS)) for level in levels]
         drawn = "".join((" " if not part else BLOCKS[part - 1]) * cells for part in parts)
         lines.append([(f" {drawn.rstrip()}", "busy")])
-    least, greatest = value(column.least, column.type), value(column.greatest, column.type)
+    least, greatest = format_value(column.least, column.type), format_value(column.greatest, column.type)
     across = len(bins) * cells
     if cell_len(least) + cell_len(greatest) + 3 <= max(across, width - 2):
         lines.append(
@@ -191,8 +191,8 @@ def _histogram(column: ColumnStatistics, width: int) -> DescriptionLines:
 
 
 def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLines:
-    """The most frequent values, with bars."""
-    if not _tells(column):
+    """Return the most frequent values as lines with bars."""
+    if not _has_frequent_values(column):
         return (
             [[(" every value is there once", "muted")]] if column.exact and (column.distinct or 0) > 1 else []
         )
@@ -200,7 +200,7 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLin
     shown = column.frequent[:_MAX_SHOWN]
     numbers = max(len(format_count(each.count)) for each in shown)
     shares = max(len(format_percent(each.count, rows)) for each in shown)
-    texts = [value(each.value, column.type) for each in shown]
+    texts = [format_value(each.value, column.type) for each in shown]
     bar = max(min(16, (width - numbers - shares - 5) // 3), 4)
     name = max(min(max(map(cell_len, texts)), width - numbers - shares - bar - 5), 6)
     lines: DescriptionLines = [[(f" {title}", "title")]]
@@ -217,10 +217,10 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLin
     return lines
 
 
-_LOOK_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 _KEYS: Final = "j k columns · y copies · esc closes"
 _MORE: Final = 46
-"""Cells of the list from which on it has numbers, and then everything."""
+"""Width of the list in cells from which it shows numbers. :data:`_ALL` is that for everything."""
 _ALL: Final = 72
 _KIND: Final = 13
 _NULLS: Final = 9
@@ -229,26 +229,26 @@ _DRAWING: Final = 24
 
 
 class ColumnList(LineView):
-    """The columns: name, type, nulls, distinct values, the distribution as a sparkline."""
+    """The list of columns: name, type, nulls, distinct values, distribution as a sparkline."""
 
     headed = True
 
     def __init__(self) -> None:
         super().__init__(id="described")
         self.active = True
-        self.known: TableDescription | None = None
+        self.description: TableDescription | None = None
 
-    def show_known(self, known: TableDescription) -> None:
-        """Shows columns; the cursor stays."""
-        self.known = known
+    def show_description(self, description: TableDescription) -> None:
+        """Show columns. The cursor stays."""
+        self.description = description
         self.reset()
 
     def count(self) -> int:
-        """How many columns."""
-        return 0 if self.known is None else len(self.known.statistics.columns)
+        """Return the number of columns."""
+        return 0 if self.description is None else len(self.description.statistics.columns)
 
-    def _parts(self) -> tuple[int, int, int, int]:
-        """Cells for name, type, numbers and drawing; 0 where there is no room."""
+    def _column_widths(self) -> tuple[int, int, int, int]:
+        """Return the widths of name, type, numbers and sparkline in cells; 0 for those without room."""
         width = self.room.width
         kind = _KIND if width >= _ALL else 0
         numbers = _NULLS + _DISTINCT if width >= _MORE else 0
@@ -256,49 +256,60 @@ class ColumnList(LineView):
         return max(width - kind - numbers - drawing - 3, 8), kind, numbers, drawing
 
     def header(self) -> Sequence[Span]:
-        """What stands in the lines."""
-        name, kind, numbers, drawing = self._parts()
-        told = f"{'nulls':>{_NULLS - 1}}{'distinct':>{_DISTINCT}} " if numbers else ""
+        """Return the header line."""
+        name, kind, numbers, drawing = self._column_widths()
+        counts = f"{'nulls':>{_NULLS - 1}}{'distinct':>{_DISTINCT}} " if numbers else ""
         kinds = fit_width("type", kind) if kind else ""
-        return [(f" {fit_width('column', name)} {kinds}{told} {fit_width('distribution', drawing)}", "head")]
+        return [
+            (
+                f" {fit_width('column', name)} {kinds}{counts} {fit_width('distribution', drawing)}",
+                "head",
+            )
+        ]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A column."""
-        if self.known is None:
+        """Return the line of a column."""
+        if self.description is None:
             return ()
-        column = self.known.statistics.columns[index]
-        name, kind, numbers, drawing = self._parts()
+        column = self.description.statistics.columns[index]
+        name, kind, numbers, drawing = self._column_widths()
         found: list[Span] = [(f" {fit_width(printable(column.name), name)} ", "name")]
         if kind:
-            found.append((fit_width(self.known.types.get(column.name, column.type), kind - 1) + " ", "muted"))
+            found.append(
+                (fit_width(self.description.types.get(column.name, column.type), kind - 1) + " ", "muted")
+            )
         if numbers:
             nulls = (
                 ""
                 if column.nulls is None
-                else format_percent(column.nulls, self.known.statistics.rows) or "0 %"
+                else format_percent(column.nulls, self.description.statistics.rows) or "0 %"
             )
-            different = short_distinct(column) or ("" if self.known.whole else "…")
+            different = format_distinct_short(column) or ("" if self.description.whole else "…")
             found.append((right(nulls, _NULLS - 1), "" if column.nulls else "muted"))
             found.append((right(different, _DISTINCT) + " ", ""))
         return [*found, (" ", ""), (distribution_sparkline(column, drawing), "busy")]
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Nothing is known."""
-        return [[(" no columns are known yet: there is no data", "muted")]] if self.known is not None else []
+        """Return the message for no columns."""
+        return (
+            [[(" no columns are known yet: there is no data", "muted")]]
+            if self.description is not None
+            else []
+        )
 
 
 class StatisticsScreen(Dialog[None]):
-    """Shows what is known at once, asks the worker for the rest, and shows it when it has counted.
+    """Shows the stored statistics, and requests the missing ones from the worker.
 
     Args:
-        title: of what it is.
-        rows: which rows these are, in words.
-        request: for the worker.
-        read: reads what is known; slow.
-        ask: hands the request to the worker; gives the job.
-        stop: stops the job.
-        book: learns of the job.
-        copy: takes what it is and its text.
+        title: title of the dialog.
+        rows: describes the rows.
+        request: the request to the worker.
+        read: reads the stored statistics; slow.
+        submit: submits the request. Returns the id of the job.
+        stop: cancels the job.
+        book: has the state of the job.
+        copy: called with a label and the text to copy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -321,20 +332,20 @@ class StatisticsScreen(Dialog[None]):
         rows: str,
         request: ComputeStatistics,
         read: Callable[[], Awaitable[TableDescription]],
-        ask: Callable[[ComputeStatistics], Awaitable[str]],
+        submit: Callable[[ComputeStatistics], Awaitable[str]],
         stop: Callable[[str], Awaitable[None]],
         book: JobBook,
         copy: Callable[[str, str], None],
     ) -> None:
         super().__init__()
         self._title, self._rows, self._request = title, rows, request
-        self._read, self._ask, self._stop = read, ask, stop
+        self._read, self._submit, self._stop = read, submit, stop
         self._book, self._copy = book, copy
         self._job = ""
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """Columns, one of them, and how far it is."""
+        """Yield the list, the details of one column, and the progress."""
         with Vertical(classes="dialog reader statistics") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content(_KEYS)
@@ -348,75 +359,75 @@ class StatisticsScreen(Dialog[None]):
         return self.query_one(ColumnList)
 
     def on_mount(self) -> None:
-        """Reads what is known, then asks for more."""
-        self._tell("reading …", "muted")
-        self.run_worker(self._begin(), group="statistics", name="statistics")
+        """Read the stored statistics, then request the missing ones."""
+        self._show_status("reading …", "muted")
+        self.run_worker(self._start_count(), group="statistics", name="statistics")
 
     def on_resize(self) -> None:
-        """The right side has another width."""
+        """Format the details for the new width."""
         self.call_after_refresh(self._show_column)
 
     def on_line_view_moved(self) -> None:
-        """Another column."""
+        """Show the details of the column under the cursor."""
         self._show_column()
 
     def action_move(self, move: str) -> None:
-        """Moves in the list."""
+        """Move the cursor."""
         self._list.move(move)
 
     def action_scroll(self, move: str) -> None:
-        """Scrolls what is said of a column."""
+        """Scroll the details."""
         self.query_one("#about-column", WrappedLines).move(move)
 
     def action_copy(self) -> None:
-        """Copies what is said of the column."""
+        """Copy the details."""
         lines = self.query_one("#about-column", WrappedLines).source_lines
         if lines:
             self._copy("statistics", "\n".join("".join(text for text, _ in line) for line in lines).rstrip())
 
     def action_stop(self) -> None:
-        """Stops counting."""
+        """Cancel the job."""
         if self._job and self._timer is not None:
             self.run_worker(self._stop(self._job), group="stop")
 
-    # --- What is known ---
+    # --- Stored statistics ---
 
-    async def _begin(self) -> None:
+    async def _start_count(self) -> None:
         try:
-            known = await self._show_known()
-            if known.whole:
+            description = await self._load_description()
+            if description.whole:
                 return
-            self._tell("handed to the worker …", "busy")
-            self._job = await self._ask(self._request)
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            self._tell(error_with_hint(error), "bad")
+            self._show_status("handed to the worker …", "busy")
+            self._job = await self._submit(self._request)
+        except Exception as error:  # every error is shown, and the screen stays open
+            self._show_status(error_with_hint(error), "bad")
             return
-        self._say_keys("c stops counting · esc closes, it goes on")
-        self._timer = self.set_interval(_LOOK_SECONDS, self._look)
+        self._show_keys("c stops counting · esc closes, it goes on")
+        self._timer = self.set_interval(_POLL_SECONDS, self._poll_job)
 
-    async def _show_known(self) -> TableDescription:
-        known = await self._read()
-        self._list.show_known(known)
+    async def _load_description(self) -> TableDescription:
+        description = await self._read()
+        self._list.show_description(description)
         self._show_column()
-        self._tell(self._about(known), "muted")
-        return known
+        self._show_status(self._summary_text(description), "muted")
+        return description
 
-    def _about(self, known: TableDescription) -> str:
-        rows = format_count(known.statistics.rows)
-        unit = "row" if known.statistics.rows == 1 else "rows"
-        said = f"{rows} {unit} · {self._rows}" if known.whole else f"{rows} {unit}, not counted"
-        estimated = known.whole and any(not column.exact for column in known.statistics.columns)
-        return f"{said} · ≈ estimated" if estimated else said
+    def _summary_text(self, description: TableDescription) -> str:
+        rows = format_count(description.statistics.rows)
+        unit = "row" if description.statistics.rows == 1 else "rows"
+        summary = f"{rows} {unit} · {self._rows}" if description.whole else f"{rows} {unit}, not counted"
+        estimated = description.whole and any(not column.exact for column in description.statistics.columns)
+        return f"{summary} · ≈ estimated" if estimated else summary
 
     def _show_column(self) -> None:
-        view, known = self.query_one("#about-column", WrappedLines), self._list.known
-        if known is None or self._list.cursor >= len(known.statistics.columns):
+        view, description = self.query_one("#about-column", WrappedLines), self._list.description
+        if description is None or self._list.cursor >= len(description.statistics.columns):
             return
-        column = known.statistics.columns[self._list.cursor]
-        view.set(column_lines(column, known, max(view.size.width - 1, 20)))
+        column = description.statistics.columns[self._list.cursor]
+        view.set(column_lines(column, description, max(view.size.width - 1, 20)))
         view.scroll_to(0, 0, animate=False)
 
-    def _tell(self, text: str, style: str) -> None:
+    def _show_status(self, text: str, style: str) -> None:
         view = self.query_one("#counting", StaticLines)
         lines = [[(f" {printable(text)}", style)]]
         if lines != view.lines:
@@ -425,38 +436,38 @@ class StatisticsScreen(Dialog[None]):
 
     # --- The job ---
 
-    def _say_keys(self, text: str = _KEYS) -> None:
+    def _show_keys(self, text: str = _KEYS) -> None:
         self.query_one(".dialog").border_subtitle = Content(text)
 
-    def _look(self) -> None:
+    def _poll_job(self) -> None:
         job = self._book.jobs.get(self._job)
         if job is None or not job.state.final:
-            doing_ = (
+            activity = (
                 job_activity(job, Timestamp.now())
                 if job is not None and job.started
                 else "waits for its turn"
             )
-            self._tell(doing_, "busy")
+            self._show_status(activity, "busy")
             return
-        self._say_keys()
+        self._show_keys()
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
         if job.state is JobState.done:
-            self.run_worker(self._finish(), group="statistics", name="statistics")
+            self.run_worker(self._show_result(), group="statistics", name="statistics")
         elif job.error is not None:
             error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
-            self._tell(error_with_hint(error), "bad")
+            self._show_status(error_with_hint(error), "bad")
         else:
-            self._tell(f"{job.state.value}: what is shown is what the files tell", "warn")
+            self._show_status(f"{job.state.value}: what is shown is what the files tell", "warn")
 
-    async def _finish(self) -> None:
+    async def _show_result(self) -> None:
         try:
-            known = await self._show_known()
-            if not known.whole:
-                self._tell("rows came meanwhile: close this and press i again", "warn")
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            self._tell(error_with_hint(error), "bad")
+            description = await self._load_description()
+            if not description.whole:
+                self._show_status("rows came meanwhile: close this and press i again", "warn")
+        except Exception as error:  # every error is shown, and the screen stays open
+            self._show_status(error_with_hint(error), "bad")
 
 
 # --- Controller ------------------------------------------------------------------------------------
@@ -477,8 +488,8 @@ class StatisticsController(Controller):
         if view is not None and view.kind == TIME and isinstance(window, RowPrefix):
             self._show_prefix(row, window, view.when)
             return
-        file = file_of(window)
-        dataset, name = subject_of(row, view)
+        file = parquet_file_of(window)
+        dataset, name = dataset_of_view(row, view)
         title, rows = f"Statistics of {name}", "the whole changelog, retractions too"
         if file is not None and view is not None:
             when = f" {view.when}," if view.when else ""
@@ -486,7 +497,7 @@ class StatisticsController(Controller):
         self._open(dataset, name, file, title, rows)
 
     def _show_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
-        """Show the statistics of the first rows of a dataset. They are written to a file before."""
+        """Write the first rows of a dataset to a file, and show its statistics."""
         if not window.row_count:
             self.host.notice("there are no rows to count", "warn")
         elif window.row_count > _MAX_SPOOLED:

@@ -45,10 +45,10 @@ _COMMENT: Final = re.compile(
 
 
 class StatisticsReader(WorkspaceEntries):
-    """Reads for looking closer."""
+    """Reads statistics, keys, and files of derived rows; writes temporary files."""
 
     def column_statistics(self, dataset: str, file: str | None) -> TableDescription:
-        """What is known of the columns of a dataset, or of a Parquet file, without looking at rows."""
+        """Return the stored statistics of a dataset or a file; else those of the file footers."""
         from odf_engine.views.scan import Scan
         from odf_engine.views.statistics import load_statistics, statistics_from_footers
         from odf_tui.gateway.protocol import TableDescription
@@ -63,20 +63,20 @@ class StatisticsReader(WorkspaceEntries):
         found = load_statistics(self.workspace.odf, rows.fingerprint)
         whole = found is not None
         required = _required(state) if state is not None and file is None else ()
-        told = comments(state) if state is not None else {}
-        return TableDescription(found or statistics_from_footers(rows), whole, types, required, told)
+        comments = column_comments(state) if state is not None else {}
+        return TableDescription(found or statistics_from_footers(rows), whole, types, required, comments)
 
     def primary_key(self, dataset: str) -> list[str]:
-        """The columns that tell rows apart; empty when nothing says so."""
+        """Return the primary key of a dataset; empty if there is none."""
         from odf_engine.views.projection import dataset_key
 
         return dataset_key(self.entry(dataset).dataset)
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:
-        """The rows of a Parquet file that was made of a dataset's.
+        """Return the rows of a Parquet file that was derived from a dataset.
 
         Raises:
-            NotFound: it is not kept any more.
+            NotFound: the file was evicted.
         """
         from odf_engine.views.query_results import ResultRows
 
@@ -87,7 +87,7 @@ class StatisticsReader(WorkspaceEntries):
         return _FileRows(rows, file, self.entry(dataset).dataset.state().vocabulary)
 
     def write_temporary_rows(self, window: RowWindow) -> str:
-        """Writes the rows of a window to a file in the cache, from where the worker can take them."""
+        """Write the rows of a window to a file in the cache, for the worker. Returns its path."""
         import pyarrow.parquet as pq
 
         from odf_engine.storage.atomic_files import atomic_file, evict_oldest
@@ -104,14 +104,14 @@ class StatisticsReader(WorkspaceEntries):
         return str(path)
 
     def remove_temporary_rows(self, file: str) -> None:
-        """Removes what :meth:`spool` wrote."""
+        """Remove a file that :meth:`write_temporary_rows` wrote. Ignores other paths."""
         path = Path(file)
         if path.parent == self.workspace.odf / "cache" / "exports":
             with suppress(OSError):
                 path.unlink()
 
     def column_graph(self, dataset: str) -> ColumnGraph:
-        """The columns of a dataset, of all that it is made of, and of all that is made of it."""
+        """Return the graph of the columns of a dataset, of its upstream and its downstream datasets."""
         from odf_engine.workspace.column_lineage import build_column_graph
 
         return build_column_graph(self.workspace, [self.entry(dataset).id])
@@ -125,8 +125,8 @@ def _required(state: ChainState) -> tuple[str, ...]:
     return tuple(field.name for field in decode_schema(state.schema) if not field.nullable)
 
 
-def comments(state: ChainState) -> dict[str, str]:
-    """What the schema says of its columns: comments of the sources' DDL, descriptions of the newer schema."""
+def column_comments(state: ChainState) -> dict[str, str]:
+    """Return the comments of columns, from the DDL of the sources and the descriptions in the schema."""
     found: dict[str, str] = {}
     for source in (state.polling_source, *state.push_sources.values()):
         for entry in getattr(getattr(source, "read", None), "schema", None) or ():
@@ -143,7 +143,7 @@ def comments(state: ChainState) -> dict[str, str]:
 
 
 class _FileRows:
-    """The rows of a file, and which of their columns are the system's.
+    """The rows of a file, with the names of system columns in the dataset.
 
     Attributes:
         file: the absolute path.
@@ -165,15 +165,15 @@ class _FileRows:
     def part(
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
-        """Some columns of some rows."""
+        """Return some columns of rows."""
         return self._rows.window(start, count, [self.columns.names[column] for column in columns]), ()
 
 
-class RowReads(WorkspaceEntries):
-    """Reads rows."""
+class RowReader(WorkspaceEntries):
+    """Reads the rows of datasets."""
 
     def rows(self, dataset: str) -> RowWindow | None:
-        """The rows of a dataset; None when there are none, and then Arrow is not loaded."""
+        """Return the rows of a dataset; None without loading Arrow if there are none."""
         chain = self.entry(dataset).dataset
         state = chain.state()
         if not state.records:
@@ -182,13 +182,13 @@ class RowReads(WorkspaceEntries):
 
         from odf_engine.views.row_window import RowWindowReader
 
-        # Arrow's own allocators keep several times of what is in use.
+        # Arrow's own allocators keep several times the memory in use.
         pa.set_memory_pool(pa.system_memory_pool())
         return _Rows(RowWindowReader(chain), state.vocabulary)
 
 
 class _Rows:
-    """A preview, and which of its columns are the system's."""
+    """The stored rows of a dataset, with the names of their system columns."""
 
     def __init__(self, preview: RowWindowReader, vocabulary: model.DatasetVocabulary) -> None:
         self._preview = preview
@@ -232,11 +232,11 @@ class _Rows:
         return row_at_time(self._preview, moment, self.system_columns[3], stop)
 
 
-class SqlReads(WorkspaceEntries):
-    """Reads for queries."""
+class SqlReader(WorkspaceEntries):
+    """Reads schemas, query results and the query history."""
 
     def columns(self, dataset: str) -> list[tuple[str, str]]:
-        """Names and types of the columns of a dataset; none before it has data."""
+        """Return names and DDL types of the columns of a dataset; empty before its first data."""
         from odf_engine.data.arrow_schema import decode_schema
         from odf_engine.data.ddl import type_ddl
 
@@ -245,16 +245,16 @@ class SqlReads(WorkspaceEntries):
         return [(field.name, type_ddl(field.type)) for field in fields]
 
     def result(self, path: str) -> RowWindow:
-        """The rows of a result, by its path within the workspace."""
+        """Return the rows of a query result, by its path within the workspace."""
         from odf_engine.views.query_results import ResultRows
 
         return _Result(ResultRows(self.folder / path), str(self.folder / path))
 
     def query_of_job(self, job: Job) -> str:
-        """The query that a job was asked.
+        """Return the query of a job.
 
         Raises:
-            NotFound: the journal does not have it any more.
+            NotFound: the journal no longer contains it.
         """
         request = read_journal(self.folder).request(job.id)
         if not isinstance(request, Query):
@@ -262,19 +262,19 @@ class SqlReads(WorkspaceEntries):
         return request.sql
 
     def query_history(self) -> list[str]:
-        """The queries that were asked, the newest last."""
+        """Return the queries that were run, the newest last."""
         return query_history.load_history(self.workspace.odf)
 
     def add_to_query_history(self, sql: str) -> None:
-        """Remembers a query."""
+        """Add a query to the history."""
         query_history.add_to_history(self.workspace.odf, sql)
 
 
 class _Result:
-    """The rows of a result, with the names that the system's columns have in most datasets."""
+    """The rows of a query result, with the default names of system columns."""
 
     def __init__(self, rows: ResultRows, file: str) -> None:
-        self.file = file  # from where rows can be exported, and statistics computed
+        self.file = file  # for exports and statistics
         self.columns = rows.columns
         self.row_count = rows.row_count
         self.window = rows.window
@@ -288,33 +288,33 @@ class _Result:
 
 
 _MAX_SCHEMAS: Final = 2000
-_LOOKED_ROWS: Final = 20_000
-_MAX_LOOKED: Final = 500_000
+_MAX_FILE_ROWS: Final = 20_000
+_MAX_READ_ROWS: Final = 500_000
 _MOMENTS: Final = 64
 _DAY: Final = 86_400_000
 _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
-class TimelineReads(WorkspaceEntries):
-    """Reads histories."""
+class TimelineReader(WorkspaceEntries):
+    """Reads timelines."""
 
     def timeline(self, dataset: str) -> Timeline:
-        """The blocks of a dataset that brought rows.
+        """Return the timeline of a dataset.
 
         Raises:
-            NotFound: there are none.
+            NotFound: the dataset has no rows.
         """
         return _Timeline(self.entry(dataset).dataset)
 
 
 class _Timeline:
-    """See :class:`odf_tui.gateway.protocol.Timeline`."""
+    """Implements :class:`odf_tui.gateway.protocol.Timeline`."""
 
     def __init__(self, dataset: Dataset) -> None:
         state = dataset.state()
         self._dataset, self._vocabulary = dataset, state.vocabulary
         self._slices = dataset.slices()
-        self._looked = 0
+        self._rows_read = 0
         if not self._slices:
             raise NotFound("there are no rows yet", hint="p brings some in")
         self.blocks: Sequence[int] = [row.sequence_number for row in self._slices]
@@ -327,12 +327,12 @@ class _Timeline:
         self.timed = _has_column(state.schema, state.vocabulary.event_time_column)
 
     def probe(self, stops: Sequence[int]) -> list[FileTimeRange]:
-        """Reads what the files of some stops say of themselves."""
+        """Read the ranges of event time of the files at some stops. Skips unreadable files."""
         found: list[FileTimeRange] = []
         for stop in stops:
             try:
                 found.append(self._probe(stop, self._slices[stop]))
-            except OdfError:  # the rows say why, where they are shown
+            except OdfError:  # the table of rows shows the error
                 continue
         return found
 
@@ -348,21 +348,21 @@ class _Timeline:
             file.close()
 
     def _moments(self, file: SliceFile) -> tuple[int, ...]:
-        """Event times of retractions and corrections, while few rows have to be looked at for them."""
+        """Return the event times of retractions and corrections; empty if too many rows had to be read."""
         from odf_engine.data.arrow_compute import pc
 
         names = self._vocabulary
-        self._looked += file.rows
-        if file.rows > _LOOKED_ROWS or self._looked > _MAX_LOOKED:
+        self._rows_read += file.rows
+        if file.rows > _MAX_FILE_ROWS or self._rows_read > _MAX_READ_ROWS:
             return ()
-        wanted = [names.operation_type_column, names.event_time_column]
-        if not set(wanted) <= set(file.schema.names):
+        columns = [names.operation_type_column, names.event_time_column]
+        if not set(columns) <= set(file.schema.names):
             return ()
         found: set[int] = set()
         scale = _scale(file.schema.field(names.event_time_column).type)
         for group in range(len(file.group_ends)):
-            table = file.read(group, wanted, range(file.group_rows(group)))
-            rows = table.filter(pc.greater(table.column(wanted[0]), 0)).column(wanted[1])
+            table = file.read(group, columns, range(file.group_rows(group)))
+            rows = table.filter(pc.greater(table.column(columns[0]), 0)).column(columns[1])
             values = pc.unique(rows).drop_null()
             whole = values.cast("int32" if values.type.bit_width == 32 else "int64").to_pylist()
             found.update(value * scale[0] // scale[1] for value in whole)
@@ -377,7 +377,7 @@ def _has_column(schema: bytes | None, name: str) -> bool:
 
 
 def _changes(file: SliceFile, names: DatasetVocabulary) -> bool:
-    """Whether there are other operations than appending, which is 0."""
+    """Return whether a file contains operations other than append, which is 0."""
     column = names.operation_type_column
     if column not in file.schema.names:
         return False
@@ -399,6 +399,6 @@ def _groups(file: SliceFile, names: DatasetVocabulary) -> Iterator[tuple[int, in
 
 
 def _scale(kind: pa.DataType) -> tuple[int, int]:
-    """What makes milliseconds of a stored time: times the first, divided by the second."""
+    """Return numerator and denominator that convert a stored time to milliseconds."""
     unit: Any = getattr(kind, "unit", None)
     return (_DAY, 1) if unit is None or unit == "day" else (1000, _PER_SECOND[unit])

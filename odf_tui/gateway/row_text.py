@@ -36,9 +36,9 @@ class Value(msgspec.Struct, frozen=True):
     """A value of a row.
 
     Attributes:
-        column: its number.
-        text: in full, as it is copied; None for null.
-        lines: as it is shown.
+        column: number of the column.
+        text: the value in full, for copies; None for null.
+        lines: the value as it is shown.
     """
 
     column: int
@@ -49,7 +49,7 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A row of a window."""
+    """One row of a window."""
 
     row: int
     rows: int
@@ -57,10 +57,12 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def read_record(window: RowWindow, row: int, columns: Sequence[int]) -> Record:
-    """Reads a row.
+    """Read one row.
 
     Args:
-        columns: which columns, in what order.
+        window: the rows.
+        row: number of the row.
+        columns: numbers of the columns, in their order.
 
     Raises:
         NotFound: the row cannot be read.
@@ -81,7 +83,7 @@ def _value(number: int, field: pa.Field, column: pa.ChunkedArray) -> Value:
 
 
 def value_lines(text: str | None, kind: pa.DataType, column: pa.ChunkedArray) -> list[str]:
-    """A value over as many lines as it is read best in; one that is very long is cut, and says so."""
+    """Format a value over several lines. A very long value is cut, with a remark."""
     if text is None:
         return []
     if is_bytes(kind):
@@ -97,7 +99,7 @@ def value_lines(text: str | None, kind: pa.DataType, column: pa.ChunkedArray) ->
 
 
 def _dump(data: bytes) -> list[str]:
-    """Bytes as hex, with those that are letters beside them."""
+    """Return a hex dump with the printable characters."""
     lines: list[str] = []
     for at in range(0, len(data), _DUMP_LINE):
         part = data[at : at + _DUMP_LINE]
@@ -107,9 +109,9 @@ def _dump(data: bytes) -> list[str]:
 
 
 def pretty_json(text: str) -> str | None:
-    """JSON of an object or list with its parts below each other; None for other texts.
+    """Indent a JSON object or list; None for other texts.
 
-    Numbers and texts stay as they are written: reading them as values would change some.
+    Numbers and strings are copied verbatim, because parsing would change some of them.
     """
     if text.lstrip()[:1] not in ("{", "["):
         return None
@@ -155,36 +157,36 @@ def _end_of_string(text: str, start: int) -> int:
 
 
 def rows_as_tsv(window: RowWindow, ranges: Sequence[tuple[int, int]], columns: Sequence[int]) -> str:
-    """Rows with a tab between values and a line of names on top; tabs and ends of lines are escaped."""
+    """Return rows as tab-separated values with a header. Tabs, line ends and backslashes are escaped."""
     names = window.columns.names
-    lines = ["\t".join(_escaped(names[column]) for column in columns)]
+    lines = ["\t".join(_escape(names[column]) for column in columns)]
     for start, stop in ranges:
         table, _ = read_part(window, start, stop - start, columns)
         cells = [column_texts(column) for column in table.columns]
-        lines += ["\t".join(_escaped(cell or "") for cell in row) for row in zip(*cells, strict=True)]
+        lines += ["\t".join(_escape(cell or "") for cell in row) for row in zip(*cells, strict=True)]
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     for letter, sign in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(letter, sign)
     return text
 
 
 def rows_as_json(window: RowWindow, ranges: Sequence[tuple[int, int]], columns: Sequence[int]) -> str:
-    """Rows as JSON, an object in each line."""
+    """Return rows as JSON, one object per line."""
     lines: list[str] = []
     for start, stop in ranges:
         table, _ = read_part(window, start, stop - start, columns)
-        values = [_plain_values(column) for column in table.columns]
+        values = [_json_values(column) for column in table.columns]
         lines += [
             as_json(dict(zip(table.column_names, row, strict=True))) for row in zip(*values, strict=True)
         ]
     return "\n".join(lines) + "\n"
 
 
-def _plain_values(column: pa.ChunkedArray) -> Sequence[Any]:
-    """Values as JSON has them where it has such, else as their text."""
+def _json_values(column: pa.ChunkedArray) -> Sequence[Any]:
+    """Return values as JSON types; as texts where JSON has no such type."""
     kind = column.type
     same = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_nested(kind)
     if same or pa.types.is_string(kind):
@@ -196,11 +198,11 @@ def _plain_values(column: pa.ChunkedArray) -> Sequence[Any]:
 
 
 class CellChunk:
-    """Some rows as cells, column by column as these are seen.
+    """Consecutive rows as cells. Columns are added when they become visible.
 
     Attributes:
-        rows: how many.
-        columns: the columns that are here, by their numbers.
+        rows: the number of rows.
+        columns: the loaded columns, by their numbers.
     """
 
     def __init__(
@@ -211,37 +213,39 @@ class CellChunk:
         self._gaps = gaps
 
     def gap(self, row: int) -> str:
-        """Why a row cannot be read; empty: it can."""
+        """Return why a row cannot be read; empty if it can."""
         return next((problem for start, stop, problem in self._gaps if start <= row < stop), "")
 
     def cell(self, row: int, column: int) -> str | None:
-        """A value as one safe line, cut when it is long; None when its column is not here."""
+        """Return a value as one printable line, cut if it is long; None if its column is not loaded."""
         found = self.columns.get(column)
         return None if found is None else found.cells[row]
 
     def merge(self, other: CellChunk) -> None:
-        """Takes in columns of the same rows."""
+        """Add other columns of the same rows."""
         self.columns |= other.columns
 
 
 def read_chunk(window: RowWindow, start: int, count: int, columns: Sequence[int]) -> CellChunk:
-    """Reads some columns of some rows."""
+    """Read some columns of consecutive rows as cells."""
     table, gaps = read_part(window, start, count, columns)
     system, names = window.system_columns, window.columns.names
-    made = {
+    cells = {
         column: cell_column(
             table.column(at), op=names[column] == system[1], system=names[column] in (system[0], system[2])
         )
         for at, column in enumerate(columns)
     }
-    chunk = CellChunk(table.num_rows, made, [(first - start, stop - start, why) for first, stop, why in gaps])
+    chunk = CellChunk(
+        table.num_rows, cells, [(first - start, stop - start, why) for first, stop, why in gaps]
+    )
     del table
     release_memory()
     return chunk
 
 
 class TableWindow:
-    """Rows that are in memory."""
+    """A window over a table in memory."""
 
     def __init__(self, table: pa.Table, system_columns: tuple[str, str, str, str]) -> None:
         self._table = table
@@ -249,21 +253,21 @@ class TableWindow:
 
     @property
     def columns(self) -> pa.Schema:
-        """Names and types."""
+        """The schema."""
         return self._table.schema
 
     @property
     def row_count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return self._table.num_rows
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
+        """Return rows."""
         return self._table.slice(start, count)
 
 
 class Columns:
-    """Names, types and alignment of a window's columns."""
+    """Names, types and alignment of the columns of a window."""
 
     def __init__(self, window: RowWindow) -> None:
         schema = window.columns
@@ -273,11 +277,11 @@ class Columns:
         system = window.system_columns
         self.muted = [name in system[:3] for name in schema.names]
         self.op = schema.names.index(system[1]) if system[1] in schema.names else -1
-        # Offset and operation stay in sight when they come first, as the specification has them.
+        # Offset and operation are frozen if they come first, as in the specification.
         self.fixed = 2 if tuple(schema.names[:2]) == system[:2] else 0
 
 
 def read_scalar(window: RowWindow, row: int, column: int) -> Any:
-    """One value, as Arrow has it; None when the row cannot be read."""
+    """Return one value as an Arrow scalar; None if the row cannot be read."""
     table, gaps = read_part(window, row, 1, [column])
     return None if gaps or not table.num_rows else table.column(0)[0]

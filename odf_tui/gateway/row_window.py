@@ -1,4 +1,4 @@
-"""RowWindow: rows read a window at a time, with slices and unreadable ranges."""
+"""Protocols of windows over rows, with slices and unreadable ranges, and RowPrefix."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 
 class RowWindow(Protocol):
-    """All rows of a dataset, read a window at a time; slow, so never called on the event loop."""
+    """All rows of a dataset, read in ranges. Reads are slow, and never run on the event loop."""
 
     @property
     def columns(self) -> pa.Schema:
-        """Names and types."""
+        """The schema."""
         ...
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         ...
 
     @property
     def system_columns(self) -> tuple[str, str, str, str]:
-        """Names of the columns for offset, operation, system time and event time."""
+        """Names of the columns of offset, operation, system time and event time."""
         ...
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
+        """Return up to ``count`` rows from ``start`` on."""
         ...
 
 
 UnreadableRange = tuple[int, int, str]
-"""Rows from a number to another that cannot be read, and why."""
+"""Start and exclusive end of rows that cannot be read, and the reason."""
 
 
 class SliceMark(msgspec.Struct, frozen=True):
-    """A slice begins: its first row, the block that committed it, its hash in short."""
+    """The start of a slice: its first row, the number of its block, its abbreviated hash."""
 
     start: int
     block: int
@@ -50,18 +50,18 @@ class SliceMark(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class PartialWindow(RowWindow, Protocol):
-    """Rows of which some columns can be read, past those that are broken."""
+    """A window that reads single columns, and skips unreadable slices."""
 
     def part(
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
-        """Some columns of some rows, by their numbers; rows that cannot be read are nulls, and named."""
+        """Return some columns of rows, and the unreadable ranges, whose values are nulls."""
         ...
 
 
 @runtime_checkable
 class StoredWindow(PartialWindow, Protocol):
-    """The rows of a dataset as they are stored."""
+    """The stored rows of a dataset, in the order of their slices."""
 
     @property
     def slices(self) -> Sequence[SliceMark]:
@@ -69,46 +69,46 @@ class StoredWindow(PartialWindow, Protocol):
         ...
 
     def row_of_offset(self, offset: int) -> int | None:
-        """The row with an offset."""
+        """Return the row with an offset; None if there is none."""
         ...
 
     def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
-        """The first row whose event time is at or after a moment."""
+        """Return the first row at or after an event time; None if there is none, or after ``stop()``."""
         ...
 
 
 def read_part(
     window: RowWindow, start: int, count: int, columns: Sequence[int]
 ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
-    """Some columns of some rows of any window; in a thread."""
+    """Return some columns of rows of any window, and the unreadable ranges. Slow."""
     if isinstance(window, PartialWindow):
         return window.part(start, count, columns)
     return window.window(start, count).select(list(columns)), ()
 
 
 def slices_of(window: RowWindow) -> Sequence[SliceMark]:
-    """The slices, when the window knows of any."""
+    """Return the slices of a window; empty if it has none."""
     return window.slices if isinstance(window, StoredWindow) else ()
 
 
 def slice_at(slices: Sequence[SliceMark], row: int) -> int:
-    """The number of a row's slice from 0; -1 before the first."""
+    """Return the index of the slice of a row; -1 before the first slice."""
     return bisect_right(slices, row, key=lambda each: each.start) - 1
 
 
 def extends(older: RowWindow, newer: RowWindow) -> bool:
-    """Whether a window has all rows of another, and perhaps some after them."""
+    """Return whether a window starts with all rows of another one."""
     before, after = slices_of(older), slices_of(newer)
     return bool(before) and list(after[: len(before)]) == list(before) and older.columns == newer.columns
 
 
 class RowPrefix:
-    """The first rows of a dataset, as they were before others came.
+    """The first rows of a dataset, as at an earlier block.
 
     Attributes:
-        base: all rows.
-        row_count: how many there are of them.
-        slices: those with these rows.
+        base: the window over all rows.
+        row_count: the number of rows in the prefix.
+        slices: the slices with these rows.
     """
 
     def __init__(self, base: RowWindow, rows: int) -> None:
@@ -122,33 +122,33 @@ class RowPrefix:
 
     @property
     def columns(self) -> pa.Schema:
-        """Names and types: the newest there are."""
+        """The newest schema."""
         return self.base.columns
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
-        return self.base.window(start, self._fitting(start, count))
+        """Return rows."""
+        return self.base.window(start, self._limit_count(start, count))
 
     def part(
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
-        """Some columns of some rows."""
-        return read_part(self.base, start, self._fitting(start, count), columns)
+        """Return some columns of rows."""
+        return read_part(self.base, start, self._limit_count(start, count), columns)
 
     def row_of_offset(self, offset: int) -> int | None:
-        """The row with an offset."""
+        """Return the row with an offset; None if there is none."""
         if not isinstance(self.base, StoredWindow):
             return offset if offset < self.row_count else None
-        return self._there(self.base.row_of_offset(offset))
+        return self._row_in_prefix(self.base.row_of_offset(offset))
 
     def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
-        """The first row whose event time is at or after a moment."""
+        """Return the first row at or after an event time; None if there is none."""
         if not isinstance(self.base, StoredWindow):
             return None
-        return self._there(self.base.row_at_time(moment, stop))
+        return self._row_in_prefix(self.base.row_at_time(moment, stop))
 
-    def _fitting(self, start: int, count: int) -> int:
+    def _limit_count(self, start: int, count: int) -> int:
         return max(min(count, self.row_count - start), 0)
 
-    def _there(self, row: int | None) -> int | None:
+    def _row_in_prefix(self, row: int | None) -> int | None:
         return row if row is not None and row < self.row_count else None

@@ -19,7 +19,7 @@ from odf_engine.workspace import trust
 from odf_tui.gateway.block_reader import BlockReader
 from odf_tui.gateway.dataset_reader import DatasetReads, WorkspaceEntries
 from odf_tui.gateway.protocol import WorkerLink
-from odf_tui.gateway.row_reader import RowReads, SqlReads, StatisticsReader, TimelineReads
+from odf_tui.gateway.row_reader import RowReader, SqlReader, StatisticsReader, TimelineReader
 from odf_tui.state import saved_session
 from odf_tui.state.job_book import (
     PAGE,
@@ -236,7 +236,14 @@ class JobReader(WorkspaceEntries):
 
 
 class WorkspaceGateway(
-    DatasetReads, BlockReader, RowReads, DatasetEditor, JobReader, SqlReads, StatisticsReader, TimelineReads
+    DatasetReads,
+    BlockReader,
+    RowReader,
+    DatasetEditor,
+    JobReader,
+    SqlReader,
+    StatisticsReader,
+    TimelineReader,
 ):
     """What the screen needs of a workspace."""
 

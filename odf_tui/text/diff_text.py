@@ -1,4 +1,4 @@
-"""Differences between two versions of a dataset in words."""
+"""Formats differences between two versions of a dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARROW: Final = " → "
 
 
 def compared_versions_text(found: Difference, *, named: bool = True) -> str:
-    """What was compared: blocks with their times; of one dataset also without its name."""
+    """Describe the compared blocks with their times, with ``named`` also the dataset."""
     old, new = found.old, found.new
     times = time_pair_text(old.system_time, new.system_time)
     places = [
@@ -32,13 +32,13 @@ def compared_versions_text(found: Difference, *, named: bool = True) -> str:
 
 
 def time_pair_text(old: str | None, new: str | None) -> tuple[str, str]:
-    """Two times to the minute; in full where they would be the same then."""
+    """Format two times to the minute; in full if they would be equal."""
     short = format_time(old) or "none", format_time(new) or "none"
     return (old, new) if short[0] == short[1] and old and new and old != new else short
 
 
 def row_counts_text(found: Difference) -> list[Span]:
-    """How many rows differ, and what tells them apart."""
+    """Return the number of changed rows and the key."""
     spans: list[Span] = []
     for word, sign in SIGNS.items():
         number: int = getattr(found, word)
@@ -50,14 +50,14 @@ def row_counts_text(found: Difference) -> list[Span]:
 
 
 def short_settings(found: Difference) -> str:
-    """What else differs, in a line; empty for nothing."""
+    """Describe the changed columns and metadata in one line; empty if there are none."""
     signs = [f"{_sign(each.old, each.new)} {printable(each.name)}" for each in found.schema]
     parts = [f"columns {', '.join(signs)}"] if signs else []
     return " · ".join([*parts, *(printable(each.title) for each in found.settings)])
 
 
 def settings_changes(found: Difference) -> Iterator[list[Span]]:
-    """Everything else that differs, a line each."""
+    """Yield the changed columns and metadata, one line each."""
     if found.schema:
         yield [("columns", "strong")]
         width = min(max(len(each.name) for each in found.schema), 30)
@@ -71,7 +71,7 @@ def settings_changes(found: Difference) -> Iterator[list[Span]]:
 
 
 def interval_text(found: Difference) -> str:
-    """Blocks, rows of the changelog and watermarks between the two."""
+    """Describe blocks, records and watermarks between the two versions."""
     old, new = found.records
     steps = None if found.blocks is None else abs(found.blocks)
     parts = [] if steps is None else [count_of(steps, "block")]
@@ -89,13 +89,13 @@ def _sign(old: object, new: object) -> str:
 
 
 class DiffRowFormatter:
-    """Some rows of a file of differences as texts; Arrow is needed.
+    """Formats rows of a difference file. Needs Arrow.
 
     Args:
-        columns: those that are wanted.
-        keyed: whether some of them tell rows apart, or rows are compared as a whole.
-        table: the rows, with what the file has of these columns.
-        longest: how many characters of a text are wanted; None for all.
+        columns: the compared columns to format.
+        keyed: whether rows are compared by a key, and not as a whole.
+        table: the rows, with the columns of the file.
+        longest: maximum number of characters of a text; None for no limit.
 
     Attributes:
         changes: for each row ``added``, ``removed`` or ``changed``.
@@ -114,9 +114,10 @@ class DiffRowFormatter:
         self._texts = {name: column_texts(_short(table.column(name), longest)) for name in table.column_names}
 
     def cells(self, row: int, *, only_changed: bool) -> Iterator[tuple[str, str | None, str | None, bool]]:
-        """Columns of a row: name, old and new value (None: null, or not there), and whether they differ.
+        """Yield name, old value, new value (None for null or missing), and whether they differ, by column.
 
-        With ``only_changed``, a changed row has its key and what differs, and others what is not null.
+        With ``only_changed``, a changed row yields its key and the changed columns; other rows the non-null
+        columns.
         """
         change = self.changes[row]
         for each in self._columns:
@@ -129,7 +130,7 @@ class DiffRowFormatter:
                 yield each.name, old, new, differs
 
     def cell(self, row: int, column: int) -> str | None:
-        """A value as it is shown in a table: of a changed one both."""
+        """Return the text of a table cell: both values if they differ."""
         each = self._columns[column]
         old, new = self._text(each.old, row), self._text(each.new, row)
         if each.name in self._other and self._other[each.name][row]:
@@ -140,7 +141,7 @@ class DiffRowFormatter:
         return None if name is None else self._texts[name][row]
 
     def spans(self, row: int, shorten: int | None = None) -> list[Span]:
-        """A row as a line: its sign, then names and values, of a changed row only what differs."""
+        """Return a row as one line. A changed row has only its key and the changed columns."""
         change = self.changes[row]
         sign = SIGNS[change]
         spans: list[Span] = [(sign, STYLES[sign])]
@@ -152,7 +153,7 @@ class DiffRowFormatter:
 
 
 def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
-    """Long texts cut before they become Python's: one value may have megabytes."""
+    """Cut long texts before they become Python objects: a value may have megabytes."""
     import pyarrow as pa
 
     from odf_engine.data.arrow_compute import pc
@@ -170,5 +171,5 @@ def _cut(value: str | None, width: int | None) -> str:
 
 
 def text_of(spans: Sequence[Span]) -> str:
-    """Spans without their styles."""
+    """Return the text of spans without styles."""
     return "".join(text for text, _ in spans)

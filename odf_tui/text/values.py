@@ -1,4 +1,4 @@
-"""Arrow values as exact, printable text; imported in threads because it loads Arrow."""
+"""Formats Arrow values as exact, printable text. Loads Arrow, so it is imported in threads."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _TYPE_WORDS: Final = (
 
 
 def column_texts(column: pa.ChunkedArray) -> list[str | None]:
-    """The values of a column in full, as people write them; null is None."""
+    """Return the values of a column as texts in full; None for null."""
     kind = column.type
     if pt.is_timestamp(kind):
-        return _moments(column)
+        return _timestamp_texts(column)
     if is_bytes(kind):
         return [None if value is None else "0x" + value.hex() for value in column.to_pylist()]
     if pt.is_floating(kind):
@@ -40,26 +40,26 @@ def column_texts(column: pa.ChunkedArray) -> list[str | None]:
 
 
 def as_json(value: Any) -> str:
-    """A nested value, with what JSON does not have as text."""
-    return json.dumps(value, ensure_ascii=False, default=_said)
+    """Return a nested value as JSON. Values without a JSON type become texts."""
+    return json.dumps(value, ensure_ascii=False, default=_encode_value)
 
 
-def _said(value: Any) -> str:
+def _encode_value(value: Any) -> str:
     return "0x" + value.hex() if isinstance(value, bytes) else str(value)
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Whether values are bytes."""
+    """Return whether a type is binary."""
     return pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind)
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether values are numbers."""
+    """Return whether a type is numeric."""
     return pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)
 
 
-def _moments(column: pa.ChunkedArray) -> list[str | None]:
-    # Through Arrow, because Python has no years beyond 9999 and no nanoseconds.
+def _timestamp_texts(column: pa.ChunkedArray) -> list[str | None]:
+    # Arrow formats them: Python has no years beyond 9999, and no nanoseconds.
     zone = "Z" if column.type.tz else ""
     found: list[str | None] = []
     for text in column.cast(pa.timestamp(column.type.unit)).cast(pa.string()).to_pylist():
@@ -73,7 +73,7 @@ def _moments(column: pa.ChunkedArray) -> list[str | None]:
 
 
 def type_name(kind: pa.DataType) -> str:
-    """A type as people call it."""
+    """Return the short name of a type."""
     text = str(kind)
     for arrow, word in _TYPE_WORDS:
         text = text.replace(arrow, word)
@@ -81,12 +81,12 @@ def type_name(kind: pa.DataType) -> str:
 
 
 class CellColumn(NamedTuple):
-    """A column of some rows as cells.
+    """The cells of a column of consecutive rows.
 
     Attributes:
-        cells: safe lines; null is :data:`~odf_tui.text.format.NULL` itself.
-        width: cells of the widest.
-        whole, points: for numbers with a fraction, the most characters before the point and after it.
+        cells: printable lines; null is :data:`~odf_tui.text.format.NULL` itself.
+        width: width of the widest cell.
+        whole, points: for floating-point numbers, the most characters before and after the decimal point.
     """
 
     cells: list[str]
@@ -96,17 +96,18 @@ class CellColumn(NamedTuple):
 
 
 def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = False) -> CellColumn:
-    """Makes the cells of a column.
+    """Format the cells of a column.
 
     Args:
-        op: it says which operation a row is.
-        system: the system wrote it.
+        column: the values.
+        op: whether it is the operation column.
+        system: whether it is another system column.
     """
-    full = column_texts(_shortened(column))
+    full = column_texts(_cut_long_values(column))
     if op:
         full = [OPERATION_SIGNS.get(text or "", (text, ""))[0] for text in full]
     elif pt.is_timestamp(column.type):
-        full = _without_zeros(full, system)
+        full = _drop_zero_times(full, system)
     cells = [NULL if text is None else printable(text[:_MAX_CELL]) for text in full]
     width = max(map(cell_len, cells), default=0)
     if not pt.is_floating(column.type):
@@ -117,15 +118,15 @@ def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = Fal
     return CellColumn(cells, width, whole, points) if points <= _MAX_DIGITS else CellColumn(cells, width)
 
 
-def _shortened(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Long texts and bytes cut before they become Python's: one value may have megabytes."""
+def _cut_long_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Cut long texts and bytes before they become Python objects: a value may have megabytes."""
     if pt.is_string(column.type) or pt.is_large_string(column.type):
         return pc.utf8_slice_codeunits(column, 0, _MAX_CELL)
     return pc.binary_slice(column, 0, _MAX_CELL // 2) if pt.is_binary(column.type) else column
 
 
-def _without_zeros(full: list[str | None], system: bool) -> list[str | None]:
-    """Times without what says nothing: days as days, and the system's times at the minute."""
+def _drop_zero_times(full: list[str | None], system: bool) -> list[str | None]:
+    """Drop the time of day if all are midnight, and the seconds of system times."""
     bare = [text.removesuffix("Z") if text is not None else None for text in full]
     if all(text is None or text.endswith(_MIDNIGHT) for text in bare):
         return [text and text.removesuffix(_MIDNIGHT) for text in bare]
@@ -133,5 +134,5 @@ def _without_zeros(full: list[str | None], system: bool) -> list[str | None]:
 
 
 def release_memory() -> None:
-    """Gives back what was read and is not needed any more: whole row groups, for a few of their rows."""
+    """Return unused memory to the system. Few rows may have needed complete row groups."""
     pa.default_memory_pool().release_unused()

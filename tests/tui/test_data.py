@@ -1,4 +1,4 @@
-"""Pane 3: rows of all slices, their columns, what is found, sorted, kept, marked and copied."""
+"""Tests of pane 3: rows of all slices, columns, search, sorting, filters, marks and copies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from textual.widgets import Input
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
@@ -26,24 +25,29 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.row_text import TableWindow, pretty_json, read_chunk, read_record
 from odf_tui.gateway.row_window import StoredWindow
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
-from odf_tui.panes.data.derived_rows import RowSelection, filter_rows, find, loaded, search, sorted_rows
-from odf_tui.panes.data.row_dialogs import RowTarget, parse
+from odf_tui.panes.data.derived_rows import (
+    RowSelection,
+    filter_rows,
+    find_matches,
+    find_next_match,
+    loaded_range,
+    sorted_rows,
+)
+from odf_tui.panes.data.row_dialogs import RowTarget, parse_row_target
 from odf_tui.text.format import Span
 from odf_tui.text.values import column_texts
 from odf_tui.widgets.row_table import ColumnArrangement, MarkedRows, RowTable, load_window
 from tests.tui.conftest import Driven, driven
+from tests.tui.data_screen import AIR, rows_shown
 from tests.tui.fake import SYSTEM, FakeSource, Rows
 
-pytestmark = pytest.mark.app
-
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-AIR = "did:odf:port-haven.air-readings"
 HOUR = 3_600_000
 PLACES = ["Quay", "Old Town", "Lighthouse Hill", "Fish Market"]
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the screen, but for the lines below the panes, with its golden text."""
+    """Compare the panes, without the lines below them, with a golden picture."""
     lines = drive.text().splitlines()
     path, text = GOLDEN / f"data-{name}.txt", "\n".join(lines[:-2]) + "\n"
     if os.environ.get("ODF_UPDATE_GOLDEN"):
@@ -52,7 +56,7 @@ def compare(drive: Driven, name: str) -> None:
 
 
 def append(dataset: Dataset, table: pa.Table) -> None:
-    """Commits a table as the next slice."""
+    """Commit a table as the next slice."""
     state = dataset.state()
     schema = slice_schema(table.schema, state.vocabulary)
     now = Timestamp.parse("2031-03-12T03:33:20Z")
@@ -75,7 +79,7 @@ def append(dataset: Dataset, table: pa.Table) -> None:
 
 
 def typed(start: int, count: int) -> pa.Table:
-    """Rows with a column of each kind, made of their numbers."""
+    """Return rows with one column of each type. The values follow from the row numbers."""
     rows = range(start, start + count)
     payload = [
         json.dumps({"id": n, "readings": [n, n + 0.5], "note": "a text that is long " * 3}) for n in rows
@@ -98,7 +102,7 @@ def typed(start: int, count: int) -> pa.Table:
 
 @pytest.fixture(scope="session")
 def harbour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace with twelve slices of 25 rows, to be copied."""
+    """A workspace with twelve slices of 25 rows."""
     workspace = Workspace.init(tmp_path_factory.mktemp("stored") / "harbour")
     made = workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
     for start in range(0, 300, 25):
@@ -108,13 +112,13 @@ def harbour(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def dataset(tmp_path: Path, harbour: Path) -> Dataset:
-    """Twelve slices of 25 rows."""
+    """A copy of the dataset with twelve slices of 25 rows."""
     shutil.copytree(harbour, tmp_path / "stored")
     return Workspace(tmp_path / "stored").resolve("rows").dataset
 
 
 def stored(dataset: Dataset) -> StoredWindow:
-    """The rows as the workstation reads them."""
+    """Open the rows as the gateway does."""
     source = WorkspaceGateway(Workspace(dataset.folder.parents[2]))
     window = source.rows(str(source.workspace.resolve("rows").id))
     assert window is not None
@@ -123,7 +127,7 @@ def stored(dataset: Dataset) -> StoredWindow:
 
 
 def border(drive: Driven) -> str:
-    """Both borders of the pane."""
+    """Return both borders of the pane."""
     pane = drive.data_pane
     return f"{pane._border_title}\n{pane._border_subtitle}"
 
@@ -133,8 +137,7 @@ def border(drive: Driven) -> str:
 
 async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
     source.windows[AIR] = rows = Rows(10_000_000)
-    async with driven(source) as drive:
-        await drive.press("3")
+    async with rows_shown(source) as drive:
         view = drive.data_pane.view
         await drive.press("G")
         await drive.until(lambda: "9999999" in drive.text())
@@ -147,9 +150,11 @@ async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
         assert view.cursor == 0
 
 
-async def test_a_step_paints_two_lines(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with driven(source) as drive:
-        await drive.press("3", "j")
+async def test_moving_the_cursor_repaints_two_lines(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rows_shown(source) as drive:
+        await drive.press("j")
         drawn: list[int] = []
         spans = RowTable.spans
 
@@ -164,18 +169,9 @@ async def test_a_step_paints_two_lines(source: FakeSource, monkeypatch: pytest.M
         assert sorted(drawn) == [1, 2, 2]
 
 
-async def test_the_mouse_points_at_a_cell(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
-        await drive.press("3", "z")
-        view = drive.data_pane.view
-        await drive.pilot.click("#rows", offset=(drive.text().splitlines()[1].index("pm25"), 7))
-        assert (view.cursor, view.column) == (6, 5)
-
-
-async def test_slices_are_marked_and_reached(source: FakeSource, dataset: Dataset) -> None:
+async def test_slices_are_marked_and_can_be_reached(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    async with driven(source, (160, 50)) as drive:
-        await drive.press("3", "z")
+    async with rows_shown(source, (160, 50)) as drive:
         view = drive.data_pane.view
         lines = drive.text().splitlines()
         assert lines[2].startswith("│┌     0 ") and lines[27].startswith("│┌    25 ")
@@ -189,16 +185,13 @@ async def test_slices_are_marked_and_reached(source: FakeSource, dataset: Datase
         assert view.cursor == 25
 
 
-async def test_a_slice_that_is_not_here_leaves_the_others_readable(
-    source: FakeSource, dataset: Dataset
-) -> None:
+async def test_a_missing_slice_leaves_the_others_readable(source: FakeSource, dataset: Dataset) -> None:
     dataset.slice_path(dataset.slices()[1]).unlink()
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    async with driven(source, (160, 50)) as drive:
-        await drive.press("3", "z")
+    async with rows_shown(source, (160, 50)) as drive:
         text = drive.text()
         assert "· slice" in text and "the slice is not here" in text
-        assert sum("│ ·" in line for line in text.splitlines()) == 19
+        assert sum("│ ·" in line for line in text.splitlines()) == 20
         await drive.press("right_square_bracket")
         assert "cannot be read: v verifies the dataset" in border(drive)
         await drive.press("enter")
@@ -209,20 +202,20 @@ async def test_a_slice_that_is_not_here_leaves_the_others_readable(
         assert "275 of 300" not in border(drive) and drive.data_pane.view.count() == 275
 
 
-async def test_rows_that_cannot_be_read_are_told_of(source: FakeSource) -> None:
+async def test_unreadable_rows_are_reported(source: FakeSource) -> None:
     rows = source.windows.setdefault(AIR, Rows(7200))
-    async with driven(source) as drive:
+    async with rows_shown(source) as drive:
         rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
-        await drive.press("3", "G")
+        await drive.press("G")
         await drive.until(lambda: "slice abcd1234 (block 7): the slice cannot be read" in drive.hint())
-    async with driven(source) as drive:
+    async with rows_shown(source) as drive:
         assert "the slice cannot be read" in drive.text()
 
 
-async def test_new_rows_come_while_one_looks(source: FakeSource, dataset: Dataset) -> None:
+async def test_appended_rows_keep_the_cursor(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    async with driven(source) as drive:
-        await drive.press("3", "G", "k", "l", "l")
+    async with rows_shown(source) as drive:
+        await drive.press("G", "k", "l", "l")
         pane = drive.data_pane
         append(dataset, typed(300, 25))
         pane.show(AIR, load_window(stored(dataset)))
@@ -233,9 +226,8 @@ async def test_new_rows_come_while_one_looks(source: FakeSource, dataset: Datase
         assert pane.view.value(324, 4) == "Quay"
 
 
-async def test_more_at_the_sides_is_shown(source: FakeSource) -> None:
-    async with driven(source, (80, 24)) as drive:
-        await drive.press("3", "z")
+async def test_hidden_columns_at_the_sides_are_indicated(source: FakeSource) -> None:
+    async with rows_shown(source, (80, 24)) as drive:
         header = drive.text().splitlines()[1]
         assert "›" in header and "‹" not in header
         await drive.press(*"llllllll")
@@ -249,13 +241,13 @@ async def test_more_at_the_sides_is_shown(source: FakeSource) -> None:
         await drive.until(lambda: border(drive).endswith("\nrow 1 of 7 200"))
 
 
-async def test_cells_are_exact_safe_and_in_order_of_their_kind(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
+async def test_cells_are_exact_and_printable(source: FakeSource) -> None:
+    async with rows_shown(source, (160, 50)) as drive:
         text = drive.text()
         assert all(code in text for code in ("+A", "-R", "-C", "+C"))
         assert "[red]s-00" in text
         assert "\x1b" not in text
-        await drive.press("3", "j", "j", "enter")
+        await drive.press("j", "j", "enter")
         record = drive.text()
         assert "Row 3 of 7 200" in record
         assert "a␉b␛[31m" in record
@@ -297,12 +289,11 @@ def test_cells_of_every_type() -> None:
     assert column_texts(table.column("nothing")) == [None]
 
 
-async def test_points_stand_below_each_other_and_nulls_at_the_right(source: FakeSource) -> None:
+async def test_decimal_points_and_nulls_are_aligned(source: FakeSource) -> None:
     table = pa.table({"n": [1.5, 10.25, None, 3.0, 1e-7]})
-    async with driven(source, (80, 24)) as drive:
+    async with rows_shown(source, (80, 24)) as drive:
         pane = drive.data_pane
         pane.show_view(AIR, load_window(TableWindow(table, SYSTEM)), "numbers", "all of them", "test")
-        await drive.press("3", "z")
         rows = [line[2:8] for line in drive.text().splitlines()[2:7]]
         assert rows == [" 1.5  ", "10.25 ", "    ∅ ", " 3.0  ", "1e-07 "]
 
@@ -310,12 +301,11 @@ async def test_points_stand_below_each_other_and_nulls_at_the_right(source: Fake
 # --- A row ---
 
 
-async def test_a_row_in_full(source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_row_in_full(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    async with driven(source, (80, 24)) as drive:
-        copied: list[tuple[str, str]] = []
-        monkeypatch.setattr(drive.bench, "copy_text", lambda what, text: copied.append((what, text)))
-        await drive.press("3", "j", "l", "l", "l", "l", "enter")
+    async with rows_shown(source, (80, 24)) as drive:
+        copied = drive.screen.copied
+        await drive.press("j", "l", "l", "l", "l", "enter")
         assert "Row 2 of 300" in drive.text()
         await drive.press("j", "j", "j", "y")
         assert copied[0] == ("day", "2024-01-02")
@@ -356,7 +346,7 @@ def test_nested_values_json_and_bytes_over_several_lines() -> None:
     assert record.values[0].text == text
 
 
-# --- Going ---
+# --- Jumps ---
 
 
 @pytest.mark.parametrize(
@@ -373,22 +363,22 @@ def test_nested_values_json_and_bytes_over_several_lines() -> None:
         ),
     ],
 )
-def test_what_is_typed_to_jump(text: str, spot: RowTarget) -> None:
-    assert parse(text) == spot
+def test_row_targets_are_parsed(text: str, spot: RowTarget) -> None:
+    assert parse_row_target(text) == spot
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2024-13-01", "#", "%", "12a"])
-def test_what_nobody_can_jump_to(text: str) -> None:
+def test_invalid_row_targets_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse(text)
+        parse_row_target(text)
 
 
 async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    async with driven(source) as drive:
+    async with rows_shown(source) as drive:
         view = drive.data_pane.view
-        await drive.press("3", "J")
-        assert "0 … 299" in drive.text() and "2024-03-13 11:00:00Z" in drive.text()
+        await drive.press("J")
+        await drive.until(lambda: "0 … 299" in drive.text() and "2024-03-13 11:00:00Z" in drive.text())
         await drive.press("=170", "enter")
         assert view.cursor == 170
         await drive.press("J", "=2024-03-02 00:30", "enter")
@@ -405,17 +395,14 @@ async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
         assert view.cursor == 8
 
 
-# --- Finding ---
+# --- Search ---
 
 
-async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
-    async with driven(source) as drive:
+async def test_search_goes_from_match_to_match(source: FakeSource) -> None:
+    async with rows_shown(source) as drive:
         pane = drive.data_pane
-        await drive.press("3", "j", "j", "j")
-        assert "/ look for" in drive.hint()
-        await drive.press("slash")
-        assert "a text to look for in all rows" in drive.text()
-        await drive.press("=lighthouse", "enter")
+        await drive.press("j", "j", "j")
+        await drive.search("lighthouse")
         assert (pane.view.cursor, pane.view.column) == (6, 4)
         assert pane.view.count() == 7200 and "/lighthouse" in border(drive)
         await drive.press("n", "n", "N")
@@ -424,41 +411,41 @@ async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
         assert pane.view.cursor == 2 and "on from the first row" in drive.hint()
         await drive.press("N")
         assert pane.view.cursor == 7198
-        await drive.press("escape", "slash", "=nowhere", "enter")
+        await drive.press("escape")
+        await drive.search("nowhere")
         assert "none of 7 200 rows holds nowhere" in drive.hint()
         assert pane.view.cursor == 7198
         await drive.press("escape")
-        assert pane.filter == "" and drive.pane == "data"
+        assert pane.filter == ""
         source.windows[AIR] = rows = Rows(7200)
         pane.show(AIR, load_window(rows))
         rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
-        await drive.press("slash", "=quay", "enter")
+        await drive.search("quay")
         assert "slice abcd1234 (block 7): the slice cannot be read" in drive.hint()
 
 
-async def test_a_long_search_tells_how_far_it_is_and_esc_stops_it(source: FakeSource) -> None:
+async def test_a_long_search_shows_progress_and_can_be_cancelled(source: FakeSource) -> None:
     source.windows[AIR] = Rows(10_000_000)
-    async with driven(source) as drive:
+    async with rows_shown(source) as drive:
         pane = drive.data_pane
-        await drive.pilot.press("3", "slash")
-        drive.bench.query_one("#filter", Input).value = "zzz"
+        pane.set_filter("zzz")
         await drive.until(lambda: " of 10 000 000 rows · esc stops" in border(drive))
-        await drive.press("enter", "escape")
+        await drive.press("escape")
         assert not pane.filter and "row 1 of 10 000 000" in border(drive)
 
 
-def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
+def test_search_scans_all_rows_and_counts_them() -> None:
     table = pa.table({"n": pa.array(range(200_000)), "word": pa.array(["Smoke", "wind"] * 100_000)})
     window = TableWindow(table, SYSTEM)
-    assert list(find(window, "199999", 0, [0, 1], back=False))[-1] == ((199_999, 0), 200_000)
-    assert list(find(window, "smoke", 99, [0, 1], back=False)) == [((100, 1), 65_536)]
-    assert list(find(window, "smoke", 99, [0, 1], back=True)) == [((98, 1), 100)]
-    assert list(find(window, "wind", 0, [0, 1], back=True))[-1][0] == (199_999, 1)
-    assert [place for place, _ in find(window, "777777", 5, [0], back=False)] == [None] * 5
-    *_, (found, looked) = search(window, "smoke", [0, 1], 10)
-    assert (sum(len(each) for each in found), looked) == (10, 65_536)
-    *_, (found, looked) = search(window, "19999", [0, 1], 100)
-    assert (pa.concat_arrays(found).to_pylist()[:2], looked) == ([19_999, 119_999], 200_000)
+    assert list(find_next_match(window, "199999", 0, [0, 1], back=False))[-1] == ((199_999, 0), 200_000)
+    assert list(find_next_match(window, "smoke", 99, [0, 1], back=False)) == [((100, 1), 65_536)]
+    assert list(find_next_match(window, "smoke", 99, [0, 1], back=True)) == [((98, 1), 100)]
+    assert list(find_next_match(window, "wind", 0, [0, 1], back=True))[-1][0] == (199_999, 1)
+    assert [place for place, _ in find_next_match(window, "777777", 5, [0], back=False)] == [None] * 5
+    *_, (found, scanned) = find_matches(window, "smoke", [0, 1], 10)
+    assert (sum(len(each) for each in found), scanned) == (10, 65_536)
+    *_, (found, scanned) = find_matches(window, "19999", [0, 1], 100)
+    assert (pa.concat_arrays(found).to_pylist()[:2], scanned) == ([19_999, 119_999], 200_000)
 
 
 @pytest.mark.parametrize(
@@ -476,19 +463,19 @@ def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
         ("é", []),
     ],
 )
-def test_finding_in_every_type(text: str, rows: list[int]) -> None:
+def test_search_in_every_type(text: str, rows: list[int]) -> None:
     window = TableWindow(typed(0, 300).drop_columns(["payload", "day"]), SYSTEM)
-    *_, (found, looked) = search(window, text, range(len(window.columns)), 1000)
-    assert looked == 300 and [row for part in found for row in part.to_pylist()] == rows
+    *_, (found, scanned) = find_matches(window, text, range(len(window.columns)), 1000)
+    assert scanned == 300 and [row for part in found for row in part.to_pylist()] == rows
 
 
 # --- Columns ---
 
 
 async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
+    async with rows_shown(source, (160, 50)) as drive:
         pane = drive.data_pane
-        await drive.press("3", "z", "l", "l", "H", "H")
+        await drive.press("l", "l", "H", "H")
         header = drive.text().splitlines()[1]
         assert "system_time" not in header and "event_time" not in header and "station" in header
         assert pane.view.opened.columns.names[pane.view.column] == "station"  # type: ignore[union-attr]
@@ -517,7 +504,7 @@ async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
         assert pane.arrangement(AIR) == {} and "event_time" in drive.text()
 
 
-def test_an_arrangement_fits_columns_that_came_and_went() -> None:
+def test_an_arrangement_applies_to_a_changed_schema() -> None:
     choice = {"order": ["c", "gone", "a", "b"], "hidden": ["b", "gone"], "frozen": "c"}
     found = ColumnArrangement(["a", "b", "c", "new"], 2, choice)
     assert (found.frozen_columns, found.scrolling_columns) == ([2], [0, 3])
@@ -526,14 +513,14 @@ def test_an_arrangement_fits_columns_that_came_and_went() -> None:
     assert ColumnArrangement(["a", "b"], 2, {"frozen": ""}).frozen_columns == []
 
 
-# --- Sorting and keeping ---
+# --- Sorting and filtering ---
 
 
-async def test_sorting_says_what_it_sorts_and_esc_goes_back(source: FakeSource, dataset: Dataset) -> None:
+async def test_sorting_states_its_rows_and_can_be_left(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    async with driven(source, (160, 50)) as drive:
+    async with rows_shown(source, (160, 50)) as drive:
         pane, view = drive.data_pane, drive.data_pane.view
-        await drive.press("3", *"llllljjj", "greater_than_sign")
+        await drive.press(*"llllljjj", "greater_than_sign")
         assert "sorted: rows 1–300 of 300" in border(drive) and "by reading, greatest first" in border(drive)
         assert [view.value(row, 5) for row in (0, 1)] == ["373.75", "372.5"]
         await drive.press("less_than_sign")
@@ -549,20 +536,20 @@ async def test_sorting_says_what_it_sorts_and_esc_goes_back(source: FakeSource, 
 
 async def test_only_some_of_many_rows_are_sorted(source: FakeSource) -> None:
     source.windows[AIR] = Rows(10_000_000)
-    async with driven(source) as drive:
-        await drive.press("3", "l", "l", "l", "l", "less_than_sign")
+    async with rows_shown(source) as drive:
+        await drive.press("l", "l", "l", "l", "less_than_sign")
         await drive.until(lambda: "sorted: rows 1–100 000 of 10 000 000" in border(drive))
         assert drive.data_pane.view.count() == 100_000
-    assert loaded(10_000_000, 9_999_999) == (9_900_000, 10_000_000)
-    assert loaded(10_000_000, 5_000_000) == (4_950_000, 5_050_000)
-    assert loaded(70, 3) == (0, 70)
+    assert loaded_range(10_000_000, 9_999_999) == (9_900_000, 10_000_000)
+    assert loaded_range(10_000_000, 5_000_000) == (4_950_000, 5_050_000)
+    assert loaded_range(70, 3) == (0, 70)
 
 
-async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) -> None:
+async def test_rows_are_filtered_by_a_value(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    async with driven(source, (160, 50)) as drive:
+    async with rows_shown(source, (160, 50)) as drive:
         pane, view = drive.data_pane, drive.data_pane.view
-        await drive.press("3", *"llllj", "f", "f")
+        await drive.press(*"llllj", "f", "f")
         assert "kept: 75 of rows 1–300 of 300" in border(drive)
         assert view.value(1, 0) == "5"
         await drive.press("l", "j", "f", "g")
@@ -571,7 +558,8 @@ async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) ->
         assert "sorted: 62 of 75" in border(drive) and view.value(0, 5) == "366.25"
         await drive.press("escape", "escape", "escape")
         assert pane.front_view is None and (view.cursor, view.column) == (1, 4)
-        await drive.press("slash", "=old town", "enter", "f", "m")
+        await drive.search("old town")
+        await drive.press("f", "m")
         assert "kept: 75 of 300 rows" in border(drive)
         await drive.press("G", "o")
         assert (pane.front_view, view.cursor, view.column) == (None, 297, 4)
@@ -579,7 +567,7 @@ async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) ->
         assert "these are all rows already" in drive.hint()
 
 
-def test_sorting_and_keeping_of_every_type() -> None:
+def test_sorting_and_filtering_of_every_type() -> None:
     table = typed(0, 300)
     window = TableWindow(table, SYSTEM)
     for column, name in enumerate(table.column_names):
@@ -595,19 +583,16 @@ def test_sorting_and_keeping_of_every_type() -> None:
     assert picked.window(0, 9)["station"].to_pylist() == ["Fish Market", "Old Town"]
 
 
-# --- Marking and copying ---
+# --- Marks and copies ---
 
 
-async def test_marked_rows_are_copied(
-    source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_marked_rows_are_copied(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    async with driven(source, (160, 50)) as drive:
+    async with rows_shown(source, (160, 50)) as drive:
         pane = drive.data_pane
-        copied: list[tuple[str, str]] = []
-        monkeypatch.setattr(drive.bench, "copy_text", lambda what, text: copied.append((what, text)))
-        await drive.press("3", "j", "space", "j", "j", "space", "j", "j", "space", "space")
-        assert pane.marked() == [(1, 4), (5, 6)] and "4 marked" in border(drive)
+        copied = drive.screen.copied
+        await drive.press("j", "space", "j", "j", "space", "j", "j", "space", "space")
+        assert pane.marked_ranges() == [(1, 4), (5, 6)] and "4 marked" in border(drive)
         await drive.press("l", "l", "H", "H", "Y", "Y")
         assert copied[0][0] == "4 rows"
         lines = copied[0][1].splitlines()
@@ -617,11 +602,11 @@ async def test_marked_rows_are_copied(
         first = json.loads(copied[1][1].splitlines()[0])
         assert first["station"] == "Old Town" and first["open"] is False and first["tags"] == ["north"]
         await drive.press("escape", "y")
-        assert pane.marked() == [] and drive.pane == "data"
+        assert pane.marked_ranges() == []
         assert copied[2] == ("cell", "Old Town")
 
 
-def test_marks_grow_together_and_come_apart() -> None:
+def test_marked_ranges_merge_and_split() -> None:
     marks = MarkedRows()
     for row in (5, 2, 6, 9):
         marks.toggle_range(row)
@@ -631,21 +616,43 @@ def test_marks_grow_together_and_come_apart() -> None:
     assert marks.clear() and not marks.clear()
 
 
-# --- What it looks like ---
+# --- The complete workstation ---
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_pictures(source: FakeSource, dataset: Dataset, size: tuple[int, int]) -> None:
+@pytest.mark.app
+async def test_rows_in_the_workstation(source: FakeSource, dataset: Dataset) -> None:
+    """Key by key through a table, a record, its columns, a filter and a search.
+
+    Golden pictures, of two sizes: the table with marks of slices and cut columns; a record over many lines;
+    the dialog of columns; filtered and sorted rows with both borders.
+    """
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
-    name = f"{size[0]}x{size[1]}"
-    async with driven(source, size) as drive:
+    async with driven(source, (80, 24)) as drive:
+        pane, view = drive.data_pane, drive.data_pane.view
         await drive.press("3", "z", *"jjjllll")
-        compare(drive, f"{name}-table")
-        await drive.press("enter")
-        await drive.press("G", "k")
-        compare(drive, f"{name}-record")
-        await drive.press("escape", "c")
-        compare(drive, f"{name}-columns")
-        await drive.press("escape", "h", "h", "h", "h", "f", "f")
-        await drive.press("less_than_sign")
-        compare(drive, f"{name}-sorted")
+        for size in ((80, 24), (160, 50)):
+            name = f"{size[0]}x{size[1]}"
+            await drive.pilot.resize_terminal(*size)
+            await drive.settle()
+            compare(drive, f"{name}-table")
+            await drive.press("enter")
+            await drive.press("G", "k")
+            compare(drive, f"{name}-record")
+            await drive.press("escape", "c")
+            compare(drive, f"{name}-columns")
+            await drive.press("escape", "h", "h", "h", "h", "f", "f")
+            await drive.press("less_than_sign")
+            compare(drive, f"{name}-sorted")
+            await drive.press("escape", "escape")
+            assert (pane.front_view, view.cursor) == (None, 3)
+            await drive.press(*"hhhhhhhllll")
+        await drive.pilot.click("#rows", offset=(drive.text().splitlines()[1].index("reading"), 7))
+        assert (view.cursor, view.column) == (6, 5)
+        assert "/ look for" in drive.hint()
+        await drive.press("slash")
+        assert "a text to look for in all rows" in drive.text()
+        await drive.press("=fish", "enter", "n")
+        assert (view.cursor, drive.pane, pane.filter) == (11, "data", "fish")
+        await drive.press("escape", "space", "y", "escape")
+        assert (pane.filter, pane.marked_ranges(), drive.pane) == ("", [], "data")
+        assert drive.hint().startswith(" cell: ")

@@ -1,4 +1,4 @@
-"""Versions of datasets compared on the screen: what is chosen, what differs, and its rows."""
+"""Tests of differences: the choice of versions, the summary, and the rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,29 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.coordinator.protocol import Diff, Export
+from odf_engine.coordinator.results import ExportResult
+from odf_engine.errors import Cancelled
 from odf_engine.views.as_at import PinnedVersion
 from odf_engine.views.diff import ColumnChange, DiffColumn, Difference
 from odf_engine.views.query_results import ResultRows
 from odf_engine.workspace.definition import Change
+from odf_tui.features.dataset_diff import (
+    DatasetDiffController,
+    DifferenceScreen,
+    DiffWindow,
+    open_difference,
+)
+from odf_tui.features.export import ExportOptions
+from odf_tui.services.jobs_client import LeftRunning
 from tests.tui.conftest import Driven, driven
+from tests.tui.context import Fakes
+from tests.tui.data_screen import AIR
 from tests.tui.fake import FakeSource
-from tests.tui.test_looking import SIZES, ends, job_of
-
-pytestmark = pytest.mark.app
+from tests.tui.test_looking import ends, job_of
+from tests.tui.widget_app import shown
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-AIR = "did:odf:port-haven.air-readings"
+STATIONS = "did:odf:port-haven.stations"
 NAME = "port-haven.air-readings"
 
 
@@ -35,7 +46,7 @@ class Rows(ResultRows):
 
 @pytest.fixture
 def found(source: FakeSource, tmp_path: Path) -> Difference:
-    """A thousand rows that differ, of which the source gives the rows."""
+    """A difference with a thousand changed rows, in a file."""
     count = 1000
     changes = ["changed", "removed", "added", "changed"] * (count // 4)
     old, new = (
@@ -78,7 +89,7 @@ def found(source: FakeSource, tmp_path: Path) -> Difference:
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the dialog with its golden text."""
+    """Compare the dialog with a golden picture."""
     width, height = drive.app.size
     path = GOLDEN / f"diff-{width}x{height}-{name}.txt"
     region = drive.app.screen.query(".dialog").first().region
@@ -89,8 +100,8 @@ def compare(drive: Driven, name: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-async def shown(drive: Driven, found: Difference, *, before: int = 0) -> None:
-    """The worker has compared, and the screen shows what differs."""
+async def differences_shown(drive: Driven, found: Difference, *, before: int = 0) -> None:
+    """Let the worker end the comparison, and wait until the screen shows it."""
     await drive.until(lambda: len(drive.source.link.submitted) > before)
     job = await job_of(drive)
     await ends(drive, job, result=msgspec.to_builtins(found))
@@ -98,20 +109,120 @@ async def shown(drive: Driven, found: Difference, *, before: int = 0) -> None:
     await drive.settle()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_what_differs(source: FakeSource, found: Difference, size: tuple[int, int]) -> None:
-    async with driven(source, size) as drive:
+def difference_screen(
+    source: FakeSource, found: Difference, copied: list[tuple[str, str]]
+) -> DifferenceScreen:
+    """Return the screen over the rows of a difference."""
+    window = DiffWindow(found, source.file_rows(AIR, found.file))
+    return DifferenceScreen("x", window, open_difference(window), lambda *text: copied.append(text))
+
+
+async def test_other_sides_and_other_keys(source: FakeSource, found: Difference, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    titles: list[str] = []
+
+    def block(dialog: Any) -> str:
+        titles.append(dialog._title)
+        return next(choice.id for choice in dialog._choices if "SetInfo" in choice.title)
+
+    def key(dialog: Any) -> list[str]:
+        titles.append(dialog._title)
+        assert [name for name, _ in dialog._lines.columns] == ["station", "note", "pm25"]
+        assert dialog._lines.key == ["station"]
+        return ["note"]
+
+    fakes = Fakes(
+        source,
+        NAME,
+        answers=[
+            "time",
+            "2024-03-01T00:00:00Z",
+            "key",
+            key,
+            "again",
+            "block",
+            block,
+            "again",
+            "other",
+            STATIONS,
+            "export",
+            ExportOptions(0, "csv", True, path, False),
+        ],
+        results={Diff: found, Export: ExportResult("x", 1000, 9000, str(path))},
+    )
+    DatasetDiffController(fakes.context).show_differences()
+    await fakes.host.stories()
+    requests: list[Any] = fakes.jobs.requests
+    assert requests[:2] == [
+        Diff(AIR, as_at="2024-03-01T00:00:00Z"),
+        Diff(AIR, as_at="2024-03-01T00:00:00Z", key=["note"]),
+    ]
+    assert requests[2].as_at.startswith("f16")
+    assert requests[3] == Diff(AIR, other=STATIONS)
+    assert requests[4] == Export("", str(path), file=found.file)
+    assert titles == ["Compare by which key?", f"{NAME}: since which block?"]
+    assert fakes.host.last_notice == "1 000 rows in x.csv, 9.0 kB"
+    assert [type(dialog) for dialog in fakes.host.dialogs].count(DifferenceScreen) == 4
+
+
+async def test_a_comparison_that_is_stopped_or_left(source: FakeSource) -> None:
+    for failure, notice in ((Cancelled("Comparing: stopped"), "stopped"), (LeftRunning(), "d shows it once")):
+        fakes = Fakes(source, NAME, answers=["before"], results={Diff: failure})
+        DatasetDiffController(fakes.context).show_differences()
+        await fakes.host.stories()
+        assert notice in fakes.host.last_notice
+
+
+async def test_nothing_differs(source: FakeSource, found: Difference) -> None:
+    same = msgspec.structs.replace(
+        found, added=0, removed=0, changed=0, rows=0, by_column={}, schema=[], settings=[]
+    )
+    pq.write_table(pq.read_table(found.file).slice(0, 0), found.file)
+    copied: list[tuple[str, str]] = []
+    async with shown(difference_screen(source, same, copied)) as (app, pilot):
+        await pilot.press("j", "enter", "y")
+        assert "No row differs." in app.text()
+        assert "nothing else differs" in app.text()
+        assert not copied
+        await pilot.press("d")
+        await pilot.pause()
+        assert app.result == "again"
+
+
+async def test_rows_and_what_else_differs_are_copied(source: FakeSource, found: Difference) -> None:
+    copied: list[tuple[str, str]] = []
+    async with shown(difference_screen(source, found, copied)) as (_, pilot):
+        await pilot.press("j", "y")
+        while not copied:
+            await pilot.pause(0.01)
+        await pilot.press("m", "y")
+        await pilot.pause()
+        assert [what for what, _ in copied] == ["row", "what differs"]
+        assert copied[0][1].startswith("-  station=ph-001")
+
+
+# --- The complete workstation ---
+
+
+@pytest.mark.app
+async def test_differences_in_the_workstation(source: FakeSource, found: Difference) -> None:
+    """From the choice of what to compare to rows in full, key by key.
+
+    Golden pictures: what to compare with; the differences, of two sizes; a row in full.
+    """
+    async with driven(source, (80, 24)) as drive:
         await drive.press("3", "d")
-        if size == (80, 24):
-            compare(drive, "ways")
+        compare(drive, "ways")
+        await drive.press("t")
+        await drive.press("=soon", "enter")
+        assert "'soon' is not a time" in drive.text()
+        await drive.press("escape", "d")
         await drive.pilot.press("p")
-        await shown(drive, found)
+        await differences_shown(drive, found)
         assert drive.source.link.submitted == [Diff(AIR)]
         compare(drive, "rows")
-        if size != (80, 24):
-            return
         await drive.press("G")
-        await drive.until(lambda: "ph-999" in drive.text())  # the last of several pieces
+        await drive.until(lambda: "ph-999" in drive.text())  # in the last of several chunks
         await drive.press("g", "j", "j", "j", "enter")
         compare(drive, "row")
         await drive.press("left_square_bracket", "left_square_bracket")
@@ -121,53 +232,13 @@ async def test_what_differs(source: FakeSource, found: Difference, size: tuple[i
         assert "+ description: ␛[31mair" in drive.text()
         await drive.press("escape", "escape")
         assert drive.app.screen is drive.bench
-
-
-async def test_other_sides_and_other_keys(source: FakeSource, found: Difference, tmp_path: Path) -> None:
-    async with driven(source) as drive:
-        await drive.press("3", "d", "t")
-        await drive.press("=soon", "enter")
-        assert "'soon' is not a time" in drive.text()
-        await drive.press("=2024-03-01")
-        await drive.pilot.press("enter")
-        await shown(drive, found)
-        await drive.press("B", "space", "j")  # the station is taken out
-        await drive.press("space")
-        await drive.pilot.press("enter")
-        await shown(drive, found, before=1)
-        await drive.press("d", "b", "=SetInfo")
-        await drive.pilot.press("enter")
-        await shown(drive, found, before=2)
-        await drive.press("d", "o", "=stations")
-        await drive.pilot.press("enter")
-        await shown(drive, found, before=3)
-        requests: list[Any] = drive.source.link.submitted
-        assert requests[:2] == [
-            Diff(AIR, as_at="2024-03-01T00:00:00Z"),
-            Diff(AIR, as_at="2024-03-01T00:00:00Z", key=["note"]),
-        ]
-        assert requests[2].as_at.startswith("f16")
-        assert requests[3] == Diff(AIR, other="did:odf:port-haven.stations")
-        await drive.press("E", f"={tmp_path / 'x.csv'}")
-        await drive.pilot.press("enter")
-        await drive.until(lambda: len(requests) == 5)
-        assert requests[4] == Export("", str(tmp_path / "x.csv"), file=found.file)
-
-
-async def test_nothing_differs(source: FakeSource, found: Difference) -> None:
-    same = msgspec.structs.replace(
-        found, added=0, removed=0, changed=0, rows=0, by_column={}, schema=[], settings=[]
-    )
-    pq.write_table(pq.read_table(found.file).slice(0, 0), found.file)
-    async with driven(source) as drive:
-        await drive.press("3", "d")
+        await drive.pilot.resize_terminal(160, 50)
+        await drive.press("d")
         await drive.pilot.press("p")
-        await shown(drive, same)
-        await drive.press("j", "enter", "y")
-        assert "No row differs." in drive.text()
-        assert "nothing else differs" in drive.text()
-        await drive.press("escape", "d")
+        await differences_shown(drive, found, before=1)
+        compare(drive, "rows")
+        await drive.press("d")
         await drive.pilot.press("p")
-        await drive.until(lambda: len(drive.source.link.submitted) == 2)
-        await drive.pilot.press("escape")  # it is stopped
+        await drive.until(lambda: len(drive.source.link.submitted) == 3)
+        await drive.pilot.press("escape")  # cancels the job
         await drive.until(lambda: drive.source.link.cancelled)

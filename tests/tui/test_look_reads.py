@@ -1,4 +1,4 @@
-"""What the real source says of columns and files, of a workspace."""
+"""Tests of the gateway: columns, statistics and files of derived rows of a real workspace."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def source(tmp_path: Path, entry: DatasetEntry) -> WorkspaceGateway:
     return WorkspaceGateway(Workspace.find(explicit=tmp_path / "home"))
 
 
-def test_columns_before_and_after_they_were_counted(source: WorkspaceGateway, entry: DatasetEntry) -> None:
+def test_columns_before_and_after_statistics_were_computed(
+    source: WorkspaceGateway, entry: DatasetEntry
+) -> None:
     told = source.column_statistics(str(entry.id), None)
     assert not told.whole
     assert told.types["system_time"] == "timestamp"
@@ -106,7 +108,7 @@ def test_the_rows_of_a_projection(source: WorkspaceGateway, entry: DatasetEntry)
     assert error.value.hint == "K makes them again"
 
 
-def test_rows_are_handed_on_in_a_file(source: WorkspaceGateway, tmp_path: Path) -> None:
+def test_rows_are_written_to_temporary_files(source: WorkspaceGateway, tmp_path: Path) -> None:
     table = pa.table({"a": list(range(40_000))})
     path = source.write_temporary_rows(TableWindow(table, ("offset", "op", "system_time", "event_time")))
     assert Path(path).is_relative_to(source.workspace.odf)

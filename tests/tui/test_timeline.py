@@ -1,4 +1,4 @@
-"""Histories: what is read of them, the axes of the slider, times as they are typed, and the first rows."""
+"""Tests of timelines: reads of real datasets, axes of the slider, typed times, and prefixes of rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tui.test_data import append, dataset, harbour, stored, typed
 __all__ = ["dataset", "harbour"]
 
 
-def test_what_files_say_of_a_history(tmp_path: Path) -> None:
+def test_timeline_of_a_real_dataset(tmp_path: Path) -> None:
     source = WorkspaceGateway(Workspace.init(tmp_path / "w"))
     entry = source.workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root)
     with pytest.raises(NotFound):
@@ -62,7 +62,7 @@ def test_a_hundred_thousand_blocks_are_drawn_quickly() -> None:
     assert len(axis.bars(76)) == 76 and set(axis.bars(76)) == {6}
 
 
-def test_files_are_asked_evenly_and_each_once() -> None:
+def test_files_are_probed_evenly_and_once() -> None:
     for stops in (0, 1, 2, 3, 7, 64, 100):
         assert sorted(probe_order(stops)) == list(range(stops))
     order = list(probe_order(100))
@@ -70,31 +70,31 @@ def test_files_are_asked_evenly_and_each_once() -> None:
     assert max(b - a for a, b in zip(sorted(order[:18]), sorted(order[:18])[1:], strict=False)) <= 8
 
 
-def test_event_time_goes_in_steps_of_what_the_data_has() -> None:
+def test_steps_of_event_time_follow_the_data() -> None:
     day = 86_400_000
     axis = EventTimeAxis()
-    axis.learn([FileTimeRange(0, False, ((10, 0, 5 * day),))])
+    axis.add_probes([FileTimeRange(0, False, ((10, 0, 5 * day),))])
     assert (axis.unit, axis.position) == (day, 5 * day)
     axis.move("back", 70)
-    axis.learn([FileTimeRange(1, True, ((10, 2 * day, 10 * day),), (3 * day,))])
+    axis.add_probes([FileTimeRange(1, True, ((10, 2 * day, 10 * day),), (3 * day,))])
     assert (axis.position, axis.greatest) == (4 * day, 10 * day)
     assert axis.marks(11) == {3: "c"}
-    axis.learn([FileTimeRange(2, False, ((1, 7 * day + 60_000, 7 * day + 60_000),))])
+    axis.add_probes([FileTimeRange(2, False, ((1, 7 * day + 60_000, 7 * day + 60_000),))])
     assert axis.unit == 3_600_000
     axis.move("last", 70)
-    assert "all that happened" in axis.about()
+    assert "all that happened" in axis.describe_position()
     for move in ("first", "on", "cell_on", "page_on", "page_back", "cell_back", "back"):
         axis.move(move, 70)  # type: ignore[arg-type]
         assert axis.least <= axis.position <= axis.greatest
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2024", "2024-13-01", "2024-03-01 25:99", "10:22"])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_user_time(text)
 
 
-def test_times_as_people_type_them() -> None:
+def test_typed_times_are_parsed() -> None:
     for text in (
         "2024-03-01",
         "2024-03",
@@ -119,14 +119,14 @@ def test_the_first_rows_of_a_window(dataset: Dataset) -> None:
     assert load_window(RowPrefix(window, 0)).window.row_count == 0
 
 
-def test_titles_say_when_and_where() -> None:
-    place = PointInTime("at", 1_772_360_520_000, 17, 900, 120)
-    assert place.words == "as at 2026-03-01 10:22 · block 17 of 120" and place.direct
-    event = PointInTime("of", 1_772_360_520_250, finely=2, key=("a",))
-    assert (event.words, event.direct) == ("as of 2026-03-01 10:22:00.250", False)
+def test_labels_of_points_in_time() -> None:
+    point = PointInTime("at", 1_772_360_520_000, 17, 900, 120)
+    assert point.label == "as at 2026-03-01 10:22 · block 17 of 120" and point.is_prefix
+    event = PointInTime("of", 1_772_360_520_250, precision=2, key=("a",))
+    assert (event.label, event.is_prefix) == ("as of 2026-03-01 10:22:00.250", False)
     assert event.as_of == "2026-03-01T10:22:00.250Z"
     line = FakeTimeline(5000)
     axis = BlockAxis(line)
-    assert axis.holds(axis.place(None)) and not axis.holds(place) and axis.holds(event)
+    assert axis.contains(axis.point_in_time(None)) and not axis.contains(point) and axis.contains(event)
     line.times = [1_772_360_520_000 + 400 * stop for stop in range(5)]  # less than a second apart
-    assert BlockAxis(line).place(None).words == "as at 2026-03-01 10:22:01.600 · block 7 of 7"
+    assert BlockAxis(line).point_in_time(None).label == "as at 2026-03-01 10:22:01.600 · block 7 of 7"

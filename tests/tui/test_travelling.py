@@ -1,4 +1,4 @@
-"""Going back in time: the slider below the rows of pane 3, and what it leads to."""
+"""Tests of time travel: the slider in pane 3, and the rows that it shows."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ from odf_tui.features.time_travel.controller import TimeTravelController
 from odf_tui.gateway.row_window import RowPrefix
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from tests.tui.conftest import Driven, driven
+from tests.tui.data_screen import AIR, rows_shown
 from tests.tui.fake import FakeSource, Rows
 from tests.tui.fake_blocks import hash_of
 from tests.tui.fake_looks import FakeTimeline
 from tests.tui.test_data import dataset, harbour, stored
 
-pytestmark = pytest.mark.app
-
 __all__ = ["dataset", "harbour"]
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
-AIR = "did:odf:port-haven.air-readings"
 STATIONS = "did:odf:port-haven.stations"
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the screen with its golden text."""
+    """Compare the screen with a golden picture."""
     width, height = drive.app.size
     path, text = GOLDEN / f"time-{width}x{height}-{name}.txt", drive.text()
     if os.environ.get("ODF_UPDATE_GOLDEN"):
@@ -48,12 +46,12 @@ def compare(drive: Driven, name: str) -> None:
 
 
 def title(drive: Driven) -> str:
-    """The upper border of pane 3."""
+    """Return the upper border of pane 3."""
     return str(drive.data_pane._border_title)
 
 
 def track(drive: Driven) -> str:
-    """The slider as text."""
+    """Return the slider as text."""
     panel = drive.time_panel
     assert panel is not None
     region = panel.track.region
@@ -62,7 +60,7 @@ def track(drive: Driven) -> str:
 
 
 async def job_of(drive: Driven, number: int = 1) -> Job:
-    """The newest job, once the screen knows of it."""
+    """Return the newest job, once the screen has it."""
     await drive.until(lambda: drive.source.links and len(drive.source.link.submitted) >= number)
     made = str(len(drive.source.known))
     await drive.until(lambda: made in drive.book.jobs)
@@ -70,7 +68,7 @@ async def job_of(drive: Driven, number: int = 1) -> Job:
 
 
 async def ends(drive: Driven, job: Job, **how: object) -> None:
-    """The worker says that a job has ended."""
+    """Let the worker end a job."""
     known = {"state": JobState.done, "started": "2024-03-11T09:00:00Z", "ended": "2024-03-11T09:00:02Z"}
     ended = replace(job, **{**known, **how})
     drive.source.link.tell(drive.source.changed(ended))
@@ -78,7 +76,7 @@ async def ends(drive: Driven, job: Job, **how: object) -> None:
 
 
 def state_of(rows: int, *key: str) -> str:
-    """What a job says that made a file."""
+    """Return the result of a job that writes rows to a file."""
     return json.dumps({"name": "x", "key": key, "rows": rows, "of": 7200, "file": "/cache/state.parquet"})
 
 
@@ -89,9 +87,9 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
     source.windows[AIR] = window = stored(dataset)  # type: ignore[assignment]
     real = WorkspaceGateway(Workspace(dataset.folder.parents[2]))
     source.timelines[AIR] = real.timeline(str(real.workspace.resolve("rows").id))  # type: ignore[assignment]
-    async with driven(source, (80, 24)) as drive:
+    async with rows_shown(source, (80, 24)) as drive:
         pane = drive.data_pane
-        await drive.press("3", "at")
+        await drive.press("at")
         assert title(drive) == "3 Data · 300 rows" and "○" in track(drive)
         assert "12 blocks that brought rows" in track(drive)
         await drive.press("left")
@@ -109,37 +107,15 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
         assert "'block' is no number, hash, date or offset" in drive.hint()
         await drive.press("escape")
         assert (title(drive), drive.time_panel) == ("3 Data · 300 rows", None)
-        assert drive.pane == "data" and pane.view.cursor == 0
-
-
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_pictures(source: FakeSource, size: tuple[int, int]) -> None:
-    source.keys[AIR] = ["station"]
-    async with driven(source, size) as drive:
-        await drive.press("3", "at")
-        await drive.press("left", "left")
-        compare(drive, "blocks")
-        await drive.press("at")
-        await drive.press("left", "pageup")
-        await drive.pilot.press("enter")
-        job = await job_of(drive)
-        amounts = Progress("find newest", rows=1200, total_rows=7200)
-        running = replace(job, state=JobState.running, started="2024-03-11T09:00:00Z", progress=amounts)
-        drive.source.link.tell(drive.source.changed(running))
-        await drive.until(lambda: "1 200 of 7 200 rows" in track(drive))
-        await ends(drive, job, result=state_of(31, "station"))
-        await drive.until(lambda: "as of" in title(drive))
-        await drive.settle()
-        drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
-        compare(drive, "events")
+        assert pane.view.cursor == 0
 
 
 # --- Along event time ---
 
 
-async def test_event_time_is_looked_at_once_the_person_rests(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("3", "at")
+async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(source: FakeSource) -> None:
+    async with rows_shown(source) as drive:
+        await drive.press("at")
         await drive.press("at")
         assert "event time, in steps of 6 hours" not in track(drive)
         assert "2024-03-01 00:00" in track(drive) and "2024-12-25 23:00" in track(drive)
@@ -147,7 +123,7 @@ async def test_event_time_is_looked_at_once_the_person_rests(source: FakeSource)
         assert "⏎ looks, or a moment's rest" in track(drive)
         job = await job_of(drive)
         (request,) = drive.source.link.submitted
-        moment = drive.bench.controller(TimeTravelController).places[AIR].as_of
+        moment = drive.bench.controller(TimeTravelController).chosen_times[AIR].as_of
         assert request == BuildProjection(AIR, [], as_of=moment) and moment is not None and moment > "2024-12"
         await drive.pilot.press("left")  # what was asked for is not wanted any more
         await drive.until(lambda: drive.source.link.cancelled == [job.id])
@@ -173,8 +149,8 @@ async def test_event_time_is_looked_at_once_the_person_rests(source: FakeSource)
 
 async def test_a_state_of_a_time(source: FakeSource) -> None:
     source.keys[AIR] = ["station"]
-    async with driven(source) as drive:
-        await drive.press("3", "at")
+    async with rows_shown(source) as drive:
+        await drive.press("at")
         await drive.press("left")
         await drive.pilot.press("K")
         job = await job_of(drive)
@@ -201,16 +177,15 @@ async def test_a_state_of_a_time(source: FakeSource) -> None:
         await drive.until(lambda: "by which key?" in drive.text())
         await drive.press("j", "space", "j", "j", "space", "enter")
         job = await job_of(drive, 4)
-        place = drive.bench.controller(TimeTravelController).places[AIR]
-        assert place.key is not None and drive.source.link.submitted[3] == BuildProjection(
-            AIR, list(place.key), as_of=place.as_of
+        point = drive.bench.controller(TimeTravelController).chosen_times[AIR]
+        assert point.key is not None and drive.source.link.submitted[3] == BuildProjection(
+            AIR, list(point.key), as_of=point.as_of
         )
 
 
 async def test_a_state_of_now_stays_one_when_the_slider_moves(source: FakeSource) -> None:
     source.keys[AIR] = ["station"]
-    async with driven(source) as drive:
-        await drive.press("3")
+    async with rows_shown(source) as drive:
         await drive.pilot.press("K")
         await ends(drive, await job_of(drive), result=state_of(31, "station"))
         await drive.until(lambda: "current state by station" in title(drive))
@@ -220,13 +195,13 @@ async def test_a_state_of_now_stays_one_when_the_slider_moves(source: FakeSource
         assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hash_of(9))
 
 
-# --- What was typed, and what cannot be ---
+# --- Typed times ---
 
 
 async def test_typing_a_time_or_a_block(source: FakeSource) -> None:
     source.keys[AIR] = ["station"]
-    async with driven(source) as drive:
-        await drive.press("3", "at")
+    async with rows_shown(source) as drive:
+        await drive.press("at")
         for text, found in (
             ("2024-03-01 10:43", "block 5 of 10 · 3 000 rows"),
             ("7", "block 7 of 10 · 5 000 rows"),
@@ -248,16 +223,17 @@ async def test_typing_a_time_or_a_block(source: FakeSource) -> None:
             assert wrong in drive.hint()
             assert title(drive).endswith("block 3 of 10 · 1 000 rows")
         await drive.press("t")
-        assert "go there" in drive.hint()
+        hints = drive.bench.controller(TimeTravelController).hints()
+        assert hints is not None and hints[0].word == "go there"
         await drive.press("escape", "right")
         assert "block 4 of 10" in title(drive)
 
 
-async def test_what_has_no_other_times(source: FakeSource) -> None:
+async def test_datasets_without_other_times(source: FakeSource) -> None:
     source.timelines[AIR] = line = FakeTimeline(7200, 7200)
     line.timed = False
-    async with driven(source) as drive:
-        await drive.press("3", "at")
+    async with rows_shown(source) as drive:
+        await drive.press("at")
         await drive.press("left")
         assert "1 block that brought rows" in track(drive)
         assert title(drive).endswith("block 3 of 3 · 7 200 rows")
@@ -265,20 +241,20 @@ async def test_what_has_no_other_times(source: FakeSource) -> None:
         assert "these rows have no event time" in drive.hint()
         await drive.press("escape", "at")  # at once
         assert "1 block that brought rows" in track(drive)
-        await drive.press("escape", "1", "G", "3")
+        await drive.press("escape")
         row = next(row for row in source.rows_ if not row.records)
         drive.bench.context.navigator.select_dataset(row.id)
         await drive.settle()
-        await drive.press("3", "at")
+        await drive.press("at")
         assert "has no rows yet: there is no earlier time to go to" in drive.hint()
 
 
-# --- What stays, and what moves ---
+# --- Other datasets and other rows ---
 
 
-async def test_what_was_chosen_is_kept_for_each_dataset(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("3", "at")
+async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
+    async with rows_shown(source) as drive:
+        await drive.press("at")
         await drive.press("left", "left", "enter")
         assert drive.time_panel.track.size.height == 1  # type: ignore[union-attr]
         assert "the rows stay at this time" in drive.hint()
@@ -293,7 +269,7 @@ async def test_what_was_chosen_is_kept_for_each_dataset(source: FakeSource) -> N
         drive.bench.state.show(drive.bench.state.row_of(AIR))
         await drive.settle()
         assert title(drive).endswith("block 8 of 10 · 6 000 rows")
-        await drive.press("3", "at")
+        await drive.press("at")
         await drive.press("right")
         assert title(drive).endswith("block 9 of 10 · 7 000 rows")
         await drive.press("enter", "escape")
@@ -306,28 +282,31 @@ async def test_what_was_chosen_is_kept_for_each_dataset(source: FakeSource) -> N
         drive.bench.context.navigator.select_dataset(AIR)
         await drive.settle()
         assert "its history is another one now" in drive.hint() and title(drive) == "3 Data · 9 000 rows"
+        assert drive.bench.controller(TimeTravelController).chosen_times == {}
 
 
-async def test_everything_works_on_the_rows_of_then(
+async def test_all_actions_apply_to_the_rows_of_another_time(
     source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: Path("/srv/haven/ada")))
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     source.timelines[AIR] = FakeTimeline(300, 25)
-    async with driven(source, (160, 50)) as drive:
+    async with rows_shown(source, (160, 50)) as drive:
         pane = drive.data_pane
-        await drive.press("3", "at")
+        await drive.press("at")
         await drive.press("home", "right", "enter")
         when = "as at 2024-03-01 10:32 · block 4 of 14"
         assert title(drive) == f"3 Data · {when} · 50 rows"
-        await drive.press("slash", "=lighthouse", "enter", "N")
+        await drive.search("lighthouse")
+        await drive.press("N")
         assert pane.view.cursor < 50
         await drive.press("escape", "J", "=49", "enter")
         assert pane.view.cursor == 49
         await drive.press("J", "=50", "enter")
         assert "there is no row with offset 50" in drive.text()
-        await drive.press("escape", "enter")
-        assert "Row 50 of 50" in drive.text()
+        await drive.press("escape")
+        await drive.press("enter")
+        await drive.until(lambda: "Row 50 of 50" in drive.text())
         await drive.press("escape", "greater_than_sign")
         assert title(drive) == f"3 Data · {when} · sorted: rows 1–50 of 50"
         await drive.press("j", "o")
@@ -345,3 +324,44 @@ async def test_everything_works_on_the_rows_of_then(
         assert drive.source.link.submitted[1] == ComputeStatistics(AIR, file="spool-1")
         assert isinstance(source.spooled[0], RowPrefix) and source.spooled[0].row_count == 50
         assert "block 4 of 14" in drive.text()
+
+
+# --- The complete workstation ---
+
+
+@pytest.mark.app
+async def test_the_slider_in_the_workstation(source: FakeSource) -> None:
+    """Back along blocks, then as of an event time, key by key.
+
+    Golden pictures, of two sizes: the slider along blocks, below the rows as at a block; the slider along
+    event time, below the rows that a job wrote.
+    """
+    source.keys[AIR] = ["station"]
+    async with driven(source, (80, 24)) as drive:
+        before = list(source.known)
+        await drive.press("3")
+        for number, size in enumerate(((80, 24), (160, 50)), 1):
+            await drive.pilot.resize_terminal(*size)
+            await drive.press("at")
+            await drive.press("left", "left")
+            drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
+            compare(drive, "blocks")
+            await drive.press("at")
+            await drive.press("left", "pageup")
+            await drive.pilot.press("enter")
+            job = await job_of(drive, number)
+            amounts = Progress("find newest", rows=1200, total_rows=7200)
+            running = replace(job, state=JobState.running, started="2024-03-11T09:00:00Z", progress=amounts)
+            drive.source.link.tell(drive.source.changed(running))
+            await drive.until(lambda: "1 200 of 7 200 rows" in track(drive))
+            await ends(drive, job, result=state_of(31, "station"))
+            await drive.until(lambda: "as of" in title(drive))
+            await drive.settle()
+            drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
+            compare(drive, "events")
+            await drive.press("t")
+            assert "go there" in drive.hint()
+            await drive.press("escape", "escape")
+            assert (title(drive), drive.time_panel, drive.pane) == ("3 Data · 7 200 rows", None, "data")
+            source.known = list(before)  # the picture of the next size has no job of this one
+            drive.bench.state.load_jobs(*source.jobs())

@@ -55,7 +55,7 @@ class _PrefixRead(NamedTuple):
     """A read of the rows as at a block. With ``stay`` the cursor does not move."""
 
     dataset: str
-    place: PointInTime
+    point: PointInTime
     stay: bool
 
 
@@ -63,13 +63,13 @@ class TimeTravelController(Controller):
     """Opens the slider, shows the rows of the chosen time, and shows current states by key.
 
     Attributes:
-        places: the chosen time of each dataset that is not shown as it is now.
+        chosen_times: the chosen time of each dataset that is not shown with its newest rows.
         time_panel: the slider; None while it is closed.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.places: dict[str, PointInTime] = {}
+        self.chosen_times: dict[str, PointInTime] = {}
         self.time_panel: TimePanel | None = None
         self._removal: AwaitRemove | None = None
         self._opening: Worker[None] | None = None
@@ -87,7 +87,7 @@ class TimeTravelController(Controller):
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
         """Return the handlers of messages of the slider, and of the data pane."""
         return {
-            TableStack.Other: self._dataset_changed,
+            TableStack.DatasetReplaced: self._dataset_changed,
             TableStack.Reloaded: self._rows_reloaded,
             TimeSlider.Moved: self._slider_moved,
             TimeSlider.Pressed: self._run_command,
@@ -116,7 +116,7 @@ class TimeTravelController(Controller):
             self._read_timeline(row.id, focus=True)
 
     def leave(self) -> bool:
-        """Leave the innermost view. Leaving the rows of another time shows those of now."""
+        """Leave the innermost view. Behind the view of another time are the newest rows."""
         pane = self._pane
         if self.state.pane != "data" or pane.time_view is None:
             return False
@@ -155,40 +155,40 @@ class TimeTravelController(Controller):
         )
 
     def _timeline_read(self, dataset: str, focus: bool, line: Timeline | None, problem: str) -> None:
-        """Open the slider, if it is to get the focus or the chosen time of the dataset is to be shown."""
+        """Open the slider if it gets the focus, or if a time is chosen for the dataset."""
         if self._pane.dataset != dataset:
             return
         if line is None:
             self.host.notice(problem, "bad")
             return
-        place = self.places.get(dataset)
-        if place is not None and not BlockAxis(line).holds(place):
-            self._forget_time(dataset)
+        point = self.chosen_times.get(dataset)
+        if point is not None and not BlockAxis(line).contains(point):
+            self._clear_time(dataset)
             self.host.notice(_OTHER_HISTORY, "warn")
-            place = None
-        if not (focus or place is not None):
+            point = None
+        if not (focus or point is not None):
             return
         if self._opening is not None:
             self._opening.cancel()
-        self._opening = self.host.start(self._open_panel(dataset, line, place, focus=focus), group="slider")
+        self._opening = self.host.start(self._open_panel(dataset, line, point, focus=focus), group="slider")
 
     async def _open_panel(
-        self, dataset: str, line: Timeline, place: PointInTime | None, *, focus: bool
+        self, dataset: str, line: Timeline, point: PointInTime | None, *, focus: bool
     ) -> None:
         self._close_slider()
         if self._removal is not None:
             await self._removal
-        panel = self.time_panel = TimePanel(dataset, BlockAxis(line), place)
+        panel = self.time_panel = TimePanel(dataset, BlockAxis(line), point)
         await self._pane.mount(panel)
         if self.time_panel is not panel:
             return  # it was closed meanwhile
         front = self._pane.front_view
-        if place is None and (front is None or front.kind != STATE):
+        if point is None and (front is None or front.kind != STATE):
             self._state_keys.pop(dataset, None)
         if focus:
             self._focus_slider(panel)
-        elif place is not None:
-            self._go_to(dataset, place, rested=True, stay=True)
+        elif point is not None:
+            self._go_to(dataset, point, immediate=True, stay=True)
         self._probe(panel, _FIRST_PROBES)
 
     def _focus_slider(self, panel: TimePanel) -> None:
@@ -214,22 +214,26 @@ class TimeTravelController(Controller):
     def _probed(self, line: Timeline, found: Sequence[FileTimeRange] | None, problem: str) -> None:
         panel = self.time_panel
         if panel is not None and panel.track.blocks.line is line:
-            panel.track.learn(found or [])
+            panel.track.add_probes(found or [])
             self._probe(panel, _PROBES)
 
     # --- Other datasets, other rows, links ---
 
-    def _dataset_changed(self, _: TableStack.Other) -> None:
+    def _dataset_changed(self, _: TableStack.DatasetReplaced) -> None:
         """Close the slider of another dataset. If a time is chosen for this one, open its own slider."""
         pane, panel = self._pane, self.time_panel
         if panel is not None and panel.dataset != pane.dataset:
             self._stop_request()
             self._close_slider()
-        if pane.dataset in self.places and pane.time_view is None and pane.rows_of(pane.dataset) is not None:
+        if (
+            pane.dataset in self.chosen_times
+            and pane.time_view is None
+            and pane.rows_of(pane.dataset) is not None
+        ):
             self._read_timeline(pane.dataset, focus=False)
 
     def _rows_reloaded(self, message: TableStack.Reloaded) -> None:
-        """Keep what is shown if blocks were appended; show the newest rows if the history was replaced."""
+        """Keep the view if blocks were appended; show the newest rows if the history was replaced."""
         pane = self._pane
         view = pane.time_view
         if view is None or pane.rows_of(pane.dataset) is not message.opened.window:
@@ -240,23 +244,23 @@ class TimeTravelController(Controller):
             self.host.notice(_OTHER_HISTORY, "warn")
 
     def _link_followed(self, target: Target) -> None:
-        """A link to a row leads to the rows of now."""
+        """Forget the chosen time: a link to a row leads to the newest rows."""
         if target.pane == "data":
-            self._forget_time(target.dataset)
+            self._clear_time(target.dataset)
             if target.dataset == self._pane.dataset:
                 self._close_slider()
 
-    def _forget_time(self, dataset: str) -> None:
+    def _clear_time(self, dataset: str) -> None:
         self._stop_request()
-        self.places.pop(dataset, None)
+        self.chosen_times.pop(dataset, None)
         self._state_keys.pop(dataset, None)
 
     def _back_to_now(self) -> None:
         """Show the newest rows, and close the slider."""
         pane = self._pane
-        if pane.dataset in self.places:
+        if pane.dataset in self.chosen_times:
             self.host.notice("these are the newest rows again")
-        self._forget_time(pane.dataset)
+        self._clear_time(pane.dataset)
         if pane.time_view is not None:
             pane.leave_all()
         self._close_slider()
@@ -268,18 +272,18 @@ class TimeTravelController(Controller):
         if (panel := self.time_panel) is not None:
             self._follow_slider(panel)
 
-    def _follow_slider(self, panel: TimePanel, *, rested: bool = False) -> None:
+    def _follow_slider(self, panel: TimePanel, *, immediate: bool = False) -> None:
         """Show the rows of the time that the slider is at."""
-        place = panel.track.axis.place(self._state_keys.get(panel.dataset))
-        self._go_to(panel.dataset, place, rested=rested)
+        point = panel.track.axis.point_in_time(self._state_keys.get(panel.dataset))
+        self._go_to(panel.dataset, point, immediate=immediate)
 
     def _run_command(self, message: TimeSlider.Pressed) -> None:
         panel = self.time_panel
         if panel is None:
             return
-        match message.what:
+        match message.command:
             case "type":
-                panel.ask()
+                panel.open_line()
                 self.host.widget(KeyHints).clear()
                 self.host.show_hints()
             case "keep":
@@ -300,7 +304,7 @@ class TimeTravelController(Controller):
         elif not track.blocks.line.timed:
             self.host.notice("these rows have no event time: there are only blocks to move along", "warn")
             return
-        elif not track.events.known:
+        elif not track.events.has_range:
             self.host.notice("the files of these rows do not say their event times", "warn")
             return
         else:
@@ -311,7 +315,7 @@ class TimeTravelController(Controller):
 
     def _keep_time(self, panel: TimePanel) -> None:
         """Give the focus back to the rows, and keep the time."""
-        if panel.dataset not in self.places:
+        if panel.dataset not in self.chosen_times:
             self._back_to_now()
             return
         self.state.focus_pane("data")
@@ -352,49 +356,51 @@ class TimeTravelController(Controller):
         track = panel.track
         if isinstance(track.axis, BlockAxis) and position < 0:
             line = track.blocks.line
-            first = f"block {format_count(line.blocks[0])}, {track.blocks.ends()[0]}"
+            first = f"block {format_count(line.blocks[0])}, {track.blocks.end_labels()[0]}"
             self._show_failure(f"nothing was known then: the first rows came with {first}")
             return
         if isinstance(track.axis, EventTimeAxis) and position < track.axis.least:
-            self._show_failure(f"nothing had happened by then: the first is of {track.axis.ends()[0]}")
+            self._show_failure(f"nothing had happened by then: the first is of {track.axis.end_labels()[0]}")
             return
         track.go(position)
-        self._follow_slider(panel, rested=True)
+        self._follow_slider(panel, immediate=True)
 
     def _show_status(self, text: str = "", style: str = "busy") -> None:
         """Show a text above the track of the slider; empty: the legend of the track."""
         if (panel := self.time_panel) is not None:
-            panel.track.tell(text, style)
+            panel.track.show_status(text, style)
 
     def _show_failure(self, problem: str) -> None:
-        """Show on the slider, and in a notice because the slider is narrow, why a time cannot be shown."""
+        """Show why a time cannot be shown, on the slider and, because that is narrow, in a notice."""
         self._show_status(problem, "bad")
         self.host.notice(problem, "bad")
 
     # --- Requests for the rows of a time ---
 
-    def _go_to(self, dataset: str, place: PointInTime, *, rested: bool = False, stay: bool = False) -> None:
+    def _go_to(
+        self, dataset: str, point: PointInTime, *, immediate: bool = False, stay: bool = False
+    ) -> None:
         """Show the rows of a time: at once if they are the first rows of the dataset, else by a job.
 
         Args:
             dataset: id of the dataset.
-            place: the time.
-            rested: whether a job starts at once; else it starts when the slider rests.
+            point: the time.
+            immediate: whether a job starts at once; else it starts when the slider rests.
             stay: whether the cursor does not move.
         """
-        self.places[dataset] = place
+        self.chosen_times[dataset] = point
         self._stop_request()
-        if place.direct:
-            self._next_read = _PrefixRead(dataset, place, stay)
+        if point.is_prefix:
+            self._next_read = _PrefixRead(dataset, point, stay)
             self._show_status()
             if self._reading is None:
                 self._read_prefix()
-        elif rested:
-            self._start_projection(dataset, place)
+        elif immediate:
+            self._start_projection(dataset, point)
         else:
             self._show_status("⏎ looks, or a moment's rest", "key")
             self._rest_timer = self.host.set_timer(
-                REST_SECONDS, partial(self._start_projection, dataset, place)
+                REST_SECONDS, partial(self._start_projection, dataset, point)
             )
 
     def _stop_request(self) -> bool:
@@ -416,7 +422,7 @@ class TimeTravelController(Controller):
             return False
         dataset = self._pane.dataset
         self._stop_request()
-        self._start_projection(dataset, self.places[dataset])
+        self._start_projection(dataset, self.chosen_times[dataset])
         return True
 
     # --- Rows as at a block ---
@@ -426,27 +432,27 @@ class TimeTravelController(Controller):
         self._reading, self._next_read = self._next_read, None
         if self._reading is None:
             return
-        dataset, place, _ = self._reading
+        dataset, point, _ = self._reading
         base = self._pane.rows_of(dataset)
 
         def read() -> LoadedWindow:
-            enough = base is not None and base.row_count >= place.rows
+            enough = base is not None and base.row_count >= point.rows
             rows = base if enough else self.gateway.rows(dataset)
             if rows is None:
                 raise OdfError("there are no rows any more")
-            return load_window(RowPrefix(rows, place.rows))
+            return load_window(RowPrefix(rows, point.rows))
 
         self.reader.read("time", read, partial(self._prefix_read, self._reading))
 
     def _prefix_read(self, request: _PrefixRead, opened: LoadedWindow | None, problem: str) -> None:
         self._reading = None
-        if request.dataset in self.places and self._pane.dataset == request.dataset:
+        if request.dataset in self.chosen_times and self._pane.dataset == request.dataset:
             if opened is None:
                 self._show_failure(problem)
             else:
                 rows = opened.window.row_count
                 title = count_of(rows, "row")
-                self._show_time(request.dataset, request.place, opened, title)
+                self._show_time(request.dataset, request.point, opened, title)
                 if not request.stay:
                     self._go_to_newest(opened)
         self._read_prefix()
@@ -457,41 +463,41 @@ class TimeTravelController(Controller):
         row = slices[-1].start if slices else opened.window.row_count - 1
         self._pane.view.go_to_middle(max(row, 0))
 
-    def _show_time(self, dataset: str, place: PointInTime, opened: LoadedWindow, title: str) -> None:
-        """Show the rows of a time in place of what the pane shows."""
+    def _show_time(self, dataset: str, point: PointInTime, opened: LoadedWindow, title: str) -> None:
+        """Replace the views of the pane by the rows of a time."""
         pane = self._pane
         if pane.dataset == dataset:
-            as_of = place.axis == "of"
+            as_of = point.axis == "of"
             note = "esc back to now"
-            pane.show_time(TableView(opened, title, note, TIME, (0, 0), when=place.words, as_of=as_of))
+            pane.show_time(TableView(opened, title, note, TIME, (0, 0), when=point.label, as_of=as_of))
             self.host.show_hints()
 
     # --- States, and rows as of an event time ---
 
-    def _start_projection(self, dataset: str, place: PointInTime) -> None:
+    def _start_projection(self, dataset: str, point: PointInTime) -> None:
         self._rest_timer = None
-        self._projection = self.host.start(self._show_projection(dataset, place))
+        self._projection = self.host.start(self._show_projection(dataset, point))
 
-    async def _show_projection(self, dataset: str, place: PointInTime) -> None:
+    async def _show_projection(self, dataset: str, point: PointInTime) -> None:
         """Run the job that writes the rows of a time, and show them; errors are shown on the slider."""
         row = self.state.row_of(dataset)
         try:
-            result = await self._project(dataset, "" if row is None else row.name, place)
+            result = await self._project(dataset, "" if row is None else row.name, point)
             opened = await asyncio.to_thread(self._load_file, dataset, result.file)
         except Cancelled:
             self._show_status("stopped: the rows are those of the title", "warn")
-        except Exception as error:  # whatever it is, it is shown, and the screen stays open
+        except Exception as error:  # every error is shown, and the screen stays open
             self._show_failure(error_with_hint(error))
         else:
             self._show_status()
-            if self.places.get(dataset) == place:
-                self._show_time(dataset, place, opened, _projection_title(result))
+            if self.chosen_times.get(dataset) == point:
+                self._show_time(dataset, point, opened, _projection_title(result))
 
-    async def _project(self, dataset: str, name: str, place: PointInTime) -> ProjectionResult:
+    async def _project(self, dataset: str, name: str, point: PointInTime) -> ProjectionResult:
         """Run the job; it is cancelled if this coroutine is cancelled."""
-        at = await asyncio.to_thread(self._block_hash, dataset, place) if place.axis == "at" else None
+        at = await asyncio.to_thread(self._block_hash, dataset, point) if point.axis == "at" else None
         self._show_status("asks the worker")
-        request = BuildProjection(dataset, list(place.key or ()), as_at=at, as_of=place.as_of)
+        request = BuildProjection(dataset, list(point.key or ()), as_at=at, as_of=point.as_of)
         job = await self.jobs.submit_one(request, name, quiet=True)
         self._projection_job = job
         self._show_progress()
@@ -501,7 +507,7 @@ class TimeTravelController(Controller):
             self.host.start(self.jobs.cancel(job))
             raise
         self._projection_job = ""
-        return self.jobs.result_of(job, BuildProjection, place.words)
+        return self.jobs.result_of(job, BuildProjection, point.label)
 
     def _show_progress(self, _: object = None) -> None:
         """Show on the slider what the job does, until it ends."""
@@ -510,10 +516,10 @@ class TimeTravelController(Controller):
             if job is None or not job.state.final:
                 self._show_status(_progress_text(job))
 
-    def _block_hash(self, dataset: str, place: PointInTime) -> str:
-        lines = self.gateway.blocks(dataset, place.block, 1, BlockFilter()).lines
-        if not lines or lines[0].sequence_number != place.block:
-            raise OdfError(f"there is no block {place.block} any more")
+    def _block_hash(self, dataset: str, point: PointInTime) -> str:
+        lines = self.gateway.blocks(dataset, point.block, 1, BlockFilter()).lines
+        if not lines or lines[0].sequence_number != point.block:
+            raise OdfError(f"there is no block {point.block} any more")
         return lines[0].hash
 
     def _load_file(self, dataset: str, file: str) -> LoadedWindow:
@@ -524,12 +530,12 @@ class TimeTravelController(Controller):
     def toggle_current_state(self) -> None:
         """Show the state by key instead of all rows, or all rows again. Keeps the chosen time."""
         row, view = self.state.row, self._pane.front_view
-        place = self.places.get(row.id) if row is not None else None
-        if row is not None and place is not None:
-            if place.key is not None:
-                self._set_key(row.id, place, None)
+        point = self.chosen_times.get(row.id) if row is not None else None
+        if row is not None and point is not None:
+            if point.key is not None:
+                self._set_key(row.id, point, None)
             else:
-                self.host.start(self._show_state_at(row, place, choose=False))
+                self.host.start(self._show_state_at(row, point, choose=False))
         elif view is not None and view.kind == STATE:
             self._pane.pop_view()
             self.host.show_hints()
@@ -541,25 +547,25 @@ class TimeTravelController(Controller):
         row = self.state.row
         if row is None:
             return
-        place = self.places.get(row.id)
-        if place is not None:
-            self.host.start(self._show_state_at(row, place, choose=True))
+        point = self.chosen_times.get(row.id)
+        if point is not None:
+            self.host.start(self._show_state_at(row, point, choose=True))
         else:
             self.host.start(self._show_current_state(row, choose=True))
 
-    async def _show_state_at(self, row: DatasetRow, place: PointInTime, *, choose: bool) -> None:
+    async def _show_state_at(self, row: DatasetRow, point: PointInTime, *, choose: bool) -> None:
         key = await self._key_of(row, choose=choose)
         if not key:
             return
-        if place.axis == "of" and not choose:
+        if point.axis == "of" and not choose:
             name = ", ".join(key)
             self.host.notice(f"these are the newest of each {name} by then: B takes other columns", "warn")
             return
-        self._set_key(row.id, place, tuple(key))
+        self._set_key(row.id, point, tuple(key))
 
-    def _set_key(self, dataset: str, place: PointInTime, key: tuple[str, ...] | None) -> None:
+    def _set_key(self, dataset: str, point: PointInTime, key: tuple[str, ...] | None) -> None:
         self._state_keys[dataset] = key
-        self._go_to(dataset, replace(place, key=key), rested=True)
+        self._go_to(dataset, replace(point, key=key), immediate=True)
 
     async def _show_current_state(self, row: DatasetRow, *, choose: bool) -> None:
         key = await self._key_of(row, choose=choose)

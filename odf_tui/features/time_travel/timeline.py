@@ -1,4 +1,4 @@
-"""The axes of a dataset's history, and the slider over them."""
+"""The axes of the timeline of a dataset, and the slider over them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 AxisName = Literal["at", "of"]
 Move = Literal["back", "on", "cell_back", "cell_on", "page_back", "page_on", "first", "last"]
 MAX_PROBED: Final = 4000
-"""The most files whose ends are read for the marks of one slider."""
+"""Maximum number of files to read for the signs of one slider."""
 BARS: Final = " ▁▂▃▄▅▆▇█"
-_HIGHEST: Final = 6  # whole blocks would weigh more than the slider below them
+_HIGHEST: Final = 6  # full blocks would dominate the slider below them
 _PAGES: Final = 10
 _SECOND: Final = 1000
 _DAY: Final = 86_400 * _SECOND
@@ -42,19 +42,23 @@ _UNITS: Final = (
     _DAY, 7 * _DAY, 30 * _DAY, 365 * _DAY,
 )  # fmt: skip
 _STEPS: Final = 150
-"""Into about how many steps event time is divided."""
+"""Approximate number of steps on the axis of event time."""
 _PARTS: Final = 8
 
 
 class PointInTime(msgspec.Struct, frozen=True):
-    """A time at which rows are seen.
+    """A point in time at which rows are shown.
 
     Attributes:
-        axis: ``at`` a block, or ``of`` an event time.
-        block, rows, head: of a block: its number, the rows up to it, the newest number when it was chosen.
-        moment: the block's system time, or the event time, in milliseconds since 1970.
-        finely: how exactly the moment is said, see :func:`moment_words`.
-        key: columns, for the newest row of each key alone; None: whatever is usual.
+        axis: ``at`` for as at a block, ``of`` for as of an event time.
+        moment: system time of the block, or the event time, in milliseconds since 1970.
+        block, rows, head: number of the block, number of rows up to it, number of the newest block when the
+            point
+            was chosen; 0 for event times.
+        precision: precision of the moment in texts, see :func:`format_moment`.
+        key: key columns of the state to show; None for all rows as at a block, and for the default key as of
+            an
+            event time.
     """
 
     axis: AxisName
@@ -62,55 +66,55 @@ class PointInTime(msgspec.Struct, frozen=True):
     block: int = 0
     rows: int = 0
     head: int = 0
-    finely: int = 0
+    precision: int = 0
     key: tuple[str, ...] | None = None
 
     @property
-    def words(self) -> str:
-        """The time, for a title."""
-        moment = moment_words(self.moment, self.finely)
+    def label(self) -> str:
+        """Text for titles."""
+        moment = format_moment(self.moment, self.precision)
         if self.axis == "of":
             return f"as of {moment}"
         return f"as at {moment} · block {format_count(self.block)} of {format_count(self.head)}"
 
     @property
-    def direct(self) -> bool:
-        """Whether the rows are the first ones of the changelog as they are."""
+    def is_prefix(self) -> bool:
+        """Whether the rows are a prefix of the changelog."""
         return self.axis == "at" and self.key is None
 
     @property
     def as_of(self) -> str | None:
-        """The event time as RFC 3339."""
+        """The event time in RFC 3339; None for a block."""
         return str(Timestamp.from_ms(self.moment)) if self.axis == "of" else None
 
 
-def moment_words(ms: int, finely: int = 0) -> str:
-    """A moment in UTC: to the minute (0), to the second (1), or to the millisecond (2)."""
+def format_moment(ms: int, precision: int = 0) -> str:
+    """Format a moment in UTC with minutes (precision 0), seconds (1) or milliseconds (2)."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):  # before the year 1 or so
+    except (ValueError, OverflowError, OSError):  # out of range of datetime
         return f"{ms} ms"
-    if finely > 1:
+    if precision > 1:
         return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{ms % _SECOND:03d}"
-    return moment.strftime("%Y-%m-%d %H:%M:%S" if finely else "%Y-%m-%d %H:%M")
+    return moment.strftime("%Y-%m-%d %H:%M:%S" if precision else "%Y-%m-%d %H:%M")
 
 
-def _finely(times: Sequence[int]) -> int:
-    """How exactly moments are said so that those after each other are told apart."""
-    for finely, unit in ((0, 60 * _SECOND), (1, _SECOND)):
+def _find_precision(times: Sequence[int]) -> int:
+    """Return the lowest precision at which consecutive times differ."""
+    for precision, unit in ((0, 60 * _SECOND), (1, _SECOND)):
         if all(after // unit > before // unit or after == before for before, after in pairwise(times)):
-            return finely
+            return precision
     return 2
 
 
 def bar_heights(amounts: Sequence[float]) -> list[int]:
-    """Heights of bars from 0 to 6: every amount can be seen beside one that is a thousand times it."""
+    """Return heights from 0 to 6 on a logarithmic scale. Amounts above zero are visible."""
     most = log1p(max(amounts, default=0))
     return [0 if each <= 0 else max(1, ceil(_HIGHEST * log1p(each) / most)) for each in amounts]
 
 
 def probe_order(stops: int) -> Iterator[int]:
-    """All stops, so that the first of them are spread evenly; the ends come first."""
+    """Yield all stops: the ends first, then the others, evenly spread at any time."""
     if stops:
         yield stops - 1
     step = 1 << max(stops - 1, 0).bit_length()
@@ -123,27 +127,29 @@ def probe_order(stops: int) -> Iterator[int]:
 
 
 class BlockAxis:
-    """A slider along the blocks that brought rows; its position is the number of a stop."""
+    """The axis of blocks that added rows. Its position is the index of a block, called a stop."""
 
     name: AxisName = "at"
 
     def __init__(self, line: Timeline) -> None:
         self.line = line
         self.position = max(len(line.blocks) - 1, 0)
-        self._finely = _finely(line.times)
-        self._changing: list[int] = []
+        self._precision = _find_precision(line.times)
+        self._corrected_stops: list[int] = []
 
-    def learn(self, probes: Sequence[FileTimeRange]) -> None:
-        """Knows what files say of themselves."""
-        self._changing = sorted({*self._changing, *(probe.stop for probe in probes if probe.changes)})
+    def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
+        """Add the event times that were read from files."""
+        self._corrected_stops = sorted(
+            {*self._corrected_stops, *(probe.stop for probe in probes if probe.changes)}
+        )
 
     @property
     def stops(self) -> int:
-        """How many there are."""
+        """The number of stops."""
         return len(self.line.blocks)
 
     def move(self, move: Move, width: int) -> bool:
-        """Goes elsewhere; whether that is another stop."""
+        """Move the position. Returns whether it changed."""
         cell = max(self.stops // max(width, 1), 1)
         page = max(self.stops // _PAGES, 1)
         steps = {"back": -1, "on": 1, "cell_back": -cell, "cell_on": cell, "page_back": -page,
@@ -151,96 +157,98 @@ class BlockAxis:
         return self.go(self.position + steps[move])
 
     def go(self, stop: int) -> bool:
-        """Goes to a stop, or the first or last; whether that is another."""
+        """Go to a stop, limited to the axis. Returns whether the position changed."""
         before, self.position = self.position, max(0, min(stop, self.stops - 1))
         return self.position != before
 
     def stop_at(self, moment: int) -> int:
-        """The newest stop of a moment; -1: there was none yet."""
+        """Return the last stop at or before a system time in milliseconds; -1 if there is none."""
         return bisect_right(self.line.times, moment) - 1
 
     def stop_of_block(self, block: int) -> int:
-        """The newest stop up to a block; -1: there was none yet."""
+        """Return the last stop at or before a block number; -1 if there is none."""
         return bisect_right(self.line.blocks, block) - 1
 
-    def place(self, key: tuple[str, ...] | None) -> PointInTime:
-        """Where it is."""
+    def point_in_time(self, key: tuple[str, ...] | None) -> PointInTime:
+        """Return the point in time of the position."""
         line, at = self.line, self.position
-        return PointInTime("at", line.times[at], line.blocks[at], line.rows[at], line.head, self._finely, key)
+        return PointInTime(
+            "at", line.times[at], line.blocks[at], line.rows[at], line.head, self._precision, key
+        )
 
-    def holds(self, place: PointInTime) -> bool:
-        """Whether a place is one of this history; event times are of every history."""
-        stop, line = self.stop_of_block(place.block), self.line
-        if place.axis == "of":
+    def contains(self, point: PointInTime) -> bool:
+        """Return whether a point in time is part of this history. Every history contains every event time."""
+        stop, line = self.stop_of_block(point.block), self.line
+        if point.axis == "of":
             return True
-        known = (place.block, place.rows, place.moment)
+        known = (point.block, point.rows, point.moment)
         return stop >= 0 and (line.blocks[stop], line.rows[stop], line.times[stop]) == known
 
-    def brought(self, stop: int) -> int:
-        """How many rows a stop brought."""
+    def added_rows(self, stop: int) -> int:
+        """Return the number of rows that a stop added."""
         return self.line.rows[stop] - (self.line.rows[stop - 1] if stop else 0)
 
     def cell_of(self, stop: int, width: int) -> int:
-        """The cell of a stop."""
+        """Return the cell of a stop."""
         return 0 if self.stops < 2 else round(stop * (width - 1) / (self.stops - 1))
 
     def position_at(self, cell: int, width: int) -> int:
-        """The stop of a cell."""
+        """Return the stop of a cell."""
         return 0 if self.stops < 2 else round(cell * (self.stops - 1) / max(width - 1, 1))
 
     def bars(self, width: int) -> list[int]:
-        """How much came, cell by cell."""
+        """Return the height of the bar of each cell: the number of added rows."""
         amounts = [0.0] * width
         if self.stops <= 8 * width:
             for stop in range(self.stops):
-                amounts[self.cell_of(stop, width)] += self.brought(stop)
+                amounts[self.cell_of(stop, width)] += self.added_rows(stop)
         else:
             ends = [self.line.rows[(cell + 1) * self.stops // width - 1] for cell in range(width)]
             amounts = [float(after - before) for before, after in zip([0, *ends], ends, strict=False)]
         return bar_heights(amounts)
 
     def marks(self, width: int) -> dict[int, str]:
-        """Signs in cells: s where the schema changed, c where rows were taken back or corrected, x both."""
+        """Return the signs by cell: s for a new schema, c for retractions or corrections, x for both."""
         schemas = {self.cell_of(stop, width) for stop in self.line.schemas}
-        changing = {self.cell_of(stop, width) for stop in self._changing}
+        changing = {self.cell_of(stop, width) for stop in self._corrected_stops}
         return {
             cell: "x" if cell in schemas and cell in changing else "s" if cell in schemas else "c"
             for cell in schemas | changing
         }
 
-    def ends(self) -> tuple[str, str]:
-        """The first and the last time."""
+    def end_labels(self) -> tuple[str, str]:
+        """Return the first and the last time as texts."""
         times = self.line.times
-        finely = min(self._finely, 1)
-        return moment_words(times[0], finely), moment_words(times[-1], finely)
+        precision = min(self._precision, 1)
+        return format_moment(times[0], precision), format_moment(times[-1], precision)
 
-    def about(self) -> str:
-        """What is known of where it is."""
+    def describe_position(self) -> str:
+        """Describe the block of the position."""
         stop = self.position
-        rows = self.brought(stop)
+        rows = self.added_rows(stop)
         words = [f"block {format_count(self.line.blocks[stop])} · +{count_of(rows, 'row')}"]
-        if _has(self._changing, stop):
+        if _includes(self._corrected_stops, stop):
             words.append("corrections")
-        if _has(self.line.schemas, stop):
+        if _includes(self.line.schemas, stop):
             words.append("new schema")
         return ", ".join(words)
 
 
 class EventTimeAxis:
-    """A slider along event time; its position is a moment in milliseconds since 1970."""
+    """The axis of event time. Its position is a moment in milliseconds since 1970."""
 
     name: AxisName = "of"
 
     def __init__(self) -> None:
         self.least = self.greatest = self.position = 0
-        self.known = False
-        self._kept = False
+        self.has_range = False
+        self._pinned = False
         self._grain = _DAY
         self._groups: list[tuple[int, int, int]] = []
         self._moments: set[int] = set()
 
-    def learn(self, probes: Sequence[FileTimeRange]) -> None:
-        """Knows what files say of themselves; the axis becomes longer, never shorter."""
+    def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
+        """Add the event times that were read from files. The axis only grows."""
         new = [group for probe in probes for group in probe.groups]
         for probe in probes:
             self._moments.update(probe.moments)
@@ -248,27 +256,27 @@ class EventTimeAxis:
             return
         self._groups += new
         for bound in {bound for group in new for bound in group[1:]}:
-            while bound % self._grain:  # no finer than the data is
+            while bound % self._grain:  # the largest unit that divides all event times
                 self._grain = max(unit for unit in _UNITS if unit < self._grain)
         least, greatest = min(group[1] for group in new), max(group[2] for group in new)
-        self.least = min(self.least, least) if self.known else least
-        self.greatest = max(self.greatest, greatest) if self.known else greatest
-        self.known = True
-        if not self._kept:
+        self.least = min(self.least, least) if self.has_range else least
+        self.greatest = max(self.greatest, greatest) if self.has_range else greatest
+        self.has_range = True
+        if not self._pinned:
             self.position = self.greatest
 
-    def keep(self, moment: int) -> None:
-        """Stands at a moment, whatever becomes known."""
-        self.position, self._kept = moment, True
+    def pin(self, moment: int) -> None:
+        """Go to a moment, and keep it when the axis grows."""
+        self.position, self._pinned = moment, True
 
     @property
     def unit(self) -> int:
-        """How far a step goes, in milliseconds."""
+        """The size of a step in milliseconds."""
         span = max(self.greatest - self.least, 1)
         return max(self._grain, max((unit for unit in _UNITS if unit * _STEPS <= span), default=1))
 
     def move(self, move: Move, width: int) -> bool:
-        """Goes elsewhere, to whole units; whether that is another moment."""
+        """Move the position to a multiple of the unit. Returns whether it changed."""
         span, unit = self.greatest - self.least, self.unit
         cell = max(span // max(width, 1) // unit, 1) * unit
         page = max(span // _PAGES // unit, 1) * unit
@@ -280,32 +288,32 @@ class EventTimeAxis:
         return self.go(self.position // unit * unit + step)
 
     def go(self, moment: int) -> bool:
-        """Goes to a moment, or the first or last; whether that is another."""
-        before, self._kept = self.position, True
+        """Go to a moment, limited to the axis. Returns whether the position changed."""
+        before, self._pinned = self.position, True
         self.position = max(self.least, min(moment, self.greatest))
         return self.position != before
 
-    def place(self, key: tuple[str, ...] | None) -> PointInTime:
-        """Where it is."""
+    def point_in_time(self, key: tuple[str, ...] | None) -> PointInTime:
+        """Return the point in time of the position."""
         ms = self.position
         return PointInTime(
-            "of", ms, finely=0 if ms % (60 * _SECOND) == 0 else 1 if ms % _SECOND == 0 else 2, key=key
+            "of", ms, precision=0 if ms % (60 * _SECOND) == 0 else 1 if ms % _SECOND == 0 else 2, key=key
         )
 
     def cell_of(self, moment: int, width: int) -> int:
-        """The cell of a moment."""
+        """Return the cell of a moment."""
         span = self.greatest - self.least
         if span <= 0:
             return width - 1
         return max(0, min((moment - self.least) * (width - 1) // span, width - 1))
 
     def position_at(self, cell: int, width: int) -> int:
-        """The moment of a cell."""
+        """Return the moment of a cell."""
         found = self.least + cell * (self.greatest - self.least) // max(width - 1, 1)
         return found if cell >= width - 1 else found // self.unit * self.unit
 
     def bars(self, width: int) -> list[int]:
-        """How many rows happened, cell by cell, as far as files were asked: spread between their ends."""
+        """Return the height of the bar of each cell: the number of rows in the files read so far."""
         parts = width * _PARTS
         changes = [0.0] * (parts + 1)
         for rows, least, greatest in self._groups:
@@ -317,20 +325,20 @@ class EventTimeAxis:
         return bar_heights([round(amount, 6) for amount in cells])
 
     def marks(self, width: int) -> dict[int, str]:
-        """Signs in cells: c where rows were taken back or corrected."""
+        """Return the signs by cell: c for retractions or corrections."""
         return {self.cell_of(moment, width): "c" for moment in self._moments}
 
-    def ends(self) -> tuple[str, str]:
-        """The first and the last time."""
-        return moment_words(self.least), moment_words(self.greatest)
+    def end_labels(self) -> tuple[str, str]:
+        """Return the first and the last time as texts."""
+        return format_moment(self.least), format_moment(self.greatest)
 
-    def about(self) -> str:
-        """What is known of where it is."""
-        words = moment_words(self.position, self.place(None).finely)
+    def describe_position(self) -> str:
+        """Describe the moment of the position."""
+        words = format_moment(self.position, self.point_in_time(None).precision)
         return f"{words} · all that happened" if self.position >= self.greatest else words
 
 
-def _has(numbers: Sequence[int], number: int) -> bool:
+def _includes(numbers: Sequence[int], number: int) -> bool:
     at = bisect_left(numbers, number)
     return at < len(numbers) and numbers[at] == number
 
@@ -338,12 +346,12 @@ def _has(numbers: Sequence[int], number: int) -> bool:
 _MARKS: Final = {"c": "warn", "s": "name", "x": "warn"}
 _LEGEND: Final = {"c": "corrections", "s": "new schema", "x": "both"}
 _LOW: Final = 18
-"""Lines of the screen up to which the slider is as low as it can be."""
-_WHOLE, _SMALL, _KEPT = 4, 2, 1
+"""Height of the screen up to which the slider has its lowest height."""
+_FULL_LINES, _LOW_LINES, _BLURRED_LINES = 4, 2, 1
 
 
 class TimeSlider(LineScroll, can_focus=True):
-    """The slider itself. What its keys ask for are messages to the panel's screen."""
+    """The slider over one of the two axes. It posts messages, and reads nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "go('back')", show=False),
@@ -354,158 +362,158 @@ class TimeSlider(LineScroll, can_focus=True):
         Binding("pagedown", "go('page_on')", show=False),
         Binding("home", "go('first')", show=False),
         Binding("end", "go('last')", show=False),
-        Binding("t", "say('type')", show=False),
-        Binding("enter", "say('keep')", show=False),
-        Binding("escape", "say('now')", show=False),
+        Binding("t", "send('type')", show=False),
+        Binding("enter", "send('keep')", show=False),
+        Binding("escape", "send('now')", show=False),
     ]
 
     @dataclass
     class Moved(Message):
-        """The slider stands elsewhere."""
+        """Posted when the user moved the slider."""
 
     @dataclass
     class Pressed(Message):
-        """A key: ``type``, ``keep``, ``now``; ``refocus`` when it was clicked."""
+        """Posted for a command: ``type``, ``keep`` or ``now``; ``refocus`` after a click."""
 
-        what: str
+        command: str
 
-    def __init__(self, blocks: BlockAxis, place: PointInTime | None) -> None:
+    def __init__(self, blocks: BlockAxis, point: PointInTime | None) -> None:
         super().__init__(id="time-track")
         self.blocks, self.events = blocks, EventTimeAxis()
         self.axis: BlockAxis | EventTimeAxis = blocks
-        self._lines = _KEPT
+        self._lines = _BLURRED_LINES
         self._chosen: set[str] = set()
-        if place is not None:
-            self._chosen.add(place.axis)
-        if place is not None and place.axis == "of":
+        if point is not None:
+            self._chosen.add(point.axis)
+        if point is not None and point.axis == "of":
             self.axis = self.events
-            self.events.keep(place.moment)
-        elif place is not None:
-            blocks.go(blocks.stop_of_block(place.block))
-        self.said: Span | None = None
+            self.events.pin(point.moment)
+        elif point is not None:
+            blocks.go(blocks.stop_of_block(point.block))
+        self.status: Span | None = None
 
     @property
     def track_width(self) -> int:
-        """Cells of the track."""
+        """Width of the track in cells."""
         return max(self.size.width - 2, 8)
 
-    def learn(self, probes: Sequence[FileTimeRange]) -> None:
-        """Knows what files say of themselves."""
-        self.blocks.learn(probes)
-        self.events.learn(probes)
+    def add_probes(self, probes: Sequence[FileTimeRange]) -> None:
+        """Add the event times that were read from files."""
+        self.blocks.add_probes(probes)
+        self.events.add_probes(probes)
         self.refresh()
 
-    def tell(self, text: str = "", style: str = "busy") -> None:
-        """Says what is being done, in place of the legend."""
-        said = (printable(text), style) if text else None
-        if said != self.said:
-            self.said = said
+    def show_status(self, text: str = "", style: str = "busy") -> None:
+        """Show a status in place of the legend; empty: the legend."""
+        status = (printable(text), style) if text else None
+        if status != self.status:
+            self.status = status
             self.refresh()
 
     @property
     def chosen(self) -> bool:
-        """Whether a place on the axis was chosen."""
+        """Whether the user chose a position on the axis."""
         return self.axis.name in self._chosen
 
     def choose(self, axis: BlockAxis | EventTimeAxis) -> None:
-        """Goes along this axis from now on."""
+        """Switch to an axis."""
         self.axis = axis
-        self.tell()
+        self.show_status()
         self.refresh()
 
     def go(self, position: int) -> None:
-        """Goes to a position, without saying so."""
+        """Go to a position without posting a message."""
         self.axis.go(position)
         self._chosen.add(self.axis.name)
-        self.tell()
+        self.show_status()
         self.refresh()
 
     def action_go(self, move: Move) -> None:
-        """Goes along the axis; from now, the first step back goes before the newest."""
+        """Move along the axis. The first step back from the newest rows goes before the newest block."""
         if self.axis.move(move, self.track_width) or not self.chosen:
-            self._tell_moved()
+            self._notify_moved()
 
-    def _tell_moved(self) -> None:
+    def _notify_moved(self) -> None:
         self._chosen.add(self.axis.name)
         self.refresh()
         self.post_message(self.Moved())
 
-    def action_say(self, what: str) -> None:
-        """A key."""
-        self.post_message(self.Pressed(what))
+    def action_send(self, command: str) -> None:
+        """Post a command."""
+        self.post_message(self.Pressed(command))
 
     def on_click(self, event: events.Click) -> None:
-        """The mouse points at a place."""
+        """Go to the clicked position."""
         event.stop()
         offset = event.get_content_offset(self)
         self.post_message(self.Pressed("refocus"))
         if offset is not None:
             cell = max(0, min(offset.x - 1, self.track_width - 1))
             if self.axis.go(self.axis.position_at(cell, self.track_width)) or not self.chosen:
-                self._tell_moved()
+                self._notify_moved()
 
     @property
     def has_keys(self) -> bool:
-        """Whether the keys go here; :attr:`has_focus` comes to know of it later."""
+        """Whether it has the focus. Unlike :attr:`has_focus`, it changes at once."""
         return self.is_attached and self.screen.focused is self
 
     def on_focus(self) -> None:
-        """The keys go here."""
-        self.fit()
+        """Show all lines."""
+        self.fit_height()
 
     def on_blur(self) -> None:
-        """The keys go elsewhere: only the track stays."""
-        self.fit()
+        """Show only the track."""
+        self.fit_height()
 
-    def fit(self) -> None:
-        """As high as there is room for."""
+    def fit_height(self) -> None:
+        """Set the height that fits the screen and the focus."""
         if not self.is_attached:
             return  # the slider was closed
         low = self.screen.size.height <= _LOW
-        self._lines = (_SMALL if low else _WHOLE) if self.has_keys else _KEPT
+        self._lines = (_LOW_LINES if low else _FULL_LINES) if self.has_keys else _BLURRED_LINES
         if self.styles.height is None or self.styles.height.value != self._lines:
             self.styles.height = self._lines
         self.reset()
 
     def on_mount(self) -> None:
-        """As high as there is room for."""
-        self.fit()
+        """Set the height."""
+        self.fit_height()
 
     def on_resize(self) -> None:
-        """There is more room, or less."""
-        self.fit()
+        """Set the height."""
+        self.fit_height()
 
     # --- Drawing ---
 
     def count(self) -> int:
-        """Rule, bars, track, words; or some of them."""
+        """Return the number of lines."""
         return self._lines
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return a line."""
         lines = {
-            _WHOLE: (self._rule, self._bars, self._track, self._words),
-            _SMALL: (self._track, self._words),
+            _FULL_LINES: (self._rule, self._bars, self._track, self._labels),
+            _LOW_LINES: (self._track, self._labels),
         }
         found = lines.get(self._lines, (self._track,))
         return found[index]() if index < len(found) else ()
 
     def _rule(self) -> Sequence[Span]:
-        """What moves along, and what the signs mean, in a rule."""
+        """Return the rule with the name of the axis and the legend, or with the status."""
         axis = self.axis
-        if self.said is not None:
-            text, style = self.said
-            said = ellipsize_middle(text, max(self.size.width - 8, 8))
+        if self.status is not None:
+            text, style = self.status
+            status = ellipsize_middle(text, max(self.size.width - 8, 8))
             return [
                 ("── ", "rule"),
-                (said, style),
-                (" " + "─" * max(self.size.width - 4 - cell_len(said), 0), "rule"),
+                (status, style),
+                (" " + "─" * max(self.size.width - 4 - cell_len(status), 0), "rule"),
             ]
         if isinstance(axis, BlockAxis):
             stops = axis.stops
             head = f" as at: {count_of(stops, 'block')} that brought rows "
         else:
-            head = f" as of: event time, in steps of {_step_words(axis.unit)} "
+            head = f" as of: event time, in steps of {_format_step(axis.unit)} "
         spans: list[Span] = [("──", "rule"), (head, "head")]
         signs = set(self.axis.marks(self.track_width).values())
         if signs or self.blocks.stops > MAX_PROBED:
@@ -521,7 +529,7 @@ class TimeSlider(LineScroll, can_focus=True):
         return [(" ", ""), ("".join(BARS[level] for level in self.axis.bars(self.track_width)), "muted")]
 
     def _track(self) -> Sequence[Span]:
-        """What is over, where it is, and what is not known yet there."""
+        """Return the track: before the position, the position, after it, and the signs."""
         width, axis = self.track_width, self.axis
         at = axis.cell_of(axis.position, width)
         marks = axis.marks(width)
@@ -535,47 +543,47 @@ class TimeSlider(LineScroll, can_focus=True):
                 spans.append(("━", "name") if cell < at else ("┄", "rule"))
         return spans
 
-    def _words(self) -> Sequence[Span]:
-        """The ends of the track, and where it is between them."""
-        first, last = self.axis.ends()
-        here = self._here()
+    def _labels(self) -> Sequence[Span]:
+        """Return the line with the ends of the axis, and the position between them."""
+        first, last = self.axis.end_labels()
+        position = self._position_text()
         room = self.size.width - 2
         middle = max(room - len(first) - len(last) - 4, 0)
-        if len(here) > middle:  # both ends where there is room, else what matters
-            return [(f" {fit_width(here, room)}", "strong")]
-        before = (middle - len(here)) // 2
-        after = middle - len(here) - before
+        if len(position) > middle:  # no room for the ends
+            return [(f" {fit_width(position, room)}", "strong")]
+        before = (middle - len(position)) // 2
+        after = middle - len(position) - before
         return [
             (f" {first}  {' ' * before}", "muted"),
-            (here, "strong"),
+            (position, "strong"),
             (f"{' ' * after}  {last}", "muted"),
         ]
 
-    def _here(self) -> str:
-        return self.axis.about() if self.chosen else "← → choose a time"
+    def _position_text(self) -> str:
+        return self.axis.describe_position() if self.chosen else "← → choose a time"
 
 
 class TimePanel(Vertical):
-    """The slider, and a line to type a time into.
+    """The slider, and an input for a time or a block.
 
     Attributes:
         dataset: id of the dataset.
         track: the slider.
-        line: the line; hidden until a time is typed.
-        order: the stops whose files are read next, for the marks of the slider.
-        probed: how many files were read.
+        line: the input; hidden until it is opened.
+        order: the stops whose files are read next, for the signs of the slider.
+        probed: the number of files read.
     """
 
     @dataclass
     class Typed(Message):
-        """A time or a block was typed; empty: nothing."""
+        """Posted when a time or a block was typed; empty if the input was cancelled."""
 
         text: str
 
-    def __init__(self, dataset: str, blocks: BlockAxis, place: PointInTime | None) -> None:
+    def __init__(self, dataset: str, blocks: BlockAxis, point: PointInTime | None) -> None:
         super().__init__(id="time-panel")
         self.dataset = dataset
-        self.track = TimeSlider(blocks, place)
+        self.track = TimeSlider(blocks, point)
         self.order = probe_order(blocks.stops)
         self.probed = 0
         self.line = Input(id="time-text", compact=True)
@@ -587,8 +595,8 @@ class TimePanel(Vertical):
         yield self.track
         yield self.line
 
-    def ask(self) -> None:
-        """Opens the line."""
+    def open_line(self) -> None:
+        """Open the input."""
         line = self.line
         of = isinstance(self.track.axis, EventTimeAxis)
         line.placeholder = "2026-03-01 14:00" + ("" if of else ", or a block: its number or hash")
@@ -597,33 +605,33 @@ class TimePanel(Vertical):
         self.screen.set_focus(line)
 
     def close_line(self) -> None:
-        """Gives the keys back to the slider."""
+        """Close the input, and focus the slider."""
         self.line.display = False
         self.screen.set_focus(self.track)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """It is nobody's filter."""
+        """Stop the message: it is not the filter of the pane."""
         event.stop()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Typed."""
+        """Post the typed text."""
         event.stop()
         self.post_message(self.Typed(event.value.strip()))
 
     def on_key(self, event: events.Key) -> None:
-        """Escape takes back what was being typed."""
+        """Cancel the input on escape."""
         if event.key == "escape" and self.line.has_focus:
             event.stop()
             event.prevent_default()
             self.post_message(self.Typed(""))
 
     def on_click(self, event: events.Click) -> None:
-        """The pane itself would take the keys."""
+        """Stop the message: the pane would take the focus."""
         event.stop()
 
 
-def _step_words(unit: int) -> str:
-    """A length of event time."""
+def _format_step(unit: int) -> str:
+    """Format a length of event time."""
     for size, word in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second")):
         if unit % size == 0:
             times = unit // size

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from textual.message import Message
 
 from odf_tui.gateway.row_window import RowWindow
-from odf_tui.panes.data.view import TESTS, DataPane, condition
+from odf_tui.panes.data.view import TESTS, DataPane, condition_text
 from odf_tui.services.controller import Context, Controller
 from odf_tui.services.navigation import TrailEntry
 from odf_tui.state import saved_session
@@ -27,7 +27,7 @@ COPIED_ROWS: Final = 20_000
 
 
 class DataController(Controller):
-    """Pane 3: the rows of the selected dataset."""
+    """Runs the actions of pane 3 on the rows of the selected dataset."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -36,16 +36,16 @@ class DataController(Controller):
         self._health: object = None
         self.state.shown_changed.connect(self._show_dataset)
         self.state.jobs_changed.connect(self._jobs_changed)
-        self.navigator.going.connect(self._going)
-        self.navigator.arriving.connect(self._arriving)
+        self.navigator.going.connect(self._leave_views)
+        self.navigator.arriving.connect(self._target_selected)
         self.navigator.add_locator(self._locate)
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Show why rows cannot be read."""
+        """Return the handler of failed reads."""
         return {RowTable.Failed: lambda message: self.host.notice(message.error, "bad")}
 
     def leave(self) -> bool:
-        """Leave a search, marks or the front view."""
+        """Leave a search, marks or the front view. Returns whether there was one."""
         return self.state.pane == "data" and self.pane.leave_innermost()
 
     # --- The rows of the dataset ---
@@ -57,7 +57,7 @@ class DataController(Controller):
             why = printable(row.problem or "This input is not in the workspace.")
             self.pane.show_message(row.id, [(f" {why}", "warn")])
         else:
-            self._arrive()
+            self._go_to_target()
             self._read_rows(row.id)
 
     def _read_rows(self, dataset: str) -> None:
@@ -70,7 +70,7 @@ class DataController(Controller):
             return
         if opened is not None:
             self.pane.show(dataset, opened)
-            self._arrive()
+            self._go_to_target()
         elif error:
             self.pane.show_message(dataset, [(f" {error}", "bad")])
         else:
@@ -78,7 +78,7 @@ class DataController(Controller):
         self.host.show_hints()
 
     def _jobs_changed(self, news: JobNews) -> None:
-        """Read a dataset without rows again when its health changes: the reason may be another one."""
+        """Read a dataset without rows again when its health changes, because the message depends on it."""
         row = self.state.row_of(self.state.shown[0])
         if row is None or row.records or row.missing or row.problem or not news.changed_jobs:
             return
@@ -86,7 +86,7 @@ class DataController(Controller):
             self._read_rows(row.id)
 
     def _no_rows(self, row: DatasetRow) -> list[list[Span]]:
-        """Say why a dataset has no rows."""
+        """Return the message for a dataset without rows."""
         health = self.state.healths.get(row.id)
         if health in (Health.queued, Health.running):
             return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
@@ -123,39 +123,39 @@ class DataController(Controller):
             return None
         return TrailEntry(row.id, "data", self.view.cursor)
 
-    def _going(self, target: Target) -> None:
+    def _leave_views(self, target: Target) -> None:
         if target.pane == "data":  # a link leads to a row of the dataset, not of a view of it
             self.pane.leave_all()
 
-    def _arriving(self, target: Target) -> None:
+    def _target_selected(self, target: Target) -> None:
         if target.pane == "data":
             if self.pane.filter:
                 self.pane.set_filter("")
-            self._arrive()
+            self._go_to_target()
 
-    def _arrive(self) -> None:
+    def _go_to_target(self) -> None:
         """Put the cursor on the target, if its rows are loaded."""
         target = self.navigator.target_in("data", self.pane.dataset)
-        if target is not None and self.pane.shows(target.dataset):
+        if target is not None and self.pane.is_showing(target.dataset):
             self.view.go(target.at)
             self.navigator.clear_target()
 
     # --- Search ---
 
     def find_rows(self) -> None:
-        """Open the filter line for a text; it is looked for from the cursor on."""
+        """Open the filter line, which searches from the cursor on."""
         self.host.perform("filter")
-        self.pane.begin_finding()
+        self.pane.begin_search()
 
     def next_match(self) -> None:
         """Go to the next row that contains the text."""
-        self._match(back=False)
+        self._go_to_match(back=False)
 
     def previous_match(self) -> None:
         """Go to the previous row that contains the text."""
-        self._match(back=True)
+        self._go_to_match(back=True)
 
-    def _match(self, *, back: bool) -> None:
+    def _go_to_match(self, *, back: bool) -> None:
         if self.pane.filter:
             self.pane.find_again(back=back)
         else:
@@ -195,7 +195,7 @@ class DataController(Controller):
             self.host.open(dialog, self._go_to_column)
 
     def _step_record(self, by: int) -> None:
-        """Show the next record, past rows that cannot be read."""
+        """Show the next record. Skips unreadable rows."""
         row = self.view.cursor + by
         while 0 <= row < self.view.count() and self.view.problem(row):
             row += by
@@ -210,7 +210,7 @@ class DataController(Controller):
     # --- Jumps ---
 
     def jump(self) -> None:
-        """Ask for an offset, a row or a time, and go there."""
+        """Open the dialog for a row, an offset or a time, and go there."""
         from odf_tui.panes.data.row_dialogs import GoToRowDialog
 
         window = self.pane.window
@@ -228,7 +228,7 @@ class DataController(Controller):
             self.view.go_to_middle(self.view.slices[self.view.slice + 1].start)
 
     def previous_slice(self) -> None:
-        """Go to the first row of this slice; from there, to that of the previous one."""
+        """Go to the first row of the slice under the cursor; from that row, to the previous slice."""
         if self._has_slices():
             at = self.view.slice
             if self.view.slices[at].start == self.view.cursor:
@@ -250,7 +250,7 @@ class DataController(Controller):
             return
         columns = self.view.opened.columns
         dialog = ColumnsDialog(
-            columns.names, columns.types, self.view.arrangement, self.view.column, self.pane.rearranged
+            columns.names, columns.types, self.view.arrangement, self.view.column, self.pane.store_arrangement
         )
         self.host.open(dialog, self._go_to_column)
 
@@ -259,21 +259,21 @@ class DataController(Controller):
         view = self.view
         name = view.opened.columns.names[view.column] if view.opened is not None else ""
         if view.arrangement.toggle(view.column):
-            self.pane.rearranged()
+            self.pane.store_arrangement()
             self.host.notice(f"{name} is hidden · c shows all columns")
         else:
             self.host.notice("this is the last column that is shown", "warn")
 
     def freeze_columns(self) -> None:
-        """Keep the columns up to the cursor in sight, or let them scroll."""
+        """Freeze the columns up to the cursor, or unfreeze them."""
         frozen = self.view.arrangement.freeze(self.view.column)
-        self.pane.rearranged()
+        self.pane.store_arrangement()
         self.host.notice("columns up to here stay in sight" if frozen else "columns move again")
 
     # --- Sorting and filtering ---
 
     def filter_by_value(self) -> None:
-        """Ask which rows to show, by the value under the cursor."""
+        """Open the list of tests against the cell under the cursor, and filter by the chosen one."""
         from odf_tui.widgets.choice_list import Choice
         from odf_tui.widgets.dialogs import PickerDialog
 
@@ -284,7 +284,7 @@ class DataController(Controller):
         keys = {"equal": "f", "other": "x", "less": "l", "greater": "g", "null": "0", "filled": "v"}
         tests = ("null", "filled") if value is NULL else TESTS
         choices = [
-            Choice(test, condition(test, name, value or ""), (keys[test],), keys[test]) for test in tests
+            Choice(test, condition_text(test, name, value or ""), (keys[test],), keys[test]) for test in tests
         ]
         if pane.filter:
             choices.append(Choice("found", f"any column holds {pane.filter}, of all rows", ("m",), "m"))
@@ -292,9 +292,9 @@ class DataController(Controller):
 
     def _filter_chosen(self, test: str | None) -> None:
         if test == "found":
-            self.pane.keep_found()
+            self.pane.filter_matches()
         elif test is not None:
-            self.pane.keep(test)
+            self.pane.filter_by_test(test)
 
     def reveal_in_all_rows(self) -> None:
         """Show the row among all rows."""
@@ -307,12 +307,12 @@ class DataController(Controller):
     def mark_row(self) -> None:
         """Mark the row, or the rows since the first mark."""
         self.view.mark()
-        self.pane.tell_place()
+        self.pane.show_position()
         if self.view.marks.anchor is not None:
             self.host.notice("marked · space again marks up to there · Y copies · esc forgets")
 
     def copy(self) -> None:
-        """Copy what is selected in the focused pane; of rows, the cell in full."""
+        """Copy the selection of the focused pane. In this pane it is the cell in full."""
         window, row, column = self.pane.window, self.view.cursor, self.view.column
         if self.state.pane != "data" or window is None or not self.view.count():
             found = self.host.front.selection()
@@ -327,7 +327,7 @@ class DataController(Controller):
 
             return read_record(window, row, [column]).values[0].text or ""
 
-        self._copy_soon("cell", read)
+        self._read_and_copy("cell", read)
 
     def copy_rows(self) -> None:
         """Copy the marked rows, or the one under the cursor."""
@@ -335,7 +335,7 @@ class DataController(Controller):
         from odf_tui.widgets.dialogs import PickerDialog
 
         view, window = self.view, self.pane.window
-        ranges = self.pane.marked() or [(view.cursor, view.cursor + 1)]
+        ranges = self.pane.marked_ranges() or [(view.cursor, view.cursor + 1)]
         rows = sum(stop - start for start, stop in ranges)
         if window is None or not view.count():
             return
@@ -353,7 +353,7 @@ class DataController(Controller):
                 return (rows_as_json if form == "json" else rows_as_tsv)(window, ranges, columns)
 
             if form is not None:
-                self._copy_soon(what, read)
+                self._read_and_copy(what, read)
 
         choices = [
             Choice("tsv", "tabs between values, names on top", ("Y", "t"), "Y"),
@@ -361,7 +361,7 @@ class DataController(Controller):
         ]
         self.host.open(PickerDialog(f"Copy {what} as", choices, typing=False), copy)
 
-    def _copy_soon(self, what: str, read: Callable[[], str]) -> None:
+    def _read_and_copy(self, what: str, read: Callable[[], str]) -> None:
         def then(text: str | None, error: str) -> None:
             if text is None:
                 self.host.notice(error, "bad")

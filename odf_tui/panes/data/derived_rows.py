@@ -1,4 +1,4 @@
-"""Sorted, filtered and matching rows of a window by their numbers; loads Arrow."""
+"""Sort, filter and search the rows of a window. Results are row numbers. Loads Arrow."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ _PERIOD: Final = re.compile(r"(\d{4})-(\d\d)(?:-(\d\d)(?: (\d\d):(\d\d)(?::(\d\d
 
 
 def searchable_columns(schema: pa.Schema, columns: Sequence[int], text: str) -> list[int]:
-    """Those columns whose values may hold a text: no number holds a letter."""
-    return [column for column in columns if set(text.lower()) <= _letters(schema.field(column).type, text)]
+    """Return the columns whose values can contain a text, judged by their types."""
+    return [
+        column
+        for column in columns
+        if set(text.lower()) <= _possible_characters(schema.field(column).type, text)
+    ]
 
 
-def _letters(kind: pa.DataType, text: str) -> set[str]:
-    """What values of a type are written with."""
+def _possible_characters(kind: pa.DataType, text: str) -> set[str]:
+    """Return the characters that values of a type can contain."""
     if pt.is_integer(kind):
         return set("0123456789-")
     if pt.is_decimal(kind):
@@ -39,14 +43,14 @@ def _letters(kind: pa.DataType, text: str) -> set[str]:
 
 
 def rows_containing(table: pa.Table, text: str) -> tuple[Any | None, list[Any]]:
-    """Which rows have a column that holds a text, and the same for each column; None: without columns."""
-    whole: Any | None = None
+    """Return a mask of the rows that contain a text, and one mask for each column; None without columns."""
+    any_column: Any | None = None
     masks: list[Any] = []
     for column in table.columns:
         mask = _mask(column, text).fill_null(False)
         masks.append(mask)
-        whole = mask if whole is None else pc.or_(whole, mask)
-    return whole, masks
+        any_column = mask if any_column is None else pc.or_(any_column, mask)
+    return any_column, masks
 
 
 def _mask(column: pa.ChunkedArray, text: str) -> Any:
@@ -54,28 +58,28 @@ def _mask(column: pa.ChunkedArray, text: str) -> Any:
     if pt.is_timestamp(kind) and (period := _period(text, kind)) is not None:
         return pc.and_(pc.greater_equal(column, period[0]), pc.less(column, period[1]))
     if pt.is_temporal(kind):
-        # Writing a time costs a microsecond: each is written once.
+        # Formatting a time takes a microsecond: each distinct value is formatted once.
         coded = column.combine_chunks().dictionary_encode()
         if isinstance(coded, pa.ChunkedArray):
             coded = coded.combine_chunks()
         words = pa.array(column_texts(pa.chunked_array([coded.dictionary])), pa.string())
-        return _held(words, text).take(coded.indices)
+        return _contains(words, text).take(coded.indices)
     if pt.is_nested(kind) or is_bytes(kind):
-        return _held(pa.array(column_texts(column), pa.string()), text)
+        return _contains(pa.array(column_texts(column), pa.string()), text)
     try:
-        return _held(column if pt.is_string(kind) else column.cast(pa.string()), text)
+        return _contains(column if pt.is_string(kind) else column.cast(pa.string()), text)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-        return _held(pa.array(column_texts(column), pa.string()), text)
+        return _contains(pa.array(column_texts(column), pa.string()), text)
 
 
-def _held(words: Any, text: str) -> Any:
-    if text.isascii():  # several times quicker than to ignore the case
+def _contains(words: Any, text: str) -> Any:
+    if text.isascii():  # several times faster than ignore_case
         return pc.match_substring(pc.ascii_lower(words), text.lower())
     return pc.match_substring(words, text, ignore_case=True)
 
 
 def _period(text: str, kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """The time from the beginning to the end of what is written: a month, a day, a minute or a second."""
+    """Return start and end of a typed month, day, minute or second; None for other texts."""
     found = _PERIOD.fullmatch(text.strip())
     if found is None:
         return None
@@ -97,12 +101,12 @@ def _period(text: str, kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
         return None
 
 
-LOADED: Final = 100_000
-"""The most rows that are sorted, or looked at to keep some of them."""
-_NEAR: Final = 4096
+MAX_LOADED_ROWS: Final = 100_000
+"""Maximum number of rows to sort or filter."""
+_MAX_GAP: Final = 4096
 _SCAN_ROWS: Final = 1 << 16
-Tests = dict[str, Callable[[Any, Any], Any]]
-TESTS: Final[Tests] = {
+TestFunctions = dict[str, Callable[[Any, Any], Any]]
+TESTS: Final[TestFunctions] = {
     "equal": lambda column, value: pc.equal(column, value),
     "other": lambda column, value: pc.not_equal(column, value),
     "less": lambda column, value: pc.less(column, value),
@@ -113,11 +117,11 @@ TESTS: Final[Tests] = {
 
 
 class RowSelection:
-    """Rows of another window by their numbers.
+    """Rows of another window, selected by their numbers.
 
     Attributes:
         base: the other window.
-        numbers: the rows in it.
+        numbers: the numbers of the rows.
     """
 
     def __init__(self, base: RowWindow, numbers: pa.Array) -> None:
@@ -129,43 +133,43 @@ class RowSelection:
 
     @property
     def columns(self) -> pa.Schema:
-        """Names and types."""
+        """The schema."""
         return self.base.columns
 
     @property
     def row_count(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.numbers)
 
     def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
+        """Return rows with all columns."""
         table, _ = self.part(start, count, range(len(self.columns)))
         return table
 
     def part(
         self, start: int, count: int, columns: Sequence[int]
     ) -> tuple[pa.Table, Sequence[UnreadableRange]]:
-        """Some columns of some rows."""
-        wanted: list[int] = self.numbers.slice(start, count).to_pylist()
+        """Return some columns of rows."""
+        requested: list[int] = self.numbers.slice(start, count).to_pylist()
         tables: list[pa.Table] = []
-        places: dict[int, int] = {}
-        held = 0
-        for run in _runs(sorted(wanted)):
+        positions: dict[int, int] = {}
+        rows_read = 0
+        for run in _group_nearby(sorted(requested)):
             table, _ = read_part(self.base, run[0], run[-1] - run[0] + 1, columns)
-            places |= {number: held + number - run[0] for number in run}
+            positions |= {number: rows_read + number - run[0] for number in run}
             tables.append(table)
-            held += table.num_rows
+            rows_read += table.num_rows
         if not tables:
             return read_part(self.base, 0, 0, columns)
-        indices = pa.array([places[number] for number in wanted], pa.int64())
+        indices = pa.array([positions[number] for number in requested], pa.int64())
         return pa.concat_tables(tables).take(indices), ()
 
 
-def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers that are near each other: what lies between them is read in one go."""
+def _group_nearby(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Group sorted row numbers that are close together. A group is read at once."""
     run: list[int] = []
     for number in numbers:
-        if run and number - run[-1] > _NEAR:
+        if run and number - run[-1] > _MAX_GAP:
             yield run
             run = []
         run.append(number)
@@ -173,26 +177,26 @@ def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
         yield run
 
 
-def loaded(rows: int, cursor: int) -> tuple[int, int]:
-    """The rows that are sorted or looked at: all, or as many as are allowed around the cursor."""
-    start = max(0, min(cursor - LOADED // 2, rows - LOADED))
-    return start, min(start + LOADED, rows)
+def loaded_range(rows: int, cursor: int) -> tuple[int, int]:
+    """Return the range of rows to sort or filter: all rows, or the allowed number around the cursor."""
+    start = max(0, min(cursor - MAX_LOADED_ROWS // 2, rows - MAX_LOADED_ROWS))
+    return start, min(start + MAX_LOADED_ROWS, rows)
 
 
 def sorted_rows(window: RowWindow, start: int, stop: int, column: int, *, down: bool) -> pa.Array:
-    """Numbers of the rows in the order of a column; nulls come last, and equals stay in their order."""
-    values, numbers = _readable(window, start, stop, column)
-    table = pa.table({"value": _comparable(values)})
+    """Return the row numbers in the order of a column. Nulls come last; the sort is stable."""
+    values, numbers = _read_column(window, start, stop, column)
+    table = pa.table({"value": _make_comparable(values)})
     order = "descending" if down else "ascending"
     indices = pc.sort_indices(table, sort_keys=[("value", order, "at_end")])
     return numbers.take(indices)
 
 
 def filter_rows(window: RowWindow, start: int, stop: int, column: int, test: str, row: int) -> pa.Array:
-    """Numbers of the rows whose value in a column passes a test of :data:`TESTS` against that of a row."""
-    values, numbers = _readable(window, start, stop, column)
+    """Return the numbers of the rows that pass a test of :data:`TESTS` against the value of a row."""
+    values, numbers = _read_column(window, start, stop, column)
     value = read_scalar(window, row, column)
-    comparable = _comparable(values)
+    comparable = _make_comparable(values)
     if comparable is not values and value is not None:
         value = pa.scalar(
             column_texts(pa.chunked_array([pa.array([value.as_py()], values.type)]))[0], pa.string()
@@ -203,53 +207,56 @@ def filter_rows(window: RowWindow, start: int, stop: int, column: int, test: str
     return numbers.filter(mask.fill_null(False))
 
 
-def _readable(window: RowWindow, start: int, stop: int, column: int) -> tuple[pa.ChunkedArray, pa.Array]:
-    """A column of the rows that can be read, and their numbers."""
+def _read_column(window: RowWindow, start: int, stop: int, column: int) -> tuple[pa.ChunkedArray, pa.Array]:
+    """Return the readable values of a column, and their row numbers."""
     table, gaps = read_part(window, start, stop - start, [column])
     values, numbers = table.column(0), pa.array(range(start, start + table.num_rows), pa.int64())
     for first, last, _ in gaps:
-        there = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, last))
-        values, numbers = values.filter(there), numbers.filter(there)
+        is_readable = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, last))
+        values, numbers = values.filter(is_readable), numbers.filter(is_readable)
     return values, numbers
 
 
-def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that Arrow can compare: lists and records by their text."""
+def _make_comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values that Arrow can compare: nested values become their texts."""
     if pa.types.is_nested(values.type):
         return pa.chunked_array([pa.array(column_texts(values), pa.string())])
     return values
 
 
-def find(
+def find_next_match(
     window: RowWindow, text: str, start: int, columns: Sequence[int], *, back: bool
 ) -> Iterator[tuple[tuple[int, int] | None, int]]:
-    """Looks for the next row that holds ``text``, from ``start`` on and then round to it.
+    """Search for the next row that contains ``text``, from ``start`` on, around all rows.
 
-    Yields after every piece: the row and its first column that holds it, if any, and how many rows were
-    looked at. Ends with the first that is found, or when all rows were looked at.
+    Yields after each chunk the row and its first matching column, or None, and the number of scanned rows.
+    Ends at the first match, or when all rows were scanned.
 
     Args:
-        start: the first row to look at.
-        back: towards the first row.
+        window: the rows.
+        text: the search text.
+        start: the first row to scan.
+        columns: the columns to scan.
+        back: whether to scan towards the first row.
     """
-    looked = 0
+    scanned = 0
     columns = searchable_columns(window.columns, columns, text)
-    for first, stop in _pieces(window.row_count, start, back):
+    for first, stop in _scan_ranges(window.row_count, start, back):
         table, _ = read_part(window, first, stop - first, columns)
-        looked += stop - first
-        whole, masks = rows_containing(table, text)
-        rows = pc.indices_nonzero(whole) if whole is not None else ()
+        scanned += stop - first
+        any_column, masks = rows_containing(table, text)
+        rows = pc.indices_nonzero(any_column) if any_column is not None else ()
         if not len(rows):
-            yield None, looked
+            yield None, scanned
             continue
         row: int = rows[len(rows) - 1 if back else 0].as_py()
         at = next(at for at, mask in enumerate(masks) if mask[row].as_py())
-        yield (first + row, columns[at]), looked
+        yield (first + row, columns[at]), scanned
         return
 
 
-def _pieces(rows: int, start: int, back: bool) -> Iterator[tuple[int, int]]:
-    """All rows, a piece at a time, from one of them on and round."""
+def _scan_ranges(rows: int, start: int, back: bool) -> Iterator[tuple[int, int]]:
+    """Yield ranges that cover all rows once, starting at a row and wrapping around."""
     if back:
         for stop in range(start + 1, 0, -_SCAN_ROWS):
             yield max(stop - _SCAN_ROWS, 0), stop
@@ -262,21 +269,23 @@ def _pieces(rows: int, start: int, back: bool) -> Iterator[tuple[int, int]]:
             yield first, min(first + _SCAN_ROWS, start)
 
 
-def search(
+def find_matches(
     window: RowWindow, text: str, columns: Sequence[int], limit: int
 ) -> Iterator[tuple[list[pa.Array], int]]:
-    """Numbers of the rows that hold ``text``, so far, and how many rows were looked at.
+    """Search all rows for ``text``.
 
-    Yields after every piece; ends at the last row, or at ``limit`` matches.
+    Yields after each chunk the row numbers found so far, and the number of scanned rows. Ends at the last
+    row,
+    or at ``limit`` matches.
     """
     found: list[pa.Array] = []
     matches = 0
     columns = searchable_columns(window.columns, columns, text)
-    for first, stop in _pieces(window.row_count, 0, back=False):
+    for first, stop in _scan_ranges(window.row_count, 0, back=False):
         table, _ = read_part(window, first, stop - first, columns)
-        whole, _ = rows_containing(table, text)
-        if whole is not None:
-            rows = pc.indices_nonzero(whole).slice(0, limit - matches)
+        any_column, _ = rows_containing(table, text)
+        if any_column is not None:
+            rows = pc.indices_nonzero(any_column).slice(0, limit - matches)
             if len(rows):
                 found.append(pc.add(rows.cast(pa.int64()), first))
                 matches += len(rows)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ColumnLines(LineView):
-    """The columns in their order, hidden ones too."""
+    """The list of all columns in their order, with the hidden ones."""
 
     def __init__(self, names: Sequence[str], types: Sequence[str], arrangement: ColumnArrangement) -> None:
         super().__init__(id="columns")
@@ -39,12 +39,12 @@ class ColumnLines(LineView):
         self._names, self._types, self._arrangement = names, types, arrangement
 
     def on_mount(self) -> None:
-        """Shows them."""
+        """Show the list."""
         self.reset()
         self.show(self.cursor)
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of columns."""
         return len(self._arrangement.order)
 
     @property
@@ -53,7 +53,7 @@ class ColumnLines(LineView):
         return self._arrangement.order[self.cursor]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """Whether it is shown, its name and type, whether it stays in sight."""
+        """Return a line: whether the column is visible, its name, its type, and whether it is frozen."""
         column = self._arrangement.order[index]
         hidden = column in self._arrangement.hidden
         stays = "stays in sight" if index < self._arrangement.frozen else ""
@@ -67,9 +67,12 @@ class ColumnLines(LineView):
 
 
 class ColumnsDialog(Dialog[int]):
-    """Arranges columns; each change shows at once. Ends with the column to go to.
+    """Arranges columns. Each change is applied at once. Returns the column to go to.
 
     Args:
+        names, types: names and types of all columns.
+        arrangement: the arrangement to change.
+        column: the column under the cursor.
         changed: called after each change.
     """
 
@@ -77,7 +80,7 @@ class ColumnsDialog(Dialog[int]):
         Binding("escape,q", "dismiss(None)", "close", show=False),
         Binding("enter", "go", "go to this column", show=False),
         *MOVE_KEYS,
-        Binding("space,H", "flip", "show or hide the column", show=False),
+        Binding("space,H", "toggle_column", "show or hide the column", show=False),
         Binding("J,greater_than_sign", "shift(1)", "move the column on", show=False),
         Binding("K,less_than_sign", "shift(-1)", "move the column back", show=False),
         Binding("F", "freeze", "keep the columns up to here in sight, and back", show=False),
@@ -98,7 +101,7 @@ class ColumnsDialog(Dialog[int]):
         self._lines.cursor = arrangement.order.index(column)
 
     def compose(self) -> ComposeResult:
-        """The list."""
+        """Yield the list."""
         with Vertical(classes="dialog") as box:
             box.border_title = Content("Columns")
             box.border_subtitle = Content(
@@ -107,42 +110,42 @@ class ColumnsDialog(Dialog[int]):
             yield self._lines
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self._lines.move(move)
 
-    def _tell(self) -> None:
+    def _update(self) -> None:
         self._lines.reset()
         self._changed()
 
-    def action_flip(self) -> None:
-        """Hides a column or shows it again; the last one stays."""
+    def action_toggle_column(self) -> None:
+        """Hide or show a column. The last visible column stays."""
         if self._arrangement.toggle(self._lines.column):
-            self._tell()
+            self._update()
 
     def action_shift(self, by: int) -> None:
-        """Moves a column."""
+        """Move a column."""
         column = self._lines.column
         self._arrangement.move(column, by)
         self._lines.go(self._arrangement.order.index(column))
-        self._tell()
+        self._update()
 
     def action_freeze(self) -> None:
-        """Keeps the columns up to this one in sight, or lets them go."""
+        """Freeze the columns up to this one, or unfreeze them."""
         self._arrangement.freeze(self._lines.column)
-        self._tell()
+        self._update()
 
     def action_reset(self) -> None:
-        """All columns as they are stored."""
+        """Restore the stored order, and show all columns."""
         self._arrangement.reset()
-        self._tell()
+        self._update()
 
     def action_go(self) -> None:
-        """Goes to the column."""
+        """Close the dialog with the column."""
         self.dismiss(self._lines.column)
 
 
 class KeyLines(LineView):
-    """The columns, and which of them are of the key."""
+    """The list of columns, with a mark on those of the key."""
 
     def __init__(self, columns: Sequence[tuple[str, str]], key: Sequence[str]) -> None:
         super().__init__(id="key-columns")
@@ -151,15 +154,15 @@ class KeyLines(LineView):
         self.key = list(key)
 
     def on_mount(self) -> None:
-        """Shows them."""
+        """Show the list."""
         self.reset()
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of columns."""
         return len(self.columns)
 
     def toggle(self) -> None:
-        """Takes the column under the cursor into the key, or out of it."""
+        """Add the column under the cursor to the key, or remove it."""
         name = self.columns[self.cursor][0]
         if name in self.key:
             self.key.remove(name)
@@ -168,28 +171,28 @@ class KeyLines(LineView):
         self.refresh()
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A column."""
+        """Return a line."""
         name, kind = self.columns[index]
-        there = name in self.key
+        in_key = name in self.key
         return [
-            (" ✓ " if there else " · ", "good" if there else "muted"),
-            (fit_width(printable(name), max(self.room.width - 24, 10)), "name" if there else ""),
+            (" ✓ " if in_key else " · ", "good" if in_key else "muted"),
+            (fit_width(printable(name), max(self.room.width - 24, 10)), "name" if in_key else ""),
             (" " + fit_width(printable(kind), 18), "muted"),
         ]
 
 
 class KeyColumnsDialog(Dialog[list[str]]):
-    """Ends with the columns that were chosen.
+    """Selects the columns of a key. Returns their names.
 
     Args:
-        title: what it is for.
+        title: title of the dialog.
         columns: names and types.
-        key: those that are chosen at first.
+        key: the names that are selected first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "close", show=False),
-        Binding("enter", "take", "take the columns that are chosen", show=False),
+        Binding("enter", "accept", "take the columns that are chosen", show=False),
         Binding("space,x", "choose", "choose this one too, or not", show=False),
         *MOVE_KEYS,
     ]
@@ -200,7 +203,7 @@ class KeyColumnsDialog(Dialog[list[str]]):
         self._lines = KeyLines(columns, key)
 
     def compose(self) -> ComposeResult:
-        """What it is about, and the columns."""
+        """Yield the explanation and the columns."""
         with Vertical(classes="dialog key-choice") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("space chooses · ⏎ shows the state · esc closes")
@@ -209,19 +212,19 @@ class KeyColumnsDialog(Dialog[list[str]]):
             yield self._lines
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Toggle the column that was double-clicked."""
         self._lines.toggle()
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self._lines.move(move)
 
     def action_choose(self) -> None:
-        """Chooses a column, or not."""
+        """Add the column to the key, or remove it."""
         self._lines.toggle()
 
-    def action_take(self) -> None:
-        """Takes what is chosen, or the column under the cursor when nothing is."""
+    def action_accept(self) -> None:
+        """Close the dialog with the selected columns; with the one under the cursor if none is selected."""
         if not self._lines.key:
             self._lines.toggle()
         self.dismiss(self._lines.key)
@@ -232,8 +235,8 @@ _WIDEST_TYPE: Final = 18
 _MIN_ROOM: Final = 24
 
 
-class Values(LineView):
-    """The lines of a row; the cursor is on a value."""
+class RecordLines(LineView):
+    """The values of one row, wrapped into lines. The cursor is on a value."""
 
     def __init__(self, record: Record, column: int) -> None:
         super().__init__(id="values")
@@ -242,7 +245,7 @@ class Values(LineView):
         self._record = record
         self._lines: list[tuple[int, list[Span]]] = []
         self._firsts: list[int] = []
-        self._wanted = column
+        self._start_column = column
 
     @property
     def value(self) -> Value | None:
@@ -250,18 +253,18 @@ class Values(LineView):
         return self._record.values[self.at] if self._record.values else None
 
     def set(self, record: Record) -> None:
-        """Shows another row; the cursor stays on its column."""
+        """Show another row. The cursor stays on its column."""
         self._record = record
         self._wrap()
 
     def on_mount(self) -> None:
-        """Shows the row, with the cursor on the column that was asked for."""
+        """Show the row, with the cursor on the requested column."""
         columns = [value.column for value in self._record.values]
-        self.at = columns.index(self._wanted) if self._wanted in columns else 0
+        self.at = columns.index(self._start_column) if self._start_column in columns else 0
         self._wrap()
 
     def on_resize(self) -> None:
-        """Breaks the lines anew."""
+        """Wrap the lines for the new width."""
         self._wrap()
 
     def _wrap(self) -> None:
@@ -277,29 +280,29 @@ class Values(LineView):
                 (f" {fit_width(printable(value.name), names)} ", "name"),
                 (f" {fit_width(printable(value.type), types)}  ", "muted"),
             ]
-            for line in _shown(value, room):
+            for line in _value_lines(value, room):
                 self._lines.append((at, [*head, *line]))
                 head = [(" " * indent, "")]
         self.reset()
         self._show_value()
 
     def count(self) -> int:
-        """Lines."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def style_of(self, index: int) -> str:
-        """Lines of the value under the cursor."""
+        """Return the style of the lines of the value under the cursor."""
         return "idle" if self._lines[index][0] == self.at else ""
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line; the name of the value under the cursor is marked."""
+        """Return a line. The name of the value under the cursor is highlighted."""
         at, spans = self._lines[index]
         if at == self.at and index == self._firsts[at]:
             return [(spans[0][0], "cursor"), *spans[1:]]
         return spans
 
     def move(self, move: str) -> None:
-        """Goes from value to value; pages scroll."""
+        """Move from value to value; page keys scroll."""
         last = len(self._firsts) - 1
         steps = {"down": self.at + 1, "above": self.at - 1, "first": 0, "last": last}
         if move in steps:
@@ -309,7 +312,7 @@ class Values(LineView):
             self.scroll_to(y=self.scroll_offset.y + page, animate=False)
 
     def go_to(self, at: int) -> None:
-        """Puts the cursor on a value."""
+        """Put the cursor on a value."""
         if at != self.at and self._firsts:
             self.at = at
             self.refresh()
@@ -326,11 +329,11 @@ class Values(LineView):
         self.show(first)
 
     def scroll_to_cursor(self) -> None:
-        """Scrolls to the cursor."""
+        """Scroll to the cursor."""
         self._show_value()
 
     def click_at(self, x: int, y: int) -> bool:
-        """Puts the cursor on the value that the mouse points at."""
+        """Put the cursor on the clicked value."""
         line = y + int(self.scroll_offset.y)
         if not 0 <= line < len(self._lines):
             return False
@@ -338,29 +341,31 @@ class Values(LineView):
         return True
 
 
-def _shown(value: Value, room: int) -> list[list[Span]]:
-    """The lines of a value."""
+def _value_lines(value: Value, room: int) -> list[list[Span]]:
+    """Return the lines of a value."""
     if value.text is None:
         return [[(NULL, "muted")]]
-    return [part for line in value.lines for part in _pieces(line, room)] or [[]]
+    return [part for line in value.lines for part in _wrap_line(line, room)] or [[]]
 
 
-def _pieces(line: str, room: int) -> list[list[Span]]:
-    """A line in pieces, however long it is."""
+def _wrap_line(line: str, room: int) -> list[list[Span]]:
+    """Wrap a line of any length."""
     pieces: list[list[Span]] = []
     line = printable(line)
-    while len(line) > room * 8:  # wrapping at words is for lines that people read
+    while len(line) > room * 8:  # very long lines are cut: wrapping them at words is slow
         pieces.append([(line[:room], "")])
         line = line[room:]
     return pieces + wrapped([(line, "")], room)
 
 
 class RecordDialog(Dialog[int]):
-    """Reads a row, and those before and after it. Ends with the number of the column under the cursor.
+    """Shows a row with all values in full. Returns the number of the column under the cursor.
 
     Args:
-        step: asks for the row that is so many further.
-        copy: copies a text, and says what it is.
+        record: the row.
+        column: the column under the cursor.
+        step: called with the distance to the row to show next.
+        copy: called with a label and the text to copy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -384,26 +389,26 @@ class RecordDialog(Dialog[int]):
         self._record, self._column, self._step, self._copy = record, column, step, copy
 
     @property
-    def values(self) -> Values:
+    def values(self) -> RecordLines:
         """The lines."""
-        return self.query_one(Values)
+        return self.query_one(RecordLines)
 
     def compose(self) -> ComposeResult:
-        """The row."""
+        """Yield the lines."""
         with Vertical(classes="dialog reader"):
-            yield Values(self._record, self._column)
+            yield RecordLines(self._record, self._column)
 
     def on_mount(self) -> None:
-        """Shows the title."""
-        self._tell()
+        """Show the title."""
+        self._show_title()
 
     def show(self, record: Record) -> None:
-        """Shows another row."""
+        """Show another row."""
         self._record = record
         self.values.set(record)
-        self._tell()
+        self._show_title()
 
-    def _tell(self) -> None:
+    def _show_title(self) -> None:
         box = self.query_one(".dialog")
         box.border_title = Content(
             f"Row {format_count(self._record.row + 1)} of {format_count(self._record.rows)}"
@@ -411,26 +416,26 @@ class RecordDialog(Dialog[int]):
         box.border_subtitle = Content("j k columns · J K rows · y value · Y all · esc closes")
 
     def action_move(self, move: str) -> None:
-        """Another column."""
+        """Move to another column."""
         self.values.move(move)
 
     def action_step(self, by: int) -> None:
-        """Another row."""
+        """Request another row."""
         self._step(by)
 
     def action_copy(self) -> None:
-        """Copies the value."""
+        """Copy the value under the cursor."""
         value = self.values.value
         if value is not None:
             self._copy(value.name, value.text or "")
 
     def action_copy_all(self) -> None:
-        """Copies all names and values."""
+        """Copy all names and values."""
         lines = (f"{value.name}\t{value.text or ''}" for value in self._record.values)
         self._copy("row", "\n".join(lines) + "\n")
 
     def action_leave(self) -> None:
-        """Goes back to the table, to the column that was read."""
+        """Close the dialog with the column under the cursor."""
         value = self.values.value
         self.dismiss(value.column if value is not None else self._column)
 
@@ -440,7 +445,7 @@ _DAY: Final = re.compile(r"(\d{4})-(\d\d?)(?:-(\d\d?))?(?:[T ](\d\d?)(?::(\d\d)(
 
 
 class RowTarget(msgspec.Struct, frozen=True):
-    """Where to go: an offset, a row from 0, a part of all rows in percent, or a moment."""
+    """A row to go to: by its offset, its number from 0, a percentage of all rows, or an event time."""
 
     offset: int | None = None
     row: int | None = None
@@ -448,11 +453,11 @@ class RowTarget(msgspec.Struct, frozen=True):
     moment: datetime | None = None
 
 
-def parse(text: str) -> RowTarget:
-    """What somebody typed: ``1200`` an offset, ``#1200`` a row, ``50%``, ``2024-03-01 14:00`` a time.
+def parse_row_target(text: str) -> RowTarget:
+    """Parse a typed target: ``1200`` is an offset, ``#1200`` a row, ``50%``, ``2024-03-01 14:00`` a time.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text is none of these.
     """
     text = text.strip()
     bare = re.sub(r"[\s,_.]", "", text.lstrip("#").rstrip("%"))
@@ -472,8 +477,8 @@ def parse(text: str) -> RowTarget:
     raise UsageError("this is neither a number nor a time")
 
 
-def limits(window: RowWindow) -> list[Sequence[Span]]:
-    """What there is to go to, from the first row to the last; in a thread."""
+def row_limits(window: RowWindow) -> list[Sequence[Span]]:
+    """Return lines with the first and the last valid target of each kind. Reads rows."""
     rows = window.row_count
     lines: list[Sequence[Span]] = []
     if isinstance(window, StoredWindow):
@@ -499,56 +504,56 @@ def _line(hint: str, name: str, ends: str) -> list[Span]:
     return [(f" {hint:<18}", "key"), (f"{name:<17}", "name"), (ends, "muted")]
 
 
-def find(window: RowWindow, spot: RowTarget) -> int:
-    """The row of a spot; in a worker's thread, which may be cancelled.
+def find_row(window: RowWindow, target: RowTarget) -> int:
+    """Return the row of a target. Runs in the thread of a worker that may be cancelled.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such row.
     """
     rows = window.row_count
-    if spot.percent is not None:
-        return min(int(rows * spot.percent / 100), rows - 1)
-    if spot.row is not None:
-        return _there(spot.row, rows)
+    if target.percent is not None:
+        return min(int(rows * target.percent / 100), rows - 1)
+    if target.row is not None:
+        return _check_row(target.row, rows)
     if not isinstance(window, StoredWindow):
-        if spot.offset is None:
+        if target.offset is None:
             raise UsageError("these rows are not in the order of their times: a number goes to a row")
-        return _there(spot.offset - 1, rows)
-    if spot.offset is not None:
-        found = window.row_of_offset(spot.offset)
+        return _check_row(target.offset - 1, rows)
+    if target.offset is not None:
+        found = window.row_of_offset(target.offset)
         if found is None:
-            raise UsageError(f"there is no row with offset {format_count(spot.offset)}")
+            raise UsageError(f"there is no row with offset {format_count(target.offset)}")
         return found
-    assert spot.moment is not None
+    assert target.moment is not None
     worker = get_current_worker()
-    found = window.row_at_time(spot.moment, lambda: worker.is_cancelled)
+    found = window.row_at_time(target.moment, lambda: worker.is_cancelled)
     if found is None:
-        raise UsageError(f"there is no row at or after {spot.moment:%Y-%m-%d %H:%M:%S}")
+        raise UsageError(f"there is no row at or after {target.moment:%Y-%m-%d %H:%M:%S}")
     return found
 
 
-def _there(row: int, rows: int) -> int:
+def _check_row(row: int, rows: int) -> int:
     if not 0 <= row < rows:
         raise UsageError(f"there is no row {format_count(row + 1)}: the rows are 1 to {format_count(rows)}")
     return row
 
 
 class GoToRowDialog(Dialog[int]):
-    """Asks where to go, and says what there is. Ends with a row of the window."""
+    """Reads a target, and shows the valid ones. Returns the number of the row."""
 
     AUTO_FOCUS = "Input"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "close", show=False)]
 
     @dataclass
     class Found(Message):
-        """The row, or why there is none."""
+        """Posted with the row, or with the reason why there is none."""
 
         row: int | None
         error: str = ""
 
     @dataclass
     class Limits(Message):
-        """What there is to go to."""
+        """Posted with the lines of valid targets."""
 
         lines: list[Sequence[Span]]
 
@@ -556,10 +561,10 @@ class GoToRowDialog(Dialog[int]):
         super().__init__()
         self._window = window
         self._limits: list[Sequence[Span]] = []
-        self._wrong = ""
+        self._problem = ""
 
     def compose(self) -> ComposeResult:
-        """What there is, and a line to type in."""
+        """Yield the valid targets and the input."""
         with Vertical(classes="dialog oath") as box:
             box.border_title = Content("Go to a row")
             box.border_subtitle = Content("⏎ goes there · esc closes")
@@ -569,13 +574,13 @@ class GoToRowDialog(Dialog[int]):
             yield line
 
     def on_mount(self) -> None:
-        """Looks what there is to go to."""
+        """Read the valid targets in a thread."""
         self.run_worker(self._read_limits, thread=True, group="limits", name="limits")
 
     def _read_limits(self) -> None:
         try:
-            self.post_message(self.Limits(limits(self._window)))
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            self.post_message(self.Limits(row_limits(self._window)))
+        except Exception as error:  # every error is shown, and the screen stays open
             self.post_message(self.Found(None, error_line(error)))
 
     @on(Limits)
@@ -584,29 +589,29 @@ class GoToRowDialog(Dialog[int]):
         self._show()
 
     def _show(self) -> None:
-        wrong: list[Sequence[Span]] = [[(f" {self._wrong}", "bad")]] if self._wrong else []
-        self.query_one(WrappedLines).set([*self._limits, *wrong])
+        problem: list[Sequence[Span]] = [[(f" {self._problem}", "bad")]] if self._problem else []
+        self.query_one(WrappedLines).set([*self._limits, *problem])
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Looks for the row, in a thread."""
+        """Find the row in a thread."""
         event.stop()
         try:
-            spot = parse(event.value)
+            target = parse_row_target(event.value)
         except OdfError as error:
-            self._say(str(error))
+            self._show_problem(str(error))
             return
-        self._say("")
-        self.run_worker(partial(self._find, spot), thread=True, exclusive=True, group="jump", name="jump")
+        self._show_problem("")
+        self.run_worker(partial(self._find, target), thread=True, exclusive=True, group="jump", name="jump")
 
-    def _say(self, wrong: str) -> None:
-        self._wrong = wrong
+    def _show_problem(self, problem: str) -> None:
+        self._problem = problem
         self._show()
 
-    def _find(self, spot: RowTarget) -> None:
+    def _find(self, target: RowTarget) -> None:
         worker = get_current_worker()
         try:
-            message = self.Found(find(self._window, spot))
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            message = self.Found(find_row(self._window, target))
+        except Exception as error:  # every error is shown, and the screen stays open
             message = self.Found(None, error_line(error))
         if not worker.is_cancelled:
             self.post_message(message)
@@ -614,6 +619,6 @@ class GoToRowDialog(Dialog[int]):
     @on(Found)
     def _found(self, message: Found) -> None:
         if message.row is None:
-            self._say(message.error)
+            self._show_problem(message.error)
         else:
             self.dismiss(message.row)

@@ -28,7 +28,7 @@ from odf_tui.widgets.status_bar import Notice
 
 STATE = "state"
 QUERY = "sql"
-"""Kinds of the views that show the current state, and what a query gave."""
+"""Kinds of the views that show the current state, and the result of a query."""
 
 
 _WIDEST_NAME: Final = 32
@@ -36,52 +36,52 @@ _WIDEST_TYPE: Final = 20
 
 
 class TableView(msgspec.Struct, frozen=True):
-    """A table in front of a dataset's rows: part of them, their current state, the result of a query.
+    """A table in front of the rows of a dataset: derived rows, the current state, or a query result.
 
     Attributes:
-        opened: its rows.
-        title: what it is, for the upper border.
-        note: what to know about it, for the lower border.
-        kind: which part of the workstation made it.
-        below: cursor and column of what it covers.
-        of: of which rows it was made, in words.
-        source: what it was made of.
-        when: the time at which the rows are seen, for the upper border; empty: as they are now.
-        as_of: whether that is an event time, and not a block.
+        opened: the loaded rows.
+        title: the text in the upper border.
+        note: a text about the rows, for the lower border.
+        kind: the feature that created the view, such as :data:`STATE`.
+        below: cursor and column of the table that the view covers.
+        of: describes the rows that the view was derived from.
+        source: the rows that the view was derived from.
+        when: the time at which the rows are shown, for the upper border; empty for the newest rows.
+        as_of: whether that time is an event time and not a block.
     """
 
     opened: LoadedWindow
     title: str
     note: str
     kind: str
-    below: tuple[int, int]
-    of: str = ""
+    covered_position: tuple[int, int]
+    base_text: str = ""
     source: LoadedWindow | None = None
     when: str = ""
     as_of: bool = False
 
 
 TIME: Final = "time"
-"""The kind of the view that shows the rows of another time."""
-_MADE_OF_IT: Final = ("sorted", "kept")
+"""Kind of the view that shows the rows of another time."""
+_DERIVED_KINDS: Final = ("sorted", "kept")
 
 
 class TableStack(Pane):
-    """Shows tables one in front of the other, and remembers how their columns are arranged.
+    """A stack of tables, of which the front one is visible. Stores the arrangement of columns by dataset.
 
     Attributes:
-        dataset: whose rows it shows.
+        dataset: id of the dataset.
     """
 
     number = 3
     label = "Data"
     filter_placeholder = "a text to look for in all rows"
 
-    class Other(Message):
-        """The pane shows another dataset, or words in place of rows."""
+    class DatasetReplaced(Message):
+        """Posted when the pane shows another dataset, or a message instead of rows."""
 
     class Reloaded(Message):
-        """The rows of the dataset were read again: ``opened`` replaces those from before."""
+        """Posted when the rows of the same dataset were read again as ``opened``."""
 
         def __init__(self, opened: LoadedWindow) -> None:
             super().__init__()
@@ -95,7 +95,7 @@ class TableStack(Pane):
         self._choices: dict[str, dict[str, Any]] = {}
 
     def compose(self) -> ComposeResult:
-        """The table."""
+        """Yield the table."""
         yield RowTable()
 
     @property
@@ -105,61 +105,61 @@ class TableStack(Pane):
 
     @property
     def window(self) -> RowWindow | None:
-        """The rows that are shown now: the dataset's, or those of the view in front of them."""
+        """The visible rows: those of the front view, or of the dataset if there is no view."""
         return None if self.view.opened is None else self.view.opened.window
 
     @property
     def front_view(self) -> TableView | None:
-        """The view in front of the dataset's rows."""
+        """The view in front of the dataset's rows; None if there is none."""
         return self._views[-1] if self._views else None
 
-    def halt(self) -> bool:
-        """Stops what is being looked for in what is shown; whether there was something."""
+    def cancel_work(self) -> bool:
+        """Cancel background work on the visible rows. Returns whether there was any."""
         return False
 
     def leave_innermost(self) -> bool:
-        """Stop a search, else unmark rows, else leave the front view. Returns whether it did."""
-        left = self.halt() or self.view.clear_marks() or self.pop_view()
-        self.tell_place()
+        """Cancel a search, else unmark rows, else leave the front view. Returns False if there was none."""
+        left = self.cancel_work() or self.view.clear_marks() or self.pop_view()
+        self.show_position()
         return left
 
     # --- What is shown ---
 
     def show_message(self, dataset: str, *lines: Sequence[Span]) -> None:
-        """Shows words instead of rows."""
-        self.halt()
+        """Show a message instead of rows."""
+        self.cancel_work()
         self.dataset, self._opened, self._views = dataset, None, []
         self.view.show_message(*lines)
         self.set_subtitle("")
         self.set_context("")
-        self.post_message(self.Other())
+        self.post_message(self.DatasetReplaced())
 
     def show(self, dataset: str, opened: LoadedWindow) -> None:
-        """Shows rows. For the same dataset the cursor stays where it is, and so do the views before them."""
+        """Show the rows of a dataset. If it is shown already, cursor and views stay."""
         stay = dataset == self.dataset and self._opened is not None
         self.dataset, self._opened = dataset, opened
         if not stay:
-            self.halt()
+            self.cancel_work()
             self._views = []
         if not self._views:
             self._show_all(stay=stay)
-        self.post_message(self.Reloaded(opened) if stay else self.Other())
+        self.post_message(self.Reloaded(opened) if stay else self.DatasetReplaced())
 
-    def shows(self, dataset: str) -> bool:
-        """Whether all rows of this dataset are in the table."""
+    def is_showing(self, dataset: str) -> bool:
+        """Return whether the table shows all rows of a dataset."""
         return dataset == self.dataset and self._opened is not None and self.view.opened is self._opened
 
     def show_view(
         self, dataset: str, opened: LoadedWindow, title: str, note: str = "", kind: str = ""
     ) -> None:
-        """Puts a table in front of a dataset's rows, until :meth:`leave`.
+        """Put a table in front of the rows of a dataset, until it is popped.
 
         Args:
-            dataset: whose rows it covers; for another one than is shown, it covers nothing.
-            opened: its rows, which may be none.
-            title: what it is, for the upper border.
-            note: what to know about it, for the lower border.
-            kind: which part of the workstation made it; see :attr:`front_view`.
+            dataset: id of the covered dataset. If it is not the shown one, the view covers no rows.
+            opened: the loaded rows; there may be none.
+            title: the text in the upper border.
+            note: a text about the rows, for the lower border.
+            kind: the feature that created the view; see :attr:`front_view`.
         """
         if dataset != self.dataset:
             self.show_message(dataset)
@@ -167,48 +167,50 @@ class TableStack(Pane):
         self.push_view(TableView(opened, title, note, kind, (self.view.cursor, self.view.column)))
 
     def push_view(self, view: TableView) -> None:
-        """Puts a view before what is shown."""
-        if view.kind in _MADE_OF_IT and self._views:
+        """Put a view in front of the visible table."""
+        if view.kind in _DERIVED_KINDS and self._views:
             view = replace(view, when=self._views[-1].when)
         self._views.append(view)
         self._show_front()
 
     def rows_of(self, dataset: str) -> RowWindow | None:
-        """All rows of a dataset, when they are shown or lie under what is."""
+        """Return all rows of a dataset, if they are visible or covered by views; else None."""
         return self._opened.window if dataset == self.dataset and self._opened is not None else None
 
     @property
     def time_view(self) -> TableView | None:
-        """The view of another time, wherever it is among the views."""
+        """The view of another time, at any position in the stack; None if there is none."""
         return next((view for view in self._views if view.kind == TIME), None)
 
     def show_time(self, view: TableView) -> None:
-        """Shows the rows of another time in place of all that is shown; cursor and columns stay."""
-        self.halt()
+        """Replace all views by the rows of another time. Cursor and columns stay."""
+        self.cancel_work()
         self.view.clear_marks()
-        below = (self.view.cursor, self.view.column) if not self._views else self._views[0].below
-        self._views = [replace(view, below=below)]
+        covered_position = (
+            (self.view.cursor, self.view.column) if not self._views else self._views[0].covered_position
+        )
+        self._views = [replace(view, covered_position=covered_position)]
         self.set_context(view.title)
         self.view.open(view.opened, stay=True, choice=self._choices.get(self._table))
-        self.tell_place()
+        self.show_position()
 
-    def leave_to_time(self) -> None:
-        """Takes away the views that were made of what is shown at a time, or of all rows."""
+    def leave_derived_views(self) -> None:
+        """Pop all views in front of the view of another time, or of the dataset's rows."""
         while self._views and self._views[-1].kind != TIME:
             self.pop_view()
 
     def set_context(self, context: str | None = None) -> None:
-        """Title; the time at which the rows are seen comes first."""
+        """Set the title. The time at which the rows are shown comes first."""
         front = self.front_view
         if context is not None and front is not None and front.when:
             context = f"{front.when} · {context}"
         super().set_context(context)
 
     def pop_view(self) -> bool:
-        """Takes the front view away; whether there was one."""
+        """Remove the front view. Returns whether there was one."""
         if not self._views:
             return False
-        cursor, column = self._views.pop().below
+        cursor, column = self._views.pop().covered_position
         if self._views:
             self._show_front()
         elif self._opened is not None:
@@ -221,58 +223,58 @@ class TableStack(Pane):
         return True
 
     def leave_all(self) -> None:
-        """Takes all views away."""
+        """Remove all views."""
         while self.pop_view():
             pass
 
     def _show_front(self) -> None:
-        self.halt()
+        self.cancel_work()
         view = self._views[-1]
         self.set_context(view.title)
         self.view.open(view.opened, stay=False, choice=self._choices.get(self._table))
-        self.tell_place()
+        self.show_position()
 
     def _show_all(self, *, stay: bool) -> None:
         if self._opened is not None:
             self.set_context(f"{format_count(self._opened.window.row_count)} rows")
             self.view.open(self._opened, stay=stay, choice=self._choices.get(self._table))
-            self.tell_place()
+            self.show_position()
 
     # --- Columns ---
 
     @property
     def _table(self) -> str:
-        """What columns are arranged for: a dataset's rows and what is made of them, or another table."""
+        """The key of the arrangement of columns: the dataset, or the dataset and the kind of the view."""
         view = self.front_view
         if view is None or self._opened is None or view.opened.columns.names == self._opened.columns.names:
             return self.dataset
         return f"{self.dataset} {view.kind}"
 
     def arrangement(self, dataset: str) -> dict[str, Any]:
-        """How a reader arranged the columns of a dataset, as plain data; empty: as they are stored."""
+        """Return the arrangement of a dataset's columns as plain data; empty for the stored order."""
         return self._choices.get(dataset, {})
 
     def set_arrangement(self, dataset: str, choice: Mapping[str, Any]) -> None:
-        """Arranges the columns of a dataset, now or when it is shown."""
+        """Arrange the columns of a dataset, now or when it is shown."""
         self._choices[dataset] = dict(choice)
         if dataset == self._table and self.view.opened is not None:
             self.view.open(self.view.opened, stay=False, choice=choice)
 
-    def rearranged(self) -> None:
-        """The reader has changed the arrangement."""
+    def store_arrangement(self) -> None:
+        """Store the arrangement that the user changed, and repaint the table."""
         self._choices[self._table] = self.view.arrangement.choice()
         self.view.apply_arrangement()
 
     # --- Where the cursor is ---
 
     def on_resize(self) -> None:
-        """There is room for more, or less."""
+        """Update the lower border, which may have room for more or less text."""
         if self.view.opened is not None and self.border_subtitle:
-            self.tell_place()
+            self.show_position()
 
     @on(LineView.Moved)
-    def tell_place(self) -> None:
-        """Says in the lower border which row, column and slice the cursor is on."""
+    def show_position(self) -> None:
+        """Show row, column and slice of the cursor in the lower border."""
         view = self.view
         if view.opened is None or not view.count():
             self.set_subtitle("")
@@ -291,10 +293,10 @@ class TableStack(Pane):
             parts.append(f"slice {format_count(at + 1)} of {format_count(len(view.slices))} · block {block}")
         if self.front_view is not None and self.front_view.note:
             parts.append(self.front_view.note)
-        self._tell_part(self._fitting(parts))
+        self._update_subtitle(self._fit_parts(parts))
 
-    def _tell_part(self, text: str) -> None:
-        """As :meth:`set_subtitle`, but paints only what has changed: at most steps, a digit or two."""
+    def _update_subtitle(self, text: str) -> None:
+        """Set the subtitle like :meth:`set_subtitle`, but repaint only the characters that changed."""
         before, after = str(self._border_subtitle or ""), printable(text)
         wide = cell_len(before + after) != len(before + after)
         if not before or not after or wide or max(len(before), len(after)) > self.size.width - 4:
@@ -303,52 +305,52 @@ class TableStack(Pane):
         changed = [at for at, letters in enumerate(zip_longest(before, after)) if letters[0] != letters[1]]
         if changed:
             self._border_subtitle = Content(after)
-            blanks = 2  # one before the text, one behind it
+            blanks = 2  # one before and one after the text
             self.refresh(Region(changed[0], self.size.height, changed[-1] - changed[0] + 2 * blanks, 1))
 
-    def _fitting(self, parts: list[str]) -> str:
-        """As many of the parts as there is room for."""
+    def _fit_parts(self, parts: list[str]) -> str:
+        """Join as many of the first parts as fit into the border."""
         while len(parts) > 1 and len(" · ".join(parts)) > self.size.width - 4:
             parts = parts[:-1]
         return " · ".join(parts)
 
-    def marked(self) -> list[tuple[int, int]]:
-        """The rows of :attr:`window` that are marked, as ranges: from a row to the one after the last."""
+    def marked_ranges(self) -> list[tuple[int, int]]:
+        """Return the marked rows of :attr:`window` as ranges; the end of a range is exclusive."""
         rows = self.view.count()
         return [(start, min(stop, rows)) for start, stop in self.view.marks.ranges if start < rows]
 
 
-TELL_SECONDS: Final = 0.5
+PROGRESS_SECONDS: Final = 0.5
 
 
 class SearchableTables(TableStack):
-    """Its filter is a text that is looked for: the cursor goes from one row that holds it to the next."""
+    """Tables whose filter text is searched in all rows. The cursor moves from match to match."""
 
     @dataclass
-    class Looked(Message):
-        """A search has come so far, or to its end: with the row and column that it found, if any."""
+    class SearchProgress(Message):
+        """Posted while a search runs, and at its end with the row and column of the match."""
 
         serial: int
-        looked: int
-        place: tuple[int, int] | None
+        scanned: int
+        match: tuple[int, int] | None
         done: bool
         error: str = ""
 
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
         self._origin = 0
-        self._left_from: int | None = None
-        self._back = False
+        self._previous_row: int | None = None
+        self._backwards = False
         self._serial = 0
-        self._looking = False
-        self._waiting: list[bool] = []  # what was asked for while it looks: whether back
+        self._searching = False
+        self._queued_steps: list[bool] = []  # steps requested during a search: True is backwards
 
-    def begin_finding(self) -> None:
-        """A text is about to be typed: it is looked for from the cursor on."""
+    def begin_search(self) -> None:
+        """Start the next search at the cursor."""
         self._origin = self.view.cursor
 
     def set_filter(self, text: str) -> None:
-        """Looks for ``text``; empty: for nothing any more."""
+        """Search for a text; an empty text ends the search."""
         if text == self.filter:
             return
         super().set_filter(text)
@@ -356,90 +358,90 @@ class SearchableTables(TableStack):
         if text:
             self._find(self._origin, None, back=False)
         else:
-            self.halt()
-            self.tell_place()
+            self.cancel_work()
+            self.show_position()
 
     def find_again(self, *, back: bool) -> None:
-        """Goes to the next row that holds the text, or to the one before."""
+        """Go to the next or the previous row that contains the text."""
         rows, cursor = self.view.count(), self.view.cursor
-        if self._looking:
-            self._waiting.append(back)
+        if self._searching:
+            self._queued_steps.append(back)
         elif rows and self.filter:
             self._find((cursor + (-1 if back else 1)) % rows, cursor, back=back)
 
-    def halt(self) -> bool:
-        """Stops looking; whether it did."""
-        there = self._looking
+    def cancel_work(self) -> bool:
+        """Cancel the search. Returns whether one was running."""
+        was_active = self._searching
         self._serial += 1
-        self._looking, self._waiting = False, []
+        self._searching, self._queued_steps = False, []
         self.workers.cancel_group(self, "find")
-        return there or super().halt()
+        return was_active or super().cancel_work()
 
-    def _find(self, start: int, left: int | None, *, back: bool) -> None:
-        self.halt()
+    def _find(self, start: int, previous: int | None, *, back: bool) -> None:
+        self.cancel_work()
         opened, text, serial = self.view.opened, self.filter, self._serial
         if opened is None or not self.view.count():
             return
         window, columns = opened.window, self.view.arrangement.shown
-        self._looking, self._left_from, self._back = True, left, back
+        self._searching, self._previous_row, self._backwards = True, previous, back
 
-        def look() -> None:
-            from odf_tui.panes.data.derived_rows import find
+        def search_rows() -> None:
+            from odf_tui.panes.data.derived_rows import find_next_match
             from odf_tui.text.values import release_memory
 
-            worker, told = get_current_worker(), time.monotonic()
-            place: tuple[int, int] | None = None
-            looked = 0
+            worker, reported = get_current_worker(), time.monotonic()
+            match: tuple[int, int] | None = None
+            scanned = 0
             try:
-                for found, looked in find(window, text, start, columns, back=back):
-                    place = found
+                for found, scanned in find_next_match(window, text, start, columns, back=back):
+                    match = found
                     if worker.is_cancelled:
                         return
-                    if time.monotonic() - told > TELL_SECONDS:
-                        told = time.monotonic()
-                        self.post_message(self.Looked(serial, looked, None, False))
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                self.post_message(self.Looked(serial, looked, None, True, error_line(error)))
+                    if time.monotonic() - reported > PROGRESS_SECONDS:
+                        reported = time.monotonic()
+                        self.post_message(self.SearchProgress(serial, scanned, None, False))
+            except Exception as error:  # every error is shown, and the screen stays open
+                self.post_message(self.SearchProgress(serial, scanned, None, True, error_line(error)))
             else:
-                self.post_message(self.Looked(serial, looked, place, True))
+                self.post_message(self.SearchProgress(serial, scanned, match, True))
             finally:
                 release_memory()
 
-        self.run_worker(look, thread=True, exclusive=True, group="find", name="find")
+        self.run_worker(search_rows, thread=True, exclusive=True, group="find", name="find")
 
-    @on(Looked)
-    def _looked(self, message: Looked) -> None:
-        """Shows how far a search is, or what it has found."""
+    @on(SearchProgress)
+    def _show_search_progress(self, message: SearchProgress) -> None:
+        """Show the progress of a search, or go to its match."""
         message.stop()
         if message.serial != self._serial:
             return
         rows = format_count(self.view.count())
         if not message.done:
-            self.set_subtitle(f"looking: {format_count(message.looked)} of {rows} rows · esc stops")
+            self.set_subtitle(f"looking: {format_count(message.scanned)} of {rows} rows · esc stops")
             return
-        waiting, self._looking, self._waiting = self._waiting, False, []
-        if message.place is None:
+        waiting, self._searching, self._queued_steps = self._queued_steps, False, []
+        if message.match is None:
             none = Notice(f"none of {rows} rows holds {self.filter}", "warn")
             self.post_message(Notice(message.error, "bad") if message.error else none)
-            self.tell_place()
+            self.show_position()
             return
-        row, column = message.place
+        row, column = message.match
         self.view.go_to_middle(row)
         self.view.go_to(row, column)
-        self.tell_place()
-        if self._left_from is not None:
-            self._say_where(row, self._left_from)
+        self.show_position()
+        if self._previous_row is not None:
+            self._note_wraparound(row, self._previous_row)
         if waiting:
             self.find_again(back=waiting[0])
-            self._waiting = waiting[1:]
+            self._queued_steps = waiting[1:]
 
-    def _say_where(self, row: int, left: int) -> None:
-        """Says when the search went round."""
-        if row == left:
+    def _note_wraparound(self, row: int, previous: int) -> None:
+        """Post a notice if the search continued at the other end of the rows."""
+        if row == previous:
             self.post_message(Notice("no other row holds it", "warn"))
-        elif (row > left) == self._back:
+        elif (row > previous) == self._backwards:
             self.post_message(
-                Notice("on from the last row" if self._back else "on from the first row", "warn")
+                Notice("on from the last row" if self._backwards else "on from the first row", "warn")
             )
 
 
@@ -447,8 +449,8 @@ MATCHES: Final = 5000
 TESTS: Final = ("equal", "other", "less", "greater", "null", "filled")
 
 
-def condition(test: str, name: str, value: str) -> str:
-    """One of :data:`TESTS` in words."""
+def condition_text(test: str, name: str, value: str) -> str:
+    """Describe a test of :data:`TESTS` on a column."""
     value = ellipsize_middle(value, 24)
     words = {"equal": f"is {value}", "other": f"is not {value}", "less": f"< {value}",
              "greater": f"> {value}", "null": "has no value", "filled": "has a value"}  # fmt: skip
@@ -456,43 +458,43 @@ def condition(test: str, name: str, value: str) -> str:
 
 
 class DataPane(SearchableTables):
-    """The preview. Sorting and keeping some rows look at what is loaded, and say so: see ``derived.py``."""
+    """The data pane. Sorting and filtering read a limited number of rows; the title states which."""
 
     @dataclass
     class Derived(Message):
-        """Another table was made of what is shown, to be put in front of it (or of what that was made of)."""
+        """Posted when a view was derived. It goes in front of the visible table, or replaces another view."""
 
         serial: int
         view: TableView | None
         replaces: TableView | None
 
     @dataclass
-    class Progress(Message):
-        """So many rows were looked at."""
+    class ScanProgress(Message):
+        """Posted while rows are scanned for matches."""
 
         serial: int
-        looked: int
+        scanned: int
 
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
-        self._making = 0
-        self._busy_making = False
+        self._derive_serial = 0
+        self._deriving = False
 
     def selection(self) -> tuple[str, str] | None:
-        """The cell under the cursor, as it is shown."""
+        """Return the cell under the cursor, as it is shown."""
         text = self.view.value(self.view.cursor, self.view.column) if self.view.count() else None
         return None if text is None else ("cell", text)
 
-    def halt(self) -> bool:
-        """Stops what is being looked for or made; whether there was something."""
-        there = self._busy_making
-        self._making += 1
-        self._busy_making = False
+    def cancel_work(self) -> bool:
+        """Cancel a search or a derivation. Returns whether one was running."""
+        was_active = self._deriving
+        self._derive_serial += 1
+        self._deriving = False
         self.workers.cancel_group(self, "make")
-        return super().halt() or there
+        return super().cancel_work() or was_active
 
     def sort(self, *, down: bool) -> None:
-        """Sorts what is loaded by the column under the cursor; what is sorted already is sorted anew."""
+        """Sort the loaded rows by the column under the cursor. A sorted view is replaced."""
         front, column = self.front_view, self.view.column
         replaces = (
             front if front is not None and front.kind == "sorted" and front.source is not None else None
@@ -500,82 +502,84 @@ class DataPane(SearchableTables):
         opened = replaces.source if replaces is not None else self.view.opened
         if opened is None:
             return
-        cursor = replaces.below[0] if replaces is not None else self.view.cursor
-        of = replaces.of if replaces is not None else self._of()
-        below = replaces.below if replaces is not None else (self.view.cursor, column)
+        cursor = replaces.covered_position[0] if replaces is not None else self.view.cursor
+        base_text = replaces.base_text if replaces is not None else self._base_text()
+        covered_position = replaces.covered_position if replaces is not None else (self.view.cursor, column)
         how = "greatest first" if down else "least first"
         note = f"by {opened.columns.names[column]}, {how}"
         rows = opened.window.row_count
 
-        def make(serial: int) -> TableView:
-            from odf_tui.panes.data.derived_rows import RowSelection, loaded, sorted_rows
+        def derive(serial: int) -> TableView:
+            from odf_tui.panes.data.derived_rows import RowSelection, loaded_range, sorted_rows
 
-            start, stop = loaded(rows, cursor)
+            start, stop = loaded_range(rows, cursor)
             numbers = sorted_rows(opened.window, start, stop, column, down=down)
             shown = load_window(RowSelection(opened.window, numbers))
-            words = of or _range(start, stop, rows)
-            return TableView(shown, f"sorted: {words}", note, "sorted", below, words, opened)
+            words = base_text or _range_text(start, stop, rows)
+            return TableView(shown, f"sorted: {words}", note, "sorted", covered_position, words, opened)
 
         self.set_subtitle("sorting …")
-        self._make(make, replaces)
+        self._derive(derive, replaces)
 
-    def keep(self, test: str) -> None:
-        """Keeps the loaded rows that pass a test of :data:`TESTS` against the cell under the cursor."""
+    def filter_by_test(self, test: str) -> None:
+        """Show the loaded rows that pass a test of :data:`TESTS` against the cell under the cursor."""
         opened, row, column = self.view.opened, self.view.cursor, self.view.column
         if opened is None:
             return
-        of, rows = self._of(), opened.window.row_count
-        note = condition(test, opened.columns.names[column], self.view.value(row, column) or "")
+        base_text, rows = self._base_text(), opened.window.row_count
+        note = condition_text(test, opened.columns.names[column], self.view.value(row, column) or "")
 
-        def make(serial: int) -> TableView:
-            from odf_tui.panes.data.derived_rows import RowSelection, filter_rows, loaded
+        def derive(serial: int) -> TableView:
+            from odf_tui.panes.data.derived_rows import RowSelection, filter_rows, loaded_range
 
-            start, stop = loaded(rows, row)
+            start, stop = loaded_range(rows, row)
             numbers = filter_rows(opened.window, start, stop, column, test, row)
             shown = load_window(RowSelection(opened.window, numbers))
-            words = f"{format_count(len(numbers))} of {of or _range(start, stop, rows)}"
+            words = f"{format_count(len(numbers))} of {base_text or _range_text(start, stop, rows)}"
             return TableView(shown, f"kept: {words}", note, "kept", (row, column), words)
 
         self.set_subtitle("looking …")
-        self._make(make, None)
+        self._derive(derive, None)
 
-    def keep_found(self) -> None:
-        """Keeps the rows, of all rows, that hold the text that is looked for."""
+    def filter_matches(self) -> None:
+        """Show the rows, of all rows, that contain the search text."""
         opened, text = self.view.opened, self.filter
         if opened is None or not text:
             return
-        columns, below = self.view.arrangement.shown, (self.view.cursor, self.view.column)
-        rows, of = opened.window.row_count, self._of()
+        columns, covered_position = self.view.arrangement.shown, (self.view.cursor, self.view.column)
+        rows, base_text = opened.window.row_count, self._base_text()
 
-        def make(serial: int) -> TableView | None:
+        def derive(serial: int) -> TableView | None:
             import pyarrow as pa
 
-            from odf_tui.panes.data.derived_rows import RowSelection, search
+            from odf_tui.panes.data.derived_rows import RowSelection, find_matches
 
-            worker, told = get_current_worker(), time.monotonic()
+            worker, reported = get_current_worker(), time.monotonic()
             found: list[pa.Array] = []
-            for matches, looked in search(opened.window, text, columns, MATCHES):
+            for matches, scanned in find_matches(opened.window, text, columns, MATCHES):
                 found = matches
                 if worker.is_cancelled:
                     return None
-                if time.monotonic() - told > TELL_SECONDS:
-                    told = time.monotonic()
-                    self.post_message(self.Progress(serial, looked))
+                if time.monotonic() - reported > PROGRESS_SECONDS:
+                    reported = time.monotonic()
+                    self.post_message(self.ScanProgress(serial, scanned))
             numbers = pa.concat_arrays(found) if found else pa.array([], pa.int64())
             first = "the first " if len(numbers) == MATCHES else ""
-            words = f"{first}{format_count(len(numbers))} of {of or format_count(rows) + ' rows'}"
+            words = f"{first}{format_count(len(numbers))} of {base_text or format_count(rows) + ' rows'}"
             shown = load_window(RowSelection(opened.window, numbers))
-            return TableView(shown, f"kept: {words}", f"rows with {printable(text)}", "kept", below, words)
+            return TableView(
+                shown, f"kept: {words}", f"rows with {printable(text)}", "kept", covered_position, words
+            )
 
         self.set_subtitle("looking …")
-        self._make(make, None)
+        self._derive(derive, None)
 
     def reveal_in_all_rows(self) -> bool:
-        """Goes to the row under the cursor among all rows of the dataset; whether it is one of them."""
+        """Go to the row under the cursor among all rows. Returns False if it is none of them."""
         row, column = self._row_of_base(), self.view.column
         if row is None:
             return False
-        self.leave_to_time()
+        self.leave_derived_views()
         self.view.go_to_middle(row)
         self.view.go_to(row, column)
         return True
@@ -585,7 +589,7 @@ class DataPane(SearchableTables):
         opened = at.opened if at is not None else self._opened
         if front is None or front is at or opened is None or not self.view.count():
             return None
-        from odf_tui.panes.data.derived_rows import RowSelection  # Arrow is here by now: such a view was made
+        from odf_tui.panes.data.derived_rows import RowSelection  # Arrow is loaded: a derived view exists
 
         window = front.opened.window
         if isinstance(window, RowSelection) and (
@@ -594,42 +598,42 @@ class DataPane(SearchableTables):
             return window.numbers[self.view.cursor].as_py()
         return None
 
-    def _of(self) -> str:
-        """Which rows the front view has, when it was made of others."""
-        return self.front_view.of if self.front_view is not None else ""
+    def _base_text(self) -> str:
+        """Describe the rows of the front view; empty for all rows."""
+        return self.front_view.base_text if self.front_view is not None else ""
 
-    def _make(self, make: Callable[[int], TableView | None], replaces: TableView | None) -> None:
-        self.halt()
-        serial = self._making
-        self._busy_making = True
+    def _derive(self, derive: Callable[[int], TableView | None], replaces: TableView | None) -> None:
+        self.cancel_work()
+        serial = self._derive_serial
+        self._deriving = True
 
         def work(serial: int) -> None:
             try:
-                view = make(serial)
-            except Exception as error:  # whatever it is, it is shown, and the screen lives on
+                view = derive(serial)
+            except Exception as error:  # every error is shown, and the screen stays open
                 self.post_message(Notice(error_line(error), "bad"))
                 view = None
             self.post_message(self.Derived(serial, view, replaces))
 
         self.run_worker(partial(work, serial), thread=True, exclusive=True, group="make", name="make")
 
-    @on(Progress)
-    def _progress(self, message: Progress) -> None:
-        """Shows how far it is."""
+    @on(ScanProgress)
+    def _show_scan_progress(self, message: ScanProgress) -> None:
+        """Show the number of scanned rows."""
         message.stop()
-        if message.serial == self._making:
+        if message.serial == self._derive_serial:
             rows = format_count(self.view.count())
-            self.set_subtitle(f"looking: {format_count(message.looked)} of {rows} rows · esc stops")
+            self.set_subtitle(f"looking: {format_count(message.scanned)} of {rows} rows · esc stops")
 
     @on(Derived)
-    def _derived(self, message: Derived) -> None:
-        """Shows what was made."""
+    def _show_derived(self, message: Derived) -> None:
+        """Show the derived view."""
         message.stop()
-        if message.serial != self._making:
+        if message.serial != self._derive_serial:
             return
-        self._busy_making = False
+        self._deriving = False
         if message.view is None:
-            self.tell_place()
+            self.show_position()
             return
         if message.replaces is not None and message.replaces is self.front_view:
             self._views.pop()
@@ -638,6 +642,6 @@ class DataPane(SearchableTables):
         self.view.go_to(0, column)
 
 
-def _range(start: int, stop: int, rows: int) -> str:
-    """Which rows are loaded, in words."""
+def _range_text(start: int, stop: int, rows: int) -> str:
+    """Describe the range of loaded rows."""
     return f"rows {format_count(start + 1)}–{format_count(stop)} of {format_count(rows)}"
