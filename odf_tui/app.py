@@ -44,11 +44,11 @@ class Workstation(App[None], inherit_bindings=False):
     ]
 
     def __init__(
-        self, source: Gateway, early: EarlyReads | None = None, painted: Callable[[], None] = lambda: None
+        self, gateway: Gateway, early: EarlyReads | None = None, painted: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__()
         ScrollBar.renderer = ThinScrollBar
-        self.source = source
+        self.gateway = gateway
         self.farewell = ""
         self.theme_names = themes.names()
         self.palette = themes.Palette({})
@@ -59,25 +59,25 @@ class Workstation(App[None], inherit_bindings=False):
         if self.no_color:  # no colours at all, where Textual would show greys
             self._filters = [each for each in self._filters if not isinstance(each, Monochrome)]
             self._filters.append(NoColor())
-        if (characters := terminal.supported_characters(source.ui.ascii)) != "all":
+        if (characters := terminal.supported_characters(gateway.ui.ascii)) != "all":
             from odf_tui.theming.ascii_fallback import CharacterFallback  # most terminals do not need it
 
             self._filters.append(CharacterFallback(characters))
-        self._complaint = ""
-        if not self.use_theme(self._wanted_theme()):
-            self._take(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
+        self._theme_problem = ""
+        if not self.use_theme(self._configured_theme()):
+            self._apply_theme(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
 
-    def _wanted_theme(self) -> str:
+    def _configured_theme(self) -> str:
         """The configured theme; by itself, one that suits the terminal."""
         if self.no_color:
             return themes.FEW_COLOURS
-        if self.source.theme != "auto":
-            return self.source.theme
+        if self.gateway.theme != "auto":
+            return self.gateway.theme
         return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
     def get_default_screen(self) -> Workbench:
         """The workbench, made for the size of the terminal: the first layout is the last."""
-        bench = Workbench(self.source, self._early, self._painted)
+        bench = Workbench(self.gateway, self._early, self._painted)
         for breakpoints, cells in (
             (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
             (bench.VERTICAL_BREAKPOINTS, self.size.height),
@@ -89,18 +89,22 @@ class Workstation(App[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Looks at what the person configured, once everything is shown."""
         self.call_after_refresh(
-            self.run_worker, self._look_at_settings, thread=True, group="settings", name="settings"
+            self.run_worker, self._check_settings, thread=True, group="settings", name="settings"
         )
 
-    def _look_at_settings(self) -> None:
-        wrong = themes.problems()
-        self.theme_names = [name for name in self.theme_names if name not in wrong]
-        told = [self._complaint] if self._complaint else [_complaint(error) for error in wrong.values()]
-        if self.source.settings_problem:
-            told.insert(0, self.source.settings_problem)
-        if told:
-            more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-            self.bench.post_message(Notice(told[0] + more, "warn"))
+    def _check_settings(self) -> None:
+        invalid = themes.problems()
+        self.theme_names = [name for name in self.theme_names if name not in invalid]
+        problems = (
+            [self._theme_problem]
+            if self._theme_problem
+            else [_problem_text(error) for error in invalid.values()]
+        )
+        if self.gateway.settings_problem:
+            problems.insert(0, self.gateway.settings_problem)
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            self.bench.post_message(Notice(problems[0] + more, "warn"))
 
     def on_resize(self, event: events.Resize) -> None:
         """The screens below a dialog have other sizes too: Textual tells only the one on top."""
@@ -138,14 +142,14 @@ class Workstation(App[None], inherit_bindings=False):
         try:
             theme = themes.load(name, few=self._few_colours)
         except OdfError as error:
-            self._complaint = _complaint(error)
+            self._theme_problem = _problem_text(error)
             if self.is_running:
-                self.bench.notice(self._complaint, "warn")
+                self.bench.notice(self._theme_problem, "warn")
             return False
-        self._take(theme)
+        self._apply_theme(theme)
         return True
 
-    def _take(self, theme: Theme) -> None:
+    def _apply_theme(self, theme: Theme) -> None:
         self.register_theme(theme)
         self.palette = themes.palette(theme)
         self.theme = theme.name
@@ -157,7 +161,7 @@ class Workstation(App[None], inherit_bindings=False):
 
     def copy(self, text: str) -> str:
         """Copies a text, and says by which way."""
-        return terminal.copy(text, self.write, self.source.folder / ".odf" / "cache")
+        return terminal.copy(text, self.write, self.gateway.folder / ".odf" / "cache")
 
     def write(self, sequence: str) -> None:
         """Write a control sequence to the terminal."""
@@ -172,12 +176,12 @@ class Workstation(App[None], inherit_bindings=False):
         """
         from odf_tui.theming import terminal
 
-        chosen = terminal.find()
-        terminal_is_given = nullcontext() if self.is_headless else self.suspend()
-        with terminal_is_given, self.batch_update(), _deaf_to_interrupts():
-            opened = asyncio.to_thread(terminal.run, chosen, path, line, self.source.folder)
+        editor = terminal.find_editor()
+        suspension = nullcontext() if self.is_headless else self.suspend()
+        with suspension, self.batch_update(), _ignored_interrupts():
+            editing = asyncio.to_thread(terminal.run_editor, editor, path, line, self.gateway.folder)
             # An exception may not leave the block: the terminal would not be taken back.
-            (failure,) = await asyncio.gather(opened, return_exceptions=True)
+            (failure,) = await asyncio.gather(editing, return_exceptions=True)
         if failure is not None:
             raise failure
 
@@ -188,20 +192,20 @@ class Workstation(App[None], inherit_bindings=False):
     def leave(self, jobs: Sequence[str]) -> None:
         """Leaves, and says which jobs go on."""
         if jobs:
-            goes = "goes" if len(jobs) == 1 else "go"
+            verb = "goes" if len(jobs) == 1 else "go"
             self.farewell = (
-                f"{', '.join(jobs)} {goes} on in the background.\n"
+                f"{', '.join(jobs)} {verb} on in the background.\n"
                 "odf jobs shows how; odf opens the workstation again."
             )
         self.exit()
 
 
-def _complaint(error: OdfError) -> str:
+def _problem_text(error: OdfError) -> str:
     return f"{error} – {error.hint}" if error.hint else str(error)
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def _ignored_interrupts() -> Iterator[None]:
     """^C is meant for the editor. A handler, because programs inherit signals that are ignored."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:

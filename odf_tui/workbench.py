@@ -251,7 +251,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     def notice(self, text: str, style: str = "good") -> None:
         """Show a notice in the line of hints, and on a screen that covers it."""
-        self.query_one(KeyHints).tell(text, style)
+        self.query_one(KeyHints).show_notice(text, style)
         if isinstance(top := self.app.screen, CoveringScreen):
             top.show_notice(text)
 
@@ -277,12 +277,12 @@ class Workbench(Screen[None], inherit_bindings=False):
         """Open a dialog, and wait for its result."""
         return await self.app.push_screen_wait(dialog)
 
-    def start(self, story: Coroutine[Any, Any, None], group: str = "stories") -> Worker[None]:
+    def start(self, coroutine: Coroutine[Any, Any, None], group: str = "stories") -> Worker[None]:
         """Run a coroutine. An error in it becomes a notice."""
 
         async def guarded() -> None:
             try:
-                await story
+                await coroutine
             except Exception as error:  # whatever it is, it is shown, and the screen stays open
                 self.notice(error_with_hint(error), "bad")
 

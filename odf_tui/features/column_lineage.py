@@ -525,7 +525,7 @@ class ColumnScreen(Dialog[str]):
 
     def action_copy(self) -> None:
         """Copies what is said."""
-        lines = ["".join(text for text, _ in line).strip() for line in self._about.given]
+        lines = ["".join(text for text, _ in line).strip() for line in self._about.source_lines]
         if lines:
             self._copy("columns", "\n".join(lines))
 

@@ -200,7 +200,7 @@ class DatasetDialog(TextDialog):
         """Long values go on in the next line."""
         return WrappedLines()
 
-    def remarks(self) -> list[str]:
+    def describe_keys(self) -> list[str]:
         """What the keys do."""
         return ["p pulls", "e edits", "tab as YAML" if self._lines is self._pages[0] else "tab in words"]
 

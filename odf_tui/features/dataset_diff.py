@@ -175,7 +175,7 @@ class DifferenceScreen(Dialog[str]):
         """Shows the rows."""
         self._rows.active = True
         if self._opened is None:
-            self._rows.say(*_no_rows(self._window.found))
+            self._rows.show_message(*_no_rows(self._window.found))
         else:
             self._rows.open(self._opened, stay=False)
 
@@ -271,7 +271,7 @@ class Head(StaticLines):
 class RowReader(TextDialog):
     """A row in full; those beside it are a key away."""
 
-    def remarks(self) -> list[str]:
+    def describe_keys(self) -> list[str]:
         """What the keys do."""
         return ["[ row before · ] next"]
 

@@ -90,7 +90,9 @@ class KeysDialog(Dialog[str]):
                 continue
             group = groups.setdefault(self._group(action), [])
             shown = self._keys.key_in(action, self._situation.pane)
-            group.append(Choice(action.id, action.title, action.keys, shown, why or "", off=why is not None))
+            group.append(
+                Choice(action.id, action.title, action.keys, shown, why or "", disabled=why is not None)
+            )
         for title, choices in groups.items():
             yield Choice("", title, heading=True)
             yield from choices
@@ -227,11 +229,11 @@ class Palette(PickerDialog):
         self._texts = [(f"{choice.title} {choice.remark}", choice) for choice in choices]
         self._blocks, self._preview = blocks, preview
 
-    def remarks(self) -> str:
+    def describe_keys(self) -> str:
         """What the keys do."""
         return "12, name#12 or a hash: a block · ↑↓ move · ⏎ takes it · esc closes"
 
-    def fitting(self, text: str) -> list[Choice]:
+    def find_choices(self, text: str) -> list[Choice]:
         """Blocks that were named, and what fits best; everything when nothing was typed."""
         self._preview(None)
         return [*self._blocks(text), *fuzzy_rank(text, self._texts)] if text else self._choices
@@ -256,7 +258,7 @@ class ThemePicker(PickerDialog):
         self._preview = preview
         self.cursor = next((at for at, name in enumerate(names) if name == chosen), 0)
 
-    def remarks(self) -> str:
+    def describe_keys(self) -> str:
         """What the keys do."""
         return "j k show another · ⏎ keeps it · esc takes the one before"
 

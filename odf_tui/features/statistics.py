@@ -370,7 +370,7 @@ class StatisticsScreen(Dialog[None]):
 
     def action_copy(self) -> None:
         """Copies what is said of the column."""
-        lines = self.query_one("#about-column", WrappedLines).given
+        lines = self.query_one("#about-column", WrappedLines).source_lines
         if lines:
             self._copy("statistics", "\n".join("".join(text for text, _ in line) for line in lines).rstrip())
 

@@ -20,7 +20,7 @@ from odf_tui.widgets.status_bar import FilterLine, KeyHints
 
 SAVE_SECONDS: Final = 3.0
 STEP: Final = 5
-USUAL: Final = PaneShares(left=60, upper=45, single=40)
+DEFAULT_SHARES: Final = PaneShares(left=60, upper=45, single=40)
 """The shares that the style sheet sets, in percent."""
 
 _LEFT: Final = ("datasets", "data")
@@ -39,13 +39,13 @@ def resize_pane(shares: PaneShares, pane: str, by: int, *, single: bool) -> Pane
         single: whether the panes stand in one column.
     """
 
-    def moved(name: str, grows: bool) -> int:
-        now = getattr(shares, name) or getattr(USUAL, name)
+    def share(name: str, grows: bool) -> int:
+        now = getattr(shares, name) or getattr(DEFAULT_SHARES, name)
         return max(MIN_SHARE, min(now + (by if grows else -by), 100 - MIN_SHARE))
 
     if single:
-        return replace(shares, single=moved("single", pane == PANES[0]))
-    return replace(shares, left=moved("left", pane in _LEFT), upper=moved("upper", pane in _UPPER))
+        return replace(shares, single=share("single", pane == PANES[0]))
+    return replace(shares, left=share("left", pane in _LEFT), upper=share("upper", pane in _UPPER))
 
 
 class PaneGrid(Container):
@@ -234,7 +234,7 @@ class PaneLayout(Controller):
 
     def _save(self) -> None:
         self._save_timer = None
-        content, folder = saved_session.encode(self.host.collect_layout()), self.gateway.folder
+        content, folder = saved_session.encode_layout(self.host.collect_layout()), self.gateway.folder
         if content != self._saved:
             self._saved = content
             self.reader.read(
@@ -243,7 +243,9 @@ class PaneLayout(Controller):
 
     def quit(self) -> None:
         """Write the layout and leave; running jobs continue."""
-        saved_session.save_layout(self.gateway.folder, saved_session.encode(self.host.collect_layout()))
+        saved_session.save_layout(
+            self.gateway.folder, saved_session.encode_layout(self.host.collect_layout())
+        )
         self.host.station.leave([f"{job.kind} {job.target}" for job in self.state.jobs.active_jobs()])
 
 

@@ -48,11 +48,11 @@ class Reader:
         def work() -> None:
             worker = get_current_worker()
             try:
-                found, problem = function(), ""
+                result, error_text = function(), ""
             except Exception as error:  # whatever it is, it is shown, and the screen stays open
-                found, problem = None, error_with_hint(error)
+                result, error_text = None, error_with_hint(error)
             if not worker.is_cancelled:
-                self._screen.call_later(then, found, problem)
+                self._screen.call_later(then, result, error_text)
 
         self._screen.run_worker(work, thread=True, exclusive=replaces, group=group, name=group)
 

@@ -148,7 +148,7 @@ class Host(Protocol):
         """Open a dialog, and wait for its result. Only within :meth:`start`."""
         ...
 
-    def start(self, story: Coroutine[Any, Any, None], group: str = "stories") -> Worker[None]:
+    def start(self, coroutine: Coroutine[Any, Any, None], group: str = "stories") -> Worker[None]:
         """Run a coroutine. An error in it becomes a notice.
 
         Args:

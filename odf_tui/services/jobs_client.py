@@ -36,7 +36,7 @@ class JobsClient:
         self.connection = WorkerConnection(gateway, state, lambda call, value: host.call_later(call, value))
         self.quiet: set[str] = set()
         self._waiting: dict[str, asyncio.Future[Job]] = {}
-        state.jobs_changed.connect(self._wake)
+        state.jobs_changed.connect(self._complete_futures)
 
     def submit(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> None:
         """Submit requests, each with the name of its dataset. A notice says so, or why it failed.
@@ -75,7 +75,7 @@ class JobsClient:
         with suppress(OdfError):
             await (await self.connection.link()).cancel(job)
 
-    async def ended(self, job_id: str) -> Job:
+    async def wait_until_ended(self, job_id: str) -> Job:
         """Wait until a job ends."""
         job = self._state.jobs.jobs.get(job_id)
         if job is not None and job.state.final:
@@ -103,13 +103,13 @@ class JobsClient:
 
         job_id = await self.submit_one(cast("Request", request), target)
         dialog = JobProgressDialog(title, self._state.jobs, job_id, leaves=leaves)
-        how = await self._host.ask(dialog)
-        if how == "leave":
+        answer = await self._host.ask(dialog)
+        if answer == "leave":
             raise LeftRunning
-        if how == "stop":
+        if answer == "stop":
             await self.cancel(job_id)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.ended(job_id), _STOPPING_SECONDS)
+                await asyncio.wait_for(self.wait_until_ended(job_id), _STOPPING_SECONDS)
         return self.result_of(job_id, type(request), title)
 
     def result_of(self, job_id: str, request: type[JobRequest[R]], title: str) -> R:
@@ -128,7 +128,7 @@ class JobsClient:
             raise OdfError(f"{title}: {job.state.value}", hint="its log in pane 4 says more")
         raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
 
-    def _wake(self, news: JobNews) -> None:
+    def _complete_futures(self, news: JobNews) -> None:
         for job_id in [each for each in self._waiting if self._is_final(each)]:
             future = self._waiting.pop(job_id)
             if not future.done():
@@ -153,30 +153,32 @@ class WorkerConnection:
     ) -> None:
         self._gateway, self._state, self._call = gateway, state, call
         self._link: WorkerLink | None = None
-        self._again = asyncio.Event()
+        self._reconnect = asyncio.Event()
         self._ready = asyncio.Event()
         self._failure: str = ""
 
     async def run(self) -> None:
         """Connect, follow, and after the worker is gone wait until :meth:`restart` is called."""
         while True:
-            self._again.clear()
+            self._reconnect.clear()
             self._ready.clear()
-            self._note(WorkerConnectionState("starting"))
+            self._set_state(WorkerConnectionState("starting"))
             try:
                 self._link = await self._gateway.connect()
             except (OdfError, OSError) as error:
                 self._failure = error_line(error)
                 hint = getattr(error, "hint", None) or ""
-                self._note(WorkerConnectionState("gone", error_line(error), hint, getattr(error, "jobs", 0)))
+                self._set_state(
+                    WorkerConnectionState("gone", error_line(error), hint, getattr(error, "jobs", 0))
+                )
             else:
                 await self._follow(self._link)
             self._ready.set()  # whoever waits for a link learns that there is none
-            await self._again.wait()
+            await self._reconnect.wait()
 
     def restart(self) -> None:
         """Connect again, if the connection is lost."""
-        self._again.set()
+        self._reconnect.set()
 
     async def link(self) -> WorkerLink:
         """Return the connection; a lost one is opened again.
@@ -198,8 +200,8 @@ class WorkerConnection:
             await self._link.close()
 
     async def _follow(self, link: WorkerLink) -> None:
-        self._again.clear()
-        self._note(WorkerConnectionState("connected"))
+        self._reconnect.clear()
+        self._set_state(WorkerConnectionState("connected"))
         self._apply([link.status])
         self._ready.set()
         batches = EventBatcher(self._apply)
@@ -213,9 +215,9 @@ class WorkerConnection:
             batches.flush()
             self._ready.clear()
         self._failure = WORKER_ENDED
-        self._note(WorkerConnectionState("gone", self._failure))
+        self._set_state(WorkerConnectionState("gone", self._failure))
 
-    def _note(self, state: WorkerConnectionState) -> None:
+    def _set_state(self, state: WorkerConnectionState) -> None:
         self._call(self._state.set_worker, state)
 
     def _apply(self, events: list[Event]) -> object:

@@ -70,10 +70,10 @@ class Navigator:
             reopen: what :meth:`back` opens again.
         """
         self.going.send(target)
-        here = self._here()
-        if here is not None:
-            self.trail = (*self.trail, here._replace(reopen=reopen))[-_MAX_TRAIL:]
-        self._go(target)
+        position = self._locate()
+        if position is not None:
+            self.trail = (*self.trail, position._replace(reopen=reopen))[-_MAX_TRAIL:]
+        self._show_target(target)
 
     def back(self) -> None:
         """Go back to where the last link was followed."""
@@ -82,7 +82,7 @@ class Navigator:
         *before, entry = self.trail
         self.trail = tuple(before)
         if entry.pane in ("blocks", "data"):
-            self._go(Target(entry.dataset, "blocks" if entry.pane == "blocks" else "data", entry.at))
+            self._show_target(Target(entry.dataset, "blocks" if entry.pane == "blocks" else "data", entry.at))
         else:
             self.select_dataset(entry.dataset)
             self._state.focus_pane(entry.pane)
@@ -95,18 +95,18 @@ class Navigator:
         target = self.target
         return target if target is not None and (target.pane, target.dataset) == (pane, dataset) else None
 
-    def arrived(self) -> None:
+    def clear_target(self) -> None:
         """Note that the target was reached."""
         self.target = None
 
-    def _go(self, target: Target) -> None:
+    def _show_target(self, target: Target) -> None:
         self.select_dataset(target.dataset)
         if target.pane != "datasets":
             self._state.focus_pane(target.pane)
             self.target = target
         self.arriving.send(target)
 
-    def _here(self) -> TrailEntry | None:
+    def _locate(self) -> TrailEntry | None:
         found = (locator() for locator in reversed(self._locators))
         entry = next((each for each in found if each is not None), None)
         row = self._state.row

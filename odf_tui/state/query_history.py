@@ -10,7 +10,7 @@ from typing import Final
 from odf_engine.files import open_file
 from odf_engine.storage.atomic_files import read_small_file
 
-MOST: Final = 500
+MAX_QUERIES: Final = 500
 _FILE: Final = Path("cache", "sql-history.jsonl")
 
 
@@ -25,7 +25,7 @@ def load_history(odf: Path) -> list[str]:
     except OSError:
         return []
     found: list[str] = []
-    for line in lines[-MOST:]:
+    for line in lines[-MAX_QUERIES:]:
         with suppress(ValueError, RecursionError):
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("sql"), str):
@@ -40,7 +40,7 @@ def add_to_history(odf: Path, sql: str) -> None:
         OSError: the workspace cannot be written to.
     """
     sql = sql.strip()
-    kept = [*(each for each in load_history(odf) if each != sql), sql][-MOST:]
+    kept = [*(each for each in load_history(odf) if each != sql), sql][-MAX_QUERIES:]
     path = odf / _FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")

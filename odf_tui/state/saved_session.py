@@ -22,7 +22,7 @@ from odf_tui.state.model import DatasetRow
 
 MAX_RECENT: Final = 8
 MAX_DATASETS: Final = 200
-_WRONG: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 MIN_SHARE: Final = 20
 Share = Annotated[int, msgspec.Meta(ge=MIN_SHARE, le=100 - MIN_SHARE)]
 """A part of the screen in percent: all panes can be seen."""
@@ -78,7 +78,7 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     recent: list[str] = []
 
 
-def path_in(folder: Path) -> Path:
+def layout_path(folder: Path) -> Path:
     """Where it is in a workspace."""
     return folder / ".odf" / "cache" / "ui.json"
 
@@ -86,25 +86,25 @@ def path_in(folder: Path) -> Path:
 def load_layout(folder: Path) -> SavedLayout:
     """What is remembered of a workspace; nothing, when it cannot be read."""
     try:
-        parts = msgspec.json.decode(read_small_file(path_in(folder)), type=dict[str, msgspec.Raw])
-    except (OSError, *_WRONG):
+        parts = msgspec.json.decode(read_small_file(layout_path(folder)), type=dict[str, msgspec.Raw])
+    except (OSError, *_DECODE_ERRORS):
         return SavedLayout()
     known: dict[str, Any] = {}
     for field in msgspec.structs.fields(SavedLayout):
         if field.encode_name in parts:
-            with suppress(*_WRONG):
+            with suppress(*_DECODE_ERRORS):
                 known[field.name] = msgspec.json.decode(parts[field.encode_name], type=field.type)
     return SavedLayout(**known)
 
 
-def encode(remembered: SavedLayout) -> bytes:
+def encode_layout(layout: SavedLayout) -> bytes:
     """What is written."""
-    return msgspec.json.encode(remembered)
+    return msgspec.json.encode(layout)
 
 
 def save_layout(folder: Path, content: bytes) -> None:
     """Replaces the file in one step; where that is not possible, nothing is remembered."""
-    path = path_in(folder)
+    path = layout_path(folder)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".ui-")
@@ -117,12 +117,12 @@ def save_layout(folder: Path, content: bytes) -> None:
             raise
 
 
-def effective_theme(remembered: SavedLayout, setting: str) -> str:
+def effective_theme(layout: SavedLayout, setting: str) -> str:
     """The theme to use: the one that was chosen, unless the settings were changed since."""
-    return remembered.theme if remembered.theme and remembered.theme_setting == setting else setting
+    return layout.theme if layout.theme and layout.theme_setting == setting else setting
 
 
-_FILES: Final = (
+_WATCHED_FILES: Final = (
     "version",
     CONFIG_FILE,
     "jobs.sqlite",
@@ -132,7 +132,7 @@ _FILES: Final = (
     "datasets",
     "repositories.json",
 )
-_IN_DATASETS: Final = ("refs", "info")
+_WATCHED_DATASET_FILES: Final = ("refs", "info")
 
 
 class SnapshotSource(Protocol):
@@ -171,10 +171,10 @@ class StartupSnapshot(msgspec.Struct, frozen=True, array_like=True):
 def workspace_fingerprint(folder: Path) -> str:
     """What says whether anything has changed in a workspace that the first screen shows."""
     odf = f"{folder}/.odf"
-    paths = [f"{odf}/{name}" for name in _FILES]
+    paths = [f"{odf}/{name}" for name in _WATCHED_FILES]
     paths += [str(user_file()), str(workspace_user_file(Path(odf)))]
-    paths += [f"{path}/{part}" for path in _within(f"{odf}/datasets") for part in _IN_DATASETS]
-    paths += [*_within(f"{odf}/trust"), *_within(f"{odf}/remotes")]
+    paths += [f"{path}/{part}" for path in _child_paths(f"{odf}/datasets") for part in _WATCHED_DATASET_FILES]
+    paths += [*_child_paths(f"{odf}/trust"), *_child_paths(f"{odf}/remotes")]
     found = blake2b(digest_size=16)
     for path in paths:
         try:
@@ -185,7 +185,7 @@ def workspace_fingerprint(folder: Path) -> str:
     return found.hexdigest()
 
 
-def _within(folder: str) -> list[str]:
+def _child_paths(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.path for entry in entries)
@@ -207,7 +207,7 @@ def _read(folder: Path) -> StartupSnapshot | None:
         found = msgspec.msgpack.decode(content, type=StartupSnapshot)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    return found if found.program == _program() else None
+    return found if found.program == _program_version() else None
 
 
 def _digest(content: bytes) -> bytes:
@@ -223,7 +223,7 @@ def save_snapshot(folder: Path, source: SnapshotSource) -> None:
     with suppress(OdfError, OSError):
         rows, (jobs, last_seq) = source.datasets(), source.jobs()
         if not source.settings_problem:
-            found = StartupSnapshot(_program(), before, source.ui, rows, jobs, last_seq)
+            found = StartupSnapshot(_program_version(), before, source.ui, rows, jobs, last_seq)
             path = _path(folder)
             path.parent.mkdir(exist_ok=True)
             new = path.with_name(f"{path.name}.{os.getpid()}")
@@ -237,6 +237,6 @@ def _path(folder: Path) -> Path:
     return folder / ".odf" / "cache" / "screen.msgpack"
 
 
-def _program() -> str:
+def _program_version() -> str:
     """Which program has written it: another one may mean other things by the same words."""
     return f"{PROTOCOL_VERSION} {Path(model.__file__).stat().st_mtime_ns} {sys.version}"

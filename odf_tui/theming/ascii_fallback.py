@@ -46,8 +46,8 @@ _CONSOLE: Final[dict[str, str]] = {
 }  # fmt: skip
 """What the font of the Linux console has, and what comes close."""
 
-_FILLING: Final = re.compile(r"[ \-─]{6,}")
-_MORE: Final = len("enter") - 1
+_FILLER: Final = re.compile(r"[ \-─]{6,}")
+_ENTER_EXTRA: Final = len("enter") - 1
 
 
 class _Table(dict[int, str]):
@@ -55,11 +55,11 @@ class _Table(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
-        self[code] = found = letter if code < 0x80 else _closest(letter)
+        self[code] = found = letter if code < 0x80 else _closest_ascii(letter)
         return found
 
 
-def _closest(letter: str) -> str:
+def _closest_ascii(letter: str) -> str:
     """ASCII for a foreign character, in as many cells: its base letter, else question marks."""
     cells = cell_len(letter)
     base = unicodedata.normalize("NFKD", letter)[:1]
@@ -70,11 +70,11 @@ def _closest(letter: str) -> str:
     return "?" * cells
 
 
-def _table(letters: Mapping[str, str]) -> _Table:
+def _translation_table(letters: Mapping[str, str]) -> _Table:
     return _Table((ord(letter), shown) for letter, shown in letters.items())
 
 
-_TABLES: Final = {"ascii": _table(ASCII), "console": _table(ASCII | _CONSOLE)}
+_TABLES: Final = {"ascii": _translation_table(ASCII), "console": _translation_table(ASCII | _CONSOLE)}
 
 
 def with_ascii(text: str, characters: str = "ascii") -> str:
@@ -92,13 +92,13 @@ class CharacterFallback(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Maps a line."""
         if any(ENTER in text for text, _, _ in segments):
-            segments = _spelled(segments)
+            segments = _spell_enter(segments)
         return [
             Segment(with_ascii(text, self._characters), style, control) for text, style, control in segments
         ]
 
 
-def _spelled(segments: list[Segment]) -> list[Segment]:
+def _spell_enter(segments: list[Segment]) -> list[Segment]:
     """The line with ``enter`` as a word, where something in the line can become shorter for that.
 
     No single character would be understood as that key.
@@ -108,7 +108,7 @@ def _spelled(segments: list[Segment]) -> list[Segment]:
         for _ in range(text.count(ENTER)):
             if not _shorten(found, at):
                 return found
-            found[at] = _with(found[at], found[at].text.replace(ENTER, "enter", 1))
+            found[at] = _with_text(found[at], found[at].text.replace(ENTER, "enter", 1))
     return found
 
 
@@ -117,23 +117,23 @@ def _shorten(segments: list[Segment], at: int) -> bool:
     else from one before it; whether there were as many.
     """
     line = "".join(text for text, _, _ in segments)
-    if len(line) - len(line.rstrip(" ")) >= _MORE:
-        left = _MORE
+    if len(line) - len(line.rstrip(" ")) >= _ENTER_EXTRA:
+        remaining = _ENTER_EXTRA
         for number in range(len(segments) - 1, -1, -1):
             text = segments[number].text
-            cut = min(left, len(text))
-            segments[number] = _with(segments[number], text[: len(text) - cut])
-            left -= cut
+            cut = min(remaining, len(text))
+            segments[number] = _with_text(segments[number], text[: len(text) - cut])
+            remaining -= cut
         return True
-    able = [number for number, (text, _, _) in enumerate(segments) if _FILLING.search(text)]
-    if not able:
+    candidates = [number for number, (text, _, _) in enumerate(segments) if _FILLER.search(text)]
+    if not candidates:
         return False
-    chosen = min(able, key=lambda number: (number < at, -len(segments[number].text)))
-    text = segments[chosen].text
-    end = max(_FILLING.finditer(text), key=lambda match: len(match[0])).end()
-    segments[chosen] = _with(segments[chosen], text[: end - _MORE] + text[end:])
+    shortened = min(candidates, key=lambda number: (number < at, -len(segments[number].text)))
+    text = segments[shortened].text
+    end = max(_FILLER.finditer(text), key=lambda match: len(match[0])).end()
+    segments[shortened] = _with_text(segments[shortened], text[: end - _ENTER_EXTRA] + text[end:])
     return True
 
 
-def _with(segment: Segment, text: str) -> Segment:
+def _with_text(segment: Segment, text: str) -> Segment:
     return Segment(text, segment.style, segment.control)

@@ -17,14 +17,14 @@ import msgspec
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.files import open_file
 
-By = Literal["both", "bell", "osc9", "none"]
+NotifyBy = Literal["both", "bell", "osc9", "none"]
 BELL: Final = "\a"
-_LONGEST: Final = 120
+_MAX_TEXT: Final = 120
 _TMUX_TIMEOUT: Final = 1.0
-_PRINTS_THEM: Final = ("linux", "vt", "screen", "ansi", "cons")  # what would show the sequence as text
+_NO_NOTIFICATIONS: Final = ("linux", "vt", "screen", "ansi", "cons")  # what would show the sequence as text
 
 
-def notification_sequence(text: str, by: By, environ: Mapping[str, str] = os.environ) -> str:
+def notification_sequence(text: str, by: NotifyBy, environ: Mapping[str, str] = os.environ) -> str:
     """What to write to the terminal; asks tmux, so it is called in a thread.
 
     Args:
@@ -32,20 +32,20 @@ def notification_sequence(text: str, by: By, environ: Mapping[str, str] = os.env
         by: the wanted ways; a terminal that knows no notifications gets the bell where both are.
     """
     bell = BELL if by in ("both", "bell") else ""
-    return bell + (_notification(text, environ) if by in ("both", "osc9") else "")
+    return bell + (_osc9_sequence(text, environ) if by in ("both", "osc9") else "")
 
 
-def _notification(text: str, environ: Mapping[str, str]) -> str:
+def _osc9_sequence(text: str, environ: Mapping[str, str]) -> str:
     from odf_tui.text.format import ellipsize_middle, printable
 
-    sequence = f"\x1b]9;{ellipsize_middle(printable(text), _LONGEST)}\a"
+    sequence = f"\x1b]9;{ellipsize_middle(printable(text), _MAX_TEXT)}\a"
     if environ.get("TMUX"):
         # Through tmux to the terminal around it, if it lets that through.
-        return f"\x1bPtmux;\x1b{sequence}\x1b\\" if _passes_through() else ""
-    return "" if environ.get("TERM", "").startswith(_PRINTS_THEM) else sequence
+        return f"\x1bPtmux;\x1b{sequence}\x1b\\" if _allows_passthrough() else ""
+    return "" if environ.get("TERM", "").startswith(_NO_NOTIFICATIONS) else sequence
 
 
-def _passes_through() -> bool:
+def _allows_passthrough() -> bool:
     command = ["tmux", "show-options", "-Apqv", "allow-passthrough"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TMUX_TIMEOUT)
@@ -55,7 +55,7 @@ def _passes_through() -> bool:
 
 
 _VARIABLES: Final = ("VISUAL", "EDITOR")
-_USUAL: Final = ("nano", "vi", "vim")
+_DEFAULT_EDITORS: Final = ("nano", "vi", "vim")
 
 # How editors are told of a line; others open at the top.
 _PLUS: Final = frozenset({
@@ -80,7 +80,7 @@ class ExternalEditor(msgspec.Struct, frozen=True):
         """What the program is called."""
         return Path(self.command[0]).name
 
-    def opening(self, path: Path, line: int | None = None) -> list[str]:
+    def build_command(self, path: Path, line: int | None = None) -> list[str]:
         """The command that opens a file at a line (from 1)."""
         command = list(self.command)
         if self.name in _WAIT and not {"--wait", "-w"} & set(command):
@@ -94,7 +94,7 @@ class ExternalEditor(msgspec.Struct, frozen=True):
         return [*command, f"{path}:{line}" if self.name in _COLON else str(path)]
 
 
-def find(environ: Mapping[str, str] = os.environ) -> ExternalEditor:
+def find_editor(environ: Mapping[str, str] = os.environ) -> ExternalEditor:
     """The editor that ``$VISUAL`` or ``$EDITOR`` name, else nano or vi, whichever is there.
 
     Raises:
@@ -108,25 +108,25 @@ def find(environ: Mapping[str, str] = os.environ) -> ExternalEditor:
             except ValueError as error:
                 raise UsageError(f"${variable} is no command ({error}): {text}") from None
             return ExternalEditor(tuple(command), f"${variable}")
-    for name in _USUAL:
+    for name in _DEFAULT_EDITORS:
         if shutil.which(name, path=environ.get("PATH")):
             return ExternalEditor((name,))
     raise NotFound("there is no editor", hint="set EDITOR to one, or install nano or vi")
 
 
-def run(editor: ExternalEditor, path: Path, line: int | None, folder: Path) -> None:
+def run_editor(editor: ExternalEditor, path: Path, line: int | None, folder: Path) -> None:
     """Opens a file and waits until the editor has ended; ``folder`` is where it starts.
 
     Raises:
         OdfError: it could not be started, or it says that something went wrong.
     """
-    code = _call(editor, editor.opening(path, line), folder)
+    code = _start(editor, editor.build_command(path, line), folder)
     if code:
         how = f"ended with code {code}" if code > 0 else f"was ended by signal {-code}"
         raise OdfError(f"the editor {editor.name} {how}")
 
 
-def _call(editor: ExternalEditor, command: Sequence[str], folder: Path) -> int:
+def _start(editor: ExternalEditor, command: Sequence[str], folder: Path) -> int:
     try:
         return subprocess.run(command, cwd=folder, check=False).returncode
     except OSError as error:
@@ -168,8 +168,8 @@ def configure_environment(environ: MutableMapping[str, str] = os.environ) -> Non
     environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     if _in_screen(environ):
         # It takes 24-bit colours for something else, and COLORTERM is that of the terminal around it.
-        many = environ["TERM"].endswith("256color")
-        environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256" if many else "standard")
+        has_256 = environ["TERM"].endswith("256color")
+        environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256" if has_256 else "standard")
     if is_remote(environ):
         environ.setdefault("TEXTUAL_FPS", "15")
         environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
@@ -197,24 +197,24 @@ def supported_characters(setting: str, environ: Mapping[str, str] = os.environ) 
     """
     if setting != "auto":
         return "ascii" if setting == "always" else "all"
-    if not _utf8(environ):
+    if not _is_utf8(environ):
         return "ascii"
     return "console" if environ.get("TERM") == "linux" else "all"
 
 
-def _utf8(environ: Mapping[str, str]) -> bool:
+def _is_utf8(environ: Mapping[str, str]) -> bool:
     """Whether the locale's characters are UTF-8; where none is set, most terminals are."""
     names = [environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
     locale = next(filter(None, names), "")
     if not names[0] and locale in _COERCED and names[2] in ("C", "POSIX"):
-        locale = _at_start("LC_CTYPE") or names[2]  # Python has put its own there, see PEP 538
+        locale = _initial_value("LC_CTYPE") or names[2]  # Python has put its own there, see PEP 538
     if not locale:
         return True
     charset = locale.partition(".")[2] or locale
     return charset.partition("@")[0].casefold().replace("-", "") == "utf8"
 
 
-def _at_start(name: str) -> str:
+def _initial_value(name: str) -> str:
     """A variable as it was when the program started; empty where the system does not say it."""
     try:
         lines = Path("/proc/self/environ").read_bytes().split(b"\0")
@@ -239,35 +239,35 @@ def copy(
         write: called with an escape sequence for the terminal.
     """
     if environ.get("TMUX"):
-        if _tmux(text, environ):
+        if _copy_to_tmux(text, environ):
             return "copied through tmux"
-        return _into_file(text, folder, "tmux does not answer")
+        return _write_to_file(text, folder, "tmux does not answer")
     data = base64.b64encode(text.encode()).decode("ascii")
     if len(data) > _OSC52_LIMIT:
-        return _into_file(text, folder, "too long for the clipboard")
+        return _write_to_file(text, folder, "too long for the clipboard")
     sequence = f"\x1b]52;c;{data}\a"
-    write(_through_screen(sequence) if _in_screen(environ) else sequence)
+    write(_wrap_for_screen(sequence) if _in_screen(environ) else sequence)
     return "copied with OSC 52, if the terminal allows it"
 
 
-def _through_screen(sequence: str) -> str:
+def _wrap_for_screen(sequence: str) -> str:
     """What GNU screen passes on to the terminal around it."""
     parts = (sequence[start : start + _DCS_LIMIT] for start in range(0, len(sequence), _DCS_LIMIT))
     return "".join(f"\x1bP{part}\x1b\\" for part in parts)
 
 
-def _into_file(text: str, folder: Path, why: str) -> str:
+def _write_to_file(text: str, folder: Path, reason: str) -> str:
     path = folder / "clipboard.txt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open_file(path, "wb") as file:
             file.write(text.encode())
     except OSError as error:
-        return f"not copied: {why}, and {path} cannot be written: {error.strerror}"
-    return f"{why}: written to {path}"
+        return f"not copied: {reason}, and {path} cannot be written: {error.strerror}"
+    return f"{reason}: written to {path}"
 
 
-def _tmux(text: str, environ: Mapping[str, str]) -> bool:
+def _copy_to_tmux(text: str, environ: Mapping[str, str]) -> bool:
     try:
         command = ["tmux", "load-buffer", "-w", "-"]
         done = subprocess.run(

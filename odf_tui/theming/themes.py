@@ -31,7 +31,7 @@ COLOURS: Final = (
 STYLES: Final = ("cursor", "idle", "bar")
 DEFAULT: Final = "tide"
 FEW_COLOURS: Final = "sixteen"
-_OWN: Final = COLOURS[2:4] + COLOURS[9:]  # those that Textual does not know by these names
+_EXTRA_COLOURS: Final = COLOURS[2:4] + COLOURS[9:]  # those that Textual does not know by these names
 _STYLE_WORDS: Final = frozenset({"none", "bold", "italic", "underline", "reverse"})
 
 
@@ -105,7 +105,7 @@ def _read(name: str, path: Path) -> Theme:
         raise InvalidManifest(
             f"not TOML: {message[:1].lower()}{message[1:]}", where=f"{path}:{line}"
         ) from None
-    return _theme(name, content, _File(path, text))
+    return _build_theme(name, content, _File(path, text))
 
 
 class _File:
@@ -125,9 +125,9 @@ class _File:
         return str(self._path)
 
 
-def _theme(name: str, content: Mapping[str, object], file: _File) -> Theme:
-    colours = _table(content, "colours", COLOURS, file)
-    styles = _table(content, "styles", STYLES, file)
+def _build_theme(name: str, content: Mapping[str, object], file: _File) -> Theme:
+    colours = _read_table(content, "colours", COLOURS, file)
+    styles = _read_table(content, "styles", STYLES, file)
     for key, value in colours.items():
         try:
             # Shades that let something through would end in colours that nobody chose.
@@ -147,7 +147,7 @@ def _theme(name: str, content: Mapping[str, object], file: _File) -> Theme:
                 hint="styles: none, or some of bold italic underline reverse",
             )
     ansi = all(value.startswith("ansi_") for value in colours.values())
-    variables = {key: colours[key] for key in _OWN}
+    variables = {key: colours[key] for key in _EXTRA_COLOURS}
     variables |= {f"{key}-style": value for key, value in styles.items()}
     variables |= {
         "block-cursor-background": colours["cursor-background"],
@@ -186,19 +186,21 @@ def _theme(name: str, content: Mapping[str, object], file: _File) -> Theme:
     )
 
 
-def _table(content: Mapping[str, object], key: str, wanted: tuple[str, ...], file: _File) -> dict[str, str]:
+def _read_table(
+    content: Mapping[str, object], key: str, expected: tuple[str, ...], file: _File
+) -> dict[str, str]:
     table = content.get(key)
     found = {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
-    unknown, missing = found.keys() - set(wanted), set(wanted) - found.keys()
+    unknown, missing = found.keys() - set(expected), set(expected) - found.keys()
     for name in sorted(unknown):
         raise InvalidManifest(
             f"'{name}' is no name of the table '{key}'",
             where=file.line_of(key, name),
-            hint="its names are: " + ", ".join(wanted),
+            hint="its names are: " + ", ".join(expected),
         )
     if missing:
         raise InvalidManifest(
-            f"the table '{key}' lacks " + ", ".join(name for name in wanted if name in missing),
+            f"the table '{key}' lacks " + ", ".join(name for name in expected if name in missing),
             where=file.line_of(key),
         )
     return found
@@ -211,21 +213,21 @@ class Palette(dict[str, Style]):
         super().__init__(styles)
         self._mixed: dict[tuple[str, str, str], Style] = {}
 
-    def mix(self, ground: str, whole: str, name: str) -> Style:
+    def mix(self, ground: str, line_style: str, name: str) -> Style:
         """The style ``name`` in a line of the style ``whole`` on a ground."""
-        key = (ground, whole, name)
+        key = (ground, line_style, name)
         if (style := self._mixed.get(key)) is None:
-            style = self._mixed[key] = self[ground] + self[whole] + self[name]
+            style = self._mixed[key] = self[ground] + self[line_style] + self[name]
         return style
 
 
-class _Painted(Protocol):
+class _HasPalette(Protocol):
     palette: Palette
 
 
 def palette_of(app: App[Any]) -> Palette:
     """Return the styles of the current theme of the workstation."""
-    return cast("_Painted", app).palette
+    return cast("_HasPalette", app).palette
 
 
 def palette(theme: Theme) -> Palette:
@@ -267,7 +269,7 @@ def palette(theme: Theme) -> Palette:
 
 
 @lru_cache(1)
-def _fixed() -> ColourTable:
+def _fixed_colours() -> ColourTable:
     # The first 16 are whatever the person's terminal makes of them.
     from rich._palettes import EIGHT_BIT_PALETTE
 
@@ -280,11 +282,11 @@ def nearest(color: RichColor) -> RichColor:
     """The fixed 8-bit colour that looks most like a 24-bit one; others stay as they are."""
     if color.type is not ColorType.TRUECOLOR or color.triplet is None:
         return color
-    return RichColor.from_ansi(16 + _fixed().match(color.triplet))
+    return RichColor.from_ansi(16 + _fixed_colours().match(color.triplet))
 
 
 @lru_cache(4096)
-def _reduced(style: Style) -> Style:
+def _reduce_style(style: Style) -> Style:
     colours = [None if each is None else nearest(each) for each in (style.color, style.bgcolor)]
     return style + Style.from_color(*colours)
 
@@ -295,6 +297,6 @@ class EightBitColours(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Maps a line."""
         return [
-            Segment(text, None if style is None else _reduced(style), control)
+            Segment(text, None if style is None else _reduce_style(style), control)
             for text, style, control in segments
         ]

@@ -24,16 +24,16 @@ def fuzzy_score(query: str, text: str) -> int | None:
     query, text = query.lower().strip(), text.lower()
     if not query:
         return 0
-    if (found := _piece(query, text)) is not None:
+    if (found := _score_substring(query, text)) is not None:
         return 4000 + found
     words = query.split()
     if len(words) > 1:
-        pieces = [_piece(word, text) for word in words]
+        pieces = [_score_substring(word, text) for word in words]
         return None if None in pieces else 2000 + sum(filter(None, pieces)) // len(words)
-    return _letters(query, text)
+    return _score_letters(query, text)
 
 
-def _piece(query: str, text: str) -> int | None:
+def _score_substring(query: str, text: str) -> int | None:
     """How well a text has another in it: early, and at the beginning of a word."""
     at = text.find(query)
     if at < 0:
@@ -46,7 +46,7 @@ def _piece(query: str, text: str) -> int | None:
     return 400 - min(at, 300)
 
 
-def _letters(query: str, text: str) -> int | None:
+def _score_letters(query: str, text: str) -> int | None:
     """How well a text has some letters in order, near each other."""
     widest = _SPREAD * len(query)
     best: int | None = None
@@ -64,11 +64,11 @@ def _letters(query: str, text: str) -> int | None:
     return best
 
 
-def fuzzy_rank(query: str, things: Iterable[tuple[str, T]]) -> list[T]:
+def fuzzy_rank(query: str, items: Iterable[tuple[str, T]]) -> list[T]:
     """The things whose texts fit, best first, else as they came."""
-    found = [(fuzzy_score(query, text), thing) for text, thing in things]
-    fitting = [(points, thing) for points, thing in found if points is not None]
-    return [thing for _, thing in sorted(fitting, key=lambda each: -each[0])]
+    found = [(fuzzy_score(query, text), item) for text, item in items]
+    fitting = [(points, item) for points, item in found if points is not None]
+    return [item for _, item in sorted(fitting, key=lambda each: -each[0])]
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class Choice(msgspec.Struct, frozen=True):
     shown: str = ""
     remark: str = ""
     heading: bool = False
-    off: bool = False
+    disabled: bool = False
 
 
 class Choices(LineView):
@@ -103,8 +103,8 @@ class Choices(LineView):
 
     def reset(self) -> None:
         """There are others to show."""
-        self._keys = max((len(choice.shown) for choice in self.choices), default=0)
-        self.cursor = self._nearest(self.cursor, 1)
+        self._key_width = max((len(choice.shown) for choice in self.choices), default=0)
+        self.cursor = self._find_selectable(self.cursor, 1)
         super().reset()
 
     def set(self, choices: Sequence[Choice]) -> None:
@@ -119,7 +119,7 @@ class Choices(LineView):
         found = self.choices[self.cursor] if self.cursor < len(self.choices) else None
         return None if found is None or found.heading else found
 
-    def _nearest(self, index: int, step: int) -> int:
+    def _find_selectable(self, index: int, step: int) -> int:
         """The line at ``index``, or the next one in a direction that can be chosen, or in the other one."""
         last = len(self.choices) - 1
         index = max(min(index, last), 0)
@@ -129,13 +129,13 @@ class Choices(LineView):
 
     def go(self, index: int) -> None:
         """Puts the cursor on a line, or the next that can be chosen."""
-        super().go(self._nearest(index, 1 if index >= self.cursor else -1))
+        super().go(self._find_selectable(index, 1 if index >= self.cursor else -1))
         if all(each.heading for each in self.choices[: self.cursor]):
             self.show(0)  # the heading above the first
         elif all(each.heading for each in self.choices[self.cursor + 1 :]):
             self.show(len(self.choices) - 1)  # what stands below the last
 
-    def clicked(self, x: int, y: int) -> bool:
+    def click_at(self, x: int, y: int) -> bool:
         """A click chooses."""
         line = y + self.scroll_offset.y
         if not 0 <= line < len(self.choices) or self.choices[line].heading:
@@ -153,7 +153,7 @@ class Choices(LineView):
         choice = self.choices[index]
         if choice.heading:
             return [(f" {fit_width(printable(choice.title), max(self.room.width - 2, 0))}", "head")]
-        keys = f" {choice.shown:<{self._keys}}  " if self._keys else " "
+        keys = f" {choice.shown:<{self._key_width}}  " if self._key_width else " "
         room = max(self.room.width - len(keys), 0)
         title = printable(choice.title)
         remark = (
@@ -163,8 +163,8 @@ class Choices(LineView):
         )
         title = fit_width(title, max(room - cell_len(remark) - 2, 0))
         return [
-            (keys, "muted" if choice.off else "key"),
-            (title + " ", "muted" if choice.off else ""),
+            (keys, "muted" if choice.disabled else "key"),
+            (title + " ", "muted" if choice.disabled else ""),
             (remark + " ", "muted"),
         ]
 

@@ -110,22 +110,22 @@ class PickerDialog(Dialog[str]):
         """A line to type in, and the list."""
         with Vertical(classes="dialog -typing" if self._typing else "dialog") as box:
             box.border_title = Content(self._title)
-            box.border_subtitle = Content(self.remarks())
+            box.border_subtitle = Content(self.describe_keys())
             if self._typing:
                 line = Input(placeholder="type some letters of it", compact=True)
                 line.cursor_blink = False
                 yield line
             yield Choices(self._choices, self.cursor)
 
-    def remarks(self) -> str:
+    def describe_keys(self) -> str:
         """What the keys do."""
         return "⏎ takes it · ↑↓ move · esc closes" if self._typing else "a key or ⏎ takes it · esc closes"
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Narrows the list."""
-        self.query_one(Choices).set(self.fitting(event.value.strip()))
+        self.query_one(Choices).set(self.find_choices(event.value.strip()))
 
-    def fitting(self, text: str) -> list[Choice]:
+    def find_choices(self, text: str) -> list[Choice]:
         """The choices that fit what was typed."""
         return fuzzy_rank(text, ((f"{choice.title} {choice.remark}", choice) for choice in self._choices))
 
@@ -223,7 +223,7 @@ class DecisionDialog(Dialog[str]):
                 return
         if event.key == "q":
             event.stop()
-            self._answer_to("escape")
+            self._answer_by_key("escape")
 
     def key_list(self) -> list[Choice]:
         """The answers."""
@@ -236,7 +236,7 @@ class DecisionDialog(Dialog[str]):
         """Ends with an answer."""
         self.dismiss(answer)
 
-    def _answer_to(self, key: str) -> None:
+    def _answer_by_key(self, key: str) -> None:
         for answer, keys, _ in self._answers:
             if key in keys:
                 self.dismiss(answer)
@@ -250,8 +250,8 @@ class TypedConfirmation(Dialog[bool]):
     """Shows what is at stake, and asks for a word that nobody types by mistake.
 
     Args:
-        words: those that say yes.
-        asks: what stands in the line before something is typed.
+        accepted: those that say yes.
+        placeholder: what stands in the line before something is typed.
     """
 
     AUTO_FOCUS = "Input"
@@ -264,9 +264,11 @@ class TypedConfirmation(Dialog[bool]):
         Binding("pageup", "move('page_up')", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, lines: Sequence[Sequence[Span]], words: Sequence[str], asks: str) -> None:
+    def __init__(
+        self, title: str, lines: Sequence[Sequence[Span]], accepted: Sequence[str], placeholder: str
+    ) -> None:
         super().__init__()
-        self._title, self._lines, self._words, self._asks = title, lines, words, asks
+        self._title, self._lines, self._accepted, self._placeholder = title, lines, accepted, placeholder
 
     def compose(self) -> ComposeResult:
         """What it is about, and a line to type in."""
@@ -274,14 +276,14 @@ class TypedConfirmation(Dialog[bool]):
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("⏎ decides · ↑↓ scroll · esc closes")
             yield WrappedLines(self._lines)
-            line = Input(placeholder=self._asks, compact=True)
+            line = Input(placeholder=self._placeholder, compact=True)
             line.cursor_blink = False
             yield line
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Another word is no."""
         event.stop()
-        self.dismiss(event.value.strip() in self._words)
+        self.dismiss(event.value.strip() in self._accepted)
 
     def action_move(self, move: str) -> None:
         """Scrolls."""
@@ -325,7 +327,7 @@ class TextDialog(Dialog[str]):
         """What its keys do."""
         return [each for each in super().key_list() if self._step or not each.id.startswith("step(")]
 
-    def remarks(self) -> list[str]:
+    def describe_keys(self) -> list[str]:
         """What the keys do."""
         return ["[ older · ] newer"] if self._step else []
 
@@ -343,7 +345,7 @@ class TextDialog(Dialog[str]):
         self._lines = lines
         box = self.query_one(".dialog")
         box.border_title = Content(printable(title))
-        box.border_subtitle = Content(" · ".join([*self.remarks(), "y copies", "esc closes"]))
+        box.border_subtitle = Content(" · ".join([*self.describe_keys(), "y copies", "esc closes"]))
         self._body.set(lines)
         self._body.scroll_to(0, 0, animate=False)
 
@@ -361,16 +363,16 @@ class TextDialog(Dialog[str]):
             self._step(by)
 
 
-_EXAMPLES = 18
+_EXAMPLE_WIDTH = 18
 
 
 class GoToBlockDialog(Dialog[None]):
     """A line to type in.
 
     Args:
-        ways: examples of what may be typed, and what each means.
+        examples: what may be typed, and what each means.
         range: what there is.
-        look: takes what was typed, goes there, and tells what is wrong with it; nothing: it was right.
+        resolve: takes what was typed, goes there, and tells what is wrong with it; nothing: it was right.
     """
 
     AUTO_FOCUS = "Input"
@@ -379,12 +381,12 @@ class GoToBlockDialog(Dialog[None]):
     def __init__(
         self,
         title: str,
-        ways: Sequence[tuple[str, str]],
+        examples: Sequence[tuple[str, str]],
         range: str,
-        look: Callable[[str, Callable[[str], None]], None],
+        resolve: Callable[[str, Callable[[str], None]], None],
     ) -> None:
         super().__init__()
-        self._title, self._ways, self._range, self._look = title, ways, range, look
+        self._title, self._examples, self._range, self._resolve = title, examples, range, resolve
 
     def compose(self) -> ComposeResult:
         """A line to type in, and what may be typed."""
@@ -398,7 +400,8 @@ class GoToBlockDialog(Dialog[None]):
 
     def _lines(self, error: str) -> list[list[Span]]:
         shown: list[list[Span]] = [
-            [(f" {example:<{_EXAMPLES}}", "key"), (meaning, "muted")] for example, meaning in self._ways
+            [(f" {example:<{_EXAMPLE_WIDTH}}", "key"), (meaning, "muted")]
+            for example, meaning in self._examples
         ]
         return [*shown, [(f" {printable(error)}", "bad")]]
 
@@ -406,9 +409,9 @@ class GoToBlockDialog(Dialog[None]):
         """Goes there."""
         event.stop()
         if event.value.strip():
-            self._look(event.value, self._told)
+            self._resolve(event.value, self._show_outcome)
 
-    def _told(self, error: str) -> None:
+    def _show_outcome(self, error: str) -> None:
         if not self.is_attached:
             return
         if error:
@@ -417,7 +420,7 @@ class GoToBlockDialog(Dialog[None]):
             self.dismiss(None)
 
 
-_WAYS = (("2026-03-01", "a day, at its beginning"), ("2026-03-01 14:00", "a time of day, in UTC"))
+_TIME_EXAMPLES = (("2026-03-01", "a day, at its beginning"), ("2026-03-01 14:00", "a time of day, in UTC"))
 
 
 class TimeDialog(Dialog[str]):
@@ -446,8 +449,10 @@ class TimeDialog(Dialog[str]):
             yield StaticLines(self._lines(""))
 
     def _lines(self, error: str) -> list[list[Span]]:
-        ways: list[list[Span]] = [[(f" {text:<18}", "key"), (about, "muted")] for text, about in _WAYS]
-        return [*ways, [(f" {error}", "bad")]]
+        examples: list[list[Span]] = [
+            [(f" {text:<18}", "key"), (about, "muted")] for text, about in _TIME_EXAMPLES
+        ]
+        return [*examples, [(f" {error}", "bad")]]
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Takes it, when it is a time."""
@@ -518,7 +523,7 @@ def name_check(taken: Collection[str]) -> Callable[[str], str]:
     return check
 
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 class JobProgressDialog(Dialog[str]):
@@ -550,8 +555,8 @@ class JobProgressDialog(Dialog[str]):
 
     def on_mount(self) -> None:
         """Looks often whether it has ended; what it does is told once a second."""
-        self.set_interval(_LOOK_SECONDS, self._look)
-        self.set_interval(1.0, self._tell)
+        self.set_interval(_POLL_SECONDS, self._check_end)
+        self.set_interval(1.0, self._update)
 
     def _lines(self) -> list[list[tuple[str, str]]]:
         job = self._book.jobs.get(self._job)
@@ -561,12 +566,12 @@ class JobProgressDialog(Dialog[str]):
             text = job_activity(job, Timestamp.now())
         return [[], [(f" {printable(text)}", "")], []]
 
-    def _look(self) -> None:
+    def _check_end(self) -> None:
         job = self._book.jobs.get(self._job)
         if job is not None and job.state.final:
             self.dismiss("ended")
 
-    def _tell(self) -> None:
+    def _update(self) -> None:
         view, lines = self.query_one(StaticLines), self._lines()
         if lines != view.lines:
             view.lines = lines

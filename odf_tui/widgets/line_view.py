@@ -16,7 +16,7 @@ from odf_tui.text.format import Span, wrapped
 from odf_tui.theming.themes import palette_of
 
 _MIN_WIDTH: Final = 20
-_USUAL_WIDTH: Final = 72
+_DEFAULT_WIDTH: Final = 72
 MOVES = ("down", "above", "left", "right", "first", "last", "page_down", "page_up")
 
 
@@ -25,7 +25,7 @@ class LineScroll(ScrollView, can_focus=False):
 
     ground: ClassVar[str] = "base"
     headed: ClassVar[bool] = False  # whether the first line is a header, which stays on top
-    _drawn: Size | None = None  # the room, while lines are being drawn
+    _drawing_size: Size | None = None  # the room, while lines are being drawn
 
     def count(self) -> int:
         """How many lines there are."""
@@ -50,18 +50,18 @@ class LineScroll(ScrollView, can_focus=False):
     @property
     def room(self) -> Size:
         """Cells for lines: without border, scroll bars and header."""
-        if self._drawn is not None:
-            return self._drawn
+        if self._drawing_size is not None:
+            return self._drawing_size
         region = self.scrollable_content_region
         return Size(region.width, max(region.height - self.headed, 0))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Draws some lines; the size is looked up once for all of them."""
-        self._drawn = self.room
+        self._drawing_size = self.room
         try:
             return super().render_lines(crop)
         finally:
-            self._drawn = None
+            self._drawing_size = None
 
     def reset(self) -> None:
         """What there is to show has changed."""
@@ -108,13 +108,13 @@ class LineScroll(ScrollView, can_focus=False):
         at = index - 1  # one line of air above
         return self._strip(lines[at] if 0 <= at < len(lines) else (), "", 0)
 
-    def _strip(self, spans: Sequence[Span], whole: str, x: int) -> Strip:
+    def _strip(self, spans: Sequence[Span], line_style: str, x: int) -> Strip:
         mix, ground = palette_of(self.app).mix, self.ground
-        base = mix(ground, whole, "")
-        if whole == "cursor":  # the colours of the parts would not be readable on it
+        base = mix(ground, line_style, "")
+        if line_style == "cursor":  # the colours of the parts would not be readable on it
             segments = [Segment(text, base) for text, _ in spans]
         else:
-            segments = [Segment(text, mix(ground, whole, name)) for text, name in spans]
+            segments = [Segment(text, mix(ground, line_style, name)) for text, name in spans]
         return Strip(segments).crop_extend(x, x + self.room.width, base).simplify()
 
 
@@ -188,11 +188,11 @@ class LineView(LineScroll):
         elif height and index >= top + height:
             self.scroll_to(y=index - height + 1, animate=False)
 
-    def keep_in_view(self) -> None:
+    def scroll_to_cursor(self) -> None:
         """Scrolls to the cursor, after the window became another one."""
         self.show(self.cursor)
 
-    def clicked(self, x: int, y: int) -> bool:
+    def click_at(self, x: int, y: int) -> bool:
         """Puts the cursor at a cell of the window; whether there is something."""
         line = y + self.scroll_offset.y - self.headed
         if not 0 <= line < self.count():
@@ -204,12 +204,12 @@ class LineView(LineScroll):
 
     def on_resize(self) -> None:
         """The window has another size."""
-        self.keep_in_view()
+        self.scroll_to_cursor()
 
     def on_click(self, event: events.Click) -> None:
         """The mouse points at something; twice opens it."""
         offset = event.get_content_offset(self)
-        if offset is not None and self.clicked(offset.x, offset.y) and event.chain == 2:
+        if offset is not None and self.click_at(offset.x, offset.y) and event.chain == 2:
             self.post_message(self.Opened())
 
 
@@ -218,23 +218,23 @@ class WrappedLines(LineScroll):
 
     def __init__(self, lines: Sequence[Sequence[Span]] = (), id: str | None = None) -> None:
         super().__init__(id=id)
-        self.given = lines
+        self.source_lines = lines
         self._lines: list[list[Span]] = []
 
     def set(self, lines: Sequence[Sequence[Span]]) -> None:
         """Shows other lines."""
-        self.given = lines
-        width = max(self.room.width or _USUAL_WIDTH, _MIN_WIDTH)
+        self.source_lines = lines
+        width = max(self.room.width or _DEFAULT_WIDTH, _MIN_WIDTH)
         self._lines = [part for line in lines for part in wrapped(line, width)]
         self.reset()
 
     def on_mount(self) -> None:
         """Shows the lines."""
-        self.set(self.given)
+        self.set(self.source_lines)
 
     def on_resize(self) -> None:
         """Breaks the lines anew."""
-        self.set(self.given)
+        self.set(self.source_lines)
 
     def count(self) -> int:
         """Lines."""

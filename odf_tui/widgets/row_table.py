@@ -38,7 +38,7 @@ class ColumnArrangement:
         self._fixed = fixed
         self.reset()
         if choice:
-            self._take(choice)
+            self._apply_choice(choice)
 
     def reset(self) -> None:
         """All columns as they are stored."""
@@ -46,7 +46,7 @@ class ColumnArrangement:
         self.hidden: set[int] = set()
         self.frozen = self._fixed
 
-    def _take(self, choice: Mapping[str, Any]) -> None:
+    def _apply_choice(self, choice: Mapping[str, Any]) -> None:
         at = {name: number for number, name in enumerate(self._names)}
         first = [at[name] for name in choice.get("order", ()) if name in at]
         # Columns that came since stand at the end.
@@ -70,19 +70,19 @@ class ColumnArrangement:
         return found
 
     @property
-    def still(self) -> list[int]:
+    def frozen_columns(self) -> list[int]:
         """The columns that are shown and stay in sight."""
         return [column for column in self.order[: self.frozen] if column not in self.hidden]
 
     @property
-    def moving(self) -> list[int]:
+    def scrolling_columns(self) -> list[int]:
         """The columns that are shown and can go out of sight."""
         return [column for column in self.order[self.frozen :] if column not in self.hidden]
 
     @property
     def shown(self) -> list[int]:
         """All columns that are shown."""
-        return self.still + self.moving
+        return self.frozen_columns + self.scrolling_columns
 
     def toggle(self, column: int) -> bool:
         """Hides a column or shows it again; False when it is the last one that is shown."""
@@ -111,7 +111,7 @@ class ColumnArrangement:
 
 
 CHUNK: Final = 256
-KEPT: Final = 12
+MAX_CHUNKS: Final = 12
 _FIRST_COLUMNS: Final = 8
 
 
@@ -166,15 +166,15 @@ class ChunkedLineView(LineView):
         super().__init__(id=id)
         self._opened: LoadedWindow | None = None
         self._chunks: OrderedDict[int, CellChunk] = OrderedDict()
-        self._wanted: list[int] = []
-        self._bad: set[int] = set()
+        self._requested: list[int] = []
+        self._failed: set[int] = set()
         self._busy = False
 
-    def seen_columns(self) -> Sequence[int]:
+    def visible_columns(self) -> Sequence[int]:
         """The columns that are in the window."""
         return ()
 
-    def take(self, opened: LoadedWindow | None) -> None:
+    def set_window(self, opened: LoadedWindow | None) -> None:
         """Another window; chunks that are in both stay."""
         before, self._opened = self._opened, opened
         kept: dict[int, CellChunk] = {}
@@ -184,13 +184,13 @@ class ChunkedLineView(LineView):
         self._chunks = OrderedDict(kept)
         if opened is not None:
             self._chunks.setdefault(0, opened.first)
-        self._wanted, self._bad = [], set()
+        self._requested, self._failed = [], set()
 
     def chunk_of(self, index: int) -> tuple[CellChunk | None, int]:
         """The chunk of a row if it is here, and the row in it."""
         return self._chunks.get(index // CHUNK), index % CHUNK
 
-    def chunks_seen(self) -> range:
+    def visible_chunks(self) -> range:
         """The numbers of the chunks that are in the window."""
         top = int(self.scroll_offset.y)
         return range(top // CHUNK, (top + max(self.room.height - 1, 0)) // CHUNK + 1)
@@ -200,34 +200,36 @@ class ChunkedLineView(LineView):
         ahead = index + 2 * self.room.height * (1 if index > self.cursor else -1)
         super().go(index)
         number = ahead // CHUNK
-        if 0 <= ahead < self.count() and number in self._near() and number not in self._chunks:
-            self.want(number)
+        if 0 <= ahead < self.count() and number in self._nearby_chunks() and number not in self._chunks:
+            self.request_chunk(number)
 
-    def _near(self) -> range:
+    def _nearby_chunks(self) -> range:
         """The numbers of the chunks that are in the window or beside it."""
-        seen = self.chunks_seen()
+        seen = self.visible_chunks()
         return range(seen.start - 1, seen.stop + 1)
 
-    def want(self, number: int) -> None:
+    def request_chunk(self, number: int) -> None:
         """Reads a chunk soon."""
-        if number in self._wanted or number in self._bad:
+        if number in self._requested or number in self._failed:
             return
-        self._wanted.append(number)
+        self._requested.append(number)
         if not self._busy:
             self._busy = True
             self.call_later(self._read_next)
 
     def _read_next(self) -> None:
         """Reads what is wanted and still in the window; what has gone by is forgotten."""
-        near, opened = self._near(), self._opened
-        while self._wanted and opened is not None:
-            number = self._wanted.pop(0)
-            here = self._chunks.get(number)
-            columns = [each for each in self.seen_columns() if here is None or each not in here.columns]
+        near, opened = self._nearby_chunks(), self._opened
+        while self._requested and opened is not None:
+            number = self._requested.pop(0)
+            loaded = self._chunks.get(number)
+            columns = [
+                each for each in self.visible_columns() if loaded is None or each not in loaded.columns
+            ]
             if number in near and columns:  # none are missing when it was asked for while it was read
                 self.run_worker(partial(self._read, opened.window, number, columns), thread=True)
                 return
-        self._wanted, self._busy = [], False
+        self._requested, self._busy = [], False
 
     def _read(self, window: RowWindow, number: int, columns: Sequence[int]) -> None:
         from odf_tui.gateway.row_text import read_chunk
@@ -245,8 +247,8 @@ class ChunkedLineView(LineView):
         message.stop()
         if self._opened is not None and message.window is self._opened.window:
             if message.chunk is None or not message.chunk.rows:
-                self._bad.add(message.number)
-                if message.number in self.chunks_seen():
+                self._failed.add(message.number)
+                if message.number in self.visible_chunks():
                     self.post_message(self.Failed(message.error or "these rows are not there"))
             elif message.number in self._chunks:
                 self._chunks[message.number].merge(message.chunk)
@@ -254,9 +256,9 @@ class ChunkedLineView(LineView):
                 self._chunks[message.number] = message.chunk
             if message.number in self._chunks:
                 self._chunks.move_to_end(message.number)
-            while len(self._chunks) > KEPT:
+            while len(self._chunks) > MAX_CHUNKS:
                 self._chunks.popitem(last=False)
-            if message.number in self.chunks_seen():
+            if message.number in self.visible_chunks():
                 self.refresh()
         self._read_next()
 
@@ -272,7 +274,7 @@ class MarkedRows:
         self.anchor: int | None = None
         self._ranges: list[tuple[int, int]] = []
 
-    def press(self, row: int) -> None:
+    def toggle_range(self, row: int) -> None:
         """Begins a range at a row, ends the one that was begun, or takes a marked row out."""
         if self.anchor is not None:
             self._add(min(self.anchor, row), max(self.anchor, row) + 1)
@@ -285,9 +287,9 @@ class MarkedRows:
 
     def clear(self) -> bool:
         """Takes all marks away; whether there were some."""
-        there = bool(self._ranges)
+        had_marks = bool(self._ranges)
         self._ranges, self.anchor = [], None
-        return there
+        return had_marks
 
     def __contains__(self, row: int) -> bool:
         return any(start <= row < stop for start, stop in self._ranges)
@@ -339,14 +341,14 @@ class RowTable(ChunkedLineView):
         self.arrangement = ColumnArrangement([], 0)
         self.marks = MarkedRows()
         self.needle = ""
-        self._words: Sequence[Sequence[Span]] = [[(" Rows show here.", "muted")]]
+        self._message: Sequence[Sequence[Span]] = [[(" Rows show here.", "muted")]]
         self._slices: Sequence[SliceMark] = ()
         self._starts: frozenset[int] = frozenset()
         self._widths: list[int] = []
-        self._wholes: list[int] = []
-        self._points: list[int] = []
+        self._integer_digits: list[int] = []
+        self._decimal_digits: list[int] = []
         self._left = 0  # the first of the moving columns that is in the window
-        self._laid: list[tuple[int, int]] | None = None  # while lines are being drawn
+        self._cached_layout: list[tuple[int, int]] | None = None  # while lines are being drawn
 
     @property
     def opened(self) -> LoadedWindow | None:
@@ -375,20 +377,20 @@ class RowTable(ChunkedLineView):
             self.arrangement = ColumnArrangement(names, opened.columns.fixed, choice)
             self.column = self.arrangement.shown[0] if names else 0
             self._widths = [min(cell_len(name), MAX_WIDTH) for name in names]
-            self._wholes, self._points = [0] * len(names), [0] * len(names)
+            self._integer_digits, self._decimal_digits = [0] * len(names), [0] * len(names)
             self.marks.clear()
             self.scroll_to(y=0, animate=False)
-        self.take(opened)
+        self.set_window(opened)
         self._slices = slices_of(opened.window)
         self._starts = frozenset(each.start for each in self._slices)
         self.reset()
 
-    def say(self, *lines: Sequence[Span]) -> None:
+    def show_message(self, *lines: Sequence[Span]) -> None:
         """Shows words instead of rows."""
-        self._words, self._slices, self._starts = lines, (), frozenset()
+        self._message, self._slices, self._starts = lines, (), frozenset()
         self.cursor = 0
         self.marks.clear()
-        self.take(None)
+        self.set_window(None)
         self.reset()
 
     def value(self, row: int, column: int) -> str | None:
@@ -401,7 +403,7 @@ class RowTable(ChunkedLineView):
         chunk, at = self.chunk_of(row)
         return "" if chunk is None else chunk.gap(at)
 
-    def look_for(self, needle: str) -> None:
+    def highlight(self, needle: str) -> None:
         """Cells that hold a text stand out."""
         if needle != self.needle:
             self.needle = needle
@@ -409,15 +411,15 @@ class RowTable(ChunkedLineView):
 
     def mark(self) -> None:
         """Marks the row under the cursor, or the rows up to it."""
-        self.marks.press(self.cursor)
+        self.marks.toggle_range(self.cursor)
         self.refresh()
 
-    def unmark(self) -> bool:
+    def clear_marks(self) -> bool:
         """Takes all marks away; whether there were some."""
-        there = self.marks.clear()
-        if there:
+        had_marks = self.marks.clear()
+        if had_marks:
             self.refresh()
-        return there
+        return had_marks
 
     # --- Moving ---
 
@@ -432,9 +434,9 @@ class RowTable(ChunkedLineView):
         if not shown:
             return
         at = shown.index(self.column) if self.column in shown else 0
-        self._stand(shown[max(0, min(at + (1 if move == "right" else -1), len(shown) - 1))])
+        self._select_column(shown[max(0, min(at + (1 if move == "right" else -1), len(shown) - 1))])
 
-    def _stand(self, column: int) -> None:
+    def _select_column(self, column: int) -> None:
         if column == self.column:
             return
         self.column = column
@@ -447,73 +449,80 @@ class RowTable(ChunkedLineView):
     def go_to(self, row: int, column: int) -> None:
         """Puts the cursor on a cell."""
         if self._opened is not None and self.arrangement.shown:
-            self._stand(column if column in self.arrangement.shown else self.arrangement.shown[0])
+            self._select_column(column if column in self.arrangement.shown else self.arrangement.shown[0])
             self.go(row)
 
-    def go_centred(self, row: int) -> None:
+    def go_to_middle(self, row: int) -> None:
         """Puts the cursor on a row, in the middle of the window if it was not in it."""
         top, height = int(self.scroll_offset.y), self.room.height
         if not top <= row < top + height:
             self.scroll_to(y=max(row - height // 2, 0), animate=False)
         self.go(row)
 
-    def rearranged(self) -> None:
+    def apply_arrangement(self) -> None:
         """The arrangement has changed."""
         shown = self.arrangement.shown
         if self.column not in shown:
             order = self.arrangement.order
             at = order.index(self.column)
             self.column = next((each for each in order[at:] if each in shown), shown[-1])
-        self._left = max(0, min(self._left, len(self._parts()[1]) - 1))
+        self._left = max(0, min(self._left, len(self._split_columns()[1]) - 1))
         self._show_column()
         self.refresh()
         self.post_message(self.Moved(self))
 
     def _show_column(self) -> bool:
         """Scrolls as little as needed to have the column in the window; whether that was needed."""
-        moving, before = self._parts()[1], self._left
-        if self.column not in moving:
+        scrolling_columns, before = self._split_columns()[1], self._left
+        if self.column not in scrolling_columns:
             return False
-        at = moving.index(self.column)
+        at = scrolling_columns.index(self.column)
         self._left = min(self._left, at)
-        while self._left < at and not self._wholly(self.column):
+        while self._left < at and not self._is_fully_visible(self.column):
             self._left += 1
         return self._left != before
 
-    def _wholly(self, column: int) -> bool:
-        self._laid = None
-        return any(each == column and width >= self._widths[each] for each, width in self._lay())
+    def _is_fully_visible(self, column: int) -> bool:
+        self._cached_layout = None
+        return any(each == column and width >= self._widths[each] for each, width in self._column_layout())
 
-    def clicked(self, x: int, y: int) -> bool:
+    def click_at(self, x: int, y: int) -> bool:
         """Puts the cursor at a cell of the window."""
-        if self._opened is None or not super().clicked(x, y):
+        if self._opened is None or not super().click_at(x, y):
             return False
         edge = 1
-        for column, width in self._lay():
+        for column, width in self._column_layout():
             edge += width + _SPACE
             if x < edge:
-                self._stand(column)
+                self._select_column(column)
                 break
         return True
 
-    def seen_columns(self) -> Sequence[int]:
+    def visible_columns(self) -> Sequence[int]:
         """The columns that are in the window."""
-        return [column for column, _ in self._lay()]
+        return [column for column, _ in self._column_layout()]
 
-    def _parts(self) -> tuple[list[int], list[int]]:
+    def _split_columns(self) -> tuple[list[int], list[int]]:
         """The columns that stay and those that move; where the first leave no room, all of them move."""
-        still, moving = self.arrangement.still, self.arrangement.moving
-        taken = sum(self._widths[column] + _SPACE for column in still)
-        return (still, moving) if 3 * taken <= 2 * self.room.width else ([], still + moving)
+        frozen_columns, scrolling_columns = (
+            self.arrangement.frozen_columns,
+            self.arrangement.scrolling_columns,
+        )
+        taken = sum(self._widths[column] + _SPACE for column in frozen_columns)
+        return (
+            (frozen_columns, scrolling_columns)
+            if 3 * taken <= 2 * self.room.width
+            else ([], frozen_columns + scrolling_columns)
+        )
 
-    def _lay(self) -> list[tuple[int, int]]:
+    def _column_layout(self) -> list[tuple[int, int]]:
         """The columns in the window and the cells that each has; the last may have less than it needs."""
-        if self._laid is not None:
-            return self._laid
+        if self._cached_layout is not None:
+            return self._cached_layout
         room = self.room.width - 2  # a margin at each side
         found: list[tuple[int, int]] = []
-        still, moving = self._parts()
-        for column in [*still, *moving[self._left :]]:
+        frozen_columns, scrolling_columns = self._split_columns()
+        for column in [*frozen_columns, *scrolling_columns[self._left :]]:
             if room <= 0:
                 break
             found.append((column, min(self._widths[column], room)))
@@ -532,7 +541,7 @@ class RowTable(ChunkedLineView):
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """The words."""
-        return [[(" There are no rows here.", "muted")]] if self._opened is not None else self._words
+        return [[(" There are no rows here.", "muted")]] if self._opened is not None else self._message
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Draws, once the columns are wide enough for what comes into the window."""
@@ -540,25 +549,29 @@ class RowTable(ChunkedLineView):
             return super().render_lines(crop)
         if self._widen():
             self.call_later(self.refresh)
-        self._laid = None
-        self._laid = self._lay()
+        self._cached_layout = None
+        self._cached_layout = self._column_layout()
         try:
             return super().render_lines(crop)
         finally:
-            self._laid = None
+            self._cached_layout = None
 
     def _widen(self) -> bool:
         """Columns grow with what is shown: measuring every value would read them all."""
         grown = False
-        for number in self.chunks_seen():
+        for number in self.visible_chunks():
             if (chunk := self._chunks.get(number)) is None:
                 continue
-            for column in self.seen_columns():
+            for column in self.visible_columns():
                 if (found := chunk.columns.get(column)) is None:
                     continue
-                self._wholes[column] = max(self._wholes[column], found.whole)
-                self._points[column] = max(self._points[column], found.points)
-                aligned = self._wholes[column] + 1 + self._points[column] if self._points[column] else 0
+                self._integer_digits[column] = max(self._integer_digits[column], found.whole)
+                self._decimal_digits[column] = max(self._decimal_digits[column], found.points)
+                aligned = (
+                    self._integer_digits[column] + 1 + self._decimal_digits[column]
+                    if self._decimal_digits[column]
+                    else 0
+                )
                 width = min(max(found.width, aligned), MAX_WIDTH)
                 if width > self._widths[column]:
                     self._widths[column], grown = width, True
@@ -570,15 +583,15 @@ class RowTable(ChunkedLineView):
         """Names of the columns, and signs that there are more at a side."""
         if self._opened is None:
             return ()
-        columns, laid = self._opened.columns, self._lay()
+        columns, layout = self._opened.columns, self._column_layout()
         spans: list[Span] = [("‹" if self._left else " ", "key")]
-        for column, width in laid:
+        for column, width in layout:
             name = columns.names[column]
             fits = columns.right[column] and cell_len(name) <= width
             text = right(name, width) if fits else fit_width(name, width)
             spans.append((text + " " * _SPACE, "strong" if column == self.column else "head"))
         shown = self.arrangement.shown
-        more = bool(shown) and (not laid or laid[-1] != (shown[-1], self._widths[shown[-1]]))
+        more = bool(shown) and (not layout or layout[-1] != (shown[-1], self._widths[shown[-1]]))
         return self._filled(spans, "›" if more else "")
 
     def _filled(self, spans: list[Span], last: str) -> list[Span]:
@@ -600,7 +613,7 @@ class RowTable(ChunkedLineView):
             return [margin, *self._gap(index, row, problem)]
         spans: list[Span] = [margin] if margin[0] != " " else []
         missing = chunk is None
-        for column, width in self._lay():
+        for column, width in self._column_layout():
             text = chunk.cell(row, column) if chunk is not None and row < chunk.rows else None
             missing = missing or text is None
             fitted, style = self._cell(index, column, width, text)
@@ -610,7 +623,7 @@ class RowTable(ChunkedLineView):
             else:  # blanks in the style of their neighbours: each change of it costs bytes
                 spans.append((before + fitted + " " * _SPACE, style))
         if missing:
-            self.want(index // CHUNK)
+            self.request_chunk(index // CHUNK)
         return spans
 
     def _margin(self, index: int) -> Span:
@@ -643,7 +656,7 @@ class RowTable(ChunkedLineView):
         """A value in its cells: numbers at the right, points below each other."""
         if self._opened is None or not self._opened.columns.right[column]:
             return fit_width(text, width)
-        points = self._points[column]
+        points = self._decimal_digits[column]
         if points and text[-1:].isdigit() and "e" not in text:
             head, dot, tail = text.partition(".")
             text = head + (dot or " ") + tail + " " * (points - len(tail))

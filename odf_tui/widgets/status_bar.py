@@ -43,8 +43,8 @@ NOTICE_SECONDS: Final = 8.0
 OTHER_VERSION: Final = "other version"
 """The state of a worker that works here, and does not understand us."""
 _ALWAYS: Final = len(LAST)
-_SHORTEST_NAME: Final = 8
-_WIDE_NAME: Final = 24
+_MIN_NAME: Final = 8
+_WIDE_NAME_ROOM: Final = 24
 _SPARK_WIDTH: Final = 100
 _WORKER_WIDTH: Final = 130
 _MASTER: Final = re.compile(r" on (\S+?),")  # as odf_engine.spark tells it
@@ -74,7 +74,7 @@ class StatusLine(LineScroll):
 
     def show_worker(self, state: str, status: WorkerStatus | None) -> None:
         """How the worker is."""
-        self._worker = (*worker_words(state, status), worker_number(state, status))
+        self._worker = (*format_worker(state, status), format_worker_id(state, status))
         self.refresh()
 
     def count(self) -> int:
@@ -84,37 +84,37 @@ class StatusLine(LineScroll):
     def spans(self, index: int) -> Sequence[Span]:
         """The line."""
         width = self.size.width
-        words, matters, number = self._worker
-        if not matters and width < _SPARK_WIDTH:
-            words = words.partition(" on ")[0]
-        tail: list[Span] = []
+        worker, style, number = self._worker
+        if not style and width < _SPARK_WIDTH:
+            worker = worker.partition(" on ")[0]
+        right: list[Span] = []
         if self._jobs:
             selected = self._row.id if self._row is not None else ""
-            tail.append((f"{running_words(self._jobs, width // 2, selected)}   ", "strong"))
-        tail.append((words, "strong" if matters else ""))
+            right.append((f"{format_running_jobs(self._jobs, width // 2, selected)}   ", "strong"))
+        right.append((worker, "strong" if style else ""))
         if number and width >= _WORKER_WIDTH:
-            tail.append((f" · {number}", ""))
-        tail.append((" ", ""))
-        room = width - sum(cell_len(text) for text, _ in tail) - 1
-        head: list[Span] = [
+            right.append((f" · {number}", ""))
+        right.append((" ", ""))
+        room = width - sum(cell_len(text) for text, _ in right) - 1
+        left: list[Span] = [
             (f" {ellipsize_middle(printable(self._folder.name or str(self._folder)), 24)} ", "strong")
         ]
-        room -= cell_len(head[0][0])
+        room -= cell_len(left[0][0])
         for text in self._facts(room - 3):
             if cell_len(text) + 3 > room:
                 continue
-            head.append((("· " if len(head) == 1 else " · ") + text, ""))
-            room -= cell_len(head[-1][0])
-        return [*head, (" " * max(room + 1, 1), ""), *tail]
+            left.append((("· " if len(left) == 1 else " · ") + text, ""))
+            room -= cell_len(left[-1][0])
+        return [*left, (" " * max(room + 1, 1), ""), *right]
 
     def _facts(self, room: int) -> list[str]:
         """What there is to say, the most important first; that fits the room, the rest as it is."""
         facts: list[str] = []
         row = self._row
         if row is not None and self._health is not None:
-            how = f" {self._health.glyph} {self._health.word}"
+            state = f" {self._health.glyph} {self._health.word}"
             name = printable(row.name)
-            facts.append(ellipsize_middle(name, max(min(28, room - cell_len(how)), _SHORTEST_NAME)) + how)
+            facts.append(ellipsize_middle(name, max(min(28, room - cell_len(state)), _MIN_NAME)) + state)
             facts.append(f"{format_count(row.records)} records")
             facts.append(format_bytes(row.size))
             if row.watermark:
@@ -130,7 +130,7 @@ def _short_path(folder: Path) -> str:
         return str(folder)
 
 
-def running_words(jobs: Sequence[Job], width: int, selected: str = "") -> str:
+def format_running_jobs(jobs: Sequence[Job], width: int, selected: str = "") -> str:
     """What runs, in at most ``width`` cells: one job with what it does; of several the slowest.
 
     Args:
@@ -138,7 +138,7 @@ def running_words(jobs: Sequence[Job], width: int, selected: str = "") -> str:
     """
     running = [job for job in jobs if job.state is JobState.running]
     waiting = len(jobs) - len(running)
-    waits = f", {format_count(waiting)} wait{'s' if waiting == 1 else ''}" if waiting else ""
+    queued = f", {format_count(waiting)} wait{'s' if waiting == 1 else ''}" if waiting else ""
     if not running:
         return ellipsize_middle(
             f"◦ {format_count(waiting)} job{' waits' if waiting == 1 else 's wait'}", width
@@ -146,38 +146,38 @@ def running_words(jobs: Sequence[Job], width: int, selected: str = "") -> str:
     now = Timestamp.now()
     slowest = max(running, key=lambda job: job_seconds(job, now) or 0.0)
     if len(running) == 1:
-        return _one(slowest, now, waits, width, named=slowest.dataset != selected)
-    known = f"▸ {format_count(len(running))} jobs run{waits}"
-    took = _took(slowest, now)
-    room = width - cell_len(known) - cell_len(took) - 12
+        return _format_job(slowest, now, queued, width, named=slowest.dataset != selected)
+    known = f"▸ {format_count(len(running))} jobs run{queued}"
+    elapsed = _format_elapsed(slowest, now)
+    room = width - cell_len(known) - cell_len(elapsed) - 12
     if room < 8:
         return ellipsize_middle(known, width)
-    return f"{known}, slowest {ellipsize_middle(printable(slowest.target), room)}{took}"
+    return f"{known}, slowest {ellipsize_middle(printable(slowest.target), room)}{elapsed}"
 
 
-def _one(job: Job, now: Timestamp, waits: str, width: int, *, named: bool) -> str:
+def _format_job(job: Job, now: Timestamp, queued: str, width: int, *, named: bool) -> str:
     amount = job_amounts(job).split(" · ") if job_amounts(job) else ["running"]
-    done, took = _done(job), _took(job, now)
-    fixed = cell_len(f"▸ {job.kind} {done}{took}{waits}")
+    done, elapsed = _format_percent(job), _format_elapsed(job, now)
+    fixed = cell_len(f"▸ {job.kind} {done}{elapsed}{queued}")
     name = ""
     if named:
         room = width - fixed
-        room = room - cell_len(amount[0]) - 3 if room > _WIDE_NAME else room
+        room = room - cell_len(amount[0]) - 3 if room > _WIDE_NAME_ROOM else room
         name = " " + ellipsize_middle(printable(job.target), max(min(room, 28), 5))
     room = width - fixed - cell_len(name) + 1
     parts = ""
     for part in amount:
         if cell_len(parts) + cell_len(part) + 3 <= room:
             parts += f" · {part}"
-    return f"▸ {job.kind}{name}{done}{parts}{took}{waits}"
+    return f"▸ {job.kind}{name}{done}{parts}{elapsed}{queued}"
 
 
-def _took(job: Job, now: Timestamp) -> str:
+def _format_elapsed(job: Job, now: Timestamp) -> str:
     seconds = job_seconds(job, now)
     return f" · {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
 
 
-def _done(job: Job) -> str:
+def _format_percent(job: Job) -> str:
     """How far a job is, if it knows that."""
     progress = job.progress
     for done, total in (
@@ -190,7 +190,7 @@ def _done(job: Job) -> str:
     return ""
 
 
-def worker_words(state: str, status: WorkerStatus | None) -> tuple[str, str]:
+def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
     """Worker and Spark in a few words, and whether they matter (then not empty)."""
     if state == "gone":
         return "✗ worker gone, R restarts it", "bad"
@@ -210,7 +210,7 @@ def worker_words(state: str, status: WorkerStatus | None) -> tuple[str, str]:
     return "● worker ready", ""
 
 
-def worker_number(state: str, status: WorkerStatus | None) -> str:
+def format_worker_id(state: str, status: WorkerStatus | None) -> str:
     """Which worker this is; empty when there is none."""
     return (
         f"worker {status.pid}, {printable(status.version)}" if status is not None and state != "gone" else ""
@@ -248,7 +248,7 @@ class KeyHints(LineScroll):
             self._hints = hints
             self.refresh()
 
-    def tell(self, text: str, style: str) -> None:
+    def show_notice(self, text: str, style: str) -> None:
         """A notice."""
         self._notice = (printable(text), style)
         if self._timer is not None:
@@ -271,11 +271,11 @@ class KeyHints(LineScroll):
         if self._notice is not None:
             return [(" ", ""), self._notice]
         spans: list[Span] = [(" ", "")]
-        for hint in self._fitting():
+        for hint in self._visible_hints():
             spans += [(hint.key, "key"), (f" {hint.word}  ", "muted")]
         return spans
 
-    def _fitting(self) -> list[Hint]:
+    def _visible_hints(self) -> list[Hint]:
         """The hints that there is room for."""
         hints, last = self._hints[:-_ALWAYS], self._hints[-_ALWAYS:]
         room = self.size.width - 1 - sum(map(_cells, last))
@@ -292,7 +292,7 @@ class KeyHints(LineScroll):
             self.clear()
             return
         x = event.x - 1
-        for hint in self._fitting():
+        for hint in self._visible_hints():
             if 0 <= x < _cells(hint) - 2:
                 self.post_message(self.Chosen(hint.action))
             x -= _cells(hint)

@@ -247,7 +247,7 @@ class FakeJobs:
     async def cancel(self, job: str) -> None:
         self.cancelled.append(job)
 
-    async def ended(self, job: str) -> Job:
+    async def wait_until_ended(self, job: str) -> Job:
         return self._state.jobs.jobs[job]
 
     async def outcome(self, request: Any, target: str, title: str, *, leaves: bool = False) -> Any:

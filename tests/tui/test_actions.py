@@ -110,7 +110,7 @@ async def test_the_key_list_is_searched_and_shows_why_an_action_is_refused() -> 
         assert "untrust" not in {choice.id for choice in choices.choices}
         await pilot.press("tab")
         refused = next(choice for choice in choices.choices if choice.id == "untrust")
-        assert refused.off
+        assert refused.disabled
         assert "is your own" in refused.remark
         await pilot.press("tab")
         assert "untrust" not in {choice.id for choice in choices.choices}
@@ -179,7 +179,7 @@ def fakes(source: FakeSource) -> Fakes:
 
 def first_found(fakes: Fakes, text: str) -> str:
     """Return the id of what the palette finds first."""
-    found = palette_of(fakes).fitting(text)
+    found = palette_of(fakes).find_choices(text)
     return found[0].id if found else ""
 
 
@@ -263,7 +263,7 @@ def test_a_thousand_datasets_are_found_quickly(fakes: Fakes) -> None:
     palette, spent = palette_of(fakes), []
     for text in ("s", "st", "sta 9", "station-0999", "rgn37"):
         began = time.process_time()
-        found = palette.fitting(text)
+        found = palette.find_choices(text)
         spent.append(time.process_time() - began)
         assert found
     assert sorted(spent)[2] < 0.02

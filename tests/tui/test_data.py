@@ -520,10 +520,10 @@ async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
 def test_an_arrangement_fits_columns_that_came_and_went() -> None:
     choice = {"order": ["c", "gone", "a", "b"], "hidden": ["b", "gone"], "frozen": "c"}
     found = ColumnArrangement(["a", "b", "c", "new"], 2, choice)
-    assert (found.still, found.moving) == ([2], [0, 3])
+    assert (found.frozen_columns, found.scrolling_columns) == ([2], [0, 3])
     assert found.choice()["hidden"] == ["b"]
     assert ColumnArrangement(["a"], 0, {"hidden": ["a"]}).shown == [0]
-    assert ColumnArrangement(["a", "b"], 2, {"frozen": ""}).still == []
+    assert ColumnArrangement(["a", "b"], 2, {"frozen": ""}).frozen_columns == []
 
 
 # --- Sorting and keeping ---
@@ -624,9 +624,9 @@ async def test_marked_rows_are_copied(
 def test_marks_grow_together_and_come_apart() -> None:
     marks = MarkedRows()
     for row in (5, 2, 6, 9):
-        marks.press(row)
+        marks.toggle_range(row)
     assert marks.ranges == ((2, 10),) and marks.anchor is None
-    marks.press(4)
+    marks.toggle_range(4)
     assert marks.ranges == ((2, 4), (5, 10)) and marks.count == 7
     assert marks.clear() and not marks.clear()
 

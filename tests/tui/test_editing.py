@@ -264,19 +264,19 @@ def test_the_editor_gets_the_whole_terminal_and_gives_it_back(source: FakeSource
 
 
 def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
-    assert terminal.find({"VISUAL": "code --wait", "EDITOR": "vi"}) == ExternalEditor(
+    assert terminal.find_editor({"VISUAL": "code --wait", "EDITOR": "vi"}) == ExternalEditor(
         ("code", "--wait"), "$VISUAL"
     )
-    assert terminal.find({"VISUAL": " ", "EDITOR": "'/a b/vi' -n"}) == ExternalEditor(
+    assert terminal.find_editor({"VISUAL": " ", "EDITOR": "'/a b/vi' -n"}) == ExternalEditor(
         ("/a b/vi", "-n"), "$EDITOR"
     )
     (tmp_path / "vi").write_text("")
     (tmp_path / "vi").chmod(0o755)
-    assert terminal.find({"PATH": str(tmp_path)}) == ExternalEditor(("vi",))
+    assert terminal.find_editor({"PATH": str(tmp_path)}) == ExternalEditor(("vi",))
     with pytest.raises(NotFound, match="there is no editor"):
-        terminal.find({"PATH": str(tmp_path / "nowhere")})
+        terminal.find_editor({"PATH": str(tmp_path / "nowhere")})
     with pytest.raises(UsageError):
-        terminal.find({"EDITOR": '"'})
+        terminal.find_editor({"EDITOR": '"'})
     path = Path("/w/m.yaml")
     for command, opening in [
         ("nano", "nano +7 /w/m.yaml"),
@@ -287,8 +287,8 @@ def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
         ("hx", "hx /w/m.yaml:7"),
         ("my-editor", "my-editor /w/m.yaml"),
     ]:
-        assert " ".join(ExternalEditor(tuple(command.split())).opening(path, 7)) == opening
-    assert ExternalEditor(("vi",)).opening(path) == ["vi", "/w/m.yaml"]
+        assert " ".join(ExternalEditor(tuple(command.split())).build_command(path, 7)) == opening
+    assert ExternalEditor(("vi",)).build_command(path) == ["vi", "/w/m.yaml"]
 
 
 def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ async def leave(drive: Driven) -> None:
 async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
     # What does not exist any more is not restored.
     gone = SavedLayout(pane="kitchen", dataset="did:odf:gone", graph={"mode": "pie", "sort": 1}, theme="gone")
-    saved_session.save_layout(source.folder, saved_session.encode(gone))
+    saved_session.save_layout(source.folder, saved_session.encode_layout(gone))
     async with driven(source, (160, 50)) as drive:
         assert drive.pane == "datasets"
         assert drive.graph.row is not None
@@ -162,7 +162,7 @@ def test_sizes_zoom_and_filters_are_saved_and_restored(source: FakeSource) -> No
 def test_changes_are_saved_after_some_seconds_and_only_then(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fakes, path = LayoutFakes(source), saved_session.path_in(source.folder)
+    fakes, path = LayoutFakes(source), saved_session.layout_path(source.folder)
     collected = [SavedLayout(pane="blocks")]
     monkeypatch.setattr(fakes.host, "collect_layout", lambda: collected[-1])
     delays: list[float] = []
@@ -192,7 +192,7 @@ def test_leaving_saves_the_layout_at_once(source: FakeSource) -> None:
     source.changed(source.job(JobState.queued, "harbour.tides"))
     fakes.fakes.state.load_jobs(*source.jobs())
     fakes.layout.quit()
-    assert saved_session.path_in(source.folder).exists()
+    assert saved_session.layout_path(source.folder).exists()
     assert fakes.host.station.left == ["pull harbour.tides"]
 
 
@@ -205,7 +205,7 @@ def test_a_folder_that_cannot_be_written_to_is_ignored(source: FakeSource) -> No
 
 
 def test_invalid_fields_of_a_saved_layout_are_ignored(tmp_path: Path) -> None:
-    path = saved_session.path_in(tmp_path)
+    path = saved_session.layout_path(tmp_path)
     path.parent.mkdir(parents=True)
     usual = SavedLayout()
     assert saved_session.load_layout(tmp_path) == usual
@@ -227,7 +227,7 @@ def test_a_theme_of_the_settings_wins_when_it_was_set_later() -> None:
 
 def test_the_saved_theme_is_used_before_the_engine_is_loaded(tmp_path: Path) -> None:
     saved_session.save_layout(
-        tmp_path, saved_session.encode(SavedLayout(theme="paper", theme_setting="auto"))
+        tmp_path, saved_session.encode_layout(SavedLayout(theme="paper", theme_setting="auto"))
     )
     assert DeferredGateway(tmp_path, UiConfig()).theme == "paper"
     assert DeferredGateway(tmp_path, UiConfig(theme="ember")).theme == "ember"

@@ -21,7 +21,7 @@ from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.state.app_state import WorkerConnectionState
 from odf_tui.theming.terminal import notification_sequence
 from odf_tui.widgets.choice_list import Choices
-from odf_tui.widgets.status_bar import KeyHints, StatusLine, running_words, worker_words
+from odf_tui.widgets.status_bar import KeyHints, StatusLine, format_running_jobs, format_worker
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
 from tests.tui.fake import FakeSource, dataset
@@ -172,29 +172,31 @@ def test_running_jobs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status_bar, "Timestamp", Now)
     one = job(progress=Progress(phase="read", rows=4200, total_rows=10000))
     assert (
-        running_words([one], 90)
+        format_running_jobs([one], 90)
         == "▸ pull port-haven.air-readings 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
-    assert running_words([one], 40) == "▸ pull port-hav…readings 42 % · 2 m 05 s"
-    assert running_words([one], 60, selected="d") == "▸ pull 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
+    assert format_running_jobs([one], 40) == "▸ pull port-hav…readings 42 % · 2 m 05 s"
+    assert (
+        format_running_jobs([one], 60, selected="d") == "▸ pull 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
+    )
     other = job(id="2", target="tides", started="2024-03-11T09:01:00Z")
     waits = job(id="3", state=JobState.queued, started=None)
-    assert running_words([other, one, waits], 80) == (
+    assert format_running_jobs([other, one, waits], 80) == (
         "▸ 2 jobs run, 1 waits, slowest port-haven.air-readings · 2 m 05 s"
     )
-    assert running_words([other, one, waits], 32) == "▸ 2 jobs run, 1 waits"
-    assert running_words([waits], 32) == "◦ 1 job waits"
+    assert format_running_jobs([other, one, waits], 32) == "▸ 2 jobs run, 1 waits"
+    assert format_running_jobs([waits], 32) == "◦ 1 job waits"
     for width in range(12, 90):
         for jobs in ([one], [other, one, waits], [waits]):
-            assert len(running_words(jobs, width)) <= max(width, 30)
+            assert len(format_running_jobs(jobs, width)) <= max(width, 30)
 
 
 def test_the_worker_and_spark_in_words() -> None:
     ready = WorkerStatus(4711, 1, "0.1.0", "ready", "Spark 4.3.0 on local[2], Java 21", 0, 0, 0)
-    assert worker_words("connected", ready) == ("● ready on local[2]", "")
+    assert format_worker("connected", ready) == ("● ready on local[2]", "")
     cluster = replace(ready, spark_detail="Spark 4.3.0 on spark://cluster.example:7077, Java 21")
-    assert worker_words("connected", cluster)[0] == "● ready on spark://cluster.example:7077"
-    assert worker_words("other version", None) == ("! worker of another version, R stops it", "warn")
+    assert format_worker("connected", cluster)[0] == "● ready on spark://cluster.example:7077"
+    assert format_worker("other version", None) == ("! worker of another version, R stops it", "warn")
 
 
 @pytest.mark.parametrize("width", [60, 104])

@@ -247,7 +247,7 @@ def notices_of(app: Workstation, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     notices: list[str] = []
     bench = SimpleNamespace(post_message=lambda notice: notices.append(notice.text))
     monkeypatch.setattr(Workstation, "bench", bench)
-    app._look_at_settings()
+    app._check_settings()
     return notices
 
 

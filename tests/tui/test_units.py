@@ -22,7 +22,7 @@ from odf_tui.state.model import Health
 from odf_tui.text import format
 from odf_tui.text.format import wrapped
 from odf_tui.text.job_text import job_outcome, verification_spans
-from odf_tui.widgets.status_bar import worker_words
+from odf_tui.widgets.status_bar import format_worker
 from tests.tui.fake import HAVEN, FakeSource, dataset, progress
 
 
@@ -162,11 +162,11 @@ def test_a_filtered_graph_bridges_what_it_hides() -> None:
 
 def test_the_worker_in_words(tmp_path: Path) -> None:
     status = FakeSource(tmp_path).status
-    assert worker_words("starting", None)[0] == "◦ starting the worker…"
-    assert worker_words("connected", replace(status, spark="starting"))[0] == "◦ starting Spark…"
-    assert worker_words("connected", status)[0] == "● ready"
-    assert "no Java" in worker_words("connected", replace(status, spark="failed", spark_detail="no Java"))[0]
-    assert worker_words("gone", status)[1] == "bad"
+    assert format_worker("starting", None)[0] == "◦ starting the worker…"
+    assert format_worker("connected", replace(status, spark="starting"))[0] == "◦ starting Spark…"
+    assert format_worker("connected", status)[0] == "● ready"
+    assert "no Java" in format_worker("connected", replace(status, spark="failed", spark_detail="no Java"))[0]
+    assert format_worker("gone", status)[1] == "bad"
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", '{"rows": "many"}', '{"valid": "yes", "status": []}'])

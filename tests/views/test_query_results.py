@@ -10,7 +10,7 @@ import pytest
 
 from odf_engine.errors import BadData, NotFound
 from odf_engine.views.query_results import GROUP_ROWS, MAX_RESULTS, ResultRows, new_result, sweep, write
-from odf_tui.state.query_history import MOST, add_to_history, load_history
+from odf_tui.state.query_history import MAX_QUERIES, add_to_history, load_history
 
 ROWS = pa.table({"n": list(range(3 * GROUP_ROWS)), "text": ["x"] * (3 * GROUP_ROWS)})
 
@@ -81,7 +81,7 @@ def test_what_was_asked_is_remembered_once_the_newest_last(tmp_path: Path) -> No
     path = tmp_path / "cache" / "sql-history.jsonl"
     path.write_bytes(b'{"sql": \xff\n[1]\n{"sql": 7}\n' + path.read_bytes())
     assert load_history(tmp_path) == ["SELECT 'ä\n2'", "SELECT 1"]
-    path.write_text("".join(f'{{"sql": "SELECT {number}"}}\n' for number in range(MOST)))
+    path.write_text("".join(f'{{"sql": "SELECT {number}"}}\n' for number in range(MAX_QUERIES)))
     add_to_history(tmp_path, "SELECT x")
-    assert len(load_history(tmp_path)) == MOST
+    assert len(load_history(tmp_path)) == MAX_QUERIES
     assert load_history(tmp_path)[0] == "SELECT 1"

@@ -320,9 +320,9 @@ class DataFilePicker(PickerDialog):
         """Says what may be typed."""
         self.query_one(Input).placeholder = "letters of a file below, a path, or a URL"
 
-    def fitting(self, text: str) -> list[Choice]:
+    def find_choices(self, text: str) -> list[Choice]:
         """The files that fit; a place that was typed in full comes first."""
-        found = super().fitting(text)
+        found = super().find_choices(text)
         known = {choice.id for choice in found}
         typed = is_url(text) or (self._folder / Path(text).expanduser()).is_file()
         return (

@@ -221,7 +221,7 @@ class TraceScreen(OverlayScreen[Target]):
         if self._record is not None and self._record[0] == line:
             record = self._record[1]
         lines = line_detail(line, record)
-        if lines != self.detail.given:
+        if lines != self.detail.source_lines:
             self.detail.set(lines)
             self.detail.scroll_to(0, 0, animate=False)
         if record is None and line.row >= 0 and isinstance(line.node, Group):
@@ -487,7 +487,7 @@ class TraceScreen(OverlayScreen[Target]):
     def action_copy(self) -> None:
         """Copies what is shown: the tree, or all about a line."""
         reading = self.has_class("-reading")
-        lines = self.detail.given if reading else map(self.view.spans_in_full, range(self.trace.count))
+        lines = self.detail.source_lines if reading else map(self.view.spans_in_full, range(self.trace.count))
         self.say(f"{'text' if reading else 'trace'}: {self.copied(text_of(lines))}")
 
     def action_save(self) -> None:

@@ -73,7 +73,7 @@ class TraceView(LineView):
         self.trace = trace
         self.cursor = trace.cursor
         self.reset()
-        self.keep_in_view()
+        self.scroll_to_cursor()
         self.post_message(self.Moved(self))
 
     def relay(self) -> None:
@@ -87,7 +87,7 @@ class TraceView(LineView):
         self.reset()
         if self.cursor != before:
             self.scroll_to(y=self.scroll_offset.y + self.cursor - before, animate=False)
-        self.keep_in_view()
+        self.scroll_to_cursor()
         self.post_message(self.Moved(self))
 
     def stand(self, line: Line) -> None:

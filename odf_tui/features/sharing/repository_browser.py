@@ -384,7 +384,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         """How many there are, which repositories are asked, and which could not be."""
         lines = [*self._counts(), *self._problems()]
         view = self.query_one("#searching", WrappedLines)
-        if lines != view.given:
+        if lines != view.source_lines:
             view.set(lines)
 
     def _counts(self) -> list[list[Span]]:

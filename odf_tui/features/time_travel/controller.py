@@ -455,7 +455,7 @@ class TimeTravelController(Controller):
         """Put the cursor on the first row of the newest block."""
         slices = slices_of(opened.window)
         row = slices[-1].start if slices else opened.window.row_count - 1
-        self._pane.view.go_centred(max(row, 0))
+        self._pane.view.go_to_middle(max(row, 0))
 
     def _show_time(self, dataset: str, place: PointInTime, opened: LoadedWindow, title: str) -> None:
         """Show the rows of a time in place of what the pane shows."""
@@ -496,7 +496,7 @@ class TimeTravelController(Controller):
         self._projection_job = job
         self._show_progress()
         try:
-            await self.jobs.ended(job)
+            await self.jobs.wait_until_ended(job)
         except asyncio.CancelledError:
             self.host.start(self.jobs.cancel(job))
             raise

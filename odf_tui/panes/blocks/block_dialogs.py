@@ -154,7 +154,7 @@ class BlockDialog(TextDialog):
         self._choose_first()
         self.show(self._title, self._page())
 
-    def remarks(self) -> list[str]:
+    def describe_keys(self) -> list[str]:
         """What the keys do."""
         found = ["⏎ follows"] if self._links else []
         if self._aside is not None:
@@ -589,7 +589,7 @@ class RevisionDialog(TextDialog):
         self._revision = revision
         self.show(title, revision_lines(revision))
 
-    def remarks(self) -> list[str]:
+    def describe_keys(self) -> list[str]:
         """What the keys do, as far as there are others."""
         older = ["[ older"] if self._revision.older is not None else []
         return [*older, *(["] newer"] if self._revision.newer is not None else [])]

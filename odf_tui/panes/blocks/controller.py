@@ -167,7 +167,7 @@ class BlocksController(Controller):
         index = None if target is None else self.view.index_of(target.at)
         if index is not None:
             self.view.go(index)
-            self.navigator.arrived()
+            self.navigator.clear_target()
 
     def _returned(self, entry: TrailEntry) -> None:
         if entry.reading:

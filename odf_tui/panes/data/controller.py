@@ -138,7 +138,7 @@ class DataController(Controller):
         target = self.navigator.target_in("data", self.pane.dataset)
         if target is not None and self.pane.shows(target.dataset):
             self.view.go(target.at)
-            self.navigator.arrived()
+            self.navigator.clear_target()
 
     # --- Search ---
 
@@ -217,7 +217,7 @@ class DataController(Controller):
 
         def go(row: int | None) -> None:
             if row is not None and window is self.pane.window:
-                self.view.go_centred(row)
+                self.view.go_to_middle(row)
 
         if window is not None:
             self.host.open(GoToRowDialog(window), go)
@@ -225,7 +225,7 @@ class DataController(Controller):
     def next_slice(self) -> None:
         """Go to the first row of the next slice."""
         if self._has_slices() and self.view.slice + 1 < len(self.view.slices):
-            self.view.go_centred(self.view.slices[self.view.slice + 1].start)
+            self.view.go_to_middle(self.view.slices[self.view.slice + 1].start)
 
     def previous_slice(self) -> None:
         """Go to the first row of this slice; from there, to that of the previous one."""
@@ -233,7 +233,7 @@ class DataController(Controller):
             at = self.view.slice
             if self.view.slices[at].start == self.view.cursor:
                 at = max(at - 1, 0)
-            self.view.go_centred(self.view.slices[at].start)
+            self.view.go_to_middle(self.view.slices[at].start)
 
     def _has_slices(self) -> bool:
         if not self.view.slices:

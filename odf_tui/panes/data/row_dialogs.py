@@ -325,11 +325,11 @@ class Values(LineView):
         self.show(last)
         self.show(first)
 
-    def keep_in_view(self) -> None:
+    def scroll_to_cursor(self) -> None:
         """Scrolls to the cursor."""
         self._show_value()
 
-    def clicked(self, x: int, y: int) -> bool:
+    def click_at(self, x: int, y: int) -> bool:
         """Puts the cursor on the value that the mouse points at."""
         line = y + int(self.scroll_offset.y)
         if not 0 <= line < len(self._lines):

@@ -119,7 +119,7 @@ class TableStack(Pane):
 
     def leave_innermost(self) -> bool:
         """Stop a search, else unmark rows, else leave the front view. Returns whether it did."""
-        left = self.halt() or self.view.unmark() or self.pop_view()
+        left = self.halt() or self.view.clear_marks() or self.pop_view()
         self.tell_place()
         return left
 
@@ -129,7 +129,7 @@ class TableStack(Pane):
         """Shows words instead of rows."""
         self.halt()
         self.dataset, self._opened, self._views = dataset, None, []
-        self.view.say(*lines)
+        self.view.show_message(*lines)
         self.set_subtitle("")
         self.set_context("")
         self.post_message(self.Other())
@@ -185,7 +185,7 @@ class TableStack(Pane):
     def show_time(self, view: TableView) -> None:
         """Shows the rows of another time in place of all that is shown; cursor and columns stay."""
         self.halt()
-        self.view.unmark()
+        self.view.clear_marks()
         below = (self.view.cursor, self.view.column) if not self._views else self._views[0].below
         self._views = [replace(view, below=below)]
         self.set_context(view.title)
@@ -216,7 +216,7 @@ class TableStack(Pane):
         else:
             self.show_message(self.dataset, [(" No rows are shown.", "muted")])
             return True
-        self.view.go_centred(cursor)
+        self.view.go_to_middle(cursor)
         self.view.go_to(cursor, column)
         return True
 
@@ -261,7 +261,7 @@ class TableStack(Pane):
     def rearranged(self) -> None:
         """The reader has changed the arrangement."""
         self._choices[self._table] = self.view.arrangement.choice()
-        self.view.rearranged()
+        self.view.apply_arrangement()
 
     # --- Where the cursor is ---
 
@@ -352,7 +352,7 @@ class SearchableTables(TableStack):
         if text == self.filter:
             return
         super().set_filter(text)
-        self.view.look_for(text.casefold())
+        self.view.highlight(text.casefold())
         if text:
             self._find(self._origin, None, back=False)
         else:
@@ -424,7 +424,7 @@ class SearchableTables(TableStack):
             self.tell_place()
             return
         row, column = message.place
-        self.view.go_centred(row)
+        self.view.go_to_middle(row)
         self.view.go_to(row, column)
         self.tell_place()
         if self._left_from is not None:
@@ -576,7 +576,7 @@ class DataPane(SearchableTables):
         if row is None:
             return False
         self.leave_to_time()
-        self.view.go_centred(row)
+        self.view.go_to_middle(row)
         self.view.go_to(row, column)
         return True
 

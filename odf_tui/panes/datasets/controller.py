@@ -140,7 +140,7 @@ class DatasetsController(Controller):
         self._show_timer, self._shown_at = None, time.monotonic()
         row, target = self.graph.row, self.navigator.target
         if target is not None and (row is None or target.dataset != row.id):
-            self.navigator.arrived()  # the user went elsewhere
+            self.navigator.clear_target()  # the user went elsewhere
         self.state.show(row)
 
     def _select(self, dataset: str) -> None:

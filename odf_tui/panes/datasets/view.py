@@ -326,7 +326,7 @@ class GraphView(LineView):
             # Of a label that is wider than the window, the beginning tells more.
             self.scroll_to(x=min(start, end - room), animate=False)
 
-    def keep_in_view(self) -> None:
+    def scroll_to_cursor(self) -> None:
         """Shows what the window has room for, and scrolls to the selection."""
         if self._drawing.fit(self._window):
             self._drawing.light(self.selected)
@@ -380,7 +380,7 @@ class GraphView(LineView):
             ]
         return _BEGINNING
 
-    def clicked(self, x: int, y: int) -> bool:
+    def click_at(self, x: int, y: int) -> bool:
         """Selects the dataset at a cell of the window."""
         y -= self._drawing.headed
         found = self._drawing.at(x + self.scroll_offset.x, y + self.scroll_offset.y) if y >= 0 else None

@@ -408,7 +408,7 @@ class JobsView(LineView):
         self.cursor = ids.index(stays) if stays in ids else 0
         self._selected = ids[self.cursor] if ids else None
         self.reset()
-        self.keep_in_view()
+        self.scroll_to_cursor()
         self.post_message(self.Moved(self))
 
     def update(self, jobs: set[str]) -> None:
@@ -524,7 +524,7 @@ class JobsPane(Pane):
     def tell_trouble(self, lines: Sequence[Sequence[Span]]) -> None:
         """Says above the list what is wrong with the worker, and what to do; nothing: all is well."""
         view = self.query_one("#trouble", WrappedLines)
-        if list(lines) != list(view.given):
+        if list(lines) != list(view.source_lines):
             view.display = bool(lines)
             view.set(lines)
 
