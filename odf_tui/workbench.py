@@ -1,4 +1,4 @@
-"""The main screen: four panes; it hands keys, messages and results to controllers."""
+"""The main screen: four panes. It passes keys and messages to controllers."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Workbench(Screen[None], inherit_bindings=False):
         painted: called after the first paint.
 
     Attributes:
-        state: what controllers share.
-        context: what controllers get.
-        keys, key_problems: the keys in use, and what is wrong with those that the user changed.
+        state: the state that controllers share.
+        context: the services that controllers get.
+        keys, key_problems: the keys in use, and the errors in the user's key maps.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -81,7 +81,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         self._routes: dict[type[Message], list[Callable[[Any], object]]] = {}
 
     def compose(self) -> ComposeResult:
-        """Panes, status line, hints, filter line."""
+        """Yield panes, status line, hints and filter line."""
         with PaneGrid(id="panes"):
             yield DatasetsPane("datasets", classes="-front")
             yield BlocksPane("blocks")
@@ -94,7 +94,7 @@ class Workbench(Screen[None], inherit_bindings=False):
     # --- Start ---
 
     def on_mount(self) -> None:
-        """Load the controllers of the panes, and show what was read early."""
+        """Load the controllers of the panes, and show the early reads."""
         for feature in FEATURES:
             if feature.early:
                 self._load(feature)
@@ -114,14 +114,14 @@ class Workbench(Screen[None], inherit_bindings=False):
             return False
         try:
             rows, jobs = self._early.result(_EARLY_SECONDS)
-        except Exception:  # too late, or unreadable: it is read again, and a notice says why it fails
+        except Exception:  # too late or failed: it is read again, with a notice on failure
             return False
         self.state.load_jobs(*jobs)
         self.state.set_datasets(rows)
         return True
 
     def _begin(self) -> None:
-        """Start what can wait until the first paint."""
+        """Start what is deferred until the first paint."""
         self._painted()
         self.controller(JobsController).save_snapshot_soon()
         self.station.read_dialog_styles()
@@ -155,7 +155,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     @on(Message)
     def _deliver(self, message: Message) -> None:
-        """Hand a message of a widget to the controllers that follow it."""
+        """Pass a message of a widget to the controllers that handle it."""
         for handler in self._routes.get(type(message), ()):
             handler(message)
 
@@ -187,15 +187,15 @@ class Workbench(Screen[None], inherit_bindings=False):
         self.save_soon()
 
     def up(self) -> None:
-        """Leave the innermost thing: the filter, then what features and panes show, the zoom, the pane."""
+        """Leave the innermost of filter, views of features and panes, zoom and pane."""
         if not self._layout.clear_filter():
             any(controller.leave() for controller in reversed(list(self._loaded())))
         self.show_hints()
 
     def situation(self) -> Situation:
-        """Return what the guards of actions depend on."""
+        """Return the situation, which guards of actions check."""
         blocks, row = self.query_one(BlocksPane).view, self.query_one(DatasetsPane).view.row
-        self.state.select("" if row is None else row.id)  # keys may overtake the message of the cursor
+        self.state.select("" if row is None else row.id)  # keys may precede the message of the cursor
         rows, filtered = self.state.datasets, self.query_one(FilterLine).display or self.front.filter
         up = "filter" if filtered else "zoom" if self.has_class("-zoomed") else ""
         return Situation(
@@ -214,7 +214,7 @@ class Workbench(Screen[None], inherit_bindings=False):
             trail=bool(self.context.navigator.trail),
         )
 
-    # --- What the host of controllers does: see services/controller.py ---
+    # --- Host of the controllers: see services/host.py ---
 
     @property
     def station(self) -> Station:
@@ -223,7 +223,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     @property
     def top(self) -> Screen[Any]:
-        """The screen in front."""
+        """The top screen."""
         return self.app.screen
 
     @property
@@ -233,12 +233,12 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     @property
     def focused_widget(self) -> Widget | None:
-        """The focused widget; None while a pane has the keys."""
+        """The focused widget; None while a pane has the focus."""
         return self.focused
 
     @property
     def front(self) -> Pane:
-        """The pane that has the keys."""
+        """The focused pane."""
         return self.query_one(f"#{self.state.pane}", Pane)
 
     def widget(self, kind: type[W]) -> W:
@@ -246,11 +246,11 @@ class Workbench(Screen[None], inherit_bindings=False):
         return self.query_one(kind)
 
     def find(self, kind: type[W]) -> W | None:
-        """Return the first widget of a class that may not be there."""
+        """Return the first widget of a class; None if there is none."""
         return next(iter(self.query(kind)), None)
 
     def notice(self, text: str, style: str = "good") -> None:
-        """Show a notice in the line of hints, and on a screen that covers it."""
+        """Show a notice in the line of hints, and on a screen that covers the workbench."""
         self.query_one(KeyHints).show_notice(text, style)
         if isinstance(top := self.app.screen, CoveringScreen):
             top.show_notice(text)
@@ -260,7 +260,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         self.notice(message.text, message.style)
 
     def copy_text(self, what: str, text: str) -> None:
-        """Copy a text to the clipboard; a notice says by which way."""
+        """Copy a text to the clipboard, with a notice that starts with ``what``."""
         self.notice(f"{what}: {self.station.copy(text)}")
 
     def show_hints(self) -> None:
@@ -283,7 +283,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         async def guarded() -> None:
             try:
                 await coroutine
-            except Exception as error:  # whatever it is, it is shown, and the screen stays open
+            except Exception as error:  # any error is shown, and the screen stays open
                 self.notice(error_with_hint(error), "bad")
 
         return self.run_worker(guarded(), group=group, name=group)
@@ -294,7 +294,7 @@ class Workbench(Screen[None], inherit_bindings=False):
             self._layout.save_soon()
 
     def collect_layout(self) -> SavedLayout:
-        """Return the layout with what all controllers save."""
+        """Return the layout with the changes of all controllers."""
         layout = self.state.layout
         for controller in self._controllers.values():
             layout = controller.save(layout)
@@ -304,7 +304,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     @property
     def is_current(self) -> bool:
-        """Whether it can be seen: nothing is painted below a screen that covers it."""
+        """Whether the workbench is painted: not below a screen that covers it."""
         return super().is_current and not any(
             isinstance(screen, CoveringScreen) and screen.covers_workbench
             for screen in self.app.screen_stack
@@ -312,5 +312,5 @@ class Workbench(Screen[None], inherit_bindings=False):
         )
 
     def on_resize(self) -> None:
-        """Arrange the panes, once the breakpoints were applied."""
+        """Arrange the panes after the breakpoints were applied."""
         self.call_next(self._layout.arrange)

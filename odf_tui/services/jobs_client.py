@@ -1,4 +1,4 @@
-"""Follows the worker; submits and cancels jobs, and awaits their outcome."""
+"""JobsClient submits and cancels jobs and awaits their results; WorkerConnection receives events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class LeftRunning(Exception):
-    """The user does not wait any longer; the job continues."""
+    """The user stopped waiting for a job, which continues."""
 
 
 class JobsClient:
@@ -28,7 +28,7 @@ class JobsClient:
 
     Attributes:
         connection: the connection to the worker.
-        quiet: ids of jobs whose end is shown elsewhere than in a notice.
+        quiet: ids of jobs whose end is not shown in a notice.
     """
 
     def __init__(self, gateway: Gateway, state: AppState, host: Host) -> None:
@@ -39,9 +39,9 @@ class JobsClient:
         state.jobs_changed.connect(self._complete_futures)
 
     def submit(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> None:
-        """Submit requests, each with the name of its dataset. A notice says so, or why it failed.
+        """Submit requests, each with the name of its dataset. Starts the worker if needed.
 
-        The worker is started if it does not run.
+        A notice confirms the submission, or shows why it failed.
         """
 
         async def submit() -> None:
@@ -60,7 +60,7 @@ class JobsClient:
         Args:
             request: the request.
             target: name of the dataset.
-            quiet: whether no notice says when the job ends.
+            quiet: whether the end of the job is not shown in a notice.
 
         Raises:
             OdfError: there is no worker, or it refuses the request.
@@ -76,7 +76,7 @@ class JobsClient:
             await (await self.connection.link()).cancel(job)
 
     async def wait_until_ended(self, job_id: str) -> Job:
-        """Wait until a job ends."""
+        """Wait until a job ends. Returns the ended job."""
         job = self._state.jobs.jobs.get(job_id)
         if job is not None and job.state.final:
             return job
@@ -86,7 +86,7 @@ class JobsClient:
         return await asyncio.shield(future)
 
     async def outcome(self, request: JobRequest[R], target: str, title: str, *, leaves: bool = False) -> R:
-        """Submit a request, show the progress of its job in a dialog until it ends, and return the result.
+        """Submit a request, show its progress in a dialog until it ends, and return the result.
 
         Args:
             request: the request.
@@ -158,7 +158,7 @@ class WorkerConnection:
         self._failure: str = ""
 
     async def run(self) -> None:
-        """Connect, follow, and after the worker is gone wait until :meth:`restart` is called."""
+        """Connect and receive events; after a lost connection, wait for :meth:`restart`. Never returns."""
         while True:
             self._reconnect.clear()
             self._ready.clear()
@@ -173,7 +173,7 @@ class WorkerConnection:
                 )
             else:
                 await self._follow(self._link)
-            self._ready.set()  # whoever waits for a link learns that there is none
+            self._ready.set()  # callers of link() see that there is none
             await self._reconnect.wait()
 
     def restart(self) -> None:
@@ -181,7 +181,7 @@ class WorkerConnection:
         self._reconnect.set()
 
     async def link(self) -> WorkerLink:
-        """Return the connection; a lost one is opened again.
+        """Return the connection; reconnect if it is lost.
 
         Raises:
             OdfError: there is no worker, and none starts.
@@ -225,7 +225,12 @@ class WorkerConnection:
 
 
 class EventBatcher:
-    """Collects events: the first goes on at once, the next wait for the rest of the quarter second."""
+    """Collects events into batches: the first is sent at once, later ones once per interval.
+
+    Args:
+        send: gets each batch.
+        seconds: the interval between two batches.
+    """
 
     def __init__(self, send: Callable[[list[Event]], object], seconds: float = BATCH_SECONDS) -> None:
         self._send = send
@@ -235,17 +240,17 @@ class EventBatcher:
         self._sent = float("-inf")
 
     def add(self, event: Event) -> None:
-        """Takes an event."""
+        """Add an event."""
         self._events.append(event)
         if self._timer is not None:
             return
         loop = asyncio.get_running_loop()
         wait = self._sent + self._seconds - loop.time()
-        # Even the first waits for its siblings that have arrived already.
+        # The first batch too includes the events that have already arrived.
         self._timer = loop.call_later(max(wait, 0.0), self.flush)
 
     def flush(self) -> None:
-        """Sends what there is."""
+        """Send the collected events now, if there are any."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

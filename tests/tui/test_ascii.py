@@ -1,4 +1,4 @@
-"""Terminals that have few characters: everything that is drawn has a likeness, as wide."""
+"""Terminals with few characters: every drawn character has a replacement of the same width."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLACK = Color(0, 0, 0)
 
 
 def drawn_glyphs() -> dict[str, str]:
-    """Every character beyond ASCII in texts of the screen, and where it is used."""
+    """Return every character beyond ASCII in texts of the screen, with its position in the code."""
     found: dict[str, str] = {}
     top = Path(odf_tui.__file__).parent
     for path in sorted(top.rglob("*.py")):
@@ -87,7 +87,7 @@ def test_the_console_keeps_what_its_font_has() -> None:
 
 
 def texts(*parts: str) -> list[str]:
-    """A line after the filter."""
+    """Return the texts of a line after the filter."""
     segments = [Segment(part, Style.null()) for part in parts]
     return [text for text, _, _ in ascii_fallback.CharacterFallback("ascii").apply(segments, BLACK)]
 

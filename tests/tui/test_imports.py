@@ -1,4 +1,4 @@
-"""Opening the workstation must not wait for what it does not need yet."""
+"""The start of the workstation does not load what the first paint does not need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that somebody has changed: read, checked, shown and used."""
+"""Keys that the user has changed: read, checked, shown and used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(wanted: user_keys.Wanted, *actions: str) -> tuple[list[str], list[str]]:
-    """The keys of actions, and what was wrong."""
+    """Return the keys of actions, and the problems."""
     keys, problems = user_keys.load(wanted)
     return [keys.shown(action) for action in actions], problems
 

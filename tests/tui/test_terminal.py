@@ -1,4 +1,4 @@
-"""Terminals that cannot, terminals far away, and the ways to the clipboard."""
+"""Terminals without capabilities, remote terminals, and the clipboard."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_screen_gets_no_colours_that_it_misreads(environ: dict[str, str], colour
 
 
 def odf(arguments: str, shell_words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs the program within a terminal, its output going where ``shell_words`` say."""
+    """Run the program in a terminal, with redirections in ``shell_words``."""
     program = f"{shlex.quote(sys.executable)} -m odf_tui {arguments} {shell_words}"
     path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Themes: complete, and readable after the terminal has made of their colours what it can."""
+"""Themes: complete, and readable in terminals with fewer colours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.tui.fake import FakeSource
 
 @cache
 def luminance(colour: ColorTriplet) -> float:
-    """WCAG's relative luminance."""
+    """Return the relative luminance of WCAG."""
     parts = [part / 255 for part in colour]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -38,7 +38,7 @@ def luminance(colour: ColorTriplet) -> float:
 
 @cache
 def contrast(one: ColorTriplet, other: ColorTriplet) -> float:
-    """WCAG's contrast, 1 to 21."""
+    """Return the contrast of WCAG, 1 to 21."""
     lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -58,7 +58,7 @@ Pair = tuple[RichColor, RichColor]
 
 @cache
 def as_drawn(colour: RichColor, colours: int, sixteen: str = "xterm") -> ColorTriplet:
-    """What a terminal with so many colours shows."""
+    """Return the colour that a terminal with so many colours shows."""
     if colour.type is ColorType.STANDARD:
         assert colour.number is not None
         return ColorTriplet(*SIXTEEN[sixteen][colour.number])
@@ -71,7 +71,7 @@ def as_drawn(colour: RichColor, colours: int, sixteen: str = "xterm") -> ColorTr
 
 
 def pairs(theme: Theme) -> dict[str, Pair]:
-    """Foreground and background of every text that lines and style sheet can draw."""
+    """Return foreground and background of every text that lines and style sheet can draw."""
     palette = themes.palette(theme)
     found: dict[str, Pair] = {}
     for ground in ("base", "bar"):
@@ -96,7 +96,7 @@ def pairs(theme: Theme) -> dict[str, Pair]:
 
 
 def too_close(theme: Theme, colours: int, sixteen: str = "xterm", least: float = 4.5) -> list[str]:
-    """Everything that is hard to read."""
+    """Return the pairs of colours with too little contrast."""
     found = {
         what: contrast(as_drawn(ink, colours, sixteen), as_drawn(ground, colours, sixteen))
         for what, (ink, ground) in pairs(theme).items()
@@ -166,7 +166,7 @@ def test_dark_shades_do_not_collapse() -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A person's own themes, in a configuration folder that is empty at first."""
+    """The folder of the user's themes, empty at first."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     folder = themes.own_folder()
     folder.mkdir(parents=True)
@@ -175,7 +175,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def many_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal with all colours, whatever the tests run in."""
+    """A terminal with 24-bit colours, independent of the one that runs the tests."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLORTERM", "truecolor")
 
@@ -298,7 +298,7 @@ DRAWN = frozenset("▁▂▃▄▅▆▇█▐▌◇◆·┌└├│─╭╮�
 
 
 def hard_to_read(drive: Driven, colours: int) -> list[str]:
-    """Everything on the screen that has too little contrast: text under 4.5, lines and bars under 3."""
+    """Return everything on the screen with too little contrast: text below 4.5, lines and bars below 3."""
     found: list[str] = []
     for y, strip in enumerate(drive.app.screen._compositor.render_strips()):
         for text, style, _ in strip:
