@@ -52,15 +52,15 @@ async def session(folder: Path, steps: list[Step]) -> None:
             if isinstance(each, tuple):
                 await drive.pilot.resize_terminal(*each)
             elif each == "news":
-                tell(source, number)
+                send_events(source, number)
             else:
                 await drive.pilot.press(each)
             if number % 50 == 49:
-                await lives(drive, steps[max(number - 49, 0) : number + 1])
-        await lives(drive, steps[-50:])
+                await check_responsive(drive, steps[max(number - 49, 0) : number + 1])
+        await check_responsive(drive, steps[-50:])
 
 
-def tell(source: FakeSource, number: int) -> None:
+def send_events(source: FakeSource, number: int) -> None:
     """Send events of a running job."""
     link = source.link
     running = [job for job in source.known if job.state is JobState.running]
@@ -73,7 +73,7 @@ def tell(source: FakeSource, number: int) -> None:
         link.tell(LogLine(10_000 + number, job.id, "2024-03-11T09:00:02Z", "info", f"line {number}"))
 
 
-async def lives(drive: Driven, last: list[Step]) -> None:
+async def check_responsive(drive: Driven, last: list[Step]) -> None:
     """Check that escape leads back to the workbench, and that keys still work."""
     await drive.pilot.resize_terminal(80, 24)
     for _ in range(12):

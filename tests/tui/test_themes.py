@@ -122,13 +122,13 @@ def test_everything_is_readable_with_sixteen_colours(name: str, sixteen: str) ->
     assert too_close(themes.load(name, few=True), 16, sixteen) == []
 
 
-def test_the_theme_of_high_contrast_has_that() -> None:
+def test_the_contrast_theme_has_high_contrast() -> None:
     for colours in (2**24, 256):
         assert too_close(themes.load("contrast"), colours, least=7) == []
 
 
 @pytest.mark.parametrize("name", themes.names())
-def test_sixteen_colours_have_eight_grounds(name: str) -> None:
+def test_sixteen_colours_have_eight_backgrounds(name: str) -> None:
     for what, (ink, ground) in pairs(themes.load(name, few=True)).items():
         assert ink.type is ground.type is ColorType.STANDARD, what
     for style in themes.palette(themes.load(name, few=True)).values():
@@ -136,7 +136,7 @@ def test_sixteen_colours_have_eight_grounds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", themes.names())
-def test_what_matters_can_be_told_apart_without_colour(name: str) -> None:
+def test_states_differ_without_colour(name: str) -> None:
     palette = themes.palette(themes.load(name, few=True))
     assert palette["cursor"].reverse
     assert palette["bar"].reverse
@@ -145,7 +145,7 @@ def test_what_matters_can_be_told_apart_without_colour(name: str) -> None:
     assert palette["cursor"].bold or palette["cursor"].reverse
 
 
-def test_grounds_keep_apart_on_256_colours() -> None:
+def test_backgrounds_differ_with_256_colours() -> None:
     for name in themes.names():
         if name == themes.FEW_COLOURS:
             continue
@@ -154,7 +154,7 @@ def test_grounds_keep_apart_on_256_colours() -> None:
         assert len(grounds) == 3, name
 
 
-def test_dark_shades_do_not_collapse() -> None:
+def test_dark_shades_stay_distinct() -> None:
     line = [Segment("x", Style(color="#d5dde6", bgcolor="#10161d")), Segment("y", None)]
     mapped = EightBitColours().apply(line, Color(0, 0, 0))
     style = mapped[0].style
@@ -196,7 +196,7 @@ TIDE = (themes.folder() / "tide.toml").read_text()
         pytest.param("dark = " + "[" * 5000, "", "nested too deeply", id="deep"),
     ],
 )
-def test_files_that_are_wrong_name_the_place(own: Path, text: str, line: str, message: str) -> None:
+def test_errors_name_the_line_of_the_file(own: Path, text: str, line: str, message: str) -> None:
     (own / "mine.toml").write_text(text)
     with pytest.raises(InvalidManifest) as wrong:
         themes.load("mine")
@@ -207,7 +207,7 @@ def test_files_that_are_wrong_name_the_place(own: Path, text: str, line: str, me
     assert list(themes.problems()) == ["mine"]
 
 
-def test_files_that_are_no_text_or_not_there(own: Path) -> None:
+def test_binary_and_missing_files_are_errors(own: Path) -> None:
     (own / "mine.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidManifest, match="not UTF-8"):
         themes.load("mine")
@@ -216,7 +216,7 @@ def test_files_that_are_no_text_or_not_there(own: Path) -> None:
     assert "tide" in str(missing.value.hint)
 
 
-def test_ones_own_themes_are_found_and_go_first(own: Path) -> None:
+def test_themes_of_the_user_override_built_in_ones(own: Path) -> None:
     assert themes.problems() == {}
     (own / "night.toml").write_text(TIDE.replace("#10161d", "#000011"))
     (own / "paper.toml").write_text(TIDE)
@@ -226,7 +226,7 @@ def test_ones_own_themes_are_found_and_go_first(own: Path) -> None:
     assert not themes.load("paper", own=False).dark
 
 
-def test_there_are_dark_light_loud_and_plain_ones() -> None:
+def test_built_in_themes() -> None:
     assert themes.names() == ["tide", "contrast", "ember", "paper", "sixteen"]
     assert not themes.load("paper").dark
     assert themes.load("sixteen").ansi
