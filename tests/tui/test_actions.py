@@ -245,6 +245,9 @@ async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: 
         await until(pilot, lambda: reads)
         reads.pop()()
         assert choices.choices == []
+        await pilot.press("enter")  # there is nothing to choose
+        await pilot.pause()
+        assert app.screen is palette
 
 
 def test_recent_choices_come_first(fakes: Fakes) -> None:
