@@ -1,4 +1,4 @@
-"""The Textual application: themes, colour filters, clipboard, external editor, leaving."""
+"""The Textual application: themes, colour filters, clipboard, external editor, exit."""
 
 from __future__ import annotations
 
@@ -27,11 +27,17 @@ from odf_tui.workbench import Workbench
 
 
 class Workstation(App[None], inherit_bindings=False):
-    """The workstation.
+    """The application; its only permanent screen is the workbench.
+
+    Args:
+        source: the engine.
+        early: datasets and jobs that are being read already.
+        painted: called after the first paint.
 
     Attributes:
-        farewell: what to print on the terminal after it is closed.
-        palette: the styles of the current theme, see ``themes.palette``.
+        farewell: text to print on the terminal after the exit; empty if no job continues.
+        palette: the styles of the current theme, see :func:`odf_tui.theming.themes.palette`.
+        theme_names: the names of the valid themes.
     """
 
     CSS_PATH = "odf.tcss"
@@ -56,11 +62,11 @@ class Workstation(App[None], inherit_bindings=False):
         self._few_colours = self.no_color or self.console.color_system in (None, "standard")
         self._nearest = EightBitColours(enabled=self.console.color_system == "256" and not self.no_color)
         self._filters.append(self._nearest)
-        if self.no_color:  # no colours at all, where Textual would show greys
+        if self.no_color:  # no colours at all; Textual would show greys
             self._filters = [each for each in self._filters if not isinstance(each, Monochrome)]
             self._filters.append(NoColor())
         if (characters := terminal.supported_characters(gateway.ui.ascii)) != "all":
-            from odf_tui.theming.ascii_fallback import CharacterFallback  # most terminals do not need it
+            from odf_tui.theming.ascii_fallback import CharacterFallback  # not always needed
 
             self._filters.append(CharacterFallback(characters))
         self._theme_problem = ""
@@ -68,7 +74,7 @@ class Workstation(App[None], inherit_bindings=False):
             self._apply_theme(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
 
     def _configured_theme(self) -> str:
-        """The configured theme; by itself, one that suits the terminal."""
+        """Return the name of the configured theme; for ``auto``, of one that suits the terminal."""
         if self.no_color:
             return themes.FEW_COLOURS
         if self.gateway.theme != "auto":
@@ -76,7 +82,7 @@ class Workstation(App[None], inherit_bindings=False):
         return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
     def get_default_screen(self) -> Workbench:
-        """The workbench, made for the size of the terminal: the first layout is the last."""
+        """Return the workbench with the classes for the size of the terminal, to lay it out only once."""
         bench = Workbench(self.gateway, self._early, self._painted)
         for breakpoints, cells in (
             (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
@@ -87,7 +93,7 @@ class Workstation(App[None], inherit_bindings=False):
         return bench
 
     def on_mount(self) -> None:
-        """Looks at what the person configured, once everything is shown."""
+        """Check the user's settings after the first paint."""
         self.call_after_refresh(
             self.run_worker, self._check_settings, thread=True, group="settings", name="settings"
         )
@@ -107,12 +113,12 @@ class Workstation(App[None], inherit_bindings=False):
             self.bench.post_message(Notice(problems[0] + more, "warn"))
 
     def on_resize(self, event: events.Resize) -> None:
-        """The screens below a dialog have other sizes too: Textual tells only the one on top."""
+        """Resize the screens below a dialog too: Textual resizes only the top one."""
         for screen in self.screen_stack[:-1]:
             screen.post_message(events.Resize(event.size, event.size))
 
     def read_dialog_styles(self) -> None:
-        """Reads what dialogs need to know of styles, before the first of them opens."""
+        """Read the style sheet of dialogs, before the first of them opens."""
         self.stylesheet.read(Path(__file__).with_name("dialogs.tcss"))
 
     @property
@@ -122,11 +128,11 @@ class Workstation(App[None], inherit_bindings=False):
 
     @property
     def bench(self) -> Workbench:
-        """The workbench, whatever is above it."""
+        """The workbench, also while a dialog covers it."""
         return next(screen for screen in self.screen_stack if isinstance(screen, Workbench))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Our names, for themes that do not have them."""
+        """Return defaults of the workstation's own variables, for themes that lack them."""
         return {
             "muted": "ansi_bright_black",
             "rule": "ansi_bright_black",
@@ -138,7 +144,7 @@ class Workstation(App[None], inherit_bindings=False):
         }  # fmt: skip
 
     def use_theme(self, name: str) -> bool:
-        """Takes a theme; False when its file is not right: that is told, and everything stays."""
+        """Use a theme. Returns False if its file is missing or invalid; a notice says why."""
         try:
             theme = themes.load(name, few=self._few_colours)
         except OdfError as error:
@@ -153,14 +159,14 @@ class Workstation(App[None], inherit_bindings=False):
         self.register_theme(theme)
         self.palette = themes.palette(theme)
         self.theme = theme.name
-        self.get_css_variables()  # which sets `theme_variables` now: panes are dressed in them
+        self.get_css_variables()  # updates `theme_variables`, from which panes take their colours
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """What happens to colours on their way out."""
+        """Return the filters that adapt colours and characters to the terminal."""
         return [each for each in self._filters if each.enabled]
 
     def copy(self, text: str) -> str:
-        """Copies a text, and says by which way."""
+        """Copy a text to the clipboard. Returns by which way, in words."""
         return terminal.copy(text, self.write, self.gateway.folder / ".odf" / "cache")
 
     def write(self, sequence: str) -> None:
@@ -169,7 +175,7 @@ class Workstation(App[None], inherit_bindings=False):
             self._driver.write(sequence)
 
     async def edit(self, path: Path, line: int | None = None) -> None:
-        """Gives the terminal to the person's editor until it ends; news come in meanwhile, unseen.
+        """Run the user's editor in the terminal until it ends. Events are still applied meanwhile.
 
         Raises:
             OdfError: there is no editor, it does not start, or it ends with an error.
@@ -180,17 +186,17 @@ class Workstation(App[None], inherit_bindings=False):
         suspension = nullcontext() if self.is_headless else self.suspend()
         with suspension, self.batch_update(), _ignored_interrupts():
             editing = asyncio.to_thread(terminal.run_editor, editor, path, line, self.gateway.folder)
-            # An exception may not leave the block: the terminal would not be taken back.
+            # An exception must not leave the block: the terminal would not be restored.
             (failure,) = await asyncio.gather(editing, return_exceptions=True)
         if failure is not None:
             raise failure
 
     def action_leave(self) -> None:
-        """Leaves from wherever."""
+        """Quit, also from a dialog."""
         self.bench.perform("quit")
 
     def leave(self, jobs: Sequence[str]) -> None:
-        """Leaves, and says which jobs go on."""
+        """Exit, and name the jobs that continue in the farewell."""
         if jobs:
             verb = "goes" if len(jobs) == 1 else "go"
             self.farewell = (
@@ -206,7 +212,10 @@ def _problem_text(error: OdfError) -> str:
 
 @contextmanager
 def _ignored_interrupts() -> Iterator[None]:
-    """^C is meant for the editor. A handler, because programs inherit signals that are ignored."""
+    """Ignore ^C, which is meant for the editor.
+
+    It sets a handler, because child processes inherit ignored signals.
+    """
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Binds each action to a method of a controller, and says how that controller is loaded."""
+"""Binds each action to a method of a controller, and defines how that controller is loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from odf_tui.panes.jobs.controller import JobsController
 from odf_tui.panes.pane_layout import PaneLayout
 from odf_tui.services.controller import Context, Controller
 
-# A feature is imported by the first of its actions: the first paint does not wait for it.
+# The first action of a feature imports it, to keep the first paint fast.
 if TYPE_CHECKING:
     from odf_tui.features.column_lineage import ColumnLineageController
     from odf_tui.features.copy_command import CopyCommandController
@@ -31,12 +31,12 @@ C = TypeVar("C", bound=Controller)
 
 
 class Feature(Generic[C]):
-    """A controller, how it is loaded, and which of its methods runs which action.
+    """A controller, the function that loads it, and the methods that run its actions.
 
     Args:
         load: creates the controller.
         actions: the methods by action id. Ids are those of :mod:`odf_tui.actions.table`.
-        early: whether the controller is loaded at the start; else the first of its actions loads it.
+        early: whether the controller is loaded at the start; otherwise its first action loads it.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ def _time_travel(context: Context) -> TimeTravelController:
     return TimeTravelController(context)
 
 
-FEATURES: Final = (  # no wider annotation: pyright checks the methods of each
+FEATURES: Final = (  # without an annotation, so that pyright checks the methods of each controller
     Feature(
         PaneLayout,
         {

@@ -1,4 +1,4 @@
-"""Which pane has the keys, zoom, sizes, the filter line, and the saved layout."""
+"""Focus, zoom and sizes of the panes, the filter line, and the saved layout."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ DEFAULT_SHARES: Final = PaneShares(left=60, upper=45, single=40)
 
 _LEFT: Final = ("datasets", "data")
 _UPPER: Final = ("datasets", "blocks")
-_FILTERED: Final = ("datasets", "blocks", "jobs")  # a search through all rows is not started again
+_FILTERED: Final = ("datasets", "blocks", "jobs")  # a search through all rows is not restored
 _ONE_PANE: Final = ("-narrow", "-low", "-zoomed")
 
 
 def resize_pane(shares: PaneShares, pane: str, by: int, *, single: bool) -> PaneShares:
-    """Return the shares after a pane has grown by some percent, within what keeps all panes visible.
+    """Return the shares after a pane has grown by some percent, within limits that keep all visible.
 
     Args:
         shares: the shares before.
         pane: the pane that grows.
         by: percent of the screen; negative if it shrinks.
-        single: whether the panes stand in one column.
+        single: whether the panes are arranged in one column.
     """
 
     def share(name: str, grows: bool) -> int:
@@ -61,8 +61,8 @@ class PaneGrid(Container):
         return list(self.query_children(Pane))
 
     def set_tracks(self, columns: str, rows: str) -> None:
-        """Set the sizes of columns and rows; empty: those of the style sheet."""
-        self.styles.grid_columns = columns or None  # type: ignore[assignment] # None: as the style sheet says
+        """Set the sizes of columns and rows; an empty text resets to the style sheet."""
+        self.styles.grid_columns = columns or None  # type: ignore[assignment] # None resets to the style sheet
         self.styles.grid_rows = rows or None  # type: ignore[assignment]
 
 
@@ -83,7 +83,7 @@ class PaneLayout(Controller):
         self.state.pane_changed.connect(lambda _: self._show_focus())
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Follow clicks into panes, and the filter line."""
+        """Handle clicks into panes, and the filter line."""
         return {
             Pane.Chosen: lambda message: self.state.focus_pane(message.pane),
             Input.Changed: self._filter_changed,
@@ -134,7 +134,7 @@ class PaneLayout(Controller):
         self.arrange()
 
     def apply_theme(self) -> None:
-        """Show which pane has the keys, in the colours of the theme."""
+        """Show which pane has the focus, in the colours of the theme."""
         for pane in self._grid.panes:
             pane.apply_theme(pane.id == self.state.pane)
 
@@ -150,15 +150,15 @@ class PaneLayout(Controller):
         self.arrange()
 
     def grow(self) -> None:
-        """Give more room to the focused pane."""
+        """Enlarge the focused pane."""
         self._resize(STEP)
 
     def shrink(self) -> None:
-        """Give less room to the focused pane."""
+        """Shrink the focused pane."""
         self._resize(-STEP)
 
     def reset_sizes(self) -> None:
-        """Give all panes their usual room."""
+        """Reset the sizes of all panes."""
         self.shares = PaneShares()
         self.arrange()
 
@@ -174,7 +174,7 @@ class PaneLayout(Controller):
         self.arrange()
 
     def arrange(self) -> None:
-        """Give the panes their shares; where there is no room for all, choose which are shown."""
+        """Apply the shares of the panes; in a small window, choose which panes are shown."""
         columns = rows = ""
         if self.host.has_class("-narrow") and not self._shows_one_pane:
             rows = _tracks(self.shares.single)
@@ -202,7 +202,7 @@ class PaneLayout(Controller):
         line.focus()
 
     def clear_filter(self) -> bool:
-        """Close the filter line and show everything. Returns whether there was a line or a filter."""
+        """Close the filter line and clear the filter. Returns whether there was one of them."""
         line, front = self.host.widget(FilterLine), self.host.front
         if not (line.display or front.filter):
             return False

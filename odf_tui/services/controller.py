@@ -1,4 +1,4 @@
-"""Controller, the Context that it gets, and Reader for reads in threads."""
+"""Controller, the Context of its services, and Reader for reads in threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Runs reads in threads, and passes each result to a method on the event loop."""
+    """Runs reads in threads, and passes each result to a function on the event loop."""
 
     def __init__(self, screen: Screen[Any]) -> None:
         self._screen = screen
@@ -39,17 +39,17 @@ class Reader:
         """Run a function in a thread, then call ``then`` with its result and an error message.
 
         Args:
-            group: what is read. With ``replaces``, the result of an older read of the group is dropped.
-            function: the read. It may block.
-            then: gets the result and an empty text, or None and why the read failed.
-            replaces: whether the read replaces older ones of its group.
+            group: the name of the kind of read.
+            function: the read. It runs in a thread and may block.
+            then: gets the result and an empty text, or None and an error message.
+            replaces: whether the results of older reads of the group are dropped.
         """
 
         def work() -> None:
             worker = get_current_worker()
             try:
                 result, error_text = function(), ""
-            except Exception as error:  # whatever it is, it is shown, and the screen stays open
+            except Exception as error:  # any error is shown, and the screen stays open
                 result, error_text = None, error_with_hint(error)
             if not worker.is_cancelled:
                 self._screen.call_later(then, result, error_text)
@@ -59,7 +59,7 @@ class Reader:
 
 @dataclass
 class Context:
-    """What every controller gets."""
+    """The services that every controller gets."""
 
     gateway: Gateway
     state: AppState
@@ -70,9 +70,9 @@ class Context:
 
 
 class Controller:
-    """One topic of the workbench: runs its actions, and follows the signals that it needs.
+    """One topic of the workbench: runs its actions, and handles signals and messages of widgets.
 
-    A controller is no widget. It calls widgets, reads through the Reader and changes the AppState.
+    A controller is not a widget. It calls widgets, reads through the Reader and changes the AppState.
     """
 
     def __init__(self, context: Context) -> None:
@@ -81,20 +81,20 @@ class Controller:
         self.jobs, self.navigator, self.host = context.jobs, context.navigator, context.host
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Return the handlers of messages of its widgets, by their exact class."""
+        """Return handlers of messages of widgets, by the exact class of the message."""
         return {}
 
     def leave(self) -> bool:
-        """Leave the innermost thing of the focused pane. Returns whether there was something to leave."""
+        """Leave the innermost view or filter of this controller. Returns whether there was one."""
         return False
 
     def hints(self) -> Sequence[Hint] | None:
-        """Return the hints while its own widget has the focus; else None."""
+        """Return the hints while a widget of this controller has the focus; else None."""
         return None
 
     def restore(self, layout: SavedLayout) -> None:
-        """Show what was saved. Called before the first paint."""
+        """Restore a saved layout. Called before the first paint."""
 
     def save(self, layout: SavedLayout) -> SavedLayout:
-        """Return the layout with what this controller saves."""
+        """Return the layout with the values that this controller saves."""
         return layout

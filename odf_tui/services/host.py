@@ -1,4 +1,4 @@
-"""Host and Station: what the main screen and the application do for controllers."""
+"""Host and Station: the interfaces of the main screen and the application for controllers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ W = TypeVar("W", bound=Widget)
 
 
 class Station(Protocol):
-    """What the application does for controllers: themes, terminal, editor."""
+    """The interface of the application for controllers: themes, terminal, editor."""
 
     theme_names: list[str]
 
@@ -30,7 +30,7 @@ class Station(Protocol):
         ...
 
     def use_theme(self, name: str) -> bool:
-        """Use a theme. Returns False if its file is invalid; a notice says why."""
+        """Use a theme. Returns False if its file is missing or invalid; a notice says why."""
         ...
 
     def copy(self, text: str) -> str:
@@ -42,7 +42,7 @@ class Station(Protocol):
         ...
 
     async def edit(self, path: Path, line: int | None = None) -> None:
-        """Open a file in the user's editor, and wait until it ends.
+        """Open a file in the user's editor, at a line from 1, and wait until it ends.
 
         Raises:
             OdfError: there is no editor, it does not start, or it fails.
@@ -63,7 +63,7 @@ class CoveringScreen(Protocol):
     """A screen that may cover the workbench.
 
     Attributes:
-        covers_workbench: whether nothing of the workbench can be seen below it.
+        covers_workbench: whether it hides the workbench completely.
     """
 
     covers_workbench: ClassVar[bool]
@@ -74,10 +74,10 @@ class CoveringScreen(Protocol):
 
 
 class Host(Protocol):
-    """What the workbench does for controllers.
+    """The interface of the workbench for controllers.
 
     Attributes:
-        keys, key_problems: the keys in use, and what is wrong with those that the user changed.
+        keys, key_problems: the keys in use, and the errors in the user's key maps.
     """
 
     keys: KeyMap
@@ -90,7 +90,7 @@ class Host(Protocol):
 
     @property
     def top(self) -> Screen[Any]:
-        """The screen in front; a dialog, or the workbench."""
+        """The top screen: a dialog, or the workbench."""
         ...
 
     @property
@@ -100,12 +100,12 @@ class Host(Protocol):
 
     @property
     def focused_widget(self) -> Widget | None:
-        """The focused widget; None while a pane has the keys."""
+        """The focused widget; None while a pane has the focus."""
         ...
 
     @property
     def front(self) -> Pane:
-        """The pane that has the keys."""
+        """The focused pane."""
         ...
 
     def widget(self, kind: type[W]) -> W:
@@ -113,7 +113,7 @@ class Host(Protocol):
         ...
 
     def find(self, kind: type[W]) -> W | None:
-        """Return the first widget of a class that may not be there."""
+        """Return the first widget of a class; None if there is none."""
         ...
 
     def notice(self, text: str, style: str = "good") -> None:
@@ -121,7 +121,7 @@ class Host(Protocol):
         ...
 
     def copy_text(self, what: str, text: str) -> None:
-        """Copy a text to the clipboard, with a notice."""
+        """Copy a text to the clipboard, with a notice that starts with ``what``."""
         ...
 
     def show_hints(self) -> None:
@@ -129,7 +129,7 @@ class Host(Protocol):
         ...
 
     def situation(self) -> Situation:
-        """Return what the guards of actions depend on."""
+        """Return the situation, which guards of actions check."""
         ...
 
     def perform(self, action: str) -> None:
@@ -137,7 +137,7 @@ class Host(Protocol):
         ...
 
     def up(self) -> None:
-        """Leave the innermost thing: a filter, a view, the zoom, the pane."""
+        """Leave the innermost of filter, view, zoom and pane."""
         ...
 
     def open(self, dialog: Screen[T], then: Callable[[T | None], object] | None = None) -> None:
@@ -152,8 +152,8 @@ class Host(Protocol):
         """Run a coroutine. An error in it becomes a notice.
 
         Args:
-            story: the coroutine. It may open dialogs and await jobs.
-            group: a name for what it does. ``stories`` may wait for the user.
+            coroutine: it may open dialogs and await jobs.
+            group: the name of its group of workers. Those in ``stories`` may wait for the user.
         """
         ...
 
@@ -162,10 +162,10 @@ class Host(Protocol):
         ...
 
     def collect_layout(self) -> SavedLayout:
-        """Return the layout with what all controllers save."""
+        """Return the layout with the changes of all controllers."""
         ...
 
-    # Of Textual's screen:
+    # Methods of Textual's screen:
 
     def set_timer(self, delay: float, callback: Callable[[], object]) -> Timer: ...
     def set_interval(

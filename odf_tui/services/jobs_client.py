@@ -1,4 +1,4 @@
-"""JobsClient: connects to the worker, submits and cancels jobs, awaits their outcome."""
+"""JobsClient submits and cancels jobs and awaits their results; WorkerConnection receives events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class LeftRunning(Exception):
-    """The user left the progress dialog; the job continues."""
+    """The user stopped waiting for a job, which continues."""
 
 
 class JobsClient:
@@ -29,7 +29,7 @@ class JobsClient:
 
     Attributes:
         connection: the connection to the worker.
-        quiet: ids of jobs whose end is shown elsewhere than in a notice.
+        quiet: ids of jobs whose end is not shown in a notice.
     """
 
     def __init__(self, gateway: Gateway, state: AppState, host: Host) -> None:
@@ -40,9 +40,9 @@ class JobsClient:
         state.jobs_changed.connect(self._complete_futures)
 
     def submit(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> None:
-        """Submit requests, each with the name of its dataset. A notice reports the submission or its error.
+        """Submit requests, each with the name of its dataset. Starts the worker if needed.
 
-        The worker is started if it is not running.
+        A notice confirms the submission, or shows why it failed.
         """
 
         async def submit() -> None:
@@ -61,7 +61,7 @@ class JobsClient:
         Args:
             request: the request.
             target: name of the dataset.
-            quiet: whether the end of the job is reported elsewhere than in a notice.
+            quiet: whether the end of the job is not shown in a notice.
 
         Raises:
             OdfError: there is no worker, or it refuses the request.
@@ -77,7 +77,7 @@ class JobsClient:
             await (await self.connection.link()).cancel(job)
 
     async def wait_until_ended(self, job_id: str) -> Job:
-        """Wait until a job ends."""
+        """Wait until a job ends. Returns the ended job."""
         job = self._state.jobs.jobs.get(job_id)
         if job is not None and job.state.final:
             return job
@@ -87,7 +87,7 @@ class JobsClient:
         return await asyncio.shield(future)
 
     async def outcome(self, request: JobRequest[R], target: str, title: str, *, leaves: bool = False) -> R:
-        """Submit a request, show the progress of its job in a dialog until it ends, and return the result.
+        """Submit a request, show its progress in a dialog until it ends, and return the result.
 
         Args:
             request: the request.
@@ -161,7 +161,7 @@ class WorkerConnection:
         self._failure: str = ""
 
     async def run(self) -> None:
-        """Connect and pass on events. Once the worker is gone, wait for :meth:`restart`."""
+        """Connect and receive events; after a lost connection, wait for :meth:`restart`. Never returns."""
         while True:
             self._reconnect.clear()
             self._ready.clear()
@@ -176,7 +176,7 @@ class WorkerConnection:
                 )
             else:
                 await self._follow(self._link)
-            self._ready.set()  # waiting callers of link() raise
+            self._ready.set()  # callers of link() see that there is none
             await self._reconnect.wait()
 
     def restart(self) -> None:
@@ -184,7 +184,7 @@ class WorkerConnection:
         self._reconnect.set()
 
     async def link(self) -> WorkerLink:
-        """Return the connection; a lost one is opened again.
+        """Return the connection; reconnect if it is lost.
 
         Raises:
             OdfError: there is no worker, and none starts.
@@ -228,7 +228,12 @@ class WorkerConnection:
 
 
 class EventBatcher:
-    """Sends events in batches: the first at once, the next ones after the rest of the interval."""
+    """Collects events into batches: the first is sent at once, later ones once per interval.
+
+    Args:
+        send: gets each batch.
+        seconds: the interval between two batches.
+    """
 
     def __init__(self, send: Callable[[list[Event]], object], seconds: float = BATCH_SECONDS) -> None:
         self._send = send
@@ -238,17 +243,17 @@ class EventBatcher:
         self._sent = float("-inf")
 
     def add(self, event: Event) -> None:
-        """Add an event to the batch."""
+        """Add an event."""
         self._events.append(event)
         if self._timer is not None:
             return
         loop = asyncio.get_running_loop()
         wait = self._sent + self._seconds - loop.time()
-        # Even the first event waits for events that are queued already.
+        # The first batch too includes the events that have already arrived.
         self._timer = loop.call_later(max(wait, 0.0), self.flush)
 
     def flush(self) -> None:
-        """Send the batch now."""
+        """Send the collected events now, if there are any."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

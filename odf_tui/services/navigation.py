@@ -1,4 +1,4 @@
-"""Navigator: goes to datasets, blocks and rows, and back along the trail."""
+"""Navigator: follows links to datasets, blocks and rows, and goes back along the trail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TrailEntry(NamedTuple):
         pane: the focused pane.
         at: the number of the block, or of the row from 0.
         reading: whether the block was open in a dialog.
-        reopen: opens again what was open there.
+        reopen: opens the dialog again that was open there.
     """
 
     dataset: str
@@ -33,13 +33,13 @@ class Navigator:
     """Follows links, and goes back.
 
     Attributes:
-        target: where to go as soon as the blocks or rows of its dataset are loaded.
+        target: the pending target; it is reached once the blocks or rows of its dataset are loaded.
         trail: the positions from which links were followed, the newest last.
 
     Signals:
-        going: a link is about to be followed.
-        selecting: a dataset is to be selected, even if the filter hides it; its id.
-        arriving: the dataset and the pane of a target are shown, its block or row may not be.
+        going: sent before a link is followed.
+        selecting: requests the selection of a dataset, by its id, even if the filter hides it.
+        arriving: dataset and pane of a target are shown; its block or row may not be loaded yet.
         returned: the trail was followed back to this entry.
     """
 
@@ -63,11 +63,11 @@ class Navigator:
         self.selecting.send(dataset)
 
     def follow(self, target: Target, reopen: Callable[[], object] | None = None) -> None:
-        """Go to a block, a row or a dataset; :meth:`back` returns.
+        """Go to a block, a row or a dataset, and add the current position to the trail.
 
         Args:
-            target: where to go.
-            reopen: what :meth:`back` opens again.
+            target: the block, row or dataset.
+            reopen: called by :meth:`back`, to open the current dialog again.
         """
         self.going.send(target)
         position = self._locate()
@@ -76,7 +76,7 @@ class Navigator:
         self._show_target(target)
 
     def back(self) -> None:
-        """Go back to where the last link was followed."""
+        """Go back to the position at which the last link was followed."""
         if not self.trail:
             return
         *before, entry = self.trail
@@ -91,12 +91,12 @@ class Navigator:
             entry.reopen()
 
     def target_in(self, pane: str, dataset: str) -> Target | None:
-        """Return the target if it lies in this pane and dataset."""
+        """Return the pending target if it is in this pane and dataset."""
         target = self.target
         return target if target is not None and (target.pane, target.dataset) == (pane, dataset) else None
 
     def clear_target(self) -> None:
-        """Note that the target was reached."""
+        """Clear the pending target."""
         self.target = None
 
     def _show_target(self, target: Target) -> None:

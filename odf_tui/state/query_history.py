@@ -1,4 +1,4 @@
-"""The queries that were asked in a workspace, so that they can be asked again."""
+"""The history of SQL queries of a workspace."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FILE: Final = Path("cache", "sql-history.jsonl")
 
 
 def load_history(odf: Path) -> list[str]:
-    """The newest queries, the newest last; what cannot be read is left out.
+    """Return the newest queries, the newest last. Unreadable entries are skipped.
 
     Args:
-        odf: the workspace's ``.odf`` folder.
+        odf: the ``.odf`` folder of the workspace.
     """
     try:
         lines = read_small_file(odf / _FILE).decode("utf-8", "replace").splitlines()
@@ -34,7 +34,7 @@ def load_history(odf: Path) -> list[str]:
 
 
 def add_to_history(odf: Path, sql: str) -> None:
-    """Remembers a query; one that was asked before is the newest now.
+    """Append a query to the history; an equal older entry is removed.
 
     Raises:
         OSError: the workspace cannot be written to.

@@ -1,4 +1,4 @@
-"""What is kept between sessions: the layout, and a snapshot for a fast first paint."""
+"""State saved between sessions: the layout, and a snapshot for a fast first paint."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ MAX_DATASETS: Final = 200
 _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 MIN_SHARE: Final = 20
 Share = Annotated[int, msgspec.Meta(ge=MIN_SHARE, le=100 - MIN_SHARE)]
-"""A part of the screen in percent: all panes can be seen."""
+"""A share of the screen in percent, within limits that keep all panes visible."""
 
 
 class PaneShares(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """How the panes share the screen, in percent; None: as usual.
+    """The shares of the panes, in percent of the screen; None for the default.
 
     Attributes:
         left: the width of the left column.
         upper: the height of the upper row.
-        single: the height of the datasets where the panes stand in one column.
+        single: the height of the datasets if the panes are arranged in one column.
     """
 
     left: Share | None = None
@@ -44,7 +44,7 @@ class PaneShares(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"
 
 
 class Columns(TypedDict, total=False):
-    """How pane 3 shows the columns of a dataset; see :class:`odf_tui.widgets.row_table.ColumnArrangement`."""
+    """A saved arrangement of columns, see :class:`odf_tui.widgets.row_table.ColumnArrangement`."""
 
     order: list[str]
     hidden: list[str]
@@ -52,18 +52,20 @@ class Columns(TypedDict, total=False):
 
 
 class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """What is remembered.
+    """The layout of the screen, saved per workspace.
 
     Attributes:
-        theme: the theme that was chosen at the screen; ``theme_setting`` is what the settings said then:
-            when they say something else by now, they win.
-        pane, zoomed, shares: which pane had the keys, whether alone, and how large all are.
-        dataset: the id of the selected one.
-        filters: by pane.
-        graph: how pane 1 shows the datasets, in its own terms.
-        columns: how pane 3 shows the columns of datasets, by their ids; the newest last.
-        wrap: whether the lines of logs are wrapped.
-        recent: ids of what was chosen last in the list of everything, the newest first.
+        theme: the theme chosen on the screen.
+        theme_setting: the configured theme at that time; a changed setting overrides the choice.
+        pane: the name of the focused pane.
+        zoomed: whether that pane is shown alone.
+        shares: the sizes of the panes.
+        dataset: the id of the selected dataset.
+        filters: the filters, by name of the pane.
+        graph: mode and order of pane 1.
+        columns: the arrangements of columns, by id of the dataset; the newest last.
+        wrap: whether lines of logs are wrapped; None for the default.
+        recent: ids of the recent choices of the palette, the newest first.
     """
 
     theme: str = ""
@@ -80,12 +82,12 @@ class SavedLayout(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
 
 
 def layout_path(folder: Path) -> Path:
-    """Where it is in a workspace."""
+    """Return the path of the saved layout of a workspace."""
     return folder / ".odf" / "cache" / "ui.json"
 
 
 def load_layout(folder: Path) -> SavedLayout:
-    """What is remembered of a workspace; nothing, when it cannot be read."""
+    """Return the saved layout of a workspace. Invalid fields, or an unreadable file, get defaults."""
     try:
         parts = msgspec.json.decode(read_small_file(layout_path(folder)), type=dict[str, msgspec.Raw])
     except (OSError, *_DECODE_ERRORS):
@@ -99,12 +101,12 @@ def load_layout(folder: Path) -> SavedLayout:
 
 
 def encode_layout(layout: SavedLayout) -> bytes:
-    """What is written."""
+    """Return the content of the file of a layout."""
     return msgspec.json.encode(layout)
 
 
 def save_layout(folder: Path, content: bytes) -> None:
-    """Replaces the file in one step; where that is not possible, nothing is remembered."""
+    """Replace the saved layout atomically. A failure to write is ignored."""
     path = layout_path(folder)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +121,7 @@ def save_layout(folder: Path, content: bytes) -> None:
 
 
 def effective_theme(layout: SavedLayout, setting: str) -> str:
-    """The theme to use: the one that was chosen, unless the settings were changed since."""
+    """Return the theme to use: the chosen one, unless the setting has changed since."""
     return layout.theme if layout.theme and layout.theme_setting == setting else setting
 
 
@@ -136,16 +138,16 @@ _WATCHED_DATASET_FILES: Final = ("refs", "info")
 
 
 class SnapshotSource(Protocol):
-    """The reads that a snapshot is made of."""
+    """The reads that make up a snapshot."""
 
     @property
     def ui(self) -> UiConfig:
-        """Settings of the workstation."""
+        """The settings of the workstation."""
         ...
 
     @property
     def settings_problem(self) -> str:
-        """Why the settings cannot be read; empty if they can."""
+        """Why the settings are invalid; empty if they are valid."""
         ...
 
     def datasets(self) -> list[DatasetRow]:
@@ -158,7 +160,7 @@ class SnapshotSource(Protocol):
 
 
 class StartupSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """Datasets, jobs, the journal number up to which they are known, and the settings of the screen.
+    """The content of the first screen.
 
     Attributes:
         program: the version of the program that wrote it.
@@ -235,7 +237,7 @@ def _read(folder: Path) -> StartupSnapshot | None:
 
 
 def _digest(content: bytes) -> bytes:
-    """What tells a damaged snapshot: its texts and numbers could be anything."""
+    """Return the digest that detects a damaged snapshot."""
     return blake2b(content, digest_size=16).digest()
 
 
@@ -262,5 +264,5 @@ def _path(folder: Path) -> Path:
 
 
 def _program_version() -> str:
-    """Which program has written it: another one may mean other things by the same words."""
+    """Return the version of the program: another version may use another format."""
     return f"{PROTOCOL_VERSION} {Path(model.__file__).stat().st_mtime_ns} {sys.version}"

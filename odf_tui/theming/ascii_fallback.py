@@ -1,4 +1,4 @@
-"""Replaces characters that a terminal lacks by ASCII of the same width."""
+"""Replaces characters that a terminal lacks with ASCII of the same width."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from textual.filter import LineFilter
 ENTER: Final = "⏎"
 
 ASCII: Final[dict[str, str]] = {
-    # What a line of boxes and graphs is made of.
+    # Lines of boxes and graphs.
     **dict.fromkeys("─╌┄┈–—−", "-"), **dict.fromkeys("━═▬", "="),
     **dict.fromkeys("│┃╎┆┊║", "|"),
     **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋", "+"),
-    # Kinds and states: what means something else looks different.
+    # Kinds and states: different meanings have different characters.
     "◇": "o", "◆": "#", "✓": "v", "✗": "x", "·": "-", "◦": ":", "▸": ">", "▾": "v", "÷": "%", "≠": "*",
     "∅": "_", "↯": "z", "⊘": "@", "●": "*", "○": "o", "•": "*",
     "⇣": "<", "⇡": "^",
-    # Heights, and scroll bars.
+    # Bars of charts, and scroll bars.
     "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "#",
     "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "#",
     # Arrows and signs in texts.
@@ -33,7 +33,7 @@ ASCII: Final[dict[str, str]] = {
     **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("“”„«»", '"'),
     "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-",
 }  # fmt: skip
-"""What the program draws itself, in ASCII."""
+"""The characters that the program draws itself, in ASCII."""
 
 _CONSOLE_FONT: Final = frozenset("§─│┌┐└┘├┤┬┴┼═║╔╗╚╝╠╣╦╩╬█▄▀▌▐░▒▓■◆·÷±≥≤≈∞µ°√→←↑↓«»×")
 _CONSOLE: Final[dict[str, str]] = {
@@ -44,14 +44,14 @@ _CONSOLE: Final[dict[str, str]] = {
     "▃": "▄", "▅": "▄", "▆": "█", "▇": "█",
     **dict(zip("━┃┏┓┗┛┣┫┳┻╋", "═║╔╗╚╝╠╣╦╩╬", strict=True)),
 }  # fmt: skip
-"""What the font of the Linux console has, and what comes close."""
+"""Characters in the font of the Linux console, and the closest ones for others."""
 
 _FILLER: Final = re.compile(r"[ \-─]{6,}")
 _ENTER_EXTRA: Final = len("enter") - 1
 
 
 class _Table(dict[int, str]):
-    """For ``str.translate``; what is not in it is worked out once."""
+    """A table for ``str.translate``. Missing entries are computed once."""
 
     def __missing__(self, code: int) -> str:
         letter = chr(code)
@@ -60,12 +60,12 @@ class _Table(dict[int, str]):
 
 
 def _closest_ascii(letter: str) -> str:
-    """ASCII for a foreign character, in as many cells: its base letter, else question marks."""
+    """Return ASCII of the same width for a character: its base letter, else question marks."""
     cells = cell_len(letter)
     base = unicodedata.normalize("NFKD", letter)[:1]
     if cells == 1 and base.isascii() and base.isprintable():
         return base
-    if 0x2500 <= ord(letter) < 0x25A0:  # boxes and blocks that are not named above
+    if 0x2500 <= ord(letter) < 0x25A0:  # boxes and blocks that are not listed above
         return "+" if ord(letter) < 0x2580 else "#"
     return "?" * cells
 
@@ -78,19 +78,24 @@ _TABLES: Final = {"ascii": _translation_table(ASCII), "console": _translation_ta
 
 
 def with_ascii(text: str, characters: str = "ascii") -> str:
-    """``text`` with what a terminal has of ``ascii`` or ``console``, in as many cells."""
+    """Return a text of the same width with the characters of a terminal.
+
+    Args:
+        text: the text.
+        characters: ``ascii``, or ``console`` for the font of the Linux console.
+    """
     return text if text.isascii() else text.translate(_TABLES[characters])
 
 
 class CharacterFallback(LineFilter):
-    """Maps characters to those that the terminal has."""
+    """Replaces the characters that the terminal lacks; see :func:`with_ascii`."""
 
     def __init__(self, characters: str) -> None:
         super().__init__()
         self._characters = characters
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Maps a line."""
+        """Replace the characters of a line."""
         if any(ENTER in text for text, _, _ in segments):
             segments = _spell_enter(segments)
         return [
@@ -99,9 +104,9 @@ class CharacterFallback(LineFilter):
 
 
 def _spell_enter(segments: list[Segment]) -> list[Segment]:
-    """The line with ``enter`` as a word, where something in the line can become shorter for that.
+    """Return the line with ``enter`` as a word, if blanks or rules can be shortened for it.
 
-    No single character would be understood as that key.
+    No single ASCII character denotes that key.
     """
     found = list(segments)
     for at, (text, _, _) in enumerate(segments):
@@ -113,8 +118,13 @@ def _spell_enter(segments: list[Segment]) -> list[Segment]:
 
 
 def _shorten(segments: list[Segment], at: int) -> bool:
-    """Takes the cells for the word from the end of the line, else from the longest filling after ``at``,
-    else from one before it; whether there were as many.
+    """Shorten blanks or rules by the cells that the word needs.
+
+    They are taken from the end of the line, else from the longest filler after segment ``at``, else from one
+    before it.
+
+    Returns:
+        whether the line was shortened.
     """
     line = "".join(text for text, _, _ in segments)
     if len(line) - len(line.rstrip(" ")) >= _ENTER_EXTRA:

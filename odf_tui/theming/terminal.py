@@ -1,4 +1,4 @@
-"""What the terminal can do: colours, characters, clipboard, notifications, an external editor."""
+"""Terminal capabilities: colours, characters, clipboard, notifications, external editor."""
 
 from __future__ import annotations
 
@@ -21,15 +21,22 @@ NotifyBy = Literal["both", "bell", "osc9", "none"]
 BELL: Final = "\a"
 _MAX_TEXT: Final = 120
 _TMUX_TIMEOUT: Final = 1.0
-_NO_NOTIFICATIONS: Final = ("linux", "vt", "screen", "ansi", "cons")  # what would show the sequence as text
+_NO_NOTIFICATIONS: Final = (
+    "linux",
+    "vt",
+    "screen",
+    "ansi",
+    "cons",
+)  # they would print it
 
 
 def notification_sequence(text: str, by: NotifyBy, environ: Mapping[str, str] = os.environ) -> str:
-    """What to write to the terminal; asks tmux, so it is called in a thread.
+    """Return the control sequence of a notification. It may run tmux, which takes up to a second.
 
     Args:
-        text: what happened; it is made safe and short.
-        by: the wanted ways; a terminal that knows no notifications gets the bell where both are.
+        text: the text; control characters are escaped, and a long text is shortened.
+        by: the bell, a notification (OSC 9), or both. A terminal without notifications gets only the bell.
+        environ: the environment.
     """
     bell = BELL if by in ("both", "bell") else ""
     return bell + (_osc9_sequence(text, environ) if by in ("both", "osc9") else "")
@@ -40,7 +47,7 @@ def _osc9_sequence(text: str, environ: Mapping[str, str]) -> str:
 
     sequence = f"\x1b]9;{ellipsize_middle(printable(text), _MAX_TEXT)}\a"
     if environ.get("TMUX"):
-        # Through tmux to the terminal around it, if it lets that through.
+        # tmux passes the sequence on to the outer terminal, if that is allowed.
         return f"\x1bPtmux;\x1b{sequence}\x1b\\" if _allows_passthrough() else ""
     return "" if environ.get("TERM", "").startswith(_NO_NOTIFICATIONS) else sequence
 
@@ -51,13 +58,13 @@ def _allows_passthrough() -> bool:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TMUX_TIMEOUT)
     except (OSError, subprocess.SubprocessError):
         return False
-    return done.returncode == 0 and done.stdout.strip() != "off"  # before 3.3 there is no such option
+    return done.returncode == 0 and done.stdout.strip() != "off"  # tmux before 3.3 lacks the option
 
 
 _VARIABLES: Final = ("VISUAL", "EDITOR")
 _DEFAULT_EDITORS: Final = ("nano", "vi", "vim")
 
-# How editors are told of a line; others open at the top.
+# Editors by the syntax of their line argument; others open at the first line.
 _PLUS: Final = frozenset({
     "vi", "vim", "nvim", "view", "vis", "nano", "pico", "emacs", "emacsclient", "micro", "kak", "joe", "jed",
     "mg", "ne", "mcedit",
@@ -65,23 +72,28 @@ _PLUS: Final = frozenset({
 _COLON: Final = frozenset(["hx", "helix", "subl", "zed"])
 _GOTO: Final = frozenset(["code", "code-insiders", "codium", "cursor", "windsurf"])
 
-# These return at once, with the file still open, unless they are told to wait.
+# Editors that return at once unless they get --wait.
 _WAIT: Final = frozenset({*_GOTO, "subl", "zed"})
 
 
 class ExternalEditor(msgspec.Struct, frozen=True):
-    """An editor as a command; ``origin`` says where it was named, empty for one of the usual ones."""
+    """The command of an editor.
+
+    Attributes:
+        command: program and arguments.
+        origin: the variable that names it; empty for a default editor.
+    """
 
     command: tuple[str, ...]
     origin: str = ""
 
     @property
     def name(self) -> str:
-        """What the program is called."""
+        """The file name of the program."""
         return Path(self.command[0]).name
 
     def build_command(self, path: Path, line: int | None = None) -> list[str]:
-        """The command that opens a file at a line (from 1)."""
+        """Return the command that opens a file, at a line from 1."""
         command = list(self.command)
         if self.name in _WAIT and not {"--wait", "-w"} & set(command):
             command.append("--wait")
@@ -95,11 +107,11 @@ class ExternalEditor(msgspec.Struct, frozen=True):
 
 
 def find_editor(environ: Mapping[str, str] = os.environ) -> ExternalEditor:
-    """The editor that ``$VISUAL`` or ``$EDITOR`` name, else nano or vi, whichever is there.
+    """Return the editor of ``$VISUAL`` or ``$EDITOR``, else the first installed one of nano, vi and vim.
 
     Raises:
-        UsageError: a variable is no command, as the shell would read it.
-        NotFound: no editor is named, and none of the usual ones is there.
+        UsageError: a variable has unbalanced quotes.
+        NotFound: no variable is set, and no default editor is installed.
     """
     for variable in _VARIABLES:
         if text := environ.get(variable, "").strip():
@@ -115,10 +127,16 @@ def find_editor(environ: Mapping[str, str] = os.environ) -> ExternalEditor:
 
 
 def run_editor(editor: ExternalEditor, path: Path, line: int | None, folder: Path) -> None:
-    """Opens a file and waits until the editor has ended; ``folder`` is where it starts.
+    """Open a file in an editor, and wait until it ends.
+
+    Args:
+        editor: the editor.
+        path: the file.
+        line: the line, from 1; None for the first.
+        folder: the working folder of the editor.
 
     Raises:
-        OdfError: it could not be started, or it says that something went wrong.
+        OdfError: the editor does not start, or exits with an error.
     """
     code = _start(editor, editor.build_command(path, line), folder)
     if code:
@@ -137,17 +155,17 @@ def _start(editor: ExternalEditor, command: Sequence[str], folder: Path) -> int:
         ) from None
 
 
-_OSC52_LIMIT: Final = 70_000  # of base64; more is dropped by terminals and multiplexers
-_TMUX_TIMEOUT_SECONDS: Final = 0.5  # the screen waits for it
-_DCS_LIMIT: Final = 250  # of bytes that GNU screen passes on at a time
-_COERCED: Final = ("C.UTF-8", "C.utf8", "UTF-8")  # what Python makes of the locale C
+_OSC52_LIMIT: Final = 70_000  # bytes of base64; terminals and multiplexers drop longer sequences
+_TMUX_TIMEOUT_SECONDS: Final = 0.5  # it blocks the screen
+_DCS_LIMIT: Final = 250  # bytes that GNU screen passes on in one sequence
+_COERCED: Final = ("C.UTF-8", "C.utf8", "UTF-8")  # values that Python sets for the locale C
 
 
 def require_capable_terminal(environ: Mapping[str, str] = os.environ, *, tty: bool | None = None) -> None:
-    """Refuses terminals that the workstation cannot draw on.
+    """Check that the terminal can show the workstation.
 
     Raises:
-        UsageError: not a terminal, or one without cursor movement.
+        UsageError: the terminal lacks cursor movement, or input or output is not a terminal.
     """
     if environ.get("TERM", "") in ("dumb", "unknown"):
         raise UsageError(
@@ -163,37 +181,37 @@ def require_capable_terminal(environ: Mapping[str, str] = os.environ, *, tty: bo
 
 
 def configure_environment(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Sets what Textual reads when it is imported; what the person has set stays."""
+    """Set the variables that Textual reads at its import. Variables that are set stay unchanged."""
     environ.setdefault("ESCDELAY", "25")
     environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     if _in_screen(environ):
-        # It takes 24-bit colours for something else, and COLORTERM is that of the terminal around it.
+        # GNU screen misreads 24-bit colours, and COLORTERM is that of the outer terminal.
         has_256 = environ["TERM"].endswith("256color")
         environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256" if has_256 else "standard")
     if is_remote(environ):
         environ.setdefault("TEXTUAL_FPS", "15")
         environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
     else:
-        # A paint waits for the end of its frame: at the usual 60 that alone is 17 ms of every key press.
+        # A paint waits for the end of its frame: 17 ms per key press at the default of 60.
         environ.setdefault("TEXTUAL_FPS", "200")
 
 
 def is_remote(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the screen is at the other end of a line."""
+    """Return whether the terminal is connected by SSH."""
     return bool(environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"))
 
 
 def _in_screen(environ: Mapping[str, str]) -> bool:
-    """Whether GNU screen is between us and the terminal."""
+    """Return whether the program runs inside GNU screen."""
     return bool(environ.get("STY")) and environ.get("TERM", "").startswith("screen")
 
 
 def supported_characters(setting: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Which characters a terminal has: ``all``, ``console`` or ``ascii``.
+    """Return the characters that a terminal can show: ``all``, ``console`` or ``ascii``.
 
     Args:
-        setting: ``always`` and ``never`` say whether it is ASCII; ``auto`` asks the environment.
-        environ: what it is asked for: the locale, and the kind of terminal.
+        setting: ``always`` or ``never`` for ASCII; ``auto`` derives it from the environment.
+        environ: the environment, with the locale and the type of the terminal.
     """
     if setting != "auto":
         return "ascii" if setting == "always" else "all"
@@ -203,11 +221,11 @@ def supported_characters(setting: str, environ: Mapping[str, str] = os.environ) 
 
 
 def _is_utf8(environ: Mapping[str, str]) -> bool:
-    """Whether the locale's characters are UTF-8; where none is set, most terminals are."""
+    """Return whether the locale uses UTF-8. No locale counts as UTF-8."""
     names = [environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
     locale = next(filter(None, names), "")
     if not names[0] and locale in _COERCED and names[2] in ("C", "POSIX"):
-        locale = _initial_value("LC_CTYPE") or names[2]  # Python has put its own there, see PEP 538
+        locale = _initial_value("LC_CTYPE") or names[2]  # Python may have set it, see PEP 538
     if not locale:
         return True
     charset = locale.partition(".")[2] or locale
@@ -215,7 +233,7 @@ def _is_utf8(environ: Mapping[str, str]) -> bool:
 
 
 def _initial_value(name: str) -> str:
-    """A variable as it was when the program started; empty where the system does not say it."""
+    """Return a variable as it was at the start of the process; empty if the system lacks /proc."""
     try:
         lines = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:
@@ -230,13 +248,16 @@ def copy(
     folder: Path,
     environ: Mapping[str, str] = os.environ,
 ) -> str:
-    """Puts text on the clipboard by the best way there is, and says by which.
+    """Copy a text to the clipboard. Returns by which way, in words.
 
-    Inside tmux its own buffer, else the terminal's clipboard (OSC 52), else a file in ``folder``. tmux
-    drops OSC 52 as it is usually set, so when its buffer cannot be had only the file is sure.
+    It uses the buffer of tmux inside tmux, else the clipboard of the terminal (OSC 52), else a file.
+    If the buffer of tmux fails, it uses the file: tmux drops OSC 52 by default.
 
     Args:
-        write: called with an escape sequence for the terminal.
+        text: the text.
+        write: writes a control sequence to the terminal.
+        folder: the folder of the file.
+        environ: the environment.
     """
     if environ.get("TMUX"):
         if _copy_to_tmux(text, environ):
@@ -251,7 +272,7 @@ def copy(
 
 
 def _wrap_for_screen(sequence: str) -> str:
-    """What GNU screen passes on to the terminal around it."""
+    """Return the sequence in the form that GNU screen passes on to the outer terminal."""
     parts = (sequence[start : start + _DCS_LIMIT] for start in range(0, len(sequence), _DCS_LIMIT))
     return "".join(f"\x1bP{part}\x1b\\" for part in parts)
 

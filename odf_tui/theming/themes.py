@@ -31,41 +31,42 @@ COLOURS: Final = (
 STYLES: Final = ("cursor", "idle", "bar")
 DEFAULT: Final = "tide"
 FEW_COLOURS: Final = "sixteen"
-_EXTRA_COLOURS: Final = COLOURS[2:4] + COLOURS[9:]  # those that Textual does not know by these names
+_EXTRA_COLOURS: Final = COLOURS[2:4] + COLOURS[9:]  # variables that Textual lacks
 _STYLE_WORDS: Final = frozenset({"none", "bold", "italic", "underline", "reverse"})
 
 
 def folder() -> Path:
-    """Where our theme files are: in the installed package, or beside it in a source checkout."""
+    """Return the folder of the built-in themes: in the package, or next to it in a source checkout."""
     package = Path(__file__).parents[1]
     installed = package / "themes"
     return installed if installed.is_dir() else package.parent / "themes"
 
 
 def own_folder() -> Path:
-    """Where a person's own theme files are, if there are any."""
+    """Return the folder of the user's themes, which may not exist."""
     return user_folder() / "themes"
 
 
 def names() -> list[str]:
-    """The themes there are, the default first; whether the files are right is not looked at."""
+    """Return the names of all themes, the default first. Their files are not checked."""
     found = {path.stem for where in (folder(), own_folder()) for path in where.glob("*.toml")}
     shown = [name for name in found if not has_surrogates(name)]
     return sorted(shown, key=lambda name: (name != DEFAULT, name))
 
 
 def load(name: str, *, few: bool = False, own: bool = True) -> Theme:
-    """Reads a theme.
+    """Load a theme.
 
     Args:
-        own: a person's own go before ours.
-        few: the terminal has 16 colours, or none. A theme that asks for others gets those of
-            ``sixteen``: what the terminal would make of its own could not be read.
+        name: the name of the theme.
+        few: whether the terminal has at most 16 colours. Themes with other colours get those of
+            ``sixteen``: the terminal's approximations would not be readable.
+        own: whether themes of the user are included; they override built-in ones.
 
     Raises:
-        NotFound: there is none of this name.
-        InvalidManifest: the file cannot be read, a name is missing or unknown, or a colour is none;
-            ``where`` names file and line.
+        NotFound: there is no theme of this name.
+        InvalidManifest: the file is unreadable, a name is missing or unknown, or a colour or style is
+            invalid; ``where`` names file and line.
     """
     folders = [own_folder(), folder()] if own else [folder()]
     path = next((path for where in folders if (path := where / f"{name}.toml").is_file()), None)
@@ -76,7 +77,7 @@ def load(name: str, *, few: bool = False, own: bool = True) -> Theme:
 
 
 def problems() -> dict[str, OdfError]:
-    """What is wrong with a person's own themes, by their names."""
+    """Return the errors in the user's themes, by name of the theme."""
     found: dict[str, OdfError] = {}
     for path in sorted(own_folder().glob("*.toml")):
         try:
@@ -101,7 +102,7 @@ def _read(name: str, path: Path) -> Theme:
         message, _, place = str(error).partition(" (at ")
         line = place.removeprefix("line ").partition(",")[0]
         if not line.isdigit():
-            line = str(len(text.splitlines()))  # at the end of the document
+            line = str(len(text.splitlines()))  # the error is at the end of the document
         raise InvalidManifest(
             f"not TOML: {message[:1].lower()}{message[1:]}", where=f"{path}:{line}"
         ) from None
@@ -109,13 +110,13 @@ def _read(name: str, path: Path) -> Theme:
 
 
 class _File:
-    """A theme's file, to say where in it something is."""
+    """The file of a theme, for positions in error messages."""
 
     def __init__(self, path: Path, text: str) -> None:
         self._path, self._lines = path, text.splitlines()
 
     def line_of(self, table: str, key: str = "") -> str:
-        """Where a key of a table stands; without it, where the table begins; else the whole file."""
+        """Return ``path:line`` of a key in a table, else of the table, else the path alone."""
         inside = False
         for number, line in enumerate(self._lines, start=1):
             if re.match(r"\s*\[", line):
@@ -130,7 +131,7 @@ def _build_theme(name: str, content: Mapping[str, object], file: _File) -> Theme
     styles = _read_table(content, "styles", STYLES, file)
     for key, value in colours.items():
         try:
-            # Shades that let something through would end in colours that nobody chose.
+            # Transparent colours would mix with the background.
             if Color.parse(value).a < 1 and not value.startswith("ansi_"):
                 raise ColorParseError(value)
         except ColorParseError:
@@ -207,14 +208,14 @@ def _read_table(
 
 
 class Palette(dict[str, Style]):
-    """Styles by name, and what they are on top of each other."""
+    """Styles by name, and their combinations, which are cached."""
 
     def __init__(self, styles: Mapping[str, Style]) -> None:
         super().__init__(styles)
         self._mixed: dict[tuple[str, str, str], Style] = {}
 
     def mix(self, ground: str, line_style: str, name: str) -> Style:
-        """The style ``name`` in a line of the style ``whole`` on a ground."""
+        """Return the style ``name`` on a line of style ``line_style`` on the background ``ground``."""
         key = (ground, line_style, name)
         if (style := self._mixed.get(key)) is None:
             style = self._mixed[key] = self[ground] + self[line_style] + self[name]
@@ -231,7 +232,7 @@ def palette_of(app: App[Any]) -> Palette:
 
 
 def palette(theme: Theme) -> Palette:
-    """The styles that lines are drawn with; ``base`` has the background."""
+    """Return the styles of a theme; ``base`` includes the background."""
     variables = theme.to_color_system().generate() | theme.variables
 
     def colour(name: str) -> RichColor:
@@ -270,7 +271,7 @@ def palette(theme: Theme) -> Palette:
 
 @lru_cache(1)
 def _fixed_colours() -> ColourTable:
-    # The first 16 are whatever the person's terminal makes of them.
+    # The first 16 colours depend on the terminal.
     from rich._palettes import EIGHT_BIT_PALETTE
 
     colours = (EIGHT_BIT_PALETTE[number] for number in range(16, 256))
@@ -279,7 +280,7 @@ def _fixed_colours() -> ColourTable:
 
 @lru_cache(4096)
 def nearest(color: RichColor) -> RichColor:
-    """The fixed 8-bit colour that looks most like a 24-bit one; others stay as they are."""
+    """Return the closest fixed 8-bit colour of a 24-bit one; other colours are returned unchanged."""
     if color.type is not ColorType.TRUECOLOR or color.triplet is None:
         return color
     return RichColor.from_ansi(16 + _fixed_colours().match(color.triplet))
@@ -295,7 +296,7 @@ class EightBitColours(LineFilter):
     """Maps 24-bit colours to the nearest 8-bit ones."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Maps a line."""
+        """Map the colours of a line."""
         return [
             Segment(text, None if style is None else _reduce_style(style), control)
             for text, style, control in segments

@@ -16,10 +16,10 @@ _SPREAD: Final = 4
 
 
 def fuzzy_score(query: str, text: str) -> int | None:
-    """How well ``query`` fits ``text``, more is better; None when it does not.
+    """Return how well a query matches a text; more is better, None means no match.
 
-    The whole query in one piece beats its words each by itself, and those beat letters that stand near each
-    other in order, from the beginning of a word on. Beginnings of words beat middles.
+    The complete query as a substring scores highest, then its separate words, then its letters in order and
+    near each other from the start of a word. Starts of words score higher than middles.
     """
     query, text = query.lower().strip(), text.lower()
     if not query:
@@ -34,7 +34,7 @@ def fuzzy_score(query: str, text: str) -> int | None:
 
 
 def _score_substring(query: str, text: str) -> int | None:
-    """How well a text has another in it: early, and at the beginning of a word."""
+    """Return the score of a substring, up to 1000: higher if early, and at the start of a word."""
     at = text.find(query)
     if at < 0:
         return None
@@ -47,7 +47,7 @@ def _score_substring(query: str, text: str) -> int | None:
 
 
 def _score_letters(query: str, text: str) -> int | None:
-    """How well a text has some letters in order, near each other."""
+    """Return the score of letters that occur in order: higher if they are near each other."""
     widest = _SPREAD * len(query)
     best: int | None = None
     start = text.find(query[0])
@@ -57,7 +57,7 @@ def _score_letters(query: str, text: str) -> int | None:
             for letter in query[1:]:
                 at = text.find(letter, at + 1)
                 if at < 0:
-                    return best  # nor is it there further on
+                    return best  # nor does it occur later
             if (width := at - start) < widest and (best is None or 1000 - width > best):
                 best = 1000 - width
         start = text.find(query[0], start + 1)
@@ -65,18 +65,23 @@ def _score_letters(query: str, text: str) -> int | None:
 
 
 def fuzzy_rank(query: str, items: Iterable[tuple[str, T]]) -> list[T]:
-    """The things whose texts fit, best first, else as they came."""
+    """Return the items whose texts match, best first; equal scores keep their order."""
     found = [(fuzzy_score(query, text), item) for text, item in items]
     fitting = [(points, item) for points, item in found if points is not None]
     return [item for _, item in sorted(fitting, key=lambda each: -each[0])]
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Something to choose: its id, its keys (as Textual names them, and to show), its title, a remark.
+    """A line of a list of choices.
 
     Attributes:
-        heading: whether it only stands above others, and cannot be chosen.
-        off: whether it makes no sense now; the remark says why.
+        id: the result of choosing it.
+        title: its text.
+        keys: the keys that choose it, as Textual names them.
+        shown: the key to display.
+        remark: a text at the right.
+        heading: whether it is a heading, which cannot be chosen.
+        disabled: whether it is unavailable; the remark says why.
     """
 
     id: str
@@ -89,7 +94,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Choices(LineView):
-    """A list of choices; the cursor passes over headings."""
+    """A list of choices. The cursor skips headings."""
 
     def __init__(self, choices: Sequence[Choice], cursor: int = 0) -> None:
         super().__init__(id="choices")
@@ -98,29 +103,29 @@ class Choices(LineView):
         self.cursor = cursor
 
     def on_mount(self) -> None:
-        """Shows them."""
+        """Show the choices."""
         self.reset()
 
     def reset(self) -> None:
-        """There are others to show."""
+        """Update widths and cursor after the choices have changed."""
         self._key_width = max((len(choice.shown) for choice in self.choices), default=0)
         self.cursor = self._find_selectable(self.cursor, 1)
         super().reset()
 
     def set(self, choices: Sequence[Choice]) -> None:
-        """Shows others."""
+        """Replace the choices, with the cursor on the first."""
         self.choices, self.cursor = list(choices), 0
         self.reset()
         self.scroll_to(y=0, animate=False)
 
     @property
     def choice(self) -> Choice | None:
-        """The one under the cursor."""
+        """The choice under the cursor; None on a heading or in an empty list."""
         found = self.choices[self.cursor] if self.cursor < len(self.choices) else None
         return None if found is None or found.heading else found
 
     def _find_selectable(self, index: int, step: int) -> int:
-        """The line at ``index``, or the next one in a direction that can be chosen, or in the other one."""
+        """Return the nearest line that can be chosen, first in the direction of ``step``."""
         last = len(self.choices) - 1
         index = max(min(index, last), 0)
         after, before = range(index, last + 1), range(min(index, last), -1, -1)
@@ -128,15 +133,15 @@ class Choices(LineView):
         return next((line for line in lines if not self.choices[line].heading), index)
 
     def go(self, index: int) -> None:
-        """Puts the cursor on a line, or the next that can be chosen."""
+        """Move the cursor to a line, or to the next one that can be chosen."""
         super().go(self._find_selectable(index, 1 if index >= self.cursor else -1))
         if all(each.heading for each in self.choices[: self.cursor]):
-            self.show(0)  # the heading above the first
+            self.show(0)  # the headings above the first choice
         elif all(each.heading for each in self.choices[self.cursor + 1 :]):
-            self.show(len(self.choices) - 1)  # what stands below the last
+            self.show(len(self.choices) - 1)  # the headings below the last choice
 
     def click_at(self, x: int, y: int) -> bool:
-        """A click chooses."""
+        """Choose the line at a cell of the window."""
         line = y + self.scroll_offset.y
         if not 0 <= line < len(self.choices) or self.choices[line].heading:
             return False
@@ -145,11 +150,11 @@ class Choices(LineView):
         return False
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of lines."""
         return len(self.choices)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """Key, title, remark."""
+        """Return key, title and remark of a choice."""
         choice = self.choices[index]
         if choice.heading:
             return [(f" {fit_width(printable(choice.title), max(self.room.width - 2, 0))}", "head")]
@@ -169,5 +174,5 @@ class Choices(LineView):
         ]
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Nothing fits."""
+        """Return the text of an empty list."""
         return [[(" nothing fits", "muted")]]

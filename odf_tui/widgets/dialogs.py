@@ -1,4 +1,4 @@
-"""Modal dialogs: pick, confirm, decide, read a text, type a line, wait for a job."""
+"""Modal dialogs: choose, confirm, decide, read a text, enter a line, wait for a job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOVE_KEYS: Final[tuple[BindingType, ...]] = (
     Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
     Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
 )
-"""Moving up and down in a list, for screens with an ``action_move``."""
+"""Bindings that move up and down, for screens with an ``action_move``."""
 LIST_MOVES: Final = {
     "j": "down", "k": "above", "g": "first", "home": "first", "G": "last", "end": "last",
     "ctrl+d": "page_down", "ctrl+f": "page_down", "ctrl+u": "page_up", "ctrl+b": "page_up",
@@ -43,22 +43,22 @@ _MOVES: Final = "move with j k, g G, arrows, page keys"
 
 
 class OverlayScreen(Screen[Result]):
-    """A screen above the workbench. ``?`` lists and runs its keys: those bindings that have a description."""
+    """A screen above the workbench. ``?`` lists its keys: the bindings with a description."""
 
     CSS_PATH = Path(__file__).parents[1] / "dialogs.tcss"
     covers_workbench: ClassVar[bool] = False
-    """Whether the workbench below must not be painted."""
+    """Whether the workbench below is not painted."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "show_keys", show=False)]
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
-        """Closes it, once: of two keys in a row the second must not close what lies below."""
+        """Close the screen, once: a second key in a row must not close the screen below."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def show_notice(self, text: str) -> None:
-        """Show a notice here too. Most screens leave it to the workbench."""
+        """Show a notice of the workbench here too. The default does nothing."""
 
     def key_list(self) -> list[Choice]:
-        """What its keys do, each with the action that it runs."""
+        """Return the keys with a description, each with the action that it runs."""
         found: dict[str, list[str]] = {}
         titles: dict[str, str] = {}
         for key, bindings in self._bindings.key_to_bindings.items():
@@ -71,7 +71,7 @@ class OverlayScreen(Screen[Result]):
         ]
 
     def action_show_keys(self) -> None:
-        """Lists the keys, and runs one."""
+        """List the keys, and run one."""
 
         async def run(action: str | None) -> None:
             if action is not None:
@@ -82,16 +82,22 @@ class OverlayScreen(Screen[Result]):
 
 
 class Dialog(ModalScreen[Result], OverlayScreen[Result]):
-    """One that leaves the workbench in sight."""
+    """A modal screen that leaves the workbench visible."""
 
 
 class PickerDialog(Dialog[str]):
-    """Chooses one of many. With ``typing``, letters narrow the list; without, a choice's key picks it."""
+    """Lets the user choose from a list. The result is the id of the choice; None if it was closed.
+
+    Args:
+        title: the title.
+        choices: the choices.
+        typing: whether typed letters filter the list; otherwise the keys of the choices choose them.
+    """
 
     AUTO_FOCUS = "Input"
 
     cursor = 0
-    """The line to begin at."""
+    """The line of the list with the cursor at first."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", show=False),
@@ -107,7 +113,7 @@ class PickerDialog(Dialog[str]):
         self._title, self._choices, self._typing = title, list(choices), typing
 
     def compose(self) -> ComposeResult:
-        """A line to type in, and the list."""
+        """Yield the input line, if there is one, and the list."""
         with Vertical(classes="dialog -typing" if self._typing else "dialog") as box:
             box.border_title = Content(self._title)
             box.border_subtitle = Content(self.describe_keys())
@@ -118,19 +124,19 @@ class PickerDialog(Dialog[str]):
             yield Choices(self._choices, self.cursor)
 
     def describe_keys(self) -> str:
-        """What the keys do."""
+        """Return a description of the keys, for the lower border."""
         return "⏎ takes it · ↑↓ move · esc closes" if self._typing else "a key or ⏎ takes it · esc closes"
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Narrows the list."""
+        """Filter the list."""
         self.query_one(Choices).set(self.find_choices(event.value.strip()))
 
     def find_choices(self, text: str) -> list[Choice]:
-        """The choices that fit what was typed."""
+        """Return the choices that match a text, best first."""
         return fuzzy_rank(text, ((f"{choice.title} {choice.remark}", choice) for choice in self._choices))
 
     def on_key(self, event: events.Key) -> None:
-        """A key of a choice picks it."""
+        """Choose by the key of a choice, or move the cursor."""
         if self._typing:
             return
         for choice in self._choices:
@@ -146,15 +152,15 @@ class PickerDialog(Dialog[str]):
             self.dismiss(None)
 
     def on_line_view_opened(self) -> None:
-        """Clicked."""
+        """Choose the clicked line."""
         self.action_pick()
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self.query_one(Choices).move(move)
 
     def action_pick(self) -> None:
-        """Takes the choice under the cursor, after what was typed before: keys overtake letters."""
+        """Choose the line under the cursor, once the letters typed before were handled."""
         for line in self.query(Input):
             line.call_later(self.call_later, self._pick)
             return
@@ -167,7 +173,7 @@ class PickerDialog(Dialog[str]):
 
 
 class ConfirmDialog(Dialog[bool]):
-    """Asks before something cannot be taken back."""
+    """Requires a confirmation, by y or enter. The result is whether the user confirmed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,enter", "dismiss(True)", "yes", show=False),
@@ -181,16 +187,18 @@ class ConfirmDialog(Dialog[bool]):
         self._lines += [[], [(" y", "key"), (" yes   ", "muted"), ("n", "key"), (" no", "muted")]]
 
     def compose(self) -> ComposeResult:
-        """The question."""
+        """Yield the question."""
         with Vertical(classes="dialog question"):
             yield StaticLines(self._lines)
 
 
 class DecisionDialog(Dialog[str]):
-    """Shows something, and ends with the answer that belongs to the key that was pressed.
+    """Shows lines and offers answers. The result is the answer of the pressed key.
 
     Args:
-        answers: an answer, its keys, and in words what it does.
+        title: the title.
+        lines: what the decision is about.
+        answers: for each answer its name, its keys and its label.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -207,7 +215,7 @@ class DecisionDialog(Dialog[str]):
         self._title, self._lines, self._answers = title, lines, answers
 
     def compose(self) -> ComposeResult:
-        """What it is about."""
+        """Yield the lines."""
         with Vertical(classes="dialog decision") as box:
             box.border_title = Content(printable(self._title))
             words = (f"{key_name(keys[0])} {word}" for _, keys, word in self._answers)
@@ -215,7 +223,7 @@ class DecisionDialog(Dialog[str]):
             yield WrappedLines(self._lines)
 
     def on_key(self, event: events.Key) -> None:
-        """The key of an answer ends it."""
+        """Close with the answer of a key; q is escape."""
         for answer, keys, _ in self._answers:
             if event.key in keys:
                 event.stop()
@@ -226,14 +234,14 @@ class DecisionDialog(Dialog[str]):
             self._answer_by_key("escape")
 
     def key_list(self) -> list[Choice]:
-        """The answers."""
+        """Return the answers with their keys."""
         return [
             Choice(f"answer({answer!r})", word, tuple(keys), key_name(keys[0]))
             for answer, keys, word in self._answers
         ]
 
     def action_answer(self, answer: str) -> None:
-        """Ends with an answer."""
+        """Close with an answer."""
         self.dismiss(answer)
 
     def _answer_by_key(self, key: str) -> None:
@@ -242,16 +250,18 @@ class DecisionDialog(Dialog[str]):
                 self.dismiss(answer)
 
     def action_move(self, move: str) -> None:
-        """Scrolls."""
+        """Scroll."""
         self.query_one(WrappedLines).move(move)
 
 
 class TypedConfirmation(Dialog[bool]):
-    """Shows what is at stake, and asks for a word that nobody types by mistake.
+    """Requires a typed word as confirmation. The result is whether it was typed.
 
     Args:
-        accepted: those that say yes.
-        placeholder: what stands in the line before something is typed.
+        title: the title.
+        lines: the consequences.
+        accepted: the words that confirm.
+        placeholder: the text of the empty input line.
     """
 
     AUTO_FOCUS = "Input"
@@ -271,7 +281,7 @@ class TypedConfirmation(Dialog[bool]):
         self._title, self._lines, self._accepted, self._placeholder = title, lines, accepted, placeholder
 
     def compose(self) -> ComposeResult:
-        """What it is about, and a line to type in."""
+        """Yield the lines and the input line."""
         with Vertical(classes="dialog oath") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("⏎ decides · ↑↓ scroll · esc closes")
@@ -281,17 +291,24 @@ class TypedConfirmation(Dialog[bool]):
             yield line
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Another word is no."""
+        """Close; any other word refuses."""
         event.stop()
         self.dismiss(event.value.strip() in self._accepted)
 
     def action_move(self, move: str) -> None:
-        """Scrolls."""
+        """Scroll."""
         self.query_one(WrappedLines).move(move)
 
 
 class TextDialog(Dialog[str]):
-    """A text to scroll in, to copy from."""
+    """Shows a text, which can be scrolled and copied.
+
+    Args:
+        title: the title.
+        lines: the text.
+        copy: copies a text to the clipboard.
+        step: shows the newer (1) or older (-1) text; None if there are no others.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "copy", "copy the whole text", show=False),
@@ -320,28 +337,28 @@ class TextDialog(Dialog[str]):
         self._body = self.body()
 
     def body(self) -> StaticLines | WrappedLines:
-        """What shows the text."""
+        """Return the widget that shows the text."""
         return StaticLines()
 
     def key_list(self) -> list[Choice]:
-        """What its keys do."""
+        """Return the keys, without those for steps if there are none."""
         return [each for each in super().key_list() if self._step or not each.id.startswith("step(")]
 
     def describe_keys(self) -> list[str]:
-        """What the keys do."""
+        """Return a description of the keys, for the lower border."""
         return ["[ older · ] newer"] if self._step else []
 
     def compose(self) -> ComposeResult:
-        """The text."""
+        """Yield the text."""
         with Vertical(classes="dialog reader"):
             yield self._body
 
     def on_mount(self) -> None:
-        """Shows the title."""
+        """Show title and text."""
         self.show(self._title, self._lines)
 
     def show(self, title: str, lines: Sequence[Sequence[Span]]) -> None:
-        """Shows another text."""
+        """Replace title and text, scrolled to the start."""
         self._lines = lines
         box = self.query_one(".dialog")
         box.border_title = Content(printable(title))
@@ -350,15 +367,15 @@ class TextDialog(Dialog[str]):
         self._body.scroll_to(0, 0, animate=False)
 
     def action_move(self, move: str) -> None:
-        """Scrolls."""
+        """Scroll."""
         self._body.move(move)
 
     def action_copy(self) -> None:
-        """Copies the whole text."""
+        """Copy the complete text."""
         self._copy("\n".join("".join(text for text, _ in line) for line in self._lines))
 
     def action_step(self, by: int) -> None:
-        """The text before or after this one."""
+        """Show the newer (1) or older (-1) text."""
         if self._step is not None:
             self._step(by)
 
@@ -367,12 +384,14 @@ _EXAMPLE_WIDTH = 18
 
 
 class GoToBlockDialog(Dialog[None]):
-    """A line to type in.
+    """Goes to the block that the user enters.
 
     Args:
-        examples: what may be typed, and what each means.
-        range: what there is.
-        resolve: takes what was typed, goes there, and tells what is wrong with it; nothing: it was right.
+        title: the title.
+        examples: valid inputs, each with its meaning.
+        range: the range of block numbers, for the empty input line.
+        resolve: goes to the entered block, then calls its second argument with an error message; empty
+            if it succeeded.
     """
 
     AUTO_FOCUS = "Input"
@@ -389,7 +408,7 @@ class GoToBlockDialog(Dialog[None]):
         self._title, self._examples, self._range, self._resolve = title, examples, range, resolve
 
     def compose(self) -> ComposeResult:
-        """A line to type in, and what may be typed."""
+        """Yield the input line and the examples."""
         with Vertical(classes="dialog jump") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("⏎ goes there · esc closes")
@@ -406,7 +425,7 @@ class GoToBlockDialog(Dialog[None]):
         return [*shown, [(f" {printable(error)}", "bad")]]
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Goes there."""
+        """Resolve the input, if there is one."""
         event.stop()
         if event.value.strip():
             self._resolve(event.value, self._show_outcome)
@@ -424,11 +443,11 @@ _TIME_EXAMPLES = (("2026-03-01", "a day, at its beginning"), ("2026-03-01 14:00"
 
 
 class TimeDialog(Dialog[str]):
-    """Ends with the time as RFC 3339.
+    """Requests a time. The result is the time as RFC 3339 text.
 
     Args:
-        title: what it is for.
-        about: what the time means.
+        title: the title.
+        about: the meaning of the time, for the empty input line.
     """
 
     AUTO_FOCUS = "Input"
@@ -439,7 +458,7 @@ class TimeDialog(Dialog[str]):
         self._title, self._about = title, about
 
     def compose(self) -> ComposeResult:
-        """A line to type in, and what may be typed."""
+        """Yield the input line and the examples."""
         with Vertical(classes="dialog jump") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("⏎ takes it · esc closes")
@@ -455,7 +474,7 @@ class TimeDialog(Dialog[str]):
         return [*examples, [(f" {error}", "bad")]]
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Takes it, when it is a time."""
+        """Close with a valid time, or show what is invalid."""
         event.stop()
         try:
             moment = parse_user_time(event.value)
@@ -466,12 +485,13 @@ class TimeDialog(Dialog[str]):
 
 
 class PromptDialog(Dialog[str]):
-    """A line to type in; ends with what was typed, once it is right.
+    """Requests a line of text. The result is the text, once it is valid.
 
     Args:
-        value: what stands there at first.
-        remark: what it is for.
-        check: what is wrong with a text; empty: nothing.
+        title: the title.
+        value: the initial text.
+        remark: the purpose of the text.
+        check: returns why a text is invalid; empty if it is valid.
     """
 
     AUTO_FOCUS = "Input"
@@ -482,7 +502,7 @@ class PromptDialog(Dialog[str]):
         self._title, self._value, self._remark, self._check = title, value, remark, check
 
     def compose(self) -> ComposeResult:
-        """The line, and what it is for."""
+        """Yield the input line and the remark."""
         with Vertical(classes="dialog jump") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = Content("⏎ goes on · esc closes")
@@ -495,11 +515,11 @@ class PromptDialog(Dialog[str]):
         return [[(f" {printable(error)}", "bad") if error else (f" {self._remark}", "muted")]]
 
     def on_input_changed(self) -> None:
-        """The old complaint goes."""
+        """Remove the error message."""
         self.query_one(StaticLines).set(self._lines(""))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Ends, or says what is wrong."""
+        """Close with a valid text, or show what is invalid."""
         event.stop()
         text = event.value.strip()
         error = self._check(text)
@@ -510,7 +530,11 @@ class PromptDialog(Dialog[str]):
 
 
 def name_check(taken: Collection[str]) -> Callable[[str], str]:
-    """What is wrong with the name of a new dataset."""
+    """Return a check of the name of a new dataset, for :class:`PromptDialog`.
+
+    Args:
+        taken: the names in use. They are compared without case.
+    """
     used = {name.lower() for name in taken}
 
     def check(text: str) -> str:
@@ -547,7 +571,7 @@ class JobProgressDialog(Dialog[str]):
         self._has_ended = False
 
     def compose(self) -> ComposeResult:
-        """Show the progress."""
+        """Yield the progress."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content(printable(self._title))
             leave = "b lets it go on in the background · " if self._leaves else ""
@@ -584,17 +608,19 @@ class JobProgressDialog(Dialog[str]):
             view.refresh()
 
     def action_leave(self) -> None:
-        """Leave the dialog; the job continues."""
+        """Close the dialog; the job continues in the background."""
         if self._leaves:
             self.dismiss("leave")
 
 
 class SaveDialog(Dialog[Path]):
-    """A line with the path of a file; relative ones start where the program was started.
+    """Requests the path of a file. Relative paths start at the current folder.
+
+    The result is an absolute path.
 
     Args:
-        title: what is saved.
-        path: what stands there at first.
+        title: the title.
+        path: the initial path.
     """
 
     AUTO_FOCUS = "Input"
@@ -606,7 +632,7 @@ class SaveDialog(Dialog[Path]):
         self._title, self._path = title, path
 
     def compose(self) -> ComposeResult:
-        """The folder, and the line."""
+        """Yield the current folder and the input line."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content(printable(self._title))
             box.border_subtitle = "⏎ saves · esc closes"
@@ -616,7 +642,7 @@ class SaveDialog(Dialog[Path]):
             yield line
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Where to."""
+        """Close with the absolute path."""
         event.stop()
         if text := event.value.strip():
             self.dismiss(Path(text).expanduser().absolute())

@@ -21,42 +21,47 @@ MOVES = ("down", "above", "left", "right", "first", "last", "page_down", "page_u
 
 
 class LineScroll(ScrollView, can_focus=False):
-    """Scrolls over lines of spans. Subclasses say how many there are and what is in each."""
+    """A scrollable view of lines of spans. Subclasses return the number of lines, and each line.
+
+    Attributes:
+        ground: the style of the background.
+        headed: whether the first row of the window is a header.
+    """
 
     ground: ClassVar[str] = "base"
-    headed: ClassVar[bool] = False  # whether the first line is a header, which stays on top
-    _drawing_size: Size | None = None  # the room, while lines are being drawn
+    headed: ClassVar[bool] = False
+    _drawing_size: Size | None = None  # the cached room, while lines are drawn
 
     def count(self) -> int:
-        """How many lines there are."""
+        """Return the number of lines."""
         return 0
 
     def spans(self, index: int) -> Sequence[Span]:
-        """What line ``index`` shows."""
+        """Return the spans of a line."""
         return ()
 
     def header(self) -> Sequence[Span]:
-        """The line that stays on top, when the view is ``headed``."""
+        """Return the spans of the header of a ``headed`` view."""
         return ()
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """What to show when there are no lines."""
+        """Return the lines to show instead if there are none."""
         return ()
 
     def widest(self) -> int:
-        """Cells of the longest line, when lines may be longer than the window; else 0."""
+        """Return the width of the longest line in cells if the view scrolls sideways; else 0."""
         return 0
 
     @property
     def room(self) -> Size:
-        """Cells for lines: without border, scroll bars and header."""
+        """The size in cells without border, scroll bars and header."""
         if self._drawing_size is not None:
             return self._drawing_size
         region = self.scrollable_content_region
         return Size(region.width, max(region.height - self.headed, 0))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Draws some lines; the size is looked up once for all of them."""
+        """Render some lines. The size is computed once for all of them."""
         self._drawing_size = self.room
         try:
             return super().render_lines(crop)
@@ -64,17 +69,17 @@ class LineScroll(ScrollView, can_focus=False):
             self._drawing_size = None
 
     def reset(self) -> None:
-        """What there is to show has changed."""
+        """Update the virtual size, and repaint, after the lines have changed."""
         size = Size(self.widest(), self.count() + self.headed)
         if self.styles.auto_dimensions:
-            self.virtual_size = size  # lays out the whole screen anew
+            self.virtual_size = size  # lays out the complete screen
         elif size != self.virtual_size:
             self.set_reactive(ScrollView.virtual_size, size)  # type: ignore[arg-type]
             self._scroll_update(size)
         self.refresh()
 
     def move(self, move: str) -> None:
-        """Scrolls by a move of :data:`MOVES`."""
+        """Scroll by a move of :data:`MOVES`."""
         page = max(self.room.height - 1, 1)
         x, y = self.scroll_offset
         steps = {
@@ -91,11 +96,11 @@ class LineScroll(ScrollView, can_focus=False):
             self.scroll_to(*steps[move], animate=False)
 
     def style_of(self, index: int) -> str:
-        """The style of a whole line; empty: that of the ground."""
+        """Return the style of a complete line; empty for that of the background."""
         return ""
 
     def render_line(self, y: int) -> Strip:
-        """Draws line ``y`` of the window."""
+        """Render a row of the window."""
         x, top = self.scroll_offset
         if self.headed and y == 0:
             return self._strip(self.header(), "", 0)
@@ -105,13 +110,13 @@ class LineScroll(ScrollView, can_focus=False):
             return self._strip(self.spans(index), self.style_of(index), x)
         room = max(self.room.width - 1, _MIN_WIDTH)
         lines = [piece for line in self.empty() for piece in wrapped(line, room)] if not count else ()
-        at = index - 1  # one line of air above
+        at = index - 1  # below an empty line
         return self._strip(lines[at] if 0 <= at < len(lines) else (), "", 0)
 
     def _strip(self, spans: Sequence[Span], line_style: str, x: int) -> Strip:
         mix, ground = palette_of(self.app).mix, self.ground
         base = mix(ground, line_style, "")
-        if line_style == "cursor":  # the colours of the parts would not be readable on it
+        if line_style == "cursor":  # colours of spans are not readable on it
             segments = [Segment(text, base) for text, _ in spans]
         else:
             segments = [Segment(text, mix(ground, line_style, name)) for text, name in spans]
@@ -119,10 +124,15 @@ class LineScroll(ScrollView, can_focus=False):
 
 
 class LineView(LineScroll):
-    """Lines with a cursor on one of them."""
+    """Lines with a cursor on one of them.
+
+    Attributes:
+        cursor: the number of the line under the cursor.
+        active: whether the view has the keys.
+    """
 
     class Moved(Message):
-        """The cursor stands on another line, or on another thing in the same line."""
+        """The cursor moved, to another line or within its line."""
 
         def __init__(self, view: LineView) -> None:
             super().__init__()
@@ -130,11 +140,11 @@ class LineView(LineScroll):
 
         @property
         def control(self) -> LineView:
-            """The view."""
+            """The view, for ``@on`` selectors."""
             return self.view
 
     class Opened(Message):
-        """A line was clicked twice."""
+        """A line was double-clicked."""
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -142,22 +152,22 @@ class LineView(LineScroll):
         self.active = False
 
     def set_active(self, active: bool) -> None:
-        """Whether the keys go here: the cursor looks different then."""
+        """Set whether the view has the keys, which changes the style of the cursor."""
         if active != self.active:
             self.active = active
             self.refresh()
 
     def style_of(self, index: int) -> str:
-        """The cursor's line."""
+        """Return the style of the line under the cursor; empty for other lines."""
         return "" if index != self.cursor else "cursor" if self.active else "idle"
 
     def reset(self) -> None:
-        """What there is to show has changed."""
+        """Update the virtual size, and repaint, after the lines have changed."""
         self.cursor = max(min(self.cursor, self.count() - 1), 0)
         super().reset()
 
     def move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor by a move of :data:`MOVES`."""
         page = max(self.room.height - 1, 1)
         target = {
             "down": self.cursor + 1,
@@ -170,7 +180,7 @@ class LineView(LineScroll):
         self.go(target)
 
     def go(self, index: int) -> None:
-        """Puts the cursor on a line."""
+        """Move the cursor to a line, and scroll it into the window."""
         index = max(min(index, self.count() - 1), 0)
         if index != self.cursor:
             before, self.cursor = self.cursor, index
@@ -181,7 +191,7 @@ class LineView(LineScroll):
         self.show(index)
 
     def show(self, index: int) -> None:
-        """Scrolls as little as needed to have a line in the window."""
+        """Scroll a line into the window, as little as needed."""
         top, height = self.scroll_offset.y, self.room.height
         if index < top:
             self.scroll_to(y=index, animate=False)
@@ -189,32 +199,36 @@ class LineView(LineScroll):
             self.scroll_to(y=index - height + 1, animate=False)
 
     def scroll_to_cursor(self) -> None:
-        """Scrolls to the cursor, after the window became another one."""
+        """Scroll the cursor into the window, after a resize."""
         self.show(self.cursor)
 
     def click_at(self, x: int, y: int) -> bool:
-        """Puts the cursor at a cell of the window; whether there is something."""
+        """Move the cursor to a cell of the window. Returns whether a line is there."""
         line = y + self.scroll_offset.y - self.headed
         if not 0 <= line < self.count():
             return False
         self.go(line)
         return True
 
-    # Textual calls the handlers of every class of a widget: what subclasses change is above.
+    # Textual calls the handlers of every base class, so subclasses override the methods above instead.
 
     def on_resize(self) -> None:
-        """The window has another size."""
+        """Keep the cursor in the window."""
         self.scroll_to_cursor()
 
     def on_click(self, event: events.Click) -> None:
-        """The mouse points at something; twice opens it."""
+        """Move the cursor to the mouse; a double click opens the line."""
         offset = event.get_content_offset(self)
         if offset is not None and self.click_at(offset.x, offset.y) and event.chain == 2:
             self.post_message(self.Opened())
 
 
 class WrappedLines(LineScroll):
-    """Lines that are given once; those that are longer than the window go on in the next line."""
+    """Fixed lines, wrapped to the width of the window.
+
+    Attributes:
+        source_lines: the lines before wrapping.
+    """
 
     def __init__(self, lines: Sequence[Sequence[Span]] = (), id: str | None = None) -> None:
         super().__init__(id=id)
@@ -222,53 +236,57 @@ class WrappedLines(LineScroll):
         self._lines: list[list[Span]] = []
 
     def set(self, lines: Sequence[Sequence[Span]]) -> None:
-        """Shows other lines."""
+        """Replace the lines."""
         self.source_lines = lines
         width = max(self.room.width or _DEFAULT_WIDTH, _MIN_WIDTH)
         self._lines = [part for line in lines for part in wrapped(line, width)]
         self.reset()
 
     def on_mount(self) -> None:
-        """Shows the lines."""
+        """Show the lines."""
         self.set(self.source_lines)
 
     def on_resize(self) -> None:
-        """Breaks the lines anew."""
+        """Wrap the lines to the new width."""
         self.set(self.source_lines)
 
     def count(self) -> int:
-        """Lines."""
+        """Return the number of lines."""
         return len(self._lines)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return the spans of a line."""
         return self._lines[index]
 
 
 class StaticLines(LineScroll):
-    """Lines that are given once."""
+    """Fixed lines that are not wrapped; the view scrolls sideways.
+
+    Attributes:
+        lines: the lines.
+    """
 
     def __init__(self, lines: Sequence[Sequence[Span]] = (), id: str | None = None) -> None:
         super().__init__(id=id)
         self.lines = lines
 
     def on_mount(self) -> None:
-        """Shows the lines."""
+        """Show the lines."""
         self.reset()
 
     def set(self, lines: Sequence[Sequence[Span]]) -> None:
-        """Shows other lines."""
+        """Replace the lines."""
         self.lines = lines
         self.reset()
 
     def count(self) -> int:
-        """Lines."""
+        """Return the number of lines."""
         return len(self.lines)
 
     def widest(self) -> int:
-        """The longest line."""
+        """Return the width of the longest line."""
         return max((sum(len(text) for text, _ in line) for line in self.lines), default=0)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
+        """Return the spans of a line."""
         return self.lines[index]

@@ -18,14 +18,20 @@ from odf_tui.widgets.line_view import LineView
 
 
 class Pane(Vertical):
-    """One of the four. Its id is the pane's name; moves go to its view."""
+    """One of the four panes. Its id is its name. Subclasses return their list in ``view``.
+
+    Attributes:
+        number: the number in the title, which is also its key.
+        label: the name in the title.
+        filter: the text of the filter; empty if everything is shown.
+    """
 
     number: ClassVar[int]
     label: ClassVar[str]
     filter_placeholder: ClassVar[str] = "only what holds these letters"
 
     class Chosen(Message):
-        """Somebody clicked into the pane."""
+        """The pane was clicked."""
 
         def __init__(self, pane: str) -> None:
             super().__init__()
@@ -37,30 +43,30 @@ class Pane(Vertical):
         self._about = ""
 
     def on_mount(self) -> None:
-        """Shows the title."""
+        """Show the title."""
         self.set_context()
 
     @property
     def view(self) -> LineView | None:
-        """Where the cursor is."""
+        """The view with the cursor; None while there is none."""
         return None
 
     def move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor of the view."""
         if self.view is not None:
             self.view.move(move)
 
     def set_filter(self, text: str) -> None:
-        """Shows only what matches; empty: everything."""
+        """Show only what matches a filter; everything if it is empty."""
         self.filter = text
         self.set_context()
 
     def selection(self) -> tuple[str, str] | None:
-        """What is selected, as (what it is, text)."""
+        """Return the kind and the text of what can be copied; None if nothing is selected."""
         return None
 
     def set_context(self, context: str | None = None) -> None:
-        """Title: number, name, what it is about, filter."""
+        """Show number, name, context and filter in the title. None keeps the context."""
         if context is not None:
             self._about = context
         about = f" · {self._about}" if self._about else ""
@@ -71,18 +77,18 @@ class Pane(Vertical):
             self._refresh_border(-1)
 
     def set_subtitle(self, text: str) -> None:
-        """Says something in the lower border."""
+        """Show a text in the lower border."""
         subtitle = Content(printable(text)) if text else None
         if subtitle != self._border_subtitle:
             self._border_subtitle = subtitle
             self._refresh_border(self.size.height)
 
     def _refresh_border(self, row: int) -> None:
-        # Setting ``border_title`` would paint the whole pane anew, at every move of a cursor.
+        # Setting ``border_title`` would repaint the complete pane at every move of the cursor.
         self.refresh(Region(-1, row, self.size.width + 2, 1))
 
     def apply_theme(self, active: bool) -> None:
-        """Shows whether the keys go here, in the colours of the theme."""
+        """Show in the colours of the theme whether the pane has the focus."""
         colours = self.app.theme_variables
         self.styles.border = ("round", colours["primary" if active else "rule"])
         self.styles.border_title_color = colours["primary" if active else "muted"]
@@ -91,7 +97,7 @@ class Pane(Vertical):
             self.view.set_active(active)
 
     def on_click(self) -> None:
-        """The mouse chooses the pane."""
+        """Focus the pane."""
         self.post_message(self.Chosen(self.id or ""))
 
 
@@ -99,7 +105,7 @@ _GLYPHS = {True: "▐", False: "▂"}
 
 
 class ThinScrollBar(ScrollBarRender):
-    """A thumb of thin glyphs on an empty track; pointing works as with the usual one."""
+    """A thumb of thin glyphs on an empty track. The mouse works as with Textual's scroll bar."""
 
     @classmethod
     def render_bar(
@@ -113,7 +119,18 @@ class ThinScrollBar(ScrollBarRender):
         back_color: Color | None = None,
         bar_color: Color | None = None,
     ) -> Segments:
-        """Draws the bar, ``size`` cells long."""
+        """Return the segments of the bar.
+
+        Args:
+            size: length of the bar in cells.
+            virtual_size: number of lines or columns of the content.
+            window_size: how many of them are visible.
+            position: the first visible one.
+            thickness: width of the bar in cells.
+            vertical: whether the bar is vertical.
+            back_color: colour of the track.
+            bar_color: colour of the thumb.
+        """
         ground = Style(bgcolor=back_color)
         cells = [Segment(" " * (thickness if vertical else 1), ground)] * size
         if window_size and size and virtual_size > window_size:

@@ -1,4 +1,4 @@
-"""A table of any number of rows that reads only what is visible; columns arranged, rows marked."""
+"""A table that reads only the visible rows, with arranged columns and marked rows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 
 
 class ColumnArrangement:
-    """Columns by their numbers; the reader's choice is plain data, see :meth:`choice`.
+    """The order, visibility and freezing of columns, by their numbers.
+
+    Args:
+        names: the names of the columns.
+        fixed: the number of columns that are frozen by default.
+        choice: a saved arrangement, see :meth:`choice`.
 
     Attributes:
-        order: all columns, hidden ones too.
-        hidden: those that are not shown.
-        frozen: how many of ``order``, from its start, stay in sight.
+        order: all columns, including hidden ones.
+        hidden: the hidden columns.
+        frozen: the number of columns at the start of ``order`` that do not scroll.
     """
 
     def __init__(self, names: Sequence[str], fixed: int, choice: Mapping[str, Any] | None = None) -> None:
@@ -41,7 +46,7 @@ class ColumnArrangement:
             self._apply_choice(choice)
 
     def reset(self) -> None:
-        """All columns as they are stored."""
+        """Show all columns in their stored order."""
         self.order = list(range(len(self._names)))
         self.hidden: set[int] = set()
         self.frozen = self._fixed
@@ -49,7 +54,7 @@ class ColumnArrangement:
     def _apply_choice(self, choice: Mapping[str, Any]) -> None:
         at = {name: number for number, name in enumerate(self._names)}
         first = [at[name] for name in choice.get("order", ()) if name in at]
-        # Columns that came since stand at the end.
+        # New columns are appended.
         self.order = list(dict.fromkeys([*first, *self.order]))
         self.hidden = {at[name] for name in choice.get("hidden", ()) if name in at}
         if len(self.hidden) == len(self.order):
@@ -59,7 +64,7 @@ class ColumnArrangement:
             self.frozen = self.order.index(at[until]) + 1 if until in at else 0
 
     def choice(self) -> dict[str, Any]:
-        """What the reader has changed, by names of columns; empty: nothing."""
+        """Return what the user has changed, by names of columns; empty if nothing."""
         found: dict[str, Any] = {}
         if self.order != list(range(len(self._names))):
             found["order"] = [self._names[column] for column in self.order]
@@ -71,21 +76,21 @@ class ColumnArrangement:
 
     @property
     def frozen_columns(self) -> list[int]:
-        """The columns that are shown and stay in sight."""
+        """The shown columns that do not scroll."""
         return [column for column in self.order[: self.frozen] if column not in self.hidden]
 
     @property
     def scrolling_columns(self) -> list[int]:
-        """The columns that are shown and can go out of sight."""
+        """The shown columns that scroll."""
         return [column for column in self.order[self.frozen :] if column not in self.hidden]
 
     @property
     def shown(self) -> list[int]:
-        """All columns that are shown."""
+        """All shown columns, in order."""
         return self.frozen_columns + self.scrolling_columns
 
     def toggle(self, column: int) -> bool:
-        """Hides a column or shows it again; False when it is the last one that is shown."""
+        """Hide a column or show it again. Returns False if it is the only one shown."""
         if column in self.hidden:
             self.hidden.discard(column)
         elif len(self.shown) > 1:
@@ -95,13 +100,17 @@ class ColumnArrangement:
         return True
 
     def move(self, column: int, by: int) -> None:
-        """Moves a column among the others."""
+        """Move a column by some positions in the order."""
         at = self.order.index(column)
         to = max(0, min(at + by, len(self.order) - 1))
         self.order.insert(to, self.order.pop(at))
 
     def freeze(self, column: int) -> bool:
-        """Keeps the columns up to this one in sight; a second time lets go. Whether it keeps them."""
+        """Freeze the columns up to this one, or release them if they are frozen.
+
+        Returns:
+            whether they are frozen now.
+        """
         wanted = self.order.index(column) + 1
         if wanted != self.frozen:
             self.frozen = wanted
@@ -116,7 +125,7 @@ _FIRST_COLUMNS: Final = 8
 
 
 class LoadedWindow(msgspec.Struct, frozen=True):
-    """Rows that can be shown: the window over them, its columns, and its first chunk."""
+    """Rows to show: the window over them, its columns, and its first chunk."""
 
     window: RowWindow
     columns: Columns
@@ -124,8 +133,8 @@ class LoadedWindow(msgspec.Struct, frozen=True):
 
 
 def load_window(window: RowWindow) -> LoadedWindow:
-    """Reads what is needed to show a window; in a thread."""
-    from odf_tui.gateway.row_text import Columns, read_chunk  # brings Arrow, off the event loop
+    """Read the columns and the first chunk of a window. Called in a thread."""
+    from odf_tui.gateway.row_text import Columns, read_chunk  # deferred: loads Arrow, in a thread
 
     columns = Columns(window)
     return LoadedWindow(
@@ -134,22 +143,22 @@ def load_window(window: RowWindow) -> LoadedWindow:
 
 
 def open_rows(source: Gateway, dataset: str) -> LoadedWindow | None:
-    """Opens the rows of a dataset; in a thread. None when there are none."""
+    """Open the rows of a dataset; None if it has none. Called in a thread."""
     window = source.rows(dataset)
     return load_window(window) if window is not None and window.row_count else None
 
 
 def _share_rows(one: RowWindow, other: RowWindow) -> bool:
-    """Whether all rows of one of them are the first rows of the other."""
+    """Return whether all rows of one window are the first rows of the other."""
     return extends(one, other) or extends(other, one)
 
 
 class ChunkedLineView(LineView):
-    """Lines that are made of chunks. What is not here yet is read when it is asked for."""
+    """Lines made of chunks of rows. Missing chunks are read in threads when they are shown."""
 
     @dataclass
     class ChunkRead(Message):
-        """Some columns of a chunk were read, or could not be."""
+        """Some columns of a chunk were read, or the read failed."""
 
         window: RowWindow
         number: int
@@ -158,7 +167,7 @@ class ChunkedLineView(LineView):
 
     @dataclass
     class Failed(Message):
-        """Rows could not be read."""
+        """Visible rows could not be read."""
 
         error: str
 
@@ -171,11 +180,11 @@ class ChunkedLineView(LineView):
         self._busy = False
 
     def visible_columns(self) -> Sequence[int]:
-        """The columns that are in the window."""
+        """Return the columns that are in the window."""
         return ()
 
     def set_window(self, opened: LoadedWindow | None) -> None:
-        """Another window; chunks that are in both stay."""
+        """Replace the window. Complete chunks that both windows share stay loaded."""
         before, self._opened = self._opened, opened
         kept: dict[int, CellChunk] = {}
         if before is not None and opened is not None and _share_rows(before.window, opened.window):
@@ -187,16 +196,16 @@ class ChunkedLineView(LineView):
         self._requested, self._failed = [], set()
 
     def chunk_of(self, index: int) -> tuple[CellChunk | None, int]:
-        """The chunk of a row if it is here, and the row in it."""
+        """Return the chunk of a row, None if it is not loaded, and the number of the row in it."""
         return self._chunks.get(index // CHUNK), index % CHUNK
 
     def visible_chunks(self) -> range:
-        """The numbers of the chunks that are in the window."""
+        """Return the numbers of the chunks that are in the window."""
         top = int(self.scroll_offset.y)
         return range(top // CHUNK, (top + max(self.room.height - 1, 0)) // CHUNK + 1)
 
     def go(self, index: int) -> None:
-        """Puts the cursor on a line, and reads ahead what the next page would show."""
+        """Move the cursor to a line, and read the chunk of the next page ahead."""
         ahead = index + 2 * self.room.height * (1 if index > self.cursor else -1)
         super().go(index)
         number = ahead // CHUNK
@@ -204,12 +213,12 @@ class ChunkedLineView(LineView):
             self.request_chunk(number)
 
     def _nearby_chunks(self) -> range:
-        """The numbers of the chunks that are in the window or beside it."""
+        """Return the numbers of the chunks that are in the window or next to it."""
         seen = self.visible_chunks()
         return range(seen.start - 1, seen.stop + 1)
 
     def request_chunk(self, number: int) -> None:
-        """Reads a chunk soon."""
+        """Queue the read of a chunk."""
         if number in self._requested or number in self._failed:
             return
         self._requested.append(number)
@@ -218,7 +227,7 @@ class ChunkedLineView(LineView):
             self.call_later(self._read_next)
 
     def _read_next(self) -> None:
-        """Reads what is wanted and still in the window; what has gone by is forgotten."""
+        """Read the next queued chunk that is still near the window; drop the others."""
         near, opened = self._nearby_chunks(), self._opened
         while self._requested and opened is not None:
             number = self._requested.pop(0)
@@ -226,7 +235,7 @@ class ChunkedLineView(LineView):
             columns = [
                 each for each in self.visible_columns() if loaded is None or each not in loaded.columns
             ]
-            if number in near and columns:  # none are missing when it was asked for while it was read
+            if number in near and columns:  # empty if it was requested again during its read
                 self.run_worker(partial(self._read, opened.window, number, columns), thread=True)
                 return
         self._requested, self._busy = [], False
@@ -236,14 +245,14 @@ class ChunkedLineView(LineView):
 
         try:
             chunk = read_chunk(window, number * CHUNK, CHUNK, columns)
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+        except Exception as error:  # any error is shown, and the screen stays open
             self.post_message(self.ChunkRead(window, number, None, error_line(error) + error_hint(error)))
         else:
             self.post_message(self.ChunkRead(window, number, chunk))
 
     @on(ChunkRead)
     def _chunk_read(self, message: ChunkRead) -> None:
-        """Shows a chunk."""
+        """Store a chunk and show it."""
         message.stop()
         if self._opened is not None and message.window is self._opened.window:
             if message.chunk is None or not message.chunk.rows:
@@ -264,10 +273,10 @@ class ChunkedLineView(LineView):
 
 
 class MarkedRows:
-    """Ranges of rows. The first mark begins a range, the second one ends it.
+    """Ranges of marked rows. The first mark starts a range, the second one ends it.
 
     Attributes:
-        anchor: where a range was begun.
+        anchor: the row at which a range was started; None if there is none.
     """
 
     def __init__(self) -> None:
@@ -275,7 +284,7 @@ class MarkedRows:
         self._ranges: list[tuple[int, int]] = []
 
     def toggle_range(self, row: int) -> None:
-        """Begins a range at a row, ends the one that was begun, or takes a marked row out."""
+        """Start a range at a row, end the started one, or remove the mark of a marked row."""
         if self.anchor is not None:
             self._add(min(self.anchor, row), max(self.anchor, row) + 1)
             self.anchor = None
@@ -286,7 +295,7 @@ class MarkedRows:
             self.anchor = row
 
     def clear(self) -> bool:
-        """Takes all marks away; whether there were some."""
+        """Remove all marks. Returns whether there were any."""
         had_marks = bool(self._ranges)
         self._ranges, self.anchor = [], None
         return had_marks
@@ -296,12 +305,12 @@ class MarkedRows:
 
     @property
     def ranges(self) -> Sequence[tuple[int, int]]:
-        """The ranges in order, each from a row to the one after its last."""
+        """The ranges in order, as (first row, row after the last)."""
         return tuple(self._ranges)
 
     @property
     def count(self) -> int:
-        """How many rows are marked."""
+        """The number of marked rows."""
         return sum(stop - start for start, stop in self._ranges)
 
     def _add(self, start: int, stop: int) -> None:
@@ -320,17 +329,17 @@ class MarkedRows:
 
 MAX_WIDTH: Final = 36
 _SPACE: Final = 2
-_OPS: Final = {"+A": "muted", "-R": "bad"}  # what is usual does not stand out
+_OPS: Final = {"+A": "muted", "-R": "bad"}  # appends are not highlighted
 
 
 class RowTable(ChunkedLineView):
-    """The table. Chunks that are not here are read in a thread, and show as ellipses until then.
+    """A table of rows. Cells show an ellipsis until their chunk is read.
 
     Attributes:
         column: the number of the column under the cursor.
-        arrangement: which columns are shown, and in what order.
-        marks: the rows that the reader has marked.
-        needle: a text that is looked for; cells that hold it stand out.
+        arrangement: the shown columns and their order.
+        marks: the marked rows.
+        needle: the searched text, in lower case; cells that contain it are highlighted.
     """
 
     headed = True
@@ -347,29 +356,31 @@ class RowTable(ChunkedLineView):
         self._widths: list[int] = []
         self._integer_digits: list[int] = []
         self._decimal_digits: list[int] = []
-        self._left = 0  # the first of the moving columns that is in the window
-        self._cached_layout: list[tuple[int, int]] | None = None  # while lines are being drawn
+        self._left = 0  # the first scrolling column in the window
+        self._cached_layout: list[tuple[int, int]] | None = None  # while lines are drawn
 
     @property
     def opened(self) -> LoadedWindow | None:
-        """What is shown."""
+        """The shown rows; None while a message is shown."""
         return self._opened
 
     @property
     def slices(self) -> Sequence[SliceMark]:
-        """The slices of what is shown, if it has some."""
+        """The slices of the shown rows; empty if they are not of a chain."""
         return self._slices
 
     @property
     def slice(self) -> int:
-        """The number of the slice under the cursor, from 0; -1: there are none."""
+        """The number of the slice under the cursor, from 0; -1 if there are none."""
         return slice_at(self._slices, self.cursor)
 
     def open(self, opened: LoadedWindow, *, stay: bool, choice: Mapping[str, Any] | None = None) -> None:
-        """Shows rows; with ``stay`` the cursor and the columns stay where they are.
+        """Show rows.
 
         Args:
-            choice: how the columns are arranged, see :meth:`ColumnArrangement.choice`.
+            opened: the rows.
+            stay: whether cursor and columns are kept, if the columns are the same.
+            choice: a saved arrangement, see :meth:`ColumnArrangement.choice`.
         """
         names = opened.columns.names
         if not stay or self._opened is None or self._opened.columns.names != names:
@@ -386,7 +397,7 @@ class RowTable(ChunkedLineView):
         self.reset()
 
     def show_message(self, *lines: Sequence[Span]) -> None:
-        """Shows words instead of rows."""
+        """Show a message instead of rows."""
         self._message, self._slices, self._starts = lines, (), frozenset()
         self.cursor = 0
         self.marks.clear()
@@ -394,28 +405,28 @@ class RowTable(ChunkedLineView):
         self.reset()
 
     def value(self, row: int, column: int) -> str | None:
-        """A cell's text: None while it is being read."""
+        """Return the text of a cell; None while it is read."""
         chunk, at = self.chunk_of(row)
         return None if chunk is None or at >= chunk.rows else chunk.cell(at, column)
 
     def problem(self, row: int) -> str:
-        """Why a row cannot be read; empty: it can, or nobody knows yet."""
+        """Return why a row cannot be read; empty if it can, or is not read yet."""
         chunk, at = self.chunk_of(row)
         return "" if chunk is None else chunk.gap(at)
 
     def highlight(self, needle: str) -> None:
-        """Cells that hold a text stand out."""
+        """Highlight the cells that contain a text."""
         if needle != self.needle:
             self.needle = needle
             self.refresh()
 
     def mark(self) -> None:
-        """Marks the row under the cursor, or the rows up to it."""
+        """Mark the row under the cursor, or the rows from the anchor to it."""
         self.marks.toggle_range(self.cursor)
         self.refresh()
 
     def clear_marks(self) -> bool:
-        """Takes all marks away; whether there were some."""
+        """Remove all marks. Returns whether there were any."""
         had_marks = self.marks.clear()
         if had_marks:
             self.refresh()
@@ -424,7 +435,7 @@ class RowTable(ChunkedLineView):
     # --- Moving ---
 
     def move(self, move: str) -> None:
-        """Moves the cursor through rows and columns."""
+        """Move the cursor through rows and columns."""
         if self._opened is None:
             return
         if move not in ("left", "right"):
@@ -447,20 +458,20 @@ class RowTable(ChunkedLineView):
         self.post_message(self.Moved(self))
 
     def go_to(self, row: int, column: int) -> None:
-        """Puts the cursor on a cell."""
+        """Move the cursor to a cell."""
         if self._opened is not None and self.arrangement.shown:
             self._select_column(column if column in self.arrangement.shown else self.arrangement.shown[0])
             self.go(row)
 
     def go_to_middle(self, row: int) -> None:
-        """Puts the cursor on a row, in the middle of the window if it was not in it."""
+        """Move the cursor to a row; scroll it to the middle if it was not in the window."""
         top, height = int(self.scroll_offset.y), self.room.height
         if not top <= row < top + height:
             self.scroll_to(y=max(row - height // 2, 0), animate=False)
         self.go(row)
 
     def apply_arrangement(self) -> None:
-        """The arrangement has changed."""
+        """Update the table after the arrangement has changed."""
         shown = self.arrangement.shown
         if self.column not in shown:
             order = self.arrangement.order
@@ -472,7 +483,7 @@ class RowTable(ChunkedLineView):
         self.post_message(self.Moved(self))
 
     def _show_column(self) -> bool:
-        """Scrolls as little as needed to have the column in the window; whether that was needed."""
+        """Scroll the column into the window, as little as needed. Returns whether it scrolled."""
         scrolling_columns, before = self._split_columns()[1], self._left
         if self.column not in scrolling_columns:
             return False
@@ -487,7 +498,7 @@ class RowTable(ChunkedLineView):
         return any(each == column and width >= self._widths[each] for each, width in self._column_layout())
 
     def click_at(self, x: int, y: int) -> bool:
-        """Puts the cursor at a cell of the window."""
+        """Move the cursor to a cell of the window. Returns whether a row is there."""
         if self._opened is None or not super().click_at(x, y):
             return False
         edge = 1
@@ -499,11 +510,11 @@ class RowTable(ChunkedLineView):
         return True
 
     def visible_columns(self) -> Sequence[int]:
-        """The columns that are in the window."""
+        """Return the columns that are in the window."""
         return [column for column, _ in self._column_layout()]
 
     def _split_columns(self) -> tuple[list[int], list[int]]:
-        """The columns that stay and those that move; where the first leave no room, all of them move."""
+        """Return frozen and scrolling columns; all scroll if frozen ones need over 2/3 of the width."""
         frozen_columns, scrolling_columns = (
             self.arrangement.frozen_columns,
             self.arrangement.scrolling_columns,
@@ -516,10 +527,10 @@ class RowTable(ChunkedLineView):
         )
 
     def _column_layout(self) -> list[tuple[int, int]]:
-        """The columns in the window and the cells that each has; the last may have less than it needs."""
+        """Return the columns in the window with their widths in cells; the last may be cut."""
         if self._cached_layout is not None:
             return self._cached_layout
-        room = self.room.width - 2  # a margin at each side
+        room = self.room.width - 2  # one cell of margin at each side
         found: list[tuple[int, int]] = []
         frozen_columns, scrolling_columns = self._split_columns()
         for column in [*frozen_columns, *scrolling_columns[self._left :]]:
@@ -532,19 +543,19 @@ class RowTable(ChunkedLineView):
     # --- Drawing ---
 
     def count(self) -> int:
-        """All rows."""
+        """Return the number of rows."""
         return 0 if self._opened is None else self._opened.window.row_count
 
     def style_of(self, index: int) -> str:
-        """The cursor's row; its cell is marked in the row."""
+        """Return the style of the row under the cursor; empty for other rows."""
         return "idle" if index == self.cursor and self._opened is not None else ""
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """The words."""
+        """Return the message."""
         return [[(" There are no rows here.", "muted")]] if self._opened is not None else self._message
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Draws, once the columns are wide enough for what comes into the window."""
+        """Render rows, after widening columns for the values in the window."""
         if self._opened is None:
             return super().render_lines(crop)
         if self._widen():
@@ -557,7 +568,11 @@ class RowTable(ChunkedLineView):
             self._cached_layout = None
 
     def _widen(self) -> bool:
-        """Columns grow with what is shown: measuring every value would read them all."""
+        """Widen columns for the loaded values: measuring all values would read all rows.
+
+        Returns:
+            whether a column was widened.
+        """
         grown = False
         for number in self.visible_chunks():
             if (chunk := self._chunks.get(number)) is None:
@@ -580,7 +595,7 @@ class RowTable(ChunkedLineView):
         return grown
 
     def header(self) -> Sequence[Span]:
-        """Names of the columns, and signs that there are more at a side."""
+        """Return the names of the columns, with signs at the sides if there are more."""
         if self._opened is None:
             return ()
         columns, layout = self._opened.columns, self._column_layout()
@@ -595,16 +610,16 @@ class RowTable(ChunkedLineView):
         return self._filled(spans, "›" if more else "")
 
     def _filled(self, spans: list[Span], last: str) -> list[Span]:
-        """A line of the window's width, with a sign in its last cell."""
+        """Return spans padded to the width of the window, with a sign in the last cell."""
         room = self.room.width - 1
         used = sum(cell_len(text) for text, _ in spans)
-        if used > room:  # only blanks are behind the last column
+        if used > room:  # the last column ends in blanks
             text, style = spans[-1]
             spans[-1] = (text[: len(text) - (used - room)], style)
         return [*spans, (" " * max(room - used, 0), ""), (last, "key")]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A row."""
+        """Return the spans of a row; request its chunk if it is not loaded."""
         if self._opened is None:
             return ()
         chunk, row = self.chunk_of(index)
@@ -620,7 +635,7 @@ class RowTable(ChunkedLineView):
             before = "" if spans else " "
             if style in ("cursor", "strong"):
                 spans += [(before, ""), (fitted, style), (" " * _SPACE, "")]
-            else:  # blanks in the style of their neighbours: each change of it costs bytes
+            else:  # blanks get the style of their neighbours: each change of style costs bytes
                 spans.append((before + fitted + " " * _SPACE, style))
         if missing:
             self.request_chunk(index // CHUNK)
@@ -632,7 +647,7 @@ class RowTable(ChunkedLineView):
         return ("┌", "title") if index in self._starts and len(self._slices) > 1 else (" ", "")
 
     def _gap(self, index: int, row: int, problem: str) -> list[Span]:
-        """A row that cannot be read: the first of them in the window says why."""
+        """Return the spans of an unreadable row; the first of a run in the window shows why."""
         first = row == 0 or index == int(self.scroll_offset.y) or not self.problem(index - 1)
         first = first or index in self._starts
         return [("· ", "warn"), (printable(problem), "warn")] if first else [("·", "muted")]
@@ -653,7 +668,7 @@ class RowTable(ChunkedLineView):
         return (fitted, "muted" if columns.muted[column] else "")
 
     def _fit(self, text: str, column: int, width: int) -> str:
-        """A value in its cells: numbers at the right, points below each other."""
+        """Return a value in ``width`` cells; numbers are right-aligned at the decimal point."""
         if self._opened is None or not self._opened.columns.right[column]:
             return fit_width(text, width)
         points = self._decimal_digits[column]

@@ -34,7 +34,7 @@ from odf_tui.widgets.line_view import LineScroll
 
 @dataclass
 class Notice(Message):
-    """Something to tell the person: in the line of hints, until the next one or for some seconds."""
+    """A message for the user, shown in the line of hints for some seconds or until the next one."""
 
     text: str
     style: str = "good"
@@ -42,19 +42,19 @@ class Notice(Message):
 
 NOTICE_SECONDS: Final = 8.0
 OTHER_VERSION: Final = "other version"
-"""The state of a worker that works here, and does not understand us."""
+"""The state of a running worker whose protocol version differs."""
 _ALWAYS: Final = len(LAST)
 _MIN_NAME: Final = 8
 _WIDE_NAME_ROOM: Final = 24
 _SPARK_WIDTH: Final = 100
 _WORKER_WIDTH: Final = 130
-_MASTER: Final = re.compile(r" on (\S+?),")  # as odf_engine.spark tells it
+_MASTER: Final = re.compile(r" on (\S+?),")  # the format of odf_engine.spark
 
 
 class StatusLine(LineScroll):
     """Workspace and selected dataset at the left, jobs and worker at the right.
 
-    Only weight tells parts apart: the bar's ground is not made for coloured text.
+    Parts differ by weight only: coloured text is not readable on the background of the bar.
     """
 
     ground = "bar"
@@ -69,21 +69,21 @@ class StatusLine(LineScroll):
         self._worker: tuple[str, str, str] = ("◦ starting the worker…", "", "")
 
     def show(self, row: DatasetRow | None, health: Health | None, datasets: int, jobs: Sequence[Job]) -> None:
-        """What is selected, how many datasets there are, and the jobs that run or wait."""
+        """Show the selected dataset, the number of datasets, and the running and queued jobs."""
         self._row, self._health, self._datasets, self._jobs = row, health, datasets, jobs
         self.refresh()
 
     def show_worker(self, state: str, status: WorkerStatus | None) -> None:
-        """How the worker is."""
+        """Show the state of the worker and of Spark."""
         self._worker = (*format_worker(state, status), format_worker_id(state, status))
         self.refresh()
 
     def count(self) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def spans(self, index: int) -> Sequence[Span]:
-        """The line."""
+        """Return the line."""
         width = self.size.width
         worker, style, number = self._worker
         if not style and width < _SPARK_WIDTH:
@@ -109,7 +109,7 @@ class StatusLine(LineScroll):
         return [*left, (" " * max(room + 1, 1), ""), *right]
 
     def _facts(self, room: int) -> list[str]:
-        """What there is to say, the most important first; that fits the room, the rest as it is."""
+        """Return facts, the most important first. Only the first is shortened to fit ``room`` cells."""
         facts: list[str] = []
         row = self._row
         if row is not None and self._health is not None:
@@ -127,15 +127,17 @@ class StatusLine(LineScroll):
 def _short_path(folder: Path) -> str:
     try:
         return str(Path("~") / folder.relative_to(Path.home()))
-    except (ValueError, RuntimeError):  # elsewhere, or there is no home
+    except (ValueError, RuntimeError):  # outside the home folder, or there is none
         return str(folder)
 
 
 def format_running_jobs(jobs: Sequence[Job], width: int, selected: str = "") -> str:
-    """What runs, in at most ``width`` cells: one job with what it does; of several the slowest.
+    """Return the running jobs in words: one job with its progress, or the slowest of several.
 
     Args:
-        selected: the id of a dataset whose name can be read beside this.
+        jobs: running and queued jobs.
+        width: the greatest number of cells.
+        selected: id of the dataset that the line names already.
     """
     running = [job for job in jobs if job.state is JobState.running]
     waiting = len(jobs) - len(running)
@@ -179,7 +181,7 @@ def _format_elapsed(job: Job, now: Timestamp) -> str:
 
 
 def _format_percent(job: Job) -> str:
-    """How far a job is, if it knows that."""
+    """Return the progress of a job in percent; empty if its total is unknown."""
     progress = job.progress
     for done, total in (
         (progress.rows, progress.total_rows),
@@ -192,7 +194,7 @@ def _format_percent(job: Job) -> str:
 
 
 def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
-    """Worker and Spark in a few words, and whether they matter (then not empty)."""
+    """Return the state of worker and Spark in words, and a style; empty if all is well."""
     if state == "gone":
         return "✗ worker gone, R restarts it", "bad"
     if state == "starting":
@@ -212,14 +214,14 @@ def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
 
 
 def format_worker_id(state: str, status: WorkerStatus | None) -> str:
-    """Which worker this is; empty when there is none."""
+    """Return process id and version of the worker; empty if there is none."""
     return (
         f"worker {status.pid}, {printable(status.version)}" if status is not None and state != "gone" else ""
     )
 
 
 class FilterLine(Input):
-    """The line below the panes in which a filter is typed. It takes the place of the hints."""
+    """The line below the panes in which a filter is typed. It replaces the line of hints."""
 
     def __init__(self) -> None:
         super().__init__(id="filter", compact=True)
@@ -228,7 +230,7 @@ class FilterLine(Input):
 
 
 class KeyHints(LineScroll):
-    """Keys for the focused pane; a notice takes the place for some seconds. A click does what a hint says."""
+    """Keys for the focused pane, or a notice for some seconds. A click on a hint runs its action."""
 
     class Chosen(Message):
         """A hint was clicked."""
@@ -244,13 +246,13 @@ class KeyHints(LineScroll):
         self._timer: Timer | None = None
 
     def show(self, hints: Sequence[Hint]) -> None:
-        """Keys and words, the most important first; the last two are always shown."""
+        """Show hints, the most important first. The last two are always shown."""
         if hints != self._hints:
             self._hints = hints
             self.refresh()
 
     def show_notice(self, text: str, style: str) -> None:
-        """A notice."""
+        """Show a notice; ``style`` is good, warn or bad."""
         self._notice = (printable(text), style)
         if self._timer is not None:
             self._timer.stop()
@@ -258,17 +260,17 @@ class KeyHints(LineScroll):
         self.refresh()
 
     def clear(self) -> None:
-        """The notice was seen."""
+        """Remove the notice."""
         if self._notice is not None:
             self._notice = None
             self.refresh()
 
     def count(self) -> int:
-        """One."""
+        """Return 1."""
         return 1
 
     def spans(self, index: int) -> Sequence[Span]:
-        """The line."""
+        """Return the line."""
         if self._notice is not None:
             return [(" ", ""), self._notice]
         spans: list[Span] = [(" ", "")]
@@ -277,7 +279,7 @@ class KeyHints(LineScroll):
         return spans
 
     def _visible_hints(self) -> list[Hint]:
-        """The hints that there is room for."""
+        """Return the hints that fit."""
         hints, last = self._hints[:-_ALWAYS], self._hints[-_ALWAYS:]
         room = self.size.width - 1 - sum(map(_cells, last))
         found: list[Hint] = []
@@ -288,7 +290,7 @@ class KeyHints(LineScroll):
         return [*found, *last]
 
     def on_click(self, event: events.Click) -> None:
-        """Does what the hint under the mouse says; a notice goes away."""
+        """Run the action of the hint under the mouse; remove a notice."""
         if self._notice is not None:
             self.clear()
             return

@@ -43,7 +43,7 @@ def test_every_action_is_bound_once() -> None:
     assert sorted(bound) == sorted(table.BY_ID)
 
 
-def test_no_key_means_two_things_in_one_scope() -> None:
+def test_no_key_has_two_actions_in_one_scope() -> None:
     """A pane's own key wins over one that is valid everywhere; two of the same scope would be a mistake."""
     seen: dict[tuple[str, str], str] = {}
     for action in ACTIONS:
@@ -51,7 +51,7 @@ def test_no_key_means_two_things_in_one_scope() -> None:
             assert seen.setdefault((action.scope, key), action.id) == action.id, key
 
 
-def test_the_keys_are_such_that_terminals_pass_them_on() -> None:
+def test_terminals_pass_on_all_keys() -> None:
     for action in ACTIONS:
         assert action.keys[0] in PORTABLE_KEYS, action.id
         assert not set(action.keys) & {"ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+a", "ctrl+z"}
@@ -245,6 +245,9 @@ async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: 
         await until(pilot, lambda: reads)
         reads.pop()()
         assert choices.choices == []
+        await pilot.press("enter")  # there is nothing to choose
+        await pilot.pause()
+        assert app.screen is palette
 
 
 def test_recent_choices_come_first(fakes: Fakes) -> None:

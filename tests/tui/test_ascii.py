@@ -1,4 +1,4 @@
-"""Terminals that have few characters: everything that is drawn has a likeness, as wide."""
+"""Terminals with few characters: every drawn character has a replacement of the same width."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BLACK = Color(0, 0, 0)
 
 
 def drawn_glyphs() -> dict[str, str]:
-    """Every character beyond ASCII in texts of the screen, and where it is used."""
+    """Return every character beyond ASCII in texts of the screen, with its position in the code."""
     found: dict[str, str] = {}
     top = Path(odf_tui.__file__).parent
     for path in sorted(top.rglob("*.py")):
@@ -45,13 +45,13 @@ def drawn_glyphs() -> dict[str, str]:
     return found
 
 
-def test_every_glyph_that_is_drawn_is_in_the_map() -> None:
+def test_every_drawn_glyph_is_in_the_map() -> None:
     glyphs = drawn_glyphs()
     assert len(glyphs) > 20
     assert {letter: place for letter, place in glyphs.items() if letter not in ascii_fallback.ASCII} == {}
 
 
-def test_likenesses_are_as_wide_and_there() -> None:
+def test_replacements_have_the_same_width() -> None:
     for letter, shown in ascii_fallback.ASCII.items():
         assert cell_len(letter) == cell_len(shown) == 1, letter
         assert shown.isascii()
@@ -61,7 +61,7 @@ def test_likenesses_are_as_wide_and_there() -> None:
 
 
 @pytest.mark.parametrize("characters", ["ascii", "console"])
-def test_what_means_something_else_looks_different(characters: str) -> None:
+def test_different_meanings_have_different_characters(characters: str) -> None:
     for glyphs in (
         {health.glyph for health in Health},
         {"◇", "◆"},
@@ -73,7 +73,7 @@ def test_what_means_something_else_looks_different(characters: str) -> None:
     assert all(ascii_fallback.with_ascii(state.value) == state.value for state in JobState)
 
 
-def test_foreign_text_keeps_its_cells() -> None:
+def test_foreign_text_keeps_its_width() -> None:
     assert ascii_fallback.with_ascii("naïve Łódź") == "naive ?odz"
     assert ascii_fallback.with_ascii("東京 x") == "???? x"
     assert ascii_fallback.with_ascii("e\u0301") == "e"  # an accent of its own has no cell
@@ -82,17 +82,17 @@ def test_foreign_text_keeps_its_cells() -> None:
         assert cell_len(ascii_fallback.with_ascii(text)) == cell_len(text)
 
 
-def test_the_console_keeps_what_its_font_has() -> None:
+def test_the_console_keeps_the_characters_of_its_font() -> None:
     assert ascii_fallback.with_ascii("╭─┬┤ é ✓ ◆ 東", "console") == "┌─┬┤ é √ ◆ ??"
 
 
 def texts(*parts: str) -> list[str]:
-    """A line after the filter."""
+    """Return the texts of a line after the filter."""
     segments = [Segment(part, Style.null()) for part in parts]
     return [text for text, _, _ in ascii_fallback.CharacterFallback("ascii").apply(segments, BLACK)]
 
 
-def test_enter_is_a_word_where_there_is_room() -> None:
+def test_enter_is_a_word_if_there_is_room() -> None:
     assert texts("╰─", "─" * 14, " ⏎ runs it ", "─╯") == ["+-", "-" * 10, " enter runs it ", "-+"]
     assert texts(" ", "⏎", " opens  ", "p", " " * 12) == [" ", "enter", " opens  ", "p", " " * 8]
     assert texts("⏎", " opens  ", "   ") == ["enter", " opens ", ""]
@@ -112,7 +112,7 @@ def test_enter_is_a_word_where_there_is_room() -> None:
         ({"LANG": "C.UTF-8", "TERM": "linux"}, "console"),
     ],
 )
-def test_the_locale_says_what_there_is(environ: dict[str, str], characters: str) -> None:
+def test_the_locale_determines_the_characters(environ: dict[str, str], characters: str) -> None:
     assert terminal.supported_characters("auto", environ) == characters
     assert terminal.supported_characters("always", environ) == "ascii"
     assert terminal.supported_characters("never", environ) == "all"
@@ -122,7 +122,7 @@ def test_the_locale_says_what_there_is(environ: dict[str, str], characters: str)
     ("locale", "characters"),
     [({"LANG": "C"}, "ascii"), ({"LC_ALL": "C"}, "ascii"), ({"LANG": "C.UTF-8"}, "all"), ({}, "all")],
 )
-def test_what_python_makes_of_the_locale_does_not_mislead(locale: dict[str, str], characters: str) -> None:
+def test_the_locale_of_the_process_start_is_used(locale: dict[str, str], characters: str) -> None:
     program = (
         "import os; from odf_tui.theming.terminal import supported_characters; "
         "print(supported_characters('auto', os.environ))"

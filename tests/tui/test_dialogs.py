@@ -120,7 +120,7 @@ def test_every_dialog_names_its_keys() -> None:
         assert any(word in inspect.getsource(each) for each in classes for word in words), dialog
 
 
-def test_manifest_files_leave_out_what_is_hidden_and_deep(tmp_path: Path) -> None:
+def test_hidden_and_deep_files_are_not_listed(tmp_path: Path) -> None:
     for name in ("a.yaml", "m/b.yml", "m/c.txt", ".odf/config.yaml", "1/2/3/4/5/deep.yaml"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def test_manifest_files_leave_out_what_is_hidden_and_deep(tmp_path: Path) -> Non
     assert [str(path) for path in find_manifest_files(tmp_path)] == ["a.yaml", "m/b.yml"]
 
 
-def test_scores_prefer_whole_parts_and_beginnings() -> None:
+def test_scores_prefer_substrings_and_starts_of_words() -> None:
     names = ["weather.hourly", "covid.weather", "where", "a-we-b"]
     assert fuzzy_rank("weather", ((name, name) for name in names)) == ["weather.hourly", "covid.weather"]
     assert fuzzy_rank("we", ((name, name) for name in names))[0] == "weather.hourly"
@@ -137,7 +137,7 @@ def test_scores_prefer_whole_parts_and_beginnings() -> None:
     assert fuzzy_score("cw", "covid.weather") is not None
 
 
-def test_yaml_shows_keys_and_nothing_that_drives_the_terminal() -> None:
+def test_yaml_highlights_keys_and_escapes_control_characters() -> None:
     lines = yaml_spans("# a block\nkey: value\n  - kind: \x1b[31mred\n    |\n")
     assert lines[0] == [("# a block", "muted")]
     assert lines[1] == [("", ""), ("key:", "name"), (" value", "")]

@@ -202,7 +202,7 @@ def test_a_damaged_dataset_is_listed(workspace: Workspace) -> None:
 
 def test_the_chosen_theme_is_restored(workspace: Workspace) -> None:
     chosen = SavedLayout(theme="paper", theme_setting=WorkspaceGateway(workspace).ui.theme)
-    saved_session.save_layout(workspace.folder, saved_session.encode(chosen))
+    saved_session.save_layout(workspace.folder, saved_session.encode_layout(chosen))
     assert WorkspaceGateway(Workspace(workspace.folder)).theme == "paper"
 
 

@@ -1,4 +1,4 @@
-"""Opening the workstation must not wait for what it does not need yet."""
+"""The start of the workstation does not load what the first paint does not need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _loaded(module: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_entry_loads_nothing_heavy() -> None:
+def test_the_entry_point_loads_no_heavy_modules() -> None:
     assert not _loaded("odf_tui.main") & {*_HEAVY, "textual", "rich"}
 
 

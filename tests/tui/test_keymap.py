@@ -1,4 +1,4 @@
-"""Keys that somebody has changed: read, checked, shown and used."""
+"""Keys that the user has changed: read, checked, shown and used."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_keys, "user_keys_path", lambda: tmp_path / "own" / "keys.yaml")
 
 
-def shown(wanted: user_keys.KeyOverrides, *actions: str) -> tuple[list[str], list[str]]:
-    """The keys of actions, and what was wrong."""
+def shown(wanted: user_keys.Wanted, *actions: str) -> tuple[list[str], list[str]]:
+    """Return the keys of actions, and the problems."""
     keys, problems = user_keys.load(wanted)
     return [keys.display_key(action) for action in actions], problems
 
 
-def test_keys_are_taken_however_they_are_written() -> None:
+def test_keys_have_several_notations() -> None:
     wanted = {"pull": "ctrl+l", "zoom": ["Z", "f1"], "add": "none", "verify": "^g", "copy": "C-o, /"}
     wanted |= {"filter": "n", "back": "none", "help": "?", "palette": "colon"}
     found, problems = shown(wanted, "pull", "zoom", "add", "verify", "copy", "filter")
@@ -33,7 +33,7 @@ def test_keys_are_taken_however_they_are_written() -> None:
     assert problems == []  # F1 is free: the help has another one
 
 
-def test_what_is_wrong_in_the_key_map_is_told_and_the_rest_works() -> None:
+def test_invalid_entries_are_reported_and_the_others_work() -> None:
     wanted = {
         "pul": "p", "verify": "ctrl+m", "zoom": "alt+z", "copy": "f5", "edit": "nokey",
         "pull": ["ctrl+i", "ctrl+l"],
@@ -54,19 +54,19 @@ def test_two_actions_of_a_scope_do_not_share_a_key() -> None:
     assert shown({"pull": "v", "verify": "p"}, "pull", "verify") == (["v", "p"], [])  # both are changed
     assert shown({"pull": "v"}, "pull", "verify") == (["p", "v"], ["pull: v is the key of verify"])
     assert shown({"pull": "o"}, "pull", "job_dataset") == (["o", "o"], [])  # a pane's own key wins there
-    taken = {"job_dataset": "b"}
-    assert shown(taken, "job_dataset")[1] == ["job_dataset: b is the key of job_block in the pane of jobs"]
+    used = {"job_dataset": "b"}
+    assert shown(used, "job_dataset")[1] == ["job_dataset: b is the key of job_block in the pane of jobs"]
     found, _ = shown({"pull": "none", "verify": "p", "zoom": "p"}, "verify", "zoom", "pull")
     assert sorted(found) == ["", "p", "v"]  # one of the two gets it
 
 
-def test_the_keys_of_the_workspace_win_over_those_of_the_person(tmp_path: Path) -> None:
+def test_keys_of_the_workspace_override_those_of_the_user(tmp_path: Path) -> None:
     own = tmp_path / "keys.yaml"
     own.write_text("pull: ctrl+l\nzoom: Z\nadd: [+, n]\n")
     keys, problems = user_keys.load({"pull": "ctrl+g"}, own)
     assert [keys.display_key(each) for each in ("pull", "zoom")] == ["^g", "Z"]
     assert problems == ["add: + is the key of grow"]
-    for text, told in (
+    for text, message in (
         ("- a\n", "is no list of actions"),
         ("a: [\n", "is not valid YAML"),
         ("a: " + "[" * 5000, "is not valid YAML"),
@@ -78,7 +78,7 @@ def test_the_keys_of_the_workspace_win_over_those_of_the_person(tmp_path: Path) 
         keys, problems = user_keys.load({}, own)
         assert keys is DEFAULT_KEYMAP
         assert len(problems) == 1
-        assert told in problems[0]
+        assert message in problems[0]
     assert user_keys.load({}, tmp_path / "elsewhere.yaml") == (DEFAULT_KEYMAP, [])
 
 

@@ -1,4 +1,4 @@
-"""Whatever keys are pressed, whatever size the terminal takes: nothing breaks, and the screen goes on."""
+"""Random keys and resizes do not break the workstation."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ BAG: list[Step] = [*KEYS * 3, *MOVES * 12, *["escape", "enter"] * 20, *SIZES, *[
 @settings(max_examples=int(os.environ.get("ODF_RANDOM_SESSIONS", "1")), deadline=None, derandomize=True,
           phases=[Phase.generate], database=None)  # fmt: skip
 def test_500_random_keys(seed: int) -> None:
-    """``ODF_RANDOM_SESSIONS`` says how many sessions there are; a failure tells its seed."""
+    """``ODF_RANDOM_SESSIONS`` sets the number of sessions; a failure reports its seed."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.chdir(folder)
         asyncio.run(session(Path(folder), random.Random(seed).choices(BAG, k=PRESSES)))
 
 
 async def session(folder: Path, steps: list[Step]) -> None:
-    """Does all of it; an exception of the workstation comes out of ``driven``."""
+    """Run the steps. An exception of the workstation is raised by ``driven``."""
     source = FakeSource(folder)
     source.story()
     async with driven(source, (80, 24)) as drive:
@@ -52,16 +52,16 @@ async def session(folder: Path, steps: list[Step]) -> None:
             if isinstance(each, tuple):
                 await drive.pilot.resize_terminal(*each)
             elif each == "news":
-                tell(source, number)
+                send_events(source, number)
             else:
                 await drive.pilot.press(each)
             if number % 50 == 49:
-                await lives(drive, steps[max(number - 49, 0) : number + 1])
-        await lives(drive, steps[-50:])
+                await check_responsive(drive, steps[max(number - 49, 0) : number + 1])
+        await check_responsive(drive, steps[-50:])
 
 
-def tell(source: FakeSource, number: int) -> None:
-    """The worker has something to say of a job that runs."""
+def send_events(source: FakeSource, number: int) -> None:
+    """Send events of a running job."""
     link = source.link
     running = [job for job in source.known if job.state is JobState.running]
     if not running:
@@ -73,8 +73,8 @@ def tell(source: FakeSource, number: int) -> None:
         link.tell(LogLine(10_000 + number, job.id, "2024-03-11T09:00:02Z", "info", f"line {number}"))
 
 
-async def lives(drive: Driven, last: list[Step]) -> None:
-    """Escape leads back to the workbench, and keys still do what they are for."""
+async def check_responsive(drive: Driven, last: list[Step]) -> None:
+    """Check that escape leads back to the workbench, and that keys still work."""
     await drive.pilot.resize_terminal(80, 24)
     for _ in range(12):
         if drive.app.screen is drive.bench and not drive.bench.query_one("#filter").display:

@@ -218,7 +218,7 @@ def test_invalid_fields_of_a_saved_layout_are_ignored(tmp_path: Path) -> None:
     assert saved_session.load_layout(tmp_path) == SavedLayout(pane="blocks", recent=["zoom"])
 
 
-def test_a_theme_of_the_settings_wins_when_it_was_set_later() -> None:
+def test_a_later_theme_setting_overrides_the_chosen_theme() -> None:
     chosen = SavedLayout(theme="paper", theme_setting="auto")
     assert saved_session.effective_theme(chosen, "auto") == "paper"
     assert saved_session.effective_theme(chosen, "ember") == "ember"

@@ -71,7 +71,7 @@ async def test_any_size_at_any_moment(tmp_path: Path) -> None:
         for what, keys in OPENS.items():
             chance = random.Random(what)
             await drive.press(*keys)
-            await resize(drive, LARGEST)  # without scroll bars: their width changes where lines break
+            await resize(drive, (200, 60))  # without scroll bars: their width changes where lines break
             await resize(drive, (120, 36))
             before = drive.text()
             for size in (SMALLEST, (chance.randint(20, 300), chance.randint(5, 100)), LARGEST):

@@ -1,4 +1,4 @@
-"""Terminals that cannot, terminals far away, and the ways to the clipboard."""
+"""Terminals without capabilities, remote terminals, and the clipboard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from odf_tui.theming import terminal, themes
 from tests.tui.fake import FakeSource
 
 
-def test_dumb_terminals_are_told_of_the_command_line() -> None:
+def test_dumb_terminals_are_refused_with_a_hint() -> None:
     with pytest.raises(UsageError, match="TERM=dumb") as refused:
         terminal.require_capable_terminal({"TERM": "dumb"}, tty=True)
     assert "odf --help" in str(refused.value.hint)
@@ -32,7 +32,7 @@ def test_dumb_terminals_are_told_of_the_command_line() -> None:
     terminal.require_capable_terminal({"TERM": "xterm-256color"}, tty=True)
 
 
-def test_switches_for_near_and_far() -> None:
+def test_settings_for_local_and_remote_terminals() -> None:
     near: dict[str, str] = {}
     terminal.configure_environment(near)
     assert near == {"ESCDELAY": "25", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "200"}
@@ -55,13 +55,13 @@ def test_switches_for_near_and_far() -> None:
         ({"TMUX": "x", "TERM": "screen-256color", "COLORTERM": "truecolor"}, None),
     ],
 )
-def test_screen_gets_no_colours_that_it_misreads(environ: dict[str, str], colours: str | None) -> None:
+def test_gnu_screen_gets_no_colours_that_it_misreads(environ: dict[str, str], colours: str | None) -> None:
     terminal.configure_environment(environ)
     assert environ.get("TEXTUAL_COLOR_SYSTEM") == colours
 
 
 def odf(arguments: str, shell_words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs the program within a terminal, its output going where ``shell_words`` say."""
+    """Run the program in a terminal, with redirections in ``shell_words``."""
     program = f"{shlex.quote(sys.executable)} -m odf_tui {arguments} {shell_words}"
     path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
     return subprocess.run(
@@ -75,7 +75,7 @@ def odf(arguments: str, shell_words: str, **environ: str) -> subprocess.Complete
 
 @pytest.mark.skipif(shutil.which("script") is None, reason="needs script")
 @pytest.mark.parametrize(
-    ("words", "environ", "said"),
+    ("words", "environ", "message"),
     [
         ("", {"TERM": "dumb"}, "this terminal (TERM=dumb) cannot show the workstation"),
         ("| cat", {"TERM": "xterm"}, "its input or output goes elsewhere"),
@@ -83,21 +83,21 @@ def odf(arguments: str, shell_words: str, **environ: str) -> subprocess.Complete
         ("2> errors; cat errors", {"TERM": "xterm"}, "its input or output goes elsewhere"),
     ],
 )
-def test_where_it_cannot_be_drawn_a_sentence_points_to_the_verbs(
-    words: str, environ: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_terminal_an_error_names_the_verbs(
+    words: str, environ: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Workspace.init(tmp_path)
     monkeypatch.chdir(tmp_path)
     shown = odf("", words, **environ)
-    assert said in shown.stdout
+    assert message in shown.stdout
     assert "hint: " in shown.stdout
     assert "\x1b" not in shown.stdout
 
 
 def test_copying_through_the_terminal(tmp_path: Path) -> None:
     written: list[str] = []
-    said = terminal.copy("did:odf:ü", written.append, tmp_path, {})
-    assert "OSC 52" in said
+    message = terminal.copy("did:odf:ü", written.append, tmp_path, {})
+    assert "OSC 52" in message
     data = written[0].removeprefix("\x1b]52;c;").removesuffix("\a")
     assert base64.b64decode(data).decode() == "did:odf:ü"
 
@@ -105,8 +105,8 @@ def test_copying_through_the_terminal(tmp_path: Path) -> None:
 def test_copying_through_screen(tmp_path: Path) -> None:
     written: list[str] = []
     text = "hash " * 100
-    said = terminal.copy(text, written.append, tmp_path, {"STY": "1.pts-0", "TERM": "screen"})
-    assert "OSC 52" in said
+    message = terminal.copy(text, written.append, tmp_path, {"STY": "1.pts-0", "TERM": "screen"})
+    assert "OSC 52" in message
     parts = re.findall(r"\x1bP(.*?)\x1b\\", written[0], re.DOTALL)
     assert "".join(f"\x1bP{part}\x1b\\" for part in parts) == written[0]
     assert all(len(part) <= 250 for part in parts)
@@ -114,20 +114,20 @@ def test_copying_through_screen(tmp_path: Path) -> None:
     assert base64.b64decode(data).decode() == text
 
 
-def test_what_is_too_long_goes_into_a_file(tmp_path: Path) -> None:
+def test_a_long_text_is_copied_to_a_file(tmp_path: Path) -> None:
     written: list[str] = []
     text = "x" * 60_000
-    said = terminal.copy(text, written.append, tmp_path / "cache", {})
+    message = terminal.copy(text, written.append, tmp_path / "cache", {})
     assert not written
-    assert str(tmp_path / "cache" / "clipboard.txt") in said
+    assert str(tmp_path / "cache" / "clipboard.txt") in message
     assert (tmp_path / "cache" / "clipboard.txt").read_text() == text
 
 
-def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("in the way")
-    said = terminal.copy("x" * 60_000, lambda text: None, tmp_path / "cache", {})
-    assert said.startswith("not copied: too long for the clipboard, and ")
-    assert "File exists" in said
+    message = terminal.copy("x" * 60_000, lambda text: None, tmp_path / "cache", {})
+    assert message.startswith("not copied: too long for the clipboard, and ")
+    assert "File exists" in message
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
@@ -138,15 +138,17 @@ def test_copying_inside_a_real_tmux(tmp_path: Path) -> None:
 
     try:
         tmux("new-session", "-d", "sleep 60")
-        said = terminal.copy(
+        message = terminal.copy(
             "did:odf:ü\n", lambda text: None, tmp_path, os.environ | {"TMUX": f"{tmp_path}/tmux,1,0"}
         )
-        assert said == "copied through tmux"
+        assert message == "copied through tmux"
         assert tmux("show-buffer") == "did:odf:ü\n"
     finally:
         tmux("kill-server")
-    said = terminal.copy("gone", lambda text: None, tmp_path, os.environ | {"TMUX": f"{tmp_path}/tmux,1,0"})
-    assert said == f"tmux does not answer: written to {tmp_path}/clipboard.txt"
+    message = terminal.copy(
+        "gone", lambda text: None, tmp_path, os.environ | {"TMUX": f"{tmp_path}/tmux,1,0"}
+    )
+    assert message == f"tmux does not answer: written to {tmp_path}/clipboard.txt"
 
 
 def test_copying_inside_tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,17 +165,17 @@ def test_copying_inside_tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not written
 
 
-def test_a_tmux_that_fails_does_not_swallow_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_is_not_lost_if_tmux_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*command: object, **rest: object) -> object:
         raise FileNotFoundError
 
     monkeypatch.setattr(subprocess, "run", run)
-    said = terminal.copy("hash", lambda text: None, tmp_path, {"TMUX": "/tmp/tmux,1,0"})
-    assert "clipboard.txt" in said
+    message = terminal.copy("hash", lambda text: None, tmp_path, {"TMUX": "/tmp/tmux,1,0"})
+    assert "clipboard.txt" in message
     assert (tmp_path / "clipboard.txt").read_text() == "hash"
 
 
-def test_without_colours_there_are_none(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_removes_all_colours(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     source.theme = "tide"  # type: ignore[misc]
     app = Workstation(source)

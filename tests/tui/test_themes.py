@@ -1,4 +1,4 @@
-"""Themes: complete, and readable after the terminal has made of their colours what it can."""
+"""Themes: complete, and readable in terminals with fewer colours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.tui.fake import FakeSource
 
 @cache
 def luminance(colour: ColorTriplet) -> float:
-    """WCAG's relative luminance."""
+    """Return the relative luminance of WCAG."""
     parts = [part / 255 for part in colour]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -38,7 +38,7 @@ def luminance(colour: ColorTriplet) -> float:
 
 @cache
 def contrast(one: ColorTriplet, other: ColorTriplet) -> float:
-    """WCAG's contrast, 1 to 21."""
+    """Return the contrast of WCAG, 1 to 21."""
     lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
@@ -58,7 +58,7 @@ Pair = tuple[RichColor, RichColor]
 
 @cache
 def as_drawn(colour: RichColor, colours: int, sixteen: str = "xterm") -> ColorTriplet:
-    """What a terminal with so many colours shows."""
+    """Return the colour that a terminal with so many colours shows."""
     if colour.type is ColorType.STANDARD:
         assert colour.number is not None
         return ColorTriplet(*SIXTEEN[sixteen][colour.number])
@@ -71,7 +71,7 @@ def as_drawn(colour: RichColor, colours: int, sixteen: str = "xterm") -> ColorTr
 
 
 def pairs(theme: Theme) -> dict[str, Pair]:
-    """Foreground and background of every text that lines and style sheet can draw."""
+    """Return foreground and background of every text that lines and style sheet can draw."""
     palette = themes.palette(theme)
     found: dict[str, Pair] = {}
     for ground in ("base", "bar"):
@@ -96,7 +96,7 @@ def pairs(theme: Theme) -> dict[str, Pair]:
 
 
 def too_close(theme: Theme, colours: int, sixteen: str = "xterm", least: float = 4.5) -> list[str]:
-    """Everything that is hard to read."""
+    """Return the pairs of colours with too little contrast."""
     found = {
         what: contrast(as_drawn(ink, colours, sixteen), as_drawn(ground, colours, sixteen))
         for what, (ink, ground) in pairs(theme).items()
@@ -122,13 +122,13 @@ def test_everything_is_readable_with_sixteen_colours(name: str, sixteen: str) ->
     assert too_close(themes.load(name, few=True), 16, sixteen) == []
 
 
-def test_the_theme_of_high_contrast_has_that() -> None:
+def test_the_contrast_theme_has_high_contrast() -> None:
     for colours in (2**24, 256):
         assert too_close(themes.load("contrast"), colours, least=7) == []
 
 
 @pytest.mark.parametrize("name", themes.names())
-def test_sixteen_colours_have_eight_grounds(name: str) -> None:
+def test_sixteen_colours_have_eight_backgrounds(name: str) -> None:
     for what, (ink, ground) in pairs(themes.load(name, few=True)).items():
         assert ink.type is ground.type is ColorType.STANDARD, what
     for style in themes.palette(themes.load(name, few=True)).values():
@@ -136,7 +136,7 @@ def test_sixteen_colours_have_eight_grounds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", themes.names())
-def test_what_matters_can_be_told_apart_without_colour(name: str) -> None:
+def test_states_differ_without_colour(name: str) -> None:
     palette = themes.palette(themes.load(name, few=True))
     assert palette["cursor"].reverse
     assert palette["bar"].reverse
@@ -145,7 +145,7 @@ def test_what_matters_can_be_told_apart_without_colour(name: str) -> None:
     assert palette["cursor"].bold or palette["cursor"].reverse
 
 
-def test_grounds_keep_apart_on_256_colours() -> None:
+def test_backgrounds_differ_with_256_colours() -> None:
     for name in themes.names():
         if name == themes.FEW_COLOURS:
             continue
@@ -154,7 +154,7 @@ def test_grounds_keep_apart_on_256_colours() -> None:
         assert len(grounds) == 3, name
 
 
-def test_dark_shades_do_not_collapse() -> None:
+def test_dark_shades_stay_distinct() -> None:
     line = [Segment("x", Style(color="#d5dde6", bgcolor="#10161d")), Segment("y", None)]
     mapped = EightBitColours().apply(line, Color(0, 0, 0))
     style = mapped[0].style
@@ -166,7 +166,7 @@ def test_dark_shades_do_not_collapse() -> None:
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A person's own themes, in a configuration folder that is empty at first."""
+    """The folder of the user's themes, empty at first."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     folder = themes.own_folder()
     folder.mkdir(parents=True)
@@ -175,7 +175,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def many_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal with all colours, whatever the tests run in."""
+    """A terminal with 24-bit colours, independent of the one that runs the tests."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("COLORTERM", "truecolor")
 
@@ -196,7 +196,7 @@ TIDE = (themes.folder() / "tide.toml").read_text()
         pytest.param("dark = " + "[" * 5000, "", "nested too deeply", id="deep"),
     ],
 )
-def test_files_that_are_wrong_name_the_place(own: Path, text: str, line: str, message: str) -> None:
+def test_errors_name_the_line_of_the_file(own: Path, text: str, line: str, message: str) -> None:
     (own / "mine.toml").write_text(text)
     with pytest.raises(InvalidManifest) as wrong:
         themes.load("mine")
@@ -207,7 +207,7 @@ def test_files_that_are_wrong_name_the_place(own: Path, text: str, line: str, me
     assert list(themes.problems()) == ["mine"]
 
 
-def test_files_that_are_no_text_or_not_there(own: Path) -> None:
+def test_binary_and_missing_files_are_errors(own: Path) -> None:
     (own / "mine.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidManifest, match="not UTF-8"):
         themes.load("mine")
@@ -216,7 +216,7 @@ def test_files_that_are_no_text_or_not_there(own: Path) -> None:
     assert "tide" in str(missing.value.hint)
 
 
-def test_ones_own_themes_are_found_and_go_first(own: Path) -> None:
+def test_themes_of_the_user_override_built_in_ones(own: Path) -> None:
     assert themes.problems() == {}
     (own / "night.toml").write_text(TIDE.replace("#10161d", "#000011"))
     (own / "paper.toml").write_text(TIDE)
@@ -226,7 +226,7 @@ def test_ones_own_themes_are_found_and_go_first(own: Path) -> None:
     assert not themes.load("paper", own=False).dark
 
 
-def test_there_are_dark_light_loud_and_plain_ones() -> None:
+def test_built_in_themes() -> None:
     assert themes.names() == ["tide", "contrast", "ember", "paper", "sixteen"]
     assert not themes.load("paper").dark
     assert themes.load("sixteen").ansi
@@ -298,7 +298,7 @@ DRAWN = frozenset("▁▂▃▄▅▆▇█▐▌◇◆·┌└├│─╭╮�
 
 
 def hard_to_read(drive: Driven, colours: int) -> list[str]:
-    """Everything on the screen that has too little contrast: text under 4.5, lines and bars under 3."""
+    """Return everything on the screen with too little contrast: text below 4.5, lines and bars below 3."""
     found: list[str] = []
     for y, strip in enumerate(drive.app.screen._compositor.render_strips()):
         for text, style, _ in strip:
