@@ -29,7 +29,7 @@ from odf_tui.state.job_book import (
     merge_log_entries,
 )
 from odf_tui.state.model import PendingEvent, TrustedStep, TrustRequest
-from odf_tui.text.job_log_text import file_end, file_head, format_log_line
+from odf_tui.text.job_log_text import format_log_line, log_file_footer, log_file_header
 
 
 class DatasetEditor(WorkspaceEntries):
@@ -175,14 +175,14 @@ class JobReads(WorkspaceEntries):
         """
         lines = 0
         with path.open("w" if replace else "x", encoding="utf-8", errors="replace") as file:
-            file.writelines(f"{line}\n" for line in file_head(job))
+            file.writelines(f"{line}\n" for line in log_file_header(job))
             after, said = 0, []
             while (page := self.log_page(job.id, after=after)).events:
                 found = merge_log_entries([*said, *page.events])[len(said) :]
                 file.writelines(f"{format_log_line(line)}\n" for line in found)
                 lines += len(found)
                 after, said = page.events[-1].seq, [*said, *found][-1:]
-            file.writelines(f"{line}\n" for line in file_end(job))
+            file.writelines(f"{line}\n" for line in log_file_footer(job))
         return lines
 
     def blocks_of_job(self, job: str) -> list[WrittenBlock]:

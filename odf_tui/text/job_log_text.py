@@ -30,7 +30,7 @@ def format_log_line(entry: Entry) -> str:
     return f"{entry.time:<24} {entry.level:<7} {entry.text}"
 
 
-def file_head(job: Job) -> list[str]:
+def log_file_header(job: Job) -> list[str]:
     """Return the first lines of the file of a log, which describe the job."""
     return [
         f"# {job.kind} {job.target}, job {job.id}: {job.state.value}",
@@ -38,7 +38,7 @@ def file_head(job: Job) -> list[str]:
     ]
 
 
-def file_end(job: Job) -> list[str]:
+def log_file_footer(job: Job) -> list[str]:
     """Return the last lines of the file of a log, which describe why the job failed."""
     error = job.error
     if error is None:

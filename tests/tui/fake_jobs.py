@@ -13,7 +13,7 @@ from odf_tui.state.job_book import (
     log_search_text,
     merge_log_entries,
 )
-from odf_tui.text.job_log_text import file_end, file_head, format_log_line
+from odf_tui.text.job_log_text import format_log_line, log_file_footer, log_file_header
 
 
 class FakeLogs:
@@ -54,7 +54,7 @@ class FakeLogs:
         """Into a file."""
         lines = [format_log_line(line) for line in merge_log_entries(self.log(job.id))]
         with path.open("w" if replace else "x", encoding="utf-8") as file:
-            file.write("\n".join([*file_head(job), *lines, *file_end(job)]) + "\n")
+            file.write("\n".join([*log_file_header(job), *lines, *log_file_footer(job)]) + "\n")
         return len(lines)
 
     def blocks_of_job(self, job: str) -> list[WrittenBlock]:
