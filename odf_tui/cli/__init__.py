@@ -1,1 +1,4 @@
-"""The verbs of the ``odf`` command: one module for each group."""
+"""The verbs of the ``odf`` command: a module for each group of verbs, and what they share.
+
+Text that the workstation shows too is rendered by :mod:`odf_tui.text`. Nothing here imports Textual.
+"""

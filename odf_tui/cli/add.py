@@ -1,4 +1,4 @@
-"""add, new, demo: datasets from manifests, their updates and checks."""
+"""add, new, demo: datasets from manifests, updates of their definitions, checks of their queries."""
 
 from __future__ import annotations
 
@@ -44,13 +44,12 @@ State = Literal["", "flush", "rebuild"]
 
 
 class DefinitionUpdate:
-    """Makes datasets what definitions say.
+    """Updates the definitions of datasets to those of manifests.
 
     Args:
-        workspace: where they are.
-        origins: where definitions came from that somebody else wrote.
-        state: what becomes of states that a new query cannot go on from.
-        accept_columns: whether columns that inputs have gained are taken in.
+        origins: for each manifest by another author, the name of its dataset and the address it came from.
+        state: what becomes of the state of a query that the new query cannot continue.
+        accept_columns: whether columns that inputs have gained are added.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class DefinitionUpdate:
         self._accept = accept_columns
 
     def run(self, snapshots: Sequence[DatasetSnapshot], *, dry_run: bool) -> tuple[list[str], int]:
-        """Shows what changes, then changes it.
+        """Print the changes, then apply them unless ``dry_run`` is set.
 
         Returns:
             The names of the datasets that changed, and the exit code.
@@ -99,7 +98,7 @@ class DefinitionUpdate:
         return [] if dry_run else changed, exit_code(list(jobs.values()))
 
     def _changes_query(self, update: Update) -> bool:
-        """Whether the old query has to do its last, which takes the worker."""
+        """Return whether the old query has to process its remaining input first; only the worker can."""
         if update.entry is None or update.is_new:
             return False
         state = update.entry.dataset.state()
@@ -110,7 +109,7 @@ class DefinitionUpdate:
     def _append_events(
         self, snapshots: Sequence[DatasetSnapshot], shown: list[Update], queries: Sequence[int]
     ) -> list[Update]:
-        """Changes the other datasets at once."""
+        """Append events to the datasets that need no worker; return all updates."""
         direct = [at for at in range(len(shown)) if at not in queries]
         if not direct:
             return shown
@@ -123,10 +122,11 @@ class DefinitionUpdate:
     def _run_update_jobs(
         self, snapshots: Sequence[DatasetSnapshot], updates: Sequence[Update], queries: Sequence[int]
     ) -> dict[int, Job]:
+        """Update the datasets whose query changes by jobs; return the jobs by the index of their update."""
         requests: list[tuple[Request, str]] = []
         for at in queries:
             entry, snapshot = updates[at].entry, snapshots[at]
-            assert entry is not None  # or the query would be new
+            assert entry is not None  # the query of a new dataset is not updated
             request = protocol.Update(
                 dataset=str(entry.id),
                 manifest=snapshot_to_yaml(snapshot),
@@ -172,7 +172,7 @@ def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) ->
 
 
 def print_changes(updates: Sequence[Update]) -> None:
-    """What would be appended, dataset by dataset, as lines of YAML with ``+`` and ``-``."""
+    """Print the events to append for each dataset, as lines of YAML with ``+`` and ``-``."""
     for update in updates:
         if update.is_new:
             sys.stdout.write(f"{update.alias}: new\n")
@@ -184,7 +184,7 @@ def print_changes(updates: Sequence[Update]) -> None:
 
 def _print_change(change: Change, *, short: bool) -> None:
     sys.stdout.write(f"  {change.title}\n")
-    if short:  # all of it is new: the manifest shows it better
+    if short:  # the manifest shows a new dataset better
         return
     if not sys.stdout.isatty():
         sys.stdout.write("".join(f"    {printable(line)}\n" for line in change.lines))
@@ -338,14 +338,14 @@ def _is_url(name: str) -> bool:
 
 
 def _download(url: str) -> str:
-    """Downloads a manifest.
+    """Download a manifest.
 
     Raises:
         NotFound: the server does not have it, or cannot be reached.
-        SourceUnavailable: it does not arrive in :data:`_DOWNLOAD_SECONDS`.
+        SourceUnavailable: it does not arrive within :data:`_DOWNLOAD_SECONDS`.
         InvalidManifest: it is too large, or not UTF-8 text.
     """
-    from concurrent.futures import Future  # only a download needs it, and its logging
+    from concurrent.futures import Future  # deferred: loads logging, only a download needs it
 
     result: Future[bytes] = Future()
 
@@ -355,7 +355,7 @@ def _download(url: str) -> str:
         except BaseException as error:
             result.set_exception(error)
 
-    # The time limit of a socket is for one call: a server that sends a byte now and then never exceeds it.
+    # The time limit of a socket applies to one call: a server that sends single bytes never exceeds it.
     Thread(target=fetch, daemon=True).start()
     try:
         return result.result(_DOWNLOAD_SECONDS).decode("utf-8")
@@ -431,7 +431,7 @@ def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
     if no_tui:
         _run_and_print(workspace, folder, requests)
         return None
-    # The workstation opens at once and shows the jobs as they run.
+    # The workstation opens immediately and shows the running jobs.
     asyncio.run(_submit_jobs(workspace, requests))
     return OpenWorkstation(workspace.folder)
 
@@ -475,7 +475,7 @@ def _run_and_print(workspace: Workspace, folder: Path, requests: list[tuple[Requ
             report = job.result_of(Verify) or VerifyResult()
             verdict = "valid" if report.valid else f"NOT VALID, {len(report.findings)} findings"
             sys.stdout.write(f"checked {job.target}: {verdict}\n")
-    # As it was called: the command may not be on the person's path.
+    # The command as it was called: odf may not be on the path.
     command = sys.argv[0] if sys.argv[0].endswith("odf") else "odf"
     sys.stdout.write(f"\nLook around:  {command} -w {folder}\n")
     if any(job.state is not JobState.done for job in jobs):

@@ -1,4 +1,4 @@
-"""log, schema, tail, block, digest: look into a dataset's history and bytes."""
+"""log, schema, tail, block, digest: read the chain and the data of a dataset."""
 
 from __future__ import annotations
 
@@ -74,7 +74,11 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
 
 
 def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:
-    """Event names in their own spelling, however they were typed."""
+    """Return the names of events in their own spelling; None for all events.
+
+    Raises:
+        NotFound: there is no such event.
+    """
     if not kinds:
         return None
     from difflib import get_close_matches
@@ -185,7 +189,7 @@ def tail_verb(
 
 
 def _read_newest_rows(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
-    """The newest rows, or those of then; no worker is needed."""
+    """Return the newest rows, or those as known at a time or block, without a worker."""
     from odf_engine.views.as_at import resolve_as_at
     from odf_engine.views.row_window import RowWindowReader
 
@@ -200,7 +204,7 @@ def _read_newest_rows(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.T
 def _read_projection(
     entry: DatasetEntry, rows: int, as_at: str | None, as_of: str | None, key: tuple[str, ...]
 ) -> pa.Table:
-    """Rows of a file that the worker makes: what had happened by a time, or a state."""
+    """Return the last rows of a projection, which a job builds: as of an event time, or the latest state."""
     from pathlib import Path
 
     from odf_engine.coordinator.protocol import BuildProjection, JobState
@@ -227,7 +231,7 @@ def _read_projection(
 
 
 def _print_version(version: str, rows: int) -> None:
-    """That these are not simply the newest rows."""
+    """Print which version of the dataset the rows are read from."""
     print_note(f"{version} · {count_of(rows, 'row')}")
 
 
@@ -257,7 +261,7 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
 
 
 def _json_values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column as JSON has them; times that Python does not have as text.
+    """Return the values of a column for JSON. Times that Python does not support become text.
 
     Raises:
         BadData: a value cannot be shown.

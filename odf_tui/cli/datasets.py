@@ -1,4 +1,4 @@
-"""init, list, show, graph, path, rename, delete, config."""
+"""init, list, show, graph, path, rename, delete, config: datasets and settings of a workspace."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
 
 
 def _columns_json(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
-    """A dataset in JSON; the words for how are those of OpenLineage's column lineage."""
+    """Return the columns of a dataset for JSON; ``how`` has the terms of OpenLineage's column lineage."""
     outputs = [
         {
             "name": column,
@@ -160,7 +160,7 @@ def _missing_key_error() -> UsageError:
 
 
 def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
-    """Changes a setting for the workspace of an ``.odf`` folder; None: for all workspaces of the user."""
+    """Change a setting of the workspace with the folder ``odf``; None: of the user, for all workspaces."""
     from odf_engine import settings
 
     is_own = settings.is_user_setting(key)
@@ -182,7 +182,7 @@ def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
             _check_key_setting(key.removeprefix(_KEYS), plain["ui"]["keys"])
         settings.write(plain, path, odf)
     if odf is not None and is_own and (odf / CONFIG_FILE).exists():
-        # Where it is not read any more, and would be an error.
+        # The setting is invalid in the configuration of the workspace.
         settings.write(settings.apply_change(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
     print_note(f"{key} is not set any more" if value is None else f"{key} is now {value}")
     if is_written and (odf is None or is_own):
@@ -219,10 +219,10 @@ def _list_keys(keys: Mapping[str, str | Sequence[str]]) -> None:
 
 
 def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> None:
-    """Refuses what the workstation would complain of at its start.
+    """Check a setting of keys as the workstation does at its start.
 
     Raises:
-        UsageError: there is no such action, or a key that does not arrive or is another action's.
+        UsageError: unknown action, or a key that terminals do not send or that another action has.
     """
     from odf_tui.actions import user_keys
 
@@ -236,7 +236,7 @@ def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> 
         raise UsageError("; ".join(own_problems), hint="the actions and their keys: odf config keys")
 
 
-# Scripts know fewer words than the screen shows.
+# The JSON contract has fewer states than the screen.
 _WORDS: Final = {
     Health.verified: "current",
     Health.queued: "running",
@@ -247,8 +247,12 @@ _WORDS: Final = {
 
 @dataclass(frozen=True)
 class Status:
-    """``state`` is new, current, stale, diverged, running or failed; the verification is the newest that
-    ended."""
+    """The status of a dataset.
+
+    Attributes:
+        state: new, current, stale, diverged, running or failed.
+        last_verification: the newest verification that ended.
+    """
 
     state: str
     last_verification: dict[str, Any] | None = None
@@ -257,7 +261,7 @@ class Status:
 def read_statuses(
     workspace: Workspace, summaries: Sequence[Summary], warn: Callable[[str], None]
 ) -> dict[DatasetId, Status]:
-    """The status of each dataset, by id; ``warn`` is called when the journal of jobs cannot be read."""
+    """Return the status of each dataset by id; ``warn`` is called if the journal of jobs cannot be read."""
     journal = read_journal(workspace.folder)
     book = JobBook()
     try:
@@ -307,7 +311,7 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
         if not sys.stdin.isatty():
             raise UsageError(f"this would delete {listed}", hint="add --yes to do it without a question")
         click.confirm(f"Delete {listed} and all their data?", abort=True, err=True)
-    # A dataset goes after those that are made from it.
+    # Downstream datasets are deleted first.
     by_id = {entry.id: entry for entry in entries}
     for dataset in reversed(DatasetGraph(workspace.summaries()).order(by_id)):
         entry = by_id[dataset]
@@ -366,7 +370,7 @@ def list_verb() -> None:
 
 
 def _read_origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
-    """Where datasets come from, by their ids, if some come from elsewhere."""
+    """Return the labels of the remotes that datasets are pulled from, by dataset id."""
     from odf_tui.cli.repositories import remotes_of
 
     known = remotes_of(workspace, summaries)
@@ -423,7 +427,7 @@ def show_verb(name: str, manifest: bool) -> None:
 
 
 def _print_manifest(snapshot: DatasetSnapshot) -> None:
-    """The manifest of a definition, which `odf add` takes, in YAML or JSON."""
+    """Print a definition as a manifest that `odf add` reads, in YAML or JSON."""
     from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
 
     if options_of().json:
@@ -487,14 +491,14 @@ _MANY: Final = 1000
 
 
 def read_definition(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
-    """The dataset's definition as its chain has it; inputs go by their names."""
+    """Return the current definition of a dataset; inputs are referred to by name."""
     return current_definition(entry, {each.id: str(each.alias) for each in workspace.datasets()})
 
 
 def dataset_details(
     workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]
 ) -> dict[str, Any]:
-    """Where it is, what feeds it, and all its settings, for JSON and YAML."""
+    """Return the folder, the inputs and all settings of a dataset, for JSON and YAML."""
     state = entry.dataset.state()
     names = {summary.id: summary.name for summary in summaries}
     trust = Trust(workspace)
@@ -520,13 +524,13 @@ def dataset_details(
 
 
 def _proof_json(entry: DatasetEntry) -> dict[str, Any] | None:
-    """Up to which block the owner stands behind it, and how many are newer."""
+    """Return the newest block with a valid ownership proof, and the number of blocks after it."""
     found = find_newest_proven_block(entry)
     return None if found is None else {"block": found.number, "hash": found.hash, "newer": found.newer}
 
 
 def _list_sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
-    """The active sources, with what is known of their state; then those that were disabled."""
+    """Yield the active sources with their known state, then the disabled ones."""
     if state.polling_source is not None:
         plain = to_builtins(state.polling_source)
         source = state.source_state
@@ -554,7 +558,7 @@ def _list_disabled_sources(dataset: Dataset, state: ChainState) -> Iterator[dict
 
 
 def truncate_long_texts(value: Any) -> Any:
-    """The value with long texts cut, such as those of attachments."""
+    """Return a value with long texts truncated, such as those of attachments."""
     if isinstance(value, dict):
         return {key: truncate_long_texts(item) for key, item in value.items()}
     if isinstance(value, list):

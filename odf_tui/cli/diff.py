@@ -1,4 +1,4 @@
-"""diff: what differs between two versions or two datasets."""
+"""diff: the differences between two versions of a dataset, or between two datasets."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _run_diff(workspace: Workspace, request: Diff, target: str) -> Difference:
 
 
 class _FirstRows(ResultRows):
-    """The first rows that differ."""
+    """The first rows of a difference; all rows if ``limit`` is None."""
 
     def __init__(self, found: Difference, limit: int | None) -> None:
         super().__init__(Path(found.file))
@@ -116,11 +116,11 @@ class _FirstRows(ResultRows):
 
     @property
     def row_count(self) -> int:
-        """How many of them."""
+        """The number of these rows."""
         return super().row_count if self._max_rows is None else min(self._max_rows, super().row_count)
 
 
-# --- For people --------------------------------------------------------------------------------------
+# --- Text --------------------------------------------------------------------------------------------
 
 
 def _print_difference(found: Difference, limit: int | None) -> None:
@@ -158,11 +158,11 @@ def _line_printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]
     return print_line
 
 
-# --- For programs ------------------------------------------------------------------------------------
+# --- JSON, CSV and files -----------------------------------------------------------------------------
 
 
 def _write_json(found: Difference, rows: ResultRows, out: TextIO) -> None:
-    """What :class:`Difference` says, and ``changes``, of which few are in memory."""
+    """Write a :class:`Difference` and its ``changes`` as JSON; only a few changes are in memory at a time."""
     head = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
     out.write(escape_json(head.removesuffix("\n}")) + ',\n  "changes": [')
     before = "\n    "
@@ -174,7 +174,7 @@ def _write_json(found: Difference, rows: ResultRows, out: TextIO) -> None:
 
 
 def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
-    """Rows with ``key``, ``old`` and ``new`` values; of a changed one only those that differ."""
+    """Yield rows with ``key``, ``old`` and ``new`` values; of a changed row only the values that differ."""
     from odf_engine.views.diff_columns import changed_cells
     from odf_tui.cli.output import json_value
 
@@ -197,7 +197,7 @@ def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
 
 
 def _write_csv(rows: ResultRows, out: TextIO) -> None:
-    """A line of names and a line a row; nulls are empty, and nested values JSON."""
+    """Write a header and a line for each row; nulls are empty, nested values are JSON."""
     from odf_tui.cli.output import json_value
 
     writer = csv.writer(out, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Waits for jobs with live progress; failures and exit codes."""
+"""Runs jobs with live progress; reports failures and exit codes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 def error_entry(job: Job) -> dict[str, Any] | None:
-    """Why a job failed, for ``--json``."""
+    """Return the error of a job for ``--json``; None if it has none."""
     error = job.error
     return None if error is None else {"message": error.message, "where": error.where, "hint": error.hint}
 
 
 def print_failure(job: Job) -> None:
-    """Why a job did not end well, on stderr."""
+    """Print to stderr why a job did not succeed."""
     for line in failure_lines(job):
         sys.stderr.write(line + "\n")
 
 
 def exit_code(jobs: list[Job]) -> int:
-    """What a command that waited for these jobs ends with."""
+    """Return the exit code of a command that waited for these jobs: 130 if one of them was cancelled."""
     if any(job.state is JobState.cancelled for job in jobs):
         return 130
     return max(
@@ -52,9 +52,12 @@ SECONDS_BETWEEN_LINES: Final = 5.0
 
 
 def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> list[Job]:
-    """Submits the requests, shows what happens on stderr, and returns the jobs in the same order.
+    """Submit requests, show their progress on stderr, and return the jobs in the same order.
 
-    ^C cancels them and waits for their end.
+    ^C cancels the jobs and waits until they end.
+
+    Args:
+        requests: each with the name of its target.
     """
     if not requests:
         return []
@@ -72,7 +75,7 @@ def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> lis
 
 
 class _ProgressLines:
-    """Progress for pipes and log files."""
+    """Prints progress as lines, for pipes and log files."""
 
     def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
@@ -94,7 +97,7 @@ class _ProgressLines:
 
 
 class _ProgressTable:
-    """A live line a job."""
+    """Shows progress on a terminal, a line for each job."""
 
     def __init__(self, verbose: bool) -> None:
         self.verbose = verbose

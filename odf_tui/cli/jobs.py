@@ -1,4 +1,4 @@
-"""jobs, cancel, logs, worker, serve, engine: what runs in the background."""
+"""jobs, cancel, logs, worker, serve, engine: jobs and background processes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def engine_verb(what: str, host: str, port: int) -> None:
     try:
         command += ["--settings-of", str(open_workspace().odf)]
     except NotFound:
-        pass  # it needs no workspace
-    # The server replaces this process: Spark is never imported here, and ^C and signals go to it.
+        pass  # the engine needs no workspace
+    # The server replaces this process: Spark is never imported here, and the server receives signals.
     os.execv(sys.executable, command)
 
 
@@ -232,5 +232,5 @@ def serve_verb(
         "--verbose": options.verbose,
     }
     command += [name for name, given in flags.items() if given]
-    # The server replaces this process: signals go to it, and nothing of the command line stays in memory.
+    # The server replaces this process: it receives signals, and the command line uses no memory.
     os.execv(sys.executable, command)

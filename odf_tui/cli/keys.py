@@ -1,4 +1,4 @@
-"""keys, trust, untrust: who may sign, push and run."""
+"""keys, trust, untrust: keys, ownership proofs, tokens and trusted datasets."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from odf_tui.text.verification_text import signed_range_text
 _MAX_PEM: Final = 1 << 16
 _MAX_FILE: Final = 1 << 28
 _LOCK: Final = "scryptAndAES256-CBC"
-_ROUNDS: Final = 1 << 14  # 16 MB of memory: half of what openssl allows for reading it
+_ROUNDS: Final = 1 << 14  # 16 MB of memory: half of the limit of openssl
 
 
 class _KeysGroup(click.Group):
-    """The group; what is about tokens is loaded when it is asked for."""
+    """The group of verbs; the verbs for tokens are a group of their own."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, "token"]
@@ -75,7 +75,7 @@ def list_keys() -> None:
     print_table(["dataset", "id"], [[name or "(not here)", each] for name, each in rows])
 
 
-# --- Taking keys elsewhere ---------------------------------------------------------------------
+# --- Export and import -------------------------------------------------------------------------
 
 
 @verb("export", example="odf keys export port-haven.stations -o stations.pem")
@@ -110,12 +110,16 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks at what is printed."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Makes a file that only its owner can read."""
+    """Write a new file that only its owner can read.
+
+    Raises:
+        AlreadyExists: the file exists.
+    """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -263,11 +267,11 @@ def check(name: str, file: str, signature: str | None) -> None:
     sys.exit(3 if problem else 0)
 
 
-# --- What people give --------------------------------------------------------------------------
+# --- Arguments ---------------------------------------------------------------------------------
 
 
 def _resolve_id(name: str, workspace: Workspace | None) -> DatasetId:
-    """The id that a person means; one may be written down of a dataset that is not here."""
+    """Return the id of a dataset by its name or id; a dataset with an id may be missing in the workspace."""
     try:
         return DatasetId.parse(name)
     except InvalidIdentity:
@@ -296,7 +300,10 @@ def _read_limited(name: str, max_bytes: int) -> bytes:
 
 
 def _read_passphrase(file: Path) -> str:
-    """The first line of a file: passphrases on the command line are seen by everybody on the machine."""
+    """Return the first line of a file.
+
+    Passphrases are never arguments: every user of the machine can read the command line of a process.
+    """
     lines: Sequence[str] = _read_limited(str(file), 4096).decode("utf-8", "replace").splitlines()
     if not lines or not lines[0]:
         raise UsageError(f"{file} has no passphrase in its first line")

@@ -1,4 +1,4 @@
-"""Options that all verbs share; tables, JSON and YAML."""
+"""Options that all verbs share; input, tables, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def json_value(value: Any) -> Any:
-    """A value as JSON has it: times as RFC 3339, decimals and bytes as text."""
+    """Return a value for JSON: times as RFC 3339, decimals and bytes as text."""
     if isinstance(value, datetime):
         return str(Timestamp.from_datetime(value.astimezone(UTC) if value.tzinfo else value))
     if isinstance(value, date | time):
@@ -42,13 +42,13 @@ def json_value(value: Any) -> Any:
 
 
 MAX_TEXT_BYTES: Final = 16 << 20
-"""Of a manifest or a query; larger input is refused instead of read into memory."""
+"""Largest manifest or query in bytes; larger input is an error."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass
 class Options:
-    """The options that every verb takes, before or after its name."""
+    """The options of all verbs, given before or after the name of the verb."""
 
     workspace: Path | None = None
     json: bool = False
@@ -58,7 +58,7 @@ class Options:
 
 
 def options_of(ctx: click.Context | None = None) -> Options:
-    """The options of the command that runs."""
+    """Return the options of the running command."""
     ctx = ctx or click.get_current_context()
     root = ctx.find_root()
     if not isinstance(root.obj, Options):
@@ -76,7 +76,7 @@ def _store_option(name: str) -> Callable[[click.Context, click.Parameter, Any], 
 
 
 def common_options(command: F) -> F:
-    """Adds ``-w``, ``-q``, ``-v`` and ``--no-color``."""
+    """Add ``-w``, ``-q``, ``-v`` and ``--no-color`` to a command."""
     for option in (
         click.option(
             "-w",
@@ -115,7 +115,7 @@ def common_options(command: F) -> F:
 
 
 class _VerbCommand(click.Command):
-    """A command whose arguments are text; only those that name files (``click.Path``) may be any bytes."""
+    """A command whose arguments must be UTF-8 text; only file names (``click.Path``) may be other bytes."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -129,7 +129,12 @@ class _VerbCommand(click.Command):
 
 
 def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
-    """Makes a verb: with the common options, ``--json`` if it has that, and its example in the help."""
+    """Return a decorator that makes a verb of a function.
+
+    Args:
+        example: shown at the end of the help.
+        json: whether the verb has ``--json``.
+    """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         if json:
@@ -158,20 +163,19 @@ class OpenWorkstation(NamedTuple):
 
 
 def open_workspace(options: Options | None = None) -> Workspace:
-    """The workspace that the options, the environment or the current folder name.
+    """Open the workspace that the options, the environment or the current folder selects.
 
     Raises:
-        NotFound: there is none; the hint says how to make one.
+        NotFound: there is no workspace.
     """
     options = options or options_of()
     return Workspace.find(Path.cwd(), options.workspace)
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console that respects ``--no-color``, ``NO_COLOR`` and pipes.
+    """Return a rich console that respects ``--no-color``, ``NO_COLOR`` and pipes.
 
-    It escapes the control characters of the texts that it is given, and writes its own past the stream
-    that escapes all of them.
+    It escapes control characters in texts. Its own control sequences bypass the stream that escapes all.
     """
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
@@ -198,11 +202,11 @@ def console(stderr: bool = False) -> Console:
 
 
 def read_bytes(name: str, max_bytes: int = MAX_TEXT_BYTES, *, hint: str | None = None) -> bytes:
-    """Reads a file that an argument names, or stdin for ``-``, into memory.
+    """Read a file, or stdin for ``-``, into memory.
 
     Raises:
         NotFound: the file cannot be read.
-        UsageError: it has more than ``at_most`` bytes.
+        UsageError: it has more than ``max_bytes`` bytes.
     """
     try:
         if name == "-":
@@ -218,30 +222,30 @@ def read_bytes(name: str, max_bytes: int = MAX_TEXT_BYTES, *, hint: str | None =
 
 
 def read_text(name: str) -> str:
-    """Reads UTF-8 text like :func:`read_bytes`; all line ends become line feeds.
+    """Read UTF-8 text like :func:`read_bytes`; all line ends become line feeds.
 
     Raises:
-        NotFound, UsageError: as there.
+        NotFound, UsageError: as :func:`read_bytes`.
         UnicodeDecodeError: it is not UTF-8.
     """
     return io.TextIOWrapper(io.BytesIO(read_bytes(name)), encoding="utf-8").read()
 
 
 def print_json(document: Any) -> None:
-    """The one JSON document of a verb."""
+    """Print the JSON document of a verb."""
     import msgspec
 
     from odf_engine.metadata.model import encode_hook
 
     try:
         text = msgspec.json.format(msgspec.json.encode(document, enc_hook=encode_hook), indent=2).decode()
-    except UnicodeEncodeError:  # the name of a file that is not UTF-8
+    except UnicodeEncodeError:  # a file name that is not UTF-8
         text = json.dumps(msgspec.to_builtins(document, enc_hook=encode_hook), indent=2)
     sys.stdout.write(escape_json(text) + "\n")
 
 
 def print_yaml(document: Any) -> None:
-    """A document for people, in block style."""
+    """Print a document as YAML in block style."""
     import msgspec
     import yaml
 
@@ -261,9 +265,13 @@ def aligned_line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bo
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """A table for people; plain aligned columns when piped. ``right`` names the right-aligned columns."""
+    """Print a table; aligned columns without lines when piped.
+
+    Args:
+        right: headers of the right-aligned columns.
+    """
     numbers = [header in right for header in headers]
-    rows = [[escape_controls(cell) for cell in row] for row in rows]  # before columns are as wide as they are
+    rows = [[escape_controls(cell) for cell in row] for row in rows]  # before widths are measured
     out = console()
     if not sys.stdout.isatty():
         titles = [escape_controls(header.upper()) for header in headers]
@@ -327,17 +335,17 @@ def check_parent_folder(file: Path) -> None:
 
 
 def data_stream() -> TextIO:
-    """Standard output for data: exact in a pipe or a file, escaped on a terminal."""
+    """Return stdout for data: unchanged in a pipe or a file, escaped on a terminal."""
     return sys.stdout if sys.stdout.isatty() else unwrap_stream(sys.stdout)
 
 
 def clear_line() -> None:
-    """Clears the line of the terminal that standard error is at."""
+    """Clear the current line of the terminal on stderr."""
     unwrap_stream(sys.stderr).write("\r\x1b[K")
 
 
 def print_note(text: str) -> None:
-    """A word to the person on stderr, unless ``-q``."""
+    """Print a note to stderr, unless ``-q`` is given."""
     options = options_of()
     if not options.quiet:
         sys.stderr.write(text + "\n")

@@ -1,4 +1,4 @@
-"""provenance: where rows come from."""
+"""provenance: the rows and sources that rows come from."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def _print_result(result: TraceResult, dot: bool) -> None:
 
 
 def _parse_offsets(text: str) -> OffsetRange:
-    """The rows that a person names.
+    """Return the offsets of an argument, such as ``7`` or ``7..9``.
 
     Raises:
-        UsageError: it does not read so.
+        UsageError: it has another form.
     """
     found = _ROWS.fullmatch(text.strip())
     if found is None or max(map(int, filter(None, found.groups()))) > _LARGEST:

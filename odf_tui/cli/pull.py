@@ -1,4 +1,4 @@
-"""pull, ingest: bring data into datasets."""
+"""pull, ingest: fetch data from sources, remotes and files."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ from odf_tui.text.format import format_bytes
 from odf_tui.text.job_text import pull_line
 
 PATHS = ("/", "./", "../", "~/", "file:")
-"""What begins so is a folder, and no name."""
+"""Prefixes of arguments that are folders, not names."""
 
 
 class PullTarget(NamedTuple):
-    """A dataset to bring up to date.
+    """A dataset to pull.
 
     Attributes:
-        target: how it is called.
-        entry: the dataset; None: it is not here yet.
-        url: where it is taken from; None: it is made here, or comes from several places.
-        alias: the name that it gets.
-        after: ids of datasets whose jobs go first.
+        target: name for messages.
+        entry: the dataset; None if it is not in the workspace yet.
+        url: address of the remote; None if the dataset has its own source or query, or several remotes.
+        alias: name of a new dataset.
+        after: ids of datasets whose jobs run first.
     """
 
     target: str
@@ -67,7 +67,7 @@ class PullTarget(NamedTuple):
 
 
 class PullArguments(NamedTuple):
-    """The arguments of `odf pull` that say which datasets; ``places``: those of a whole repository."""
+    """The arguments of `odf pull` that select datasets; ``places`` are those of a repository."""
 
     names: Sequence[str]
     everything: bool = False
@@ -78,18 +78,18 @@ class PullArguments(NamedTuple):
 
 
 def resolve_targets(workspace: Workspace, arguments: PullArguments) -> list[PullTarget]:
-    """The datasets that the arguments mean: first those from elsewhere, then inputs before outputs.
+    """Return the datasets that the arguments select: those of remotes first, then inputs before outputs.
 
     Raises:
-        UsageError: the arguments do not go together.
-        NotFound: there is no such dataset, or no such repository.
-        AlreadyExists: a dataset of this name is here, and does not come from there.
+        UsageError: the arguments exclude each other.
+        NotFound: there is no such dataset or repository.
+        AlreadyExists: another dataset in the workspace has the name.
     """
     return _TargetResolver(workspace).resolve(arguments)
 
 
 def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
-    """The place that a text means: an address, a folder, ``repo/name``; None: it names what is here."""
+    """Return the location that a text refers to: an address, a folder or ``repo/name``; else None."""
     if "://" in text or text.startswith(PATHS) or text in (".", ".."):
         return remotes.locate(DatasetUrl(normalize_url(text)))
     if "%" in text:
@@ -101,6 +101,14 @@ def resolve_location(remotes: Remotes, text: str) -> ResolvedUrl | None:
 
 
 class _TargetResolver:
+    """Resolves the arguments of `odf pull`.
+
+    Attributes:
+        known: addresses that datasets are pulled from, by dataset.
+        urls: the address to pull from, by dataset, where the arguments name one.
+        new: locations of datasets that are not in the workspace yet, by address.
+    """
+
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.remotes = Remotes(workspace.odf)
@@ -127,7 +135,7 @@ class _TargetResolver:
             for place in self.new.values()
         ]
         order = [dataset for dataset in self.graph.order(datasets) if dataset in self.entries]
-        # What comes from elsewhere waits for nobody here: others may wait for it, and for Spark.
+        # Pulls from remotes need no other job and no Spark, and other jobs may wait for them: they go first.
         return new_targets + sorted(map(self._make_target, order), key=lambda each: each.url is None)
 
     def _make_target(self, dataset: DatasetId) -> PullTarget:
@@ -138,7 +146,7 @@ class _TargetResolver:
         return PullTarget(str(entry.alias), entry, url, None, after)
 
     def _find_inputs(self, dataset: DatasetId) -> set[DatasetId]:
-        """What a dataset is made of here, however far: what comes from elsewhere is made there."""
+        """Return all upstream datasets, but not those upstream of a dataset that is pulled from a remote."""
         found: set[DatasetId] = set()
         waiting = [dataset]
         while waiting:
@@ -207,10 +215,10 @@ class _TargetResolver:
 
 
 def resolve_address(remotes: Remotes, text: str, entry: DatasetEntry, several: bool = False) -> str:
-    """The address of a dataset at a place: a repository's name, ``repo/name``, or an address.
+    """Return the address of a dataset at a remote: the name of a repository, ``repo/name``, or an address.
 
     Raises:
-        UsageError: the place is of one dataset, and there are several.
+        UsageError: it is no address, or the address of one dataset where ``several`` are pushed or pulled.
     """
     if is_valid_name(text):
         return f"{remotes.repository(text).url}{entry.alias}/"
@@ -230,10 +238,10 @@ def resolve_address(remotes: Remotes, text: str, entry: DatasetEntry, several: b
 
 
 def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[str]) -> list[ResolvedUrl]:
-    """The datasets of a repository, by the names that it told; here each has the name that it has there."""
+    """Return the locations of datasets of a repository by their names there; invalid names are skipped."""
     places: list[ResolvedUrl] = []
     for name in names:
-        with suppress(InvalidIdentity):  # names are of others, and may be anything
+        with suppress(InvalidIdentity):  # names are untrusted
             ref = DatasetAliasRemote.parse(f"{repository}/{name}")
             places.append(remotes.locate(ref)._replace(name=str(ref.alias)))
     return places
@@ -347,10 +355,10 @@ def _check_is_local(workspace: Workspace, found: Sequence[PullTarget]) -> None:
 
 
 def parse_time_option(option: str, text: str | None) -> str | None:
-    """A time that an option was given, as RFC 3339.
+    """Return the time that an option was given, as RFC 3339.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is no time.
     """
     if text is None:
         return None
@@ -365,7 +373,11 @@ def parse_time_option(option: str, text: str | None) -> str | None:
 def select_datasets(
     workspace: Workspace, names: tuple[str, ...], everything: bool, recursive: bool
 ) -> list[DatasetEntry]:
-    """The datasets here that the arguments name, inputs before what is made from them."""
+    """Return the datasets in the workspace that the arguments select, inputs before their outputs.
+
+    Raises:
+        UsageError: neither names nor ``--all`` are given, or both.
+    """
     if bool(names) == everything:
         raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
     entries = workspace.datasets() if everything else workspace.match(names)
@@ -387,7 +399,11 @@ def _pull_result(job: Job, name: str | None = None) -> PullResult:
 
 
 def print_pull(job: Job, workspace: Workspace | None = None, target: PullTarget | None = None) -> None:
-    """Print the result of a pull or an ingest as text."""
+    """Print the result of a pull or an ingest as text.
+
+    Args:
+        target: the pulled dataset; None for an ingest.
+    """
     if job.state is not JobState.done:
         print_failure(job)
         return
@@ -456,13 +472,19 @@ def ingest_verb(
 
 @contextmanager
 def _open_readable(workspace: Workspace, file: str) -> Iterator[Path]:
-    """A file that the worker can read: the one that was named, or a copy of what is no plain file."""
+    """Yield a path that the worker can read: the file itself, or a copy of a pipe or a device.
+
+    Raises:
+        NotFound: there is no such file.
+        UsageError: it is a folder.
+        OdfError: it cannot be read or copied.
+    """
     path = Path.cwd() / file
     if file != "-" and not path.exists():
         raise NotFound("there is no such file", where=file)
     if path.is_dir():
         raise UsageError("is a folder", hint=f"name its files: {file.rstrip('/')}/*")
-    # What /dev and /proc show is this process's own: the worker would find something else there.
+    # Files in /dev and /proc depend on the process: the worker would read others.
     if file != "-" and path.is_file() and not str(path).startswith(_SPECIAL):
         yield path.resolve()
         return
@@ -488,7 +510,7 @@ def _spool(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
 
 
 def _make_size_printer(name: str) -> Callable[[int], None]:
-    """Says now and then how much has come: on one line of a terminal, or in lines when piped."""
+    """Return a function that prints the size so far, at intervals: on one line of a terminal, or in lines."""
     live = sys.stderr.isatty()
     pause = 0.25 if live else SECONDS_BETWEEN_LINES
     last_printed = time.monotonic()

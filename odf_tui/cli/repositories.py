@@ -1,4 +1,4 @@
-"""repo, push, search: exchange with repositories."""
+"""repo, push, search: repositories, credentials and remotes."""
 
 from __future__ import annotations
 
@@ -92,15 +92,17 @@ def _print_comparison(found: Sequence[tuple[DatasetEntry, Remote, str | None]]) 
 
 
 def remotes_of(workspace: Workspace, summaries: Sequence[Summary]) -> dict[str, tuple[Remote, ...]]:
-    """The remotes of datasets by their ids, as they were when they were looked at, and with what was
-    committed here since."""
+    """Return the remotes of datasets by dataset id: as last compared, with the local commits since then."""
     from odf_tui.gateway.dataset_reader import RemoteReader
 
     return dict(RemoteReader(workspace).read_remotes(list(summaries)))
 
 
 def remote_json(remote: Remote) -> dict[str, Any]:
-    """A remote for ``--json``; ``relation`` is equal, ahead, behind, diverged, new, or null: not known."""
+    """Return a remote for ``--json``.
+
+    ``relation`` is equal, ahead, behind, diverged, new, or null if it is unknown.
+    """
     return {
         "url": remote.url,
         "label": remote.label,
@@ -173,7 +175,7 @@ def remove(repository: str) -> None:
         print_note(f"its login is still kept: odf repo logout {repo.url}")
 
 
-# --- Logins ----------------------------------------------------------------------------------------
+# --- Credentials -----------------------------------------------------------------------------------
 
 
 @verb("login", example="odf repo login lab --user jane")
@@ -251,7 +253,7 @@ def _is_loopback(origin: str) -> bool:
     return host.startswith(("localhost", "127.", "[::1]"))
 
 
-# --- What comes from where -------------------------------------------------------------------------
+# --- Remotes of datasets ---------------------------------------------------------------------------
 
 
 @click.group("alias", epilog="Example:  odf repo alias list")
@@ -374,10 +376,10 @@ def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force
 
 
 def _push_url(workspace: Workspace, entry: DatasetEntry, place: str | None, several: bool) -> str:
-    """Where a dataset is pushed to.
+    """Return the address that a dataset is pushed to.
 
     Raises:
-        UsageError: nothing says where to.
+        UsageError: the arguments and the known remotes do not select one address.
     """
     remotes = Remotes(workspace.odf)
     if place is not None:

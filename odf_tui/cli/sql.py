@@ -1,4 +1,4 @@
-"""sql: ask a query."""
+"""sql: run Spark SQL queries."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _WIDEST: Final = 36
 
 
 def write_plain(rows: ResultRows, out: TextIO) -> None:
-    """Aligned columns for people, through a pipe."""
+    """Write aligned columns, for a pipe."""
     from odf_tui.text.values import is_number
 
     titles = [escape_controls(name.upper()) for name in rows.columns.names]
@@ -62,15 +62,14 @@ def write_plain(rows: ResultRows, out: TextIO) -> None:
 
 
 def write_table(rows: ResultRows, count: int, width: int) -> int:
-    """The first rows as a table for people, on a terminal.
+    """Write the first rows as a table, for a terminal.
 
     Args:
-        rows: the result.
-        count: how many rows.
-        width: of the terminal; columns that do not fit are left out.
+        count: number of rows.
+        width: cells of the terminal; columns that do not fit are omitted.
 
     Returns:
-        How many columns are shown.
+        The number of columns shown.
     """
     import pyarrow.types as pt
 
@@ -98,7 +97,7 @@ def write_table(rows: ResultRows, count: int, width: int) -> int:
 
 
 def _shorten_time(text: str) -> str:
-    """A time without what says nothing."""
+    """Return a time without its zone, and as a date if it is midnight."""
     day, _, time = text.removesuffix("Z").partition("T")
     return day if time in ("", "00:00:00") else f"{day} {time}"
 
@@ -241,7 +240,11 @@ def _submit_query(workspace: Workspace, query: Query) -> QueryResult:
 
 
 def _output_form(as_csv: bool, output: Path | None) -> str:
-    """How the rows are written: table, csv or json on stdout, or a file."""
+    """Return how rows are written: ``table``, ``csv`` or ``json`` on stdout, or ``file``.
+
+    Raises:
+        UsageError: several forms are requested, or the file has an unknown ending.
+    """
     check_one_format(as_csv, output)
     if output is None:
         return "csv" if as_csv else "json" if options_of().json else "table"
@@ -250,7 +253,11 @@ def _output_form(as_csv: bool, output: Path | None) -> str:
 
 
 def _parse_pin(text: str) -> tuple[str, str]:
-    """A dataset and its block; what is printed below an answer is taken too."""
+    """Return a dataset and its block; also parses the notation that is printed below an answer.
+
+    Raises:
+        UsageError: it has another form.
+    """
     found = re.fullmatch(r"(.+)[=@]([^=@]+)", text)
     if found is None:
         raise UsageError(f"--at {text}: it reads NAME=BLOCK", hint="such as port-haven.stations=12")
@@ -258,7 +265,11 @@ def _parse_pin(text: str) -> tuple[str, str]:
 
 
 def _read_query(query: str) -> str:
-    """The query: the argument, or the stdin or file that it names."""
+    """Return the query: the argument, or the contents of stdin or of the file that it names.
+
+    Raises:
+        UsageError: the file cannot be read, or is not UTF-8 text.
+    """
     if query != "-" and not query.startswith("@"):
         return query
     try:
@@ -270,7 +281,7 @@ def _read_query(query: str) -> str:
 
 
 def _print_rows(file: Path) -> int:
-    """Prints the rows as a table; returns how many columns there was room for."""
+    """Print rows as a table; return the number of columns shown."""
     from odf_engine.views.query_results import ResultRows
 
     rows = ResultRows(file)
@@ -285,7 +296,7 @@ def _rows_that_fit() -> int:
 
 
 def _copy_to_stdout(file: Path, form: str) -> None:
-    """Copies a file to standard output, as UTF-8 whatever the locale; on a terminal CSV is escaped."""
+    """Copy a file to stdout, as UTF-8 in any locale; on a terminal, control characters are escaped."""
     clean = escape_json if form == "json" else escape_controls if sys.stdout.isatty() else str
     sys.stdout.flush()
     with file.open(encoding="utf-8", newline="") as rows:
@@ -295,7 +306,11 @@ def _copy_to_stdout(file: Path, form: str) -> None:
 
 
 def _write_file(path: Path, text: str) -> None:
-    """Makes a file that is there whole or not at all."""
+    """Write a file atomically.
+
+    Raises:
+        OdfError: it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.part")
     try:
         with open_file(temporary, "wb") as file:

@@ -1,4 +1,4 @@
-"""The table of verbs, each loaded when it is used; shell completion."""
+"""The table of verbs, whose modules are imported on use; shell completion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INSTALL_HINTS: Final = {
 _NAMES: Final = ("dataset", "datasets", "name", "names", "old", "other")
 _REPOSITORIES: Final = ("repository", "repositories", "place")
 _ADDRESSES: Final = ("names", "source")
-"""What may also name a dataset of a repository, in `odf pull`: that far only its repository is known here."""
+"""Parameters of `odf pull` that may be a dataset of a repository; only the repository is completed."""
 _CREATING_VERBS: Final = ("init", "new", "add", "demo", "config")
 """Verbs whose arguments are not names of existing datasets."""
 
@@ -45,13 +45,13 @@ def completions_verb(shell: str) -> None:
 
 
 def enable_completion(command: click.Command, within: str = "") -> None:
-    """Lets the arguments of a verb that name datasets be completed, and those that name repositories."""
+    """Enable completion of the arguments of a verb that name datasets or repositories."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
             enable_completion(each, f"{within}{command.name} ")
     verb = f"{within}{command.name}"
     for parameter in command.params:
-        # They are declared long before one may ask.
+        # click has no public way to set a completion after the declaration.
         if parameter.name in _REPOSITORIES:
             parameter._custom_shell_complete = _complete_repositories
         elif verb == "pull" and parameter.name in _ADDRESSES:
@@ -99,13 +99,12 @@ def _dataset_names(context: click.Context) -> Iterator[str]:
     from odf_engine.errors import OdfError
     from odf_engine.workspace.workspace import Workspace
 
-    with suppress(OdfError, OSError):  # a shell that completes is no place for complaints
+    with suppress(OdfError, OSError):  # completion prints no errors
         workspace = Workspace.find(Path.cwd(), options_of(context).workspace)
         yield from sorted(str(entry.alias) for entry in workspace.datasets())
 
 
-# Verb -> the module that holds it. A module is imported when its verb is used: `odf list` should
-# not wait for what `odf demo` needs.
+# The module of each verb. Modules are imported on use: `odf list` starts without the imports of `odf demo`.
 VERBS: Final = {
     "init": "datasets",
     "add": "add",
@@ -145,7 +144,7 @@ VERBS: Final = {
     "digest": "chain",
 }
 COMPLETION: Final = "_ODF_COMPLETE"
-"""The variable of the environment by which a shell asks for completions."""
+"""The environment variable by which a shell requests completions."""
 
 
 class _VerbGroup(click.Group):

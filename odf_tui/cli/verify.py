@@ -29,7 +29,7 @@ _MAX_PROOF_BYTES: Final = 4 << 20
 
 
 def check_proof(workspace: Workspace, file: Path) -> NoReturn:
-    """Checks a proof and ends: 0 when it is right, 3 when it is wrong, 1 when that cannot be seen here."""
+    """Check a proof and exit: 0 if it is valid, 3 if it is invalid, 1 if it cannot be checked here."""
     (job,) = follow(workspace, [(CheckProof(proof=_read_proof(file)), f"proof {file.name}")])
     report = job.result_of(CheckProof)
     if job.state is not JobState.done or report is None:
@@ -63,7 +63,7 @@ def _print_proof_report(report: CheckProofResult, workspace: Workspace) -> None:
 
 
 class _PhasePrinter(Reporter):
-    """Says with ``-v`` what is looked at."""
+    """Prints the phases of a check with ``-v``."""
 
     def phase(self, name: str) -> None:
         if options_of().verbose:

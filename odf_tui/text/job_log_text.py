@@ -16,7 +16,7 @@ _HASH: Final = re.compile(r"\bf1620[0-9a-f]{56}([0-9a-f]{8})\b")
 
 
 def log_display_text(entry: Entry) -> str:
-    """What a line says on the screen: hashes are short there."""
+    """Return the text of a line for the screen, with short hashes."""
     if isinstance(entry, Committed):
         rows = f", {entry.rows:,} rows" if entry.rows else ""
         return f"block …{entry.block[-8:]}, {entry.event}{rows}"
@@ -24,14 +24,14 @@ def log_display_text(entry: Entry) -> str:
 
 
 def format_log_line(entry: Entry) -> str:
-    """A line as a file has it."""
+    """Return a line for a file."""
     if isinstance(entry, Committed):
         return f"{' ' * 24} block {entry.block}, {entry.event}, {entry.rows:,} rows"
     return f"{entry.time:<24} {entry.level:<7} {entry.text}"
 
 
 def log_file_header(job: Job) -> list[str]:
-    """What a file says of the job."""
+    """Return the first lines of the file of a log, which describe the job."""
     return [
         f"# {job.kind} {job.target}, job {job.id}: {job.state.value}",
         f"# made {job.created}, started {job.started or 'never'}, ended {job.ended or 'not yet'}",
@@ -39,7 +39,7 @@ def log_file_header(job: Job) -> list[str]:
 
 
 def log_file_footer(job: Job) -> list[str]:
-    """What a file says of why the job failed."""
+    """Return the last lines of the file of a log, which describe why the job failed."""
     error = job.error
     if error is None:
         return []

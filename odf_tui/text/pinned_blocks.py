@@ -23,7 +23,7 @@ def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
     return lines
 
 
-def pin_words(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
+def pins_text(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
     """Describe the blocks that a query was answered from, in the notation of a query: ``from name@hash, …``.
 
     Of more than ``most`` blocks, the number of the others is shown.

@@ -45,13 +45,13 @@ def rows_text(runs: Sequence[OffsetRange], rows: int | None) -> str:
     return f"{'row' if is_single else 'rows'} {runs_text(runs)}{count}"
 
 
-def runs_words(runs: Sequence[OffsetRange], most: int = _RUNS_SHOWN) -> str:
+def ranges_text(runs: Sequence[OffsetRange], most: int = _RUNS_SHOWN) -> str:
     """Return offsets as the screen shows them, such as ``120–126, 130 … 171``."""
-    shown = ", ".join(run_words(run) for run in runs[:most])
-    return shown if len(runs) <= most else f"{shown} … {run_words(runs[-1])}"
+    shown = ", ".join(range_text(run) for run in runs[:most])
+    return shown if len(runs) <= most else f"{shown} … {range_text(runs[-1])}"
 
 
-def run_words(run: OffsetRange) -> str:
+def range_text(run: OffsetRange) -> str:
     """Return a range of offsets as the screen shows it, such as ``1 200–1 260``."""
     first, last = run
     return format_count(first) if first == last else f"{format_count(first)}–{format_count(last)}"

@@ -1,7 +1,7 @@
-"""The command line as a person or a script uses it, in one workspace with the demo in it.
+"""Runs the command line in one workspace that holds the demo.
 
-Starting a process for every command would take most of the time, so that only what is about processes
-(pipes, signals, exit codes as a shell sees them) does: all else calls the same entry point in here.
+A process for each command would take most of the time. Only tests of processes (pipes, signals, exit codes
+of a shell) start them; the others call the entry point in this process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments that are not UTF-8: names of files may be, and everything else is refused in a sentence."""
+"""Arguments that are not UTF-8: file names may be other bytes, all other arguments are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pull and verify ask of the worker, and what verify says, without a worker."""
+"""The requests of pull and verify, and the reports of verify, without a worker."""
 
 from __future__ import annotations
 

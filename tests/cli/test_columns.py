@@ -1,4 +1,4 @@
-"""`odf graph --columns`: for people, for programs and for Graphviz."""
+"""`odf graph --columns`: text, JSON and Graphviz."""
 
 from __future__ import annotations
 

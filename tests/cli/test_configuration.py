@@ -1,4 +1,4 @@
-"""Settings of the workspace and of the user; those that start programs are the user's alone."""
+"""Settings of the workspace and of the user; settings that start programs are stored for the user only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo, and every verb that looks at what it made."""
+"""The demo, and every verb that reads its datasets."""
 
 from __future__ import annotations
 

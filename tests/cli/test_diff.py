@@ -1,4 +1,4 @@
-"""``odf diff``: two versions of a dataset or two datasets, for people, as JSON, CSV and files."""
+"""``odf diff``: two versions of a dataset or two datasets, as text, JSON, CSV and files."""
 
 from __future__ import annotations
 

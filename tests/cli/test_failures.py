@@ -1,4 +1,4 @@
-"""What goes wrong in real life: bad files, tampering, a person who changes his mind, a worker that dies."""
+"""Failures: bad files, tampering, cancelled jobs, a worker that is killed."""
 
 from __future__ import annotations
 

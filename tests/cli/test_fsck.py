@@ -1,4 +1,4 @@
-"""odf fsck: everything that work leaves behind is found, and nothing goes that somebody needs."""
+"""`odf fsck`: finds all leftovers, and removes nothing that is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`odf ingest`: rows from files, stdin and pipes, as scripts and devices push them."""
+"""`odf ingest`: rows from files, stdin and pipes."""
 
 from __future__ import annotations
 

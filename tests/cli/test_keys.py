@@ -1,4 +1,4 @@
-"""Keys and proofs on the command line; where another program knows the same things, it is asked too."""
+"""Keys and proofs on the command line, checked with other programs where they support the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``odf provenance``: where rows come from as a tree, JSON and Graphviz; questions that make no sense."""
+"""``odf provenance``: a trace as a tree, JSON and Graphviz; invalid arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exchange on the command line: folders and real servers, with a real worker, which never starts Spark."""
+"""Exchange with folders and real servers on the command line, with a real worker that never starts Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completions of shells, and the keys of the workstation as settings."""
+"""Shell completion, and the keys of the workstation as settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``odf sql``: datasets by their names, rows in every format, and what is wrong with its place."""
+"""``odf sql``: datasets by name, rows in every format, errors with their position."""
 
 from __future__ import annotations
 

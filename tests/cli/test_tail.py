@@ -1,4 +1,4 @@
-"""``odf tail``: the newest rows, those of an earlier block or time, and states."""
+"""``odf tail``: the newest rows, those as known at a block or time, and projections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that others have written drives the terminal: not their names, texts, errors or answers."""
+"""Untrusted text never controls the terminal: names, descriptions, errors and responses are escaped."""
 
 from __future__ import annotations
 

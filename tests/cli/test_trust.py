@@ -1,4 +1,4 @@
-"""`odf trust`: shows what somebody else's dataset would run, asks, and is taken back by a change."""
+"""`odf trust`: shows what an untrusted dataset would run, prompts, and is revoked by a changed source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`odf new`, `odf add --update` and `odf show --manifest`: definitions there and back."""
+"""`odf new`, `odf add --update` and `odf show --manifest`: definitions written and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs that need no Spark, and how the command line answers mistakes."""
+"""Verbs that need no Spark, and errors of the command line."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from odf_tui.features.provenance.trace_tree import (
 )
 from odf_tui.text.format import NULL, Span, count_of, ellipsize_middle, format_count, format_time, printable
 from odf_tui.text.highlight import sql_spans
-from odf_tui.text.row_trace import run_words, runs_words
+from odf_tui.text.row_trace import range_text, ranges_text
 
 if TYPE_CHECKING:
     from odf_tui.gateway.row_text import Record
@@ -148,7 +148,7 @@ def node_spans(node: Node, room: int = 1000) -> list[Span]:
             return _input_spans(node)
         case EarlierGroup():
             words = f"{rows_text(len(node.offsets))} that came before, taken back or replaced"
-            return [label("earlier"), (words, ""), (f" · {runs_words(node.offsets.runs)}", "muted")]
+            return [label("earlier"), (words, ""), (f" · {ranges_text(node.offsets.runs)}", "muted")]
         case TracedRows():
             return [label("all"), (f"{rows_text(len(node.group.offsets))} at once", "")]
         case _:
@@ -206,7 +206,7 @@ def _input_spans(node: InputGroup) -> list[Span]:
             (printable(name), "lineage"),
             (f" {_TRANSFORMATIONS.get(how, printable(how))}", ""),
         ]
-    spans.append((f" · {runs_words(feed.runs)}", "muted"))
+    spans.append((f" · {ranges_text(feed.runs)}", "muted"))
     if feed.missing:
         spans.append((" · not here", "warn"))
     return spans
@@ -303,7 +303,7 @@ def transaction_lines(made: ProducingTransaction, step: TraceStep, column: str |
     lines.append([_fact("when"), (printable(made.system_time), "")])
     if made.engine:
         lines.append([_fact("engine"), (printable(made.engine), "")])
-    lines.append([_fact("made"), (f"{rows_text(row_count(made.runs))} · {runs_words(made.runs)}", "")])
+    lines.append([_fact("made"), (f"{rows_text(row_count(made.runs))} · {ranges_text(made.runs)}", "")])
     if step.feeds:
         words = "exactly these rows, and no others" if step.exact else "these rows, or some of them"
         lines.append([_fact("out of"), (words, "good" if step.exact else "warn")])
@@ -408,7 +408,7 @@ def column_lines(heading: Heading) -> Lines:
 
 
 def _runs(runs: Sequence[OffsetRange]) -> Lines:
-    lines: Lines = [[("   ", ""), (run_words(run), "")] for run in runs[:_RUNS_LISTED]]
+    lines: Lines = [[("   ", ""), (range_text(run), "")] for run in runs[:_RUNS_LISTED]]
     more = len(runs) - _RUNS_LISTED
     return [*lines, [("   ", ""), (f"… and {format_count(more)} more", "muted")]] if more > 0 else lines
 

@@ -17,7 +17,7 @@ from odf_tui.panes.data.view import QUERY, DataPane
 from odf_tui.services.controller import Context, Controller
 from odf_tui.text.format import format_duration, printable
 from odf_tui.text.job_text import job_seconds, known_result
-from odf_tui.text.pinned_blocks import pin_words
+from odf_tui.text.pinned_blocks import pins_text
 from odf_tui.widgets.row_table import LoadedWindow, load_window
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class SqlController(Controller):
             pane.pop_view()
         duration = job_seconds(job, Timestamp.now())
         note = "there are more, which are not kept" if result.truncated else format_duration(duration or 0)
-        if pins := pin_words(result.pins, most=1):
+        if pins := pins_text(result.pins, most=1):
             note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, QUERY)
         if self._editing:

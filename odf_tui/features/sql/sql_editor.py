@@ -35,7 +35,7 @@ from odf_tui.text.format import (
     wrapped,
 )
 from odf_tui.text.job_text import job_amounts, job_seconds, known_result
-from odf_tui.text.pinned_blocks import pin_words
+from odf_tui.text.pinned_blocks import pins_text
 from odf_tui.theming.themes import palette_of
 from odf_tui.widgets.line_view import LineScroll, LineView
 
@@ -389,7 +389,7 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
             result = known_result(job.result, Query) or QueryResult()
             first = "the first " if result.truncated else ""
             words = f"{first}{count_of(result.rows, 'row')} · {time}"
-            pins = pin_words(result.pins)
+            pins = pins_text(result.pins)
             return [(words, "good"), (f" · {pins}", "muted")] if pins else [(words, "good")]
         case JobState.failed:
             position = error_position(job.error)
