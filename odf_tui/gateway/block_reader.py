@@ -1,4 +1,4 @@
-"""Reads metadata blocks: pages, text, links, revisions, bytes, checkpoints."""
+"""Reads metadata blocks: pages, text, links, revisions, bytes, checkpoints, signatures."""
 
 from __future__ import annotations
 
@@ -47,10 +47,14 @@ _MAX_SEARCHED: Final = 2000
 
 
 class RevisionReader(WorkspaceEntries):
-    """Reads blocks one by one."""
+    """Reads single blocks: revisions, bytes and checkpoints."""
 
     def hash_of(self, chain: Dataset, which: BlockRef) -> Multihash:
-        """The hash of a block; of the newest one for no hash, which an error may have hidden."""
+        """Return the hash of a block; of the head for an empty text.
+
+        Raises:
+            NotFound: there is no such block.
+        """
         if which == "":
             head = chain.head()
             if head is None:
@@ -64,10 +68,11 @@ class RevisionReader(WorkspaceEntries):
         return rows[0].hash
 
     def revision(self, dataset: str, which: BlockRef) -> Revision:
-        """What a block changed, against the one before it of the same kind.
+        """Return the changes of a block against the previous block of its kind.
 
         Raises:
-            UsageError: blocks of this kind change nothing that has revisions.
+            UsageError: events of this kind have no revisions.
+            OdfError: the chain cannot be read.
         """
 
         chain = self.entry(dataset).dataset
@@ -92,7 +97,11 @@ class RevisionReader(WorkspaceEntries):
         )
 
     def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
-        """The bytes of a block, with the fields that lie in them."""
+        """Return the bytes of a block, and the fields in them.
+
+        Raises:
+            OdfError: there is no such block.
+        """
         from odf_engine.metadata.block_layout import parse_block_layout
 
         chain = self.entry(dataset).dataset
@@ -109,7 +118,7 @@ class RevisionReader(WorkspaceEntries):
         return BlockBytes(number, str(block_hash), data, tuple(pieces), "; ".join(problems))
 
     def checkpoint(self, dataset: str, checkpoint: str, at: int) -> CheckpointFacts:
-        """What is known of a checkpoint that block ``at`` names."""
+        """Return the facts about a checkpoint of block ``at``."""
         chain = self.entry(dataset).dataset
         checkpoint_hash = Multihash.parse(checkpoint)
         size, made_by, sure = _find_checkpoint(chain, checkpoint_hash, at)
@@ -121,7 +130,7 @@ class RevisionReader(WorkspaceEntries):
 
 
 def _find_older(chain: Dataset, event: Any, number: int) -> Iterator[int]:
-    """Blocks before a number that said the same kind of thing, newest first."""
+    """Yield the numbers of the blocks below ``number`` with the same kind of event, newest first."""
     kind, name = model.kind_of(event), getattr(event, "source_name", None)
     before = number
     while rows := chain.list_blocks(_PAGE, before=before, kinds={kind}):
@@ -144,7 +153,11 @@ def _find_newer(chain: Dataset, event: Any, number: int) -> int | None:
 def _find_checkpoint(
     chain: Dataset, checkpoint_hash: Multihash, at: int
 ) -> tuple[int | None, int | None, bool]:
-    """Size of a checkpoint, the oldest block of those in a row that have it, and whether that is sure."""
+    """Find the oldest of the consecutive blocks that have a checkpoint.
+
+    Returns:
+        The size in bytes, the number of the block, and whether it is certainly the oldest.
+    """
     size, first, searched, before = None, None, 0, at + 1
     while rows := chain.list_blocks(_PAGE, before=before, kinds={"AddData", "ExecuteTransform"}):
         for row in rows:
@@ -165,17 +178,17 @@ def _find_checkpoint(
 
 
 _DATA: Final = ("AddData", "ExecuteTransform")
-_COMMA: Final = re.compile(r"(?<=\d),(?=\d{3})")  # the screen separates thousands by a space
+_COMMA: Final = re.compile(r"(?<=\d),(?=\d{3})")  # the workstation separates thousands by a space
 _DAMAGED: Final = (
     "get it again from where the dataset was published, or from a copy; v says what else is wrong"
 )
 
 
 class BlockReader(RevisionReader):
-    """Reads blocks."""
+    """Reads pages of blocks and single blocks, and signs blocks."""
 
     def blocks(self, dataset: str, first: int | None, limit: int, block_filter: BlockFilter) -> BlockPage:
-        """Blocks from a place on, oldest first; of a chain that breaks, all that can be read."""
+        """Return blocks from a position, oldest first; of a broken chain, all readable blocks."""
         from odf_engine.chain.block_search import find_blocks
 
         chain = self.entry(dataset).dataset
@@ -191,8 +204,10 @@ class BlockReader(RevisionReader):
         )
 
     def _proven(self, dataset: str) -> Mapping[str, int]:
-        """The blocks that the dataset's owner has signed, with their numbers, newest first; looked at again
-        when there are other proofs."""
+        """Return the numbers of the signed blocks by hash, newest first.
+
+        Cached until the head or the folder of proofs changes.
+        """
         from odf_engine.workspace.trust import list_proven_blocks
 
         entry = self.entry(dataset)
@@ -203,7 +218,7 @@ class BlockReader(RevisionReader):
             if known is None or known[0] != cache_key:
                 known = cache_key, {str(each.hash): each.number for each in list_proven_blocks(entry)}
                 self._proofs[dataset] = known
-        except (OSError, OdfError):  # there are none, or the chain cannot be read
+        except (OSError, OdfError):  # there are no proofs, or the chain cannot be read
             return {}
         return known[1]
 
@@ -212,11 +227,15 @@ class BlockReader(RevisionReader):
         return {}
 
     def holds_key(self, dataset: str) -> bool:
-        """Whether the dataset's private key is here."""
+        """Return whether the private key of a dataset is in this workspace."""
         return self.workspace.keys.has_key(self.entry(dataset).id)
 
     def sign_block(self, dataset: str, block: str) -> None:
-        """Signs a block with the dataset's key."""
+        """Sign a block with the private key of the dataset.
+
+        Raises:
+            NotFound: the key is not in this workspace.
+        """
         from odf_engine.workspace.trust import prove_block
 
         prove_block(self.workspace, self.entry(dataset), Multihash.parse(block))
@@ -246,7 +265,7 @@ class BlockReader(RevisionReader):
         return BlockPage(len(lines), 0, tuple(lines), True)
 
     def branches(self, dataset: str, common: str, limit: int) -> DivergedBranches:
-        """Our blocks since a block, at most so many, newest first."""
+        """Return the blocks since the common block of diverged chains, newest first, at most ``limit``."""
         number = self.block_numbers(dataset, (common,)).get(common)
         last = self.entry(dataset).dataset.state().blocks - 1
         first = max(last - limit + 1, 0 if number is None else number + 1)
@@ -257,19 +276,24 @@ class BlockReader(RevisionReader):
         return DivergedBranches(ours[::-1], first - number - 1, shared)
 
     def block_kinds(self, dataset: str) -> dict[str, int]:
-        """How many blocks there are of each kind of event."""
+        """Return the number of blocks of each kind of event."""
         from odf_engine.chain.block_search import count_kinds
 
         return count_kinds(self.entry(dataset).dataset)
 
     def find_block(self, dataset: str, text: str) -> int:
-        """The number of the block that a person means."""
+        """Return the number of a block by its number, hash, time or offset.
+
+        Raises:
+            UsageError: the text is none of these.
+            NotFound: there is no such block.
+        """
         from odf_engine.chain.block_search import resolve_block_number
 
         return resolve_block_number(self.entry(dataset).dataset, text)
 
     def block(self, dataset: str, which: BlockRef) -> BlockDocument:
-        """A block as its YAML manifest; what comes from a newer specification is named above it."""
+        """Return a block as YAML. Fields of a newer specification are named above it."""
         from odf_engine.metadata.model import kind_of
         from odf_engine.metadata.yaml import block_to_yaml
 
@@ -290,7 +314,7 @@ class BlockReader(RevisionReader):
                 read_transaction(self.workspace, entry, stored),
                 find_links(self.workspace, entry, stored),
             )
-        except OdfError:  # the rest of the chain cannot be read: the block can
+        except OdfError:  # other blocks of the chain cannot be read
             transaction, links = None, ()
         event: Any = stored.block.event
         text = head + block_to_yaml(stored.block, stored.version)
@@ -306,7 +330,7 @@ class BlockReader(RevisionReader):
 
 
 def _describe_proof(proven: Mapping[str, int], number: int) -> str:
-    """Whether the owner stands behind a block."""
+    """Return whether the owner of the dataset signed a block, as text."""
     if not proven:
         return ""
     if number in proven.values():
@@ -330,10 +354,10 @@ def _block_line(row: BlockSummary) -> BlockLine:
 
 
 def read_transaction(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> Transaction | None:
-    """What a block says of a transaction; None for a block of another kind.
+    """Return the transaction of a block; None for other kinds of events.
 
     Raises:
-        OdfError: the dataset's chain cannot be read.
+        OdfError: the chain cannot be read.
     """
     from odf_tui.gateway.dataset_detail import query_facts
 
@@ -360,7 +384,10 @@ def read_transaction(workspace: Workspace, entry: DatasetEntry, stored: StoredBl
 
 
 def _find_reason(dataset: Dataset, event: ExecuteTransform, number: int) -> Literal["", "flushed", "rebuilt"]:
-    """Why there was a transaction in which no input moved (see ``odf_engine.transform.query_migration``)."""
+    """Return why there is a transaction without new input.
+
+    See ``odf_engine.transform.query_migration``.
+    """
     if any(item.new_block_hash is not None or item.new_offset is not None for item in event.query_inputs):
         return ""
     before = dataset.list_blocks(1, before=number)
@@ -368,7 +395,7 @@ def _find_reason(dataset: Dataset, event: ExecuteTransform, number: int) -> Lite
 
 
 def _find_transform(dataset: Dataset, number: int) -> SetTransform | None:
-    """The query in force at a block."""
+    """Return the query that a block was computed with."""
     rows = dataset.list_blocks(1, before=number, kinds={"SetTransform"})
     event = dataset.block(rows[0].hash).block.event if rows else None
     return event if isinstance(event, SetTransform) else None
@@ -392,7 +419,7 @@ def _transaction_input(
 
 
 def find_block_number(entry: DatasetEntry | None, block: Multihash | None) -> int | None:
-    """The number of a block, if the chain holds it."""
+    """Return the number of a block; None if the chain does not have it."""
     if entry is None or block is None:
         return None
     try:
@@ -406,7 +433,7 @@ _Entries = Mapping[DatasetId, DatasetEntry]
 
 
 def find_links(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> tuple[BlockLink, ...]:
-    """The texts in a block that lead on: to blocks, rows, datasets and checkpoints that are here.
+    """Return the texts in a block that lead to blocks, rows, datasets and checkpoints of the workspace.
 
     Raises:
         OdfError: the workspace cannot be read.
@@ -471,7 +498,10 @@ _Column = tuple[str, str, str]  # name, type, comment
 def compare_events(
     event: model.MetadataEvent, before: model.MetadataEvent | None, names: Mapping[DatasetId, str]
 ) -> list[str]:
-    """Lines that start with ``+`` (new), ``-`` (gone), ``~`` (another type or comment) or a space."""
+    """Return the differences of two events as lines.
+
+    Lines start with ``+`` (added), ``-`` (removed), ``~`` (other type or comment) or a space.
+    """
     from odf_engine.workspace.definition import describe_change
 
     if isinstance(event, model.SetDataSchema):
@@ -484,7 +514,7 @@ def compare_events(
 
 
 def _read_columns(event: model.SetDataSchema) -> list[_Column] | None:
-    """The columns; None where the bytes of the schema cannot be read."""
+    """Return the columns; None if the schema cannot be read."""
     if event.schema is not None:
         from odf_engine.chain.schema_evolution import read_schema
         from odf_engine.data.ddl import type_ddl
@@ -528,7 +558,7 @@ def _extra_text(field: model.DataField) -> str:
 
 
 def _column_lines(old: list[_Column], new: list[_Column]) -> Iterator[str]:
-    """The columns in their new order; what is gone stands where it was."""
+    """Yield the columns in their new order; removed columns are at their old position."""
     width = max((len(name) for name, *_ in (*old, *new)), default=0)
     width = min(width, 30)
     before = {name: (kind, comment) for name, kind, comment in old}

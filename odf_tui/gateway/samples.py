@@ -1,4 +1,4 @@
-"""Manifest templates, and the files and datasets of the demo."""
+"""Templates of manifests; files and datasets of the demo."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ _STATIONS: Final = {
 
 
 def demo_files() -> dict[str, str]:
-    """The manifests and the sources, by their paths in the workspace's folder: the same text every time."""
+    """Return the manifests and sources by their paths in the workspace. The text is the same every time."""
     generator = random.Random(20240301)
     files = {f"manifests/{name}": text for name, text in MANIFESTS.items()}
     files |= {f"sources/stations/{day}.csv": text for day, text in _make_station_lists().items()}
@@ -214,7 +214,7 @@ def demo_files() -> dict[str, str]:
 
 
 def _smoke_at(hours: float) -> float:
-    """How much smoke lies over the town, 0 to 1, so many hours after the start."""
+    """Return the density of smoke, 0 to 1, at a number of hours after the start."""
     return math.exp(-(((hours - 130) / 30) ** 2))
 
 
@@ -268,7 +268,7 @@ def _make_visits(generator: random.Random) -> str:
 
 
 def _make_station_lists() -> dict[str, str]:
-    """A list a day for a week, with what happened in between."""
+    """Return the daily lists of stations of a week, with changes between them."""
     stations = {key: list(facts) for key, facts in _STATIONS.items()}
     lists: dict[str, str] = {}
     for day in range(7):
@@ -454,11 +454,11 @@ DERIVATIVE: Final = (
 
 
 def write_files(folder: Path) -> None:
-    """Writes manifests and sources; what is there already stays.
+    """Write manifests and sources. Files with the same text are kept.
 
     Raises:
-        Conflict: a file has the name of one of the demo's, and is another; nothing was written.
-        OdfError: the folder cannot be written to.
+        Conflict: another file has one of the names. Nothing is written.
+        OdfError: the folder is not writable.
     """
     files = demo_files()
     try:
@@ -478,7 +478,7 @@ def write_files(folder: Path) -> None:
 
 
 def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
-    """Adds those of the demo's datasets that are not there yet; all of them, inputs first."""
+    """Add the datasets of the demo that are missing. Returns all of them, inputs first."""
     from odf_engine.metadata.yaml import read_manifests
 
     snapshots = []
@@ -491,7 +491,7 @@ def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
 
 
 def make_requests(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list[tuple[Request, str]]:
-    """A pull and a verification of each dataset, and its name."""
+    """Return a pull and a verification of each dataset, with its name."""
     graph = DatasetGraph(workspace.summaries())
     requests: list[tuple[Request, str]] = []
     for entry in entries:
@@ -502,7 +502,7 @@ def make_requests(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list
 
 
 def make_demo(workspace: Workspace) -> list[tuple[Request, str]]:
-    """Writes the demo into a workspace and adds its datasets; what is to be done with them.
+    """Write the demo into a workspace and add its datasets. Returns the requests to submit.
 
     Raises:
         OdfError: see :func:`write_files`.

@@ -33,10 +33,16 @@ from odf_tui.text.job_log_text import format_log_line, log_file_footer, log_file
 
 
 class DatasetEditor(WorkspaceEntries):
-    """Changes datasets."""
+    """Adds datasets, changes their definitions, grants and revokes trust."""
 
     def add(self, path: Path) -> dict[str, str]:
-        """Adds the datasets of a manifest file: all of them or none."""
+        """Add the datasets of a manifest file, all or none. Returns their names by id.
+
+        Raises:
+            NotFound: the file cannot be read.
+            InvalidManifest: the manifest is invalid.
+            OdfError: a dataset cannot be added.
+        """
         entries = self.workspace.add(self._manifests(path))
         notify_datasets_changed(self.folder)
         return {str(entry.id): str(entry.alias) for entry in entries}
@@ -56,19 +62,22 @@ class DatasetEditor(WorkspaceEntries):
         return read_manifests(text, name)
 
     def make_demo(self) -> list[tuple[Request, str]]:
-        """Writes the demo into the workspace and adds its datasets."""
+        """Write the demo into the workspace and add its datasets. Returns the requests to submit."""
         from odf_tui.gateway.samples import make_demo
 
         return make_demo(self.workspace)
 
     def derivative_in_manifest(self, path: Path) -> str:
-        """The name of the one derivative dataset of a manifest file; empty when it has another or several."""
+        """Return the name of the derivative dataset of a manifest file.
+
+        Empty if the file has a root dataset, or several datasets.
+        """
         snapshots = self._manifests(path)
         derivative = len(snapshots) == 1 and snapshots[0].kind is model.DatasetKind.Derivative
         return snapshots[0].name if derivative else ""
 
     def definition(self, dataset: str) -> str:
-        """A dataset's definition as its chain has it, as a manifest."""
+        """Return the current definition of a dataset as a manifest."""
         from odf_engine.metadata.yaml import snapshot_to_yaml
         from odf_engine.workspace.definition import current_definition
 
@@ -76,7 +85,17 @@ class DatasetEditor(WorkspaceEntries):
         return snapshot_to_yaml(current_definition(self.entry(dataset), names))
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
-        """Makes a dataset what a manifest says."""
+        """Change the definition of a dataset to that of a manifest.
+
+        Args:
+            dataset: id of the dataset.
+            path: the manifest file.
+            dry_run: return the events without appending them.
+
+        Raises:
+            InvalidManifest: the manifest is invalid, or not that of the dataset.
+            OdfError: the change is not possible.
+        """
         alias = self.entry(dataset).alias
         snapshots = self._manifests(path)
         if len(snapshots) != 1 or DatasetAlias.parse(snapshots[0].name) != alias:
@@ -90,7 +109,7 @@ class DatasetEditor(WorkspaceEntries):
         return [PendingEvent(change.title, tuple(change.lines)) for change in update.changes]
 
     def trust_request(self, dataset: str) -> TrustRequest:
-        """What a dataset that somebody else wrote would run."""
+        """Return what an untrusted dataset would execute."""
         entry = self.entry(dataset)
         return TrustRequest(
             self.trusts.read_origin(entry) or "",
@@ -99,7 +118,11 @@ class DatasetEditor(WorkspaceEntries):
         )
 
     def trust(self, dataset: str, shown: TrustRequest) -> None:
-        """Lets a dataset run what was shown."""
+        """Trust a dataset to execute what was shown.
+
+        Raises:
+            Conflict: the dataset changed since.
+        """
         entry = self.entry(dataset)
         runs = self.trusts.list_executions(entry)
         if _trusted_steps(runs) != shown.runs:
@@ -107,7 +130,7 @@ class DatasetEditor(WorkspaceEntries):
         self.trusts.grant(entry, shown=runs)
 
     def untrust(self, dataset: str) -> bool:
-        """Takes that back."""
+        """Revoke the trust in a dataset. Returns whether it was trusted."""
         return self.trusts.revoke(self.entry(dataset))
 
 
@@ -118,25 +141,25 @@ def _trusted_steps(runs: Sequence[trust.Execution]) -> tuple[TrustedStep, ...]:
 JOBS: Final = 200
 _MAX_BLOCKS: Final = 200
 _REPEATABLE: Final = ("pull", "verify", "push", "compare")
-"""What makes sense again although it was done."""
+"""Kinds of jobs that can be repeated after they succeeded."""
 _SCREEN_JOBS: Final = ("validate", "describe", "project", "sql", "search", "trace", "diff", "check-proof")
 
 
 class JobReader(WorkspaceEntries):
-    """Reads jobs."""
+    """Reads jobs, their logs and requests; connects to the worker."""
 
     @property
     def _journal(self) -> JobLogReader:
         return read_journal(self.workspace.folder)
 
     def jobs(self) -> tuple[list[Job], int]:
-        """Recent jobs, and up to where the journal was read."""
+        """Return the recent jobs, and the last journal number that was read."""
         journal = self._journal
-        last = journal.last_seq()  # before the jobs: what comes between is told twice, never lost
+        last = journal.last_seq()  # read before the jobs: events in between are repeated, not lost
         return journal.jobs(JOBS), last
 
     def log(self, job: str) -> Sequence[JournalEvent]:
-        """The end of the journal of one job."""
+        """Return the last events of a job."""
         from odf_tui.state.job_book import LOG_LINES
 
         return self._journal.tail(LOG_LINES, job=job)
@@ -144,7 +167,7 @@ class JobReader(WorkspaceEntries):
     def log_page(
         self, job: str, *, after: int | None = None, before: int | None = None, limit: int = PAGE
     ) -> LogPage:
-        """Some events of a job: those after a journal number, those before one, or its last."""
+        """Return a page of events of a job: after a journal number, before one, or the last ones."""
         journal = self._journal
         if after is not None:
             found = journal.events(after, job=job, limit=limit + 1)
@@ -153,7 +176,7 @@ class JobReader(WorkspaceEntries):
         return LogPage(found[-limit:], len(found) > limit, before is not None)
 
     def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
-        """The journal number of the next line, after or before another, that has a text in it."""
+        """Return the journal number of the next line with a text; ``back`` searches backwards."""
         journal, needle = self._journal, text.lower()
         while True:
             if back:
@@ -168,10 +191,11 @@ class JobReader(WorkspaceEntries):
             start = page[-1].seq
 
     def save_log(self, job: Job, path: Path, *, replace: bool) -> int:
-        """Writes a job's whole log to a file; returns how many lines it has.
+        """Write the complete log of a job to a file. Returns the number of its lines.
 
         Raises:
-            FileExistsError: the file is there, and shall not be replaced.
+            FileExistsError: the file exists, and ``replace`` is false.
+            OSError: the file is not writable.
         """
         lines = 0
         with path.open("w" if replace else "x", encoding="utf-8", errors="replace") as file:
@@ -186,7 +210,7 @@ class JobReader(WorkspaceEntries):
         return lines
 
     def blocks_of_job(self, job: str) -> list[WrittenBlock]:
-        """The blocks that a job wrote and that are in their chains still, newest first."""
+        """Return the blocks that a job committed and that still exist, newest first."""
         found: list[WrittenBlock] = []
         for event in self._journal.commits(job, _MAX_BLOCKS):
             try:
@@ -198,10 +222,10 @@ class JobReader(WorkspaceEntries):
         return found
 
     def request_of_job(self, job: Job) -> Request:
-        """What a job was asked to do, to be asked again.
+        """Return the request of a job, to submit it again.
 
         Raises:
-            OdfError: why that cannot or should not be.
+            OdfError: it is unknown, or must not be repeated.
         """
         if job.kind in _SCREEN_JOBS:
             raise OdfError(f"what {job.kind} finds is for the screen that asked: open that again")
@@ -223,14 +247,14 @@ class JobReader(WorkspaceEntries):
         return request
 
     async def connect(self) -> WorkerLink:
-        """Attaches to the worker, or starts it."""
+        """Connect to the worker; start it if it does not run."""
         return cast("WorkerLink", await Client.connect(self.workspace.folder))
 
     async def stop_worker(self) -> None:
-        """Ends the worker, of whatever version it is; its jobs are cancelled.
+        """Stop the worker, of any version. Its jobs are cancelled.
 
         Raises:
-            OdfError: there is none, or it does not end.
+            OdfError: there is no worker, or it does not stop.
         """
         await (await Client.connect(self.workspace.folder, start=False)).stop()
 
@@ -245,25 +269,25 @@ class WorkspaceGateway(
     StatisticsReader,
     TimelineReader,
 ):
-    """What the screen needs of a workspace."""
+    """The Gateway of a workspace on disk."""
 
     @property
     def theme(self) -> str:
-        """The theme that was chosen last, else the configured one."""
+        """The theme that was selected last, else the configured one."""
         return saved_session.effective_theme(saved_session.load_layout(self.folder), self.ui.theme)
 
     @property
     def ui(self) -> settings.UiConfig:
-        """The settings of the workstation; the usual ones when the file cannot be read."""
+        """The settings of the workstation; the defaults if the file of settings is invalid."""
         return self._settings[0]
 
     @property
     def settings_problem(self) -> str:
-        """Why the file of settings cannot be read."""
+        """Why the file of settings is invalid; empty if it is valid."""
         return self._settings[1]
 
     def save_snapshot(self) -> None:
-        """Keeps what the first screen shows for the next start."""
+        """Save what the next start shows first."""
         from odf_tui.state import saved_session
 
         saved_session.save_snapshot(self.folder, self)

@@ -1,4 +1,4 @@
-"""YAML, SQL and lists of facts as styled spans."""
+"""Formats YAML, SQL and lists of facts as styled spans."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _YAML: Final = re.compile(r"^(\s*(?:- )*)([\w$./-]+:)( .*|)$")
 _BLOCK: Final = re.compile(r"^ [|>][-+\d]*$")
 _TAB: Final = 4
 
-# Weight and colour both: a terminal without colours shows keywords bold.
+# Styles have weight and colour: terminals without colours show keywords in bold.
 _STYLES: Final = {Comment: "muted", Keyword: "key", Name.Function: "name", Number: "title", String: "good"}
 _NOT_FUNCTIONS: Final = "in|and|or|not|exists|values|over|using|on|where|having|by|as|from|filter|when|then"
 
 
 class _SparkSql(MySqlLexer):
-    """Spark's SQL is closest to MySQL's: backticks quote names, and both kinds of quotes texts."""
+    """Lexer of Spark SQL. It is close to MySQL: backticks quote names, both kinds of quotes quote strings."""
 
     tokens = {  # noqa: RUF012
         "root": [
             (r"--[^\n]*", Comment.Single),
             (r"#", Name),
-            (r"(?<=\.)[a-z_]\w*(?!\w*\()", Name),  # a column may be called like a keyword
+            (r"(?<=\.)[a-z_]\w*(?!\w*\()", Name),  # the name of a column may be a keyword
             (rf"\b(?!(?:{_NOT_FUNCTIONS})\()[a-z_]\w*(?=\()", Name.Function),
             inherit,
         ]
@@ -39,7 +39,7 @@ _LEXER: Final = _SparkSql(stripnl=False, ensurenl=False, tabsize=_TAB)
 
 
 def sql_spans(text: str) -> list[list[Span]]:
-    """The lines of a query, with keywords, functions, values and comments told apart."""
+    """Return the lines of a query, with styles for keywords, functions, literals and comments."""
     lines: list[list[Span]] = [[]]
     for token, part in _LEXER.get_tokens(text):
         style = _style(token)
@@ -61,7 +61,7 @@ def _style(token: Any) -> str:
 
 
 def yaml_spans(text: str) -> list[list[Span]]:
-    """YAML with its keys told apart, and the queries in it as queries."""
+    """Return the lines of a YAML document, with styles for keys and embedded queries."""
     lines: list[list[Span]] = []
     source_lines = text.splitlines()
     at = 0
@@ -85,7 +85,7 @@ def yaml_spans(text: str) -> list[list[Span]]:
 
 
 def _end_of_block(lines: Sequence[str], start: int, indent: int) -> int:
-    """The first line after a block of lines that are deeper than ``indent``, or empty."""
+    """Return the index of the first line after a block scalar that is indented deeper than ``indent``."""
     return next(
         (
             at
@@ -108,7 +108,7 @@ Text = list[list[Span]]
 
 
 def fact_lines(section: Section) -> Text:
-    """A title, and the facts under it."""
+    """Return a title and the facts of a section."""
     width = min(max([NAME_WIDTH, *(len(printable(name)) for name, _ in section.facts)]), _MAX_NAME_WIDTH)
     lines: Text = [[(f" {printable(section.title)}", "title")]]
     for name, value in section.facts:
@@ -119,7 +119,7 @@ def fact_lines(section: Section) -> Text:
 
 
 def value_lines(value: str) -> Text:
-    """What there is to say of a fact, line by line."""
+    """Return the lines of a value; a query is highlighted."""
     if isinstance(value, Sql):
         return sql_spans(value)
     return [[(printable(line), "")] for line in value.splitlines() or [""]]

@@ -51,7 +51,7 @@ eval "$step"
 
 
 class Typist:
-    """An editor that does one step each time it is opened."""
+    """An editor that runs one step each time it is opened."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -61,18 +61,18 @@ class Typist:
         self.next()
 
     def next(self, *steps: str) -> None:
-        """What it does the next times: shell commands in which ``$file`` is the file."""
+        """Set the next steps: shell commands in which ``$file`` is the file."""
         (self.folder / "steps").write_text("".join(f"{step}\n" for step in steps))
 
     @property
     def calls(self) -> list[str]:
-        """The arguments of each call."""
+        """The arguments of each run."""
         return (self.folder / "calls").read_text().splitlines()
 
 
 @pytest.fixture
 def typist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typist:
-    """The person's editor."""
+    """The user's editor."""
     made = Typist(tmp_path / "programs")
     monkeypatch.delenv("VISUAL", raising=False)
     monkeypatch.setenv("EDITOR", shlex.quote(str(made.folder / "vi")))
@@ -87,7 +87,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @asynccontextmanager
 async def opened(workspace: Workspace, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Driven]:
-    """The workstation on a real workspace."""
+    """Open the workstation on a real workspace."""
     app = Workstation(LonelySource(workspace))
     async with app.run_test(size=size) as pilot:
         drive = Driven(app, pilot, None)  # type: ignore[arg-type]
@@ -96,12 +96,12 @@ async def opened(workspace: Workspace, size: tuple[int, int] = (80, 24)) -> Asyn
 
 
 def manifests(workspace: Workspace) -> list[str]:
-    """The manifest files in the workspace's folder."""
+    """Return the names of the manifest files in the workspace."""
     return sorted(path.name for path in workspace.folder.glob("*.yaml"))
 
 
 async def named(drive: Driven, template: str) -> None:
-    """A new dataset from a template, with the name that is proposed."""
+    """Add a dataset from a template, with the proposed name."""
     await drive.press("n", template)
     await drive.until(lambda: isinstance(drive.app.screen, PromptDialog))
     await drive.settle()
@@ -109,7 +109,7 @@ async def named(drive: Driven, template: str) -> None:
 
 
 def hinted(drive: Driven, text: str) -> Callable[[], bool]:
-    """Whether the last line says something."""
+    """Return a condition: the line of hints has a text."""
     return lambda: text in drive.hint()
 
 
@@ -118,7 +118,7 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
     workspace: Workspace, typist: Typist
 ) -> None:
     async with opened(workspace) as drive:
-        # A mistake, whose line the second opening is told; then corrected.
+        # Two errors. The second run of the editor starts at the line of the first error.
         typist.next(
             'sed -i "s/keywords:/kywords:/; s/header: true/header: perhaps/" "$file"',
             'sed -i "s/kywords:/keywords:/; s/perhaps/true/" "$file"',
@@ -166,7 +166,7 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         info = workspace.resolve("boats").dataset.state().info
         assert info is not None and info.description == "Vessels"
 
-        # The same name again is an error without a line of its own; esc keeps the text.
+        # A used name is an error without a position. Escape keeps the file.
         typist.next('sed -i "s/my.dataset/boats/" "$file"')
         await named(drive, "p")
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
@@ -174,7 +174,7 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         assert "a dataset named boats exists already" in drive.text()
         await drive.press("escape")
         assert "nothing was added; the manifest is kept: new-push.yaml" in drive.hint()
-        # The file that was kept can be added as before.
+        # The file can be added later.
         (workspace.folder / "new-push.yaml").write_text(
             (workspace.folder / "new-push.yaml").read_text().replace("boats", "gauges")
         )
@@ -191,7 +191,7 @@ class EditorStation(FakeStation):
 
     async def edit(self, path: Path, line: int | None = None) -> None:
         """Run the editor until it ends."""
-        await asyncio.to_thread(terminal.run, terminal.find(), path, line, self._folder)
+        await asyncio.to_thread(terminal.run, terminal.find_editor(), path, line, self._folder)
 
 
 class Writing:
@@ -347,7 +347,7 @@ class Terminal:
         os.close(end)
 
     def until(self, text: str) -> bytes:
-        """Waits until a text is shown; what was shown before it since the last time."""
+        """Wait until a text is shown. Returns what was shown before it since the last call."""
         limit = time.monotonic() + 30
         while text.encode() not in self.shown:
             assert time.monotonic() < limit, self.shown
@@ -357,11 +357,11 @@ class Terminal:
         return before
 
     def type(self, text: str) -> None:
-        """Types."""
+        """Type a text."""
         os.write(self.end, text.encode())
 
 
-def test_the_editor_gets_the_whole_terminal_and_gives_it_back(source: FakeSource, typist: Typist) -> None:
+def test_the_editor_gets_the_complete_terminal_and_returns_it(source: FakeSource, typist: Typist) -> None:
     typist.next("stty -a | grep -q ' icanon' && echo COOKED; read -r word; echo GOT $word; kill -INT 0; true")
     terminal = Terminal(source.folder, {"EDITOR": os.environ["EDITOR"], "VISUAL": ""})
     try:
@@ -375,7 +375,7 @@ def test_the_editor_gets_the_whole_terminal_and_gives_it_back(source: FakeSource
         assert b"\x1b[?1049l" in left  # the other screen
         terminal.type("q\n")
         unseen = terminal.until("GOT q")  # the key went to the editor
-        assert b"\x1b[" not in unseen  # and nothing was painted meanwhile
+        assert b"\x1b[" not in unseen  # and nothing is painted meanwhile
         back = terminal.until("1 Datasets")
         assert b"\x1b[?1049h" in back
         terminal.until("was ended by signal 2")  # ^C ended the editor, and nothing else
@@ -387,7 +387,7 @@ def test_the_editor_gets_the_whole_terminal_and_gives_it_back(source: FakeSource
         os.close(terminal.end)
 
 
-def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
+def test_the_editor_is_found_and_opened_at_a_line(tmp_path: Path) -> None:
     assert terminal.find_editor({"VISUAL": "code --wait", "EDITOR": "vi"}) == ExternalEditor(
         ("code", "--wait"), "$VISUAL"
     )
@@ -415,7 +415,7 @@ def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
     assert ExternalEditor(("vi",)).build_command(path) == ["vi", "/w/m.yaml"]
 
 
-def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
+def test_drafts_never_overwrite_files(tmp_path: Path) -> None:
     first = manifest_draft.create(tmp_path, "root", manifest_draft.find_unused_name(["My.Dataset"]))
     assert "name: my.dataset-2" in first.text
     assert not first.is_changed()
@@ -471,7 +471,7 @@ content:
         (None, "feeds itself", None),
     ],
 )
-def test_the_line_that_an_error_is_about(where: str | None, message: str, place: TextPosition | None) -> None:
+def test_position_of_an_error(where: str | None, message: str, place: TextPosition | None) -> None:
     assert error_position(OdfError(message, where=where), TEXT) == place
 
 

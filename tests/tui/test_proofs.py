@@ -1,4 +1,4 @@
-"""Who stands behind a chain, on the screen: the mark, the words, and signing."""
+"""Signatures of blocks: the mark in the list, the text on a block, and signing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_findings_are_above_proofs() -> None:
         assert app.text().index("≠ slice-offsets") < app.text().index(f"{PROOF_MARK} signed by its owner")
 
 
-async def test_nobody_signs_without_the_key(source: FakeSource) -> None:
+async def test_a_block_is_not_signed_without_the_private_key(source: FakeSource) -> None:
     source.owned = False
     async with explored(source) as explorer:
         explorer.controller.sign_block()
@@ -72,7 +72,7 @@ async def test_nobody_signs_without_the_key(source: FakeSource) -> None:
         assert not source.proven and not explorer.host.dialogs
 
 
-def test_the_mark_has_a_letter_of_its_own_on_every_terminal() -> None:
+def test_the_mark_has_its_own_character_on_every_terminal() -> None:
     others = {ascii_fallback.ASCII[sign] for sign in "◇◆✓✗·◦▸÷≠∅↯⊘●○"}
     assert ascii_fallback.with_ascii(PROOF_MARK) not in others | {PROOF_MARK}
     assert len(ascii_fallback.with_ascii(PROOF_MARK, "console")) == 1
@@ -96,12 +96,12 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     assert source.block(dataset, 0).proof == f"the dataset's owner stands behind it: block {number} is signed"
     assert source.block(dataset, number + 1).proof.startswith("newer than what")
     detail = source.detail(dataset)
-    told = f"up to block {number}, 1 block is newer"
-    assert ("proven", f"by its owner {told}") in detail.facts
+    signed = f"up to block {number}, 1 block is newer"
+    assert ("proven", f"by its owner {signed}") in detail.facts
     identity = next(each for each in detail.sections if each.title == "Identity")
-    assert isinstance(identity, Section) and ("owner's proof", told) in identity.facts
+    assert isinstance(identity, Section) and ("owner's proof", signed) in identity.facts
 
-    # A wrong proof is no mark.
+    # A proof of another block under this name marks the other block.
     path = boats.dataset.folder / "proofs" / str(head)
     other = prove_block(workspace, boats, boats.dataset.block(0).hash)
     path.unlink()

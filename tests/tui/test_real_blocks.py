@@ -1,4 +1,4 @@
-"""Pane 2 on real chains: revisions, links, bytes, checkpoints, and chains that break."""
+"""Blocks of real chains: revisions, links, bytes, checkpoints, and broken chains."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.tui.widget_app import shown
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """Boats with two slices, and changes of all that has revisions."""
+    """Boats with two slices, and changes of all kinds of events with revisions."""
     made = Workspace.init(tmp_path / "harbour")
     made.add(read_manifests(MANIFEST, "test"))
     boats = made.resolve("boats")
@@ -103,7 +103,7 @@ def test_links_bytes_and_checkpoints_of_a_real_chain(workspace: Workspace) -> No
     assert inputs[-1] == Target(name, "datasets")
 
 
-def test_a_checkpoint_says_which_block_made_it_first(workspace: Workspace) -> None:
+def test_a_checkpoint_has_the_block_that_made_it_first(workspace: Workspace) -> None:
     long, boats = workspace.resolve("long-boats"), workspace.resolve("boats")
     transact(long, boats)
     first = long.dataset.state()
@@ -132,7 +132,7 @@ def test_a_checkpoint_says_which_block_made_it_first(workspace: Workspace) -> No
     )
 
 
-def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
+def test_a_block_of_a_newer_version_is_shown_as_unreadable(workspace: Workspace) -> None:
     boats = workspace.resolve("boats")
     source, name, chain = WorkspaceGateway(workspace), str(boats.id), boats.dataset
     head = chain.head()
@@ -149,7 +149,7 @@ def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
     shown = source.block(name, block)
     assert shown.problem.endswith("\na newer version of this program may read it")
     assert source.block_bytes(name, block).problem == ""
-    # Not even the head is known.
+    # The head is invalid as well.
     (chain.folder / "refs" / "head").write_text("nonsense")
     (line,) = source.blocks(name, None, PAGE, BlockFilter()).lines
     assert (line.hash, line.broken) == ("", True)

@@ -1,4 +1,4 @@
-"""Derivative datasets on the screen: their queries, transactions, state, and what happens to their inputs."""
+"""Derivative datasets: queries, transactions, health, and diverged inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AIR, DAYS = "did:odf:port-haven.air-readings", "did:odf:air-by-day"
 QUERY = "SELECT round(avg(t.start)) AS n, -- all\n  'it''s' AS `from`\nFROM air WHERE x IN(1) AND y > 1.5"
 
 
-def test_queries_have_colours_wherever_they_stand() -> None:
+def test_queries_are_highlighted_alone_and_in_yaml() -> None:
     lines = sql_spans(QUERY)
     assert ("SELECT", "key") in lines[0]
     assert {("round", "name"), ("avg", "name")} <= set(lines[0])
@@ -45,7 +45,7 @@ def test_queries_have_colours_wherever_they_stand() -> None:
     assert ["".join(text for text, _ in line) for line in lines] == QUERY.splitlines()
     assert value_lines(Sql(QUERY)) == lines
     assert value_lines(QUERY)[0] == [(QUERY.splitlines()[0], "")]
-    # In YAML, with what follows; and nothing drives the terminal.
+    # In YAML, up to the next key. Control characters are escaped.
     text = "transform:\n  query: |\n    SELECT 1\n\n    FROM x\x1b\n  engine: spark\nquery: SELECT 2\n"
     yaml = yaml_spans(text)
     assert len(yaml) == len(text.splitlines())
@@ -55,7 +55,7 @@ def test_queries_have_colours_wherever_they_stand() -> None:
     assert ("SELECT", "key") in yaml[6]
 
 
-def test_a_transaction_says_what_it_could_not_show() -> None:
+def test_transaction_lines_report_missing_inputs() -> None:
     parts = (
         TransactionInput("a", "air", "air", (0, 0), 4, None),
         TransactionInput("b", "boats", "b", None, 7, 7),
@@ -178,7 +178,7 @@ async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(sou
         assert AIR in request.after
 
 
-def test_a_derivative_is_stale_runs_and_is_current(source: FakeSource) -> None:
+def test_health_of_a_derivative(source: FakeSource) -> None:
     book = JobBook()
 
     def health(**more: object) -> Health:
@@ -200,7 +200,7 @@ def test_a_derivative_is_stale_runs_and_is_current(source: FakeSource) -> None:
     assert health() is Health.current
 
 
-def test_a_replay_is_told_by_transactions(source: FakeSource) -> None:
+def test_progress_and_result_of_a_replay(source: FakeSource) -> None:
     running = source.job(
         JobState.running, "days", "verify", progress=Progress(phase="replay", files=3, total_files=12)
     )
@@ -210,7 +210,7 @@ def test_a_replay_is_told_by_transactions(source: FakeSource) -> None:
     assert job_outcome(done) == ("valid, 12 transactions run again, 1 not", "good")
 
 
-def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSource) -> None:
+def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) -> None:
     engine = {"engine": "spark", "version": "4.3.0", "made_by": "4.2.1", "transactions": 2, "records": 36}
     air: dict[str, object] = {
         "id": "a", "name": "air", "kind": "Root", "records": 7, "problem": None, "first": None, "last": None,
@@ -235,7 +235,7 @@ def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSou
     assert "not checked: input-missing: dew is not here (1 transaction)" in text
     assert "Url air.csv␛: 1 load, 7 records of 2024-03-01 to 2024-03-02, since block abcd1234" in text
     assert "did:odf:a: to offset 6, block abcd1234" in text
-    # Reports of earlier versions say less.
+    # Reports of earlier versions have fewer fields.
     assert verification_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
     assert verification_spans(source.job(JobState.done, "days", "verify", result="not JSON")) == []
     report["origins"] = [{"id": "d"}, {"id": "a"}]
@@ -244,7 +244,7 @@ def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSou
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    """Boats with six rows, and long boats that were made from them by one transaction."""
+    """Boats with six rows, and long boats with one transaction over the first three."""
     made = Workspace.init(tmp_path / "harbour")
     made.add(read_manifests(MANIFEST, "test"))
     boats, long = made.resolve("boats"), made.resolve("long-boats")
@@ -254,7 +254,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def transact(long: DatasetEntry, boats: DatasetEntry) -> None:
-    """A transaction that read the first slice of boats, and keeps a state."""
+    """Commit a transaction that read the first slice of boats and has a checkpoint."""
     state, staged = long.dataset.state(), long.dataset.staging_path("checkpoints")
     staged.write_bytes(b"what a query keeps" * 100)
     first = boats.dataset.slices()[0]

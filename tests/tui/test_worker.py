@@ -25,7 +25,7 @@ pytestmark = pytest.mark.app
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "coordinator" / "programs.py"
 
-# What a dataset is called says what its job does, see the programs.
+# The name of a dataset selects what its job does, see programs.py.
 SLOW, FOREVER, BAD = (dataset(name, id=name) for name in ("count:300/slow", "wait:0/forever", "bad:1/broken"))
 
 
@@ -39,7 +39,7 @@ class PretendedSource(FakeSource):
             setattr(self, name, getattr(real, name))
 
     async def connect(self) -> WorkerLink:  # type: ignore[override]
-        """The worker, started if there is none."""
+        """Connect to the worker; start it if it does not run."""
         command = [sys.executable, str(PROGRAMS), str(self.folder)]
         client = await Client.connect(self.folder, command=command)
         self.links.append(client)  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ def source(tmp_path: Path) -> PretendedSource:
 
 @asynccontextmanager
 async def opened(source: PretendedSource) -> AsyncIterator[Driven]:
-    """A workstation that is connected; the worker ends with the last test."""
+    """Open a workstation, and wait until it is connected."""
     app = Workstation(source)
     async with app.run_test(size=(140, 40)) as pilot:
         drive = Driven(app, pilot, source)

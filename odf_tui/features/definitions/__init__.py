@@ -1,1 +1,4 @@
-"""Creating and changing datasets."""
+"""Creates datasets and changes their definitions.
+
+Manifests are written from templates or inferred from data files, and edited in the user's editor.
+"""

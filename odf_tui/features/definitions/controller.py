@@ -138,14 +138,14 @@ class DefinitionsController(Controller):
         answer: str = "edit",
         review: Callable[[], Coroutine[Any, Any, str]] | None = None,
     ) -> None:
-        """Edit a new manifest until it is added or given up.
+        """Edit a new manifest until it is added, discarded or left for later.
 
         Args:
             draft: the manifest.
-            template: the template that it was made from.
+            template: the template of the manifest.
             answer: the first step: ``edit``, ``add``, ``unchecked``, ``discard`` or ``leave``.
-            review: asks for the next step if the manifest is valid without edits. Without it, an unedited
-                manifest is discarded.
+            review: returns the next step if the manifest was not edited. Without it, an unedited manifest is
+                discarded.
         """
         line: int | None = draft.find_line("name")
         edited = False
@@ -270,7 +270,7 @@ class DefinitionsController(Controller):
     # --- New columns of queries ---
 
     def add_new_columns(self) -> None:
-        """Add columns that the query of the selected dataset newly returns to its schema."""
+        """Add the columns to the schema that the query of the selected dataset newly returns."""
         row = self.state.row
         if row is not None:
             self.host.start(self._add_new_columns(row))
@@ -369,7 +369,7 @@ class DefinitionsController(Controller):
         self.host.notice("the demo is here; pane 4 shows how its datasets are pulled and verified")
         self.state.datasets_outdated.send(None)
         if self.host.has_class("-narrow"):
-            self.state.focus_pane("jobs")  # it takes the room of the data pane, below the graph
+            self.state.focus_pane("jobs")  # a narrow screen shows it below the graph
         self._demo_jobs = {await self.jobs.submit_one(request, name) for request, name in requests}
         self._select_first_demo_job()
 
@@ -385,7 +385,7 @@ async def _read_file(path: Path) -> str:
 
 
 def _describe_plan(plan: ValidateResult | None) -> str:
-    """Describe the result of the validation of a new query."""
+    """Return the result of the validation of a new query, as text."""
     if plan is None:
         return ""
     return f"; {plan.message}" if plan.message else "; its query is right"

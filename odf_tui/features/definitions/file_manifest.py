@@ -29,7 +29,7 @@ FORMATS: Final = {
     ".csv": "Csv", ".tsv": "Csv", ".txt": "Csv", ".json": "Json", ".ndjson": "NdJson", ".jsonl": "NdJson",
     ".parquet": "Parquet", ".geojson": "GeoJson",
 }  # fmt: skip
-"""The formats of files by their endings."""
+"""Formats by suffix."""
 _SUFFIXES: Final = (*(FORMATS.keys() - {".txt"}), ".csv.gz", ".json.gz", ".ndjson.gz", ".zip")
 _MAX_FILES: Final = 200
 _DEPTH: Final = 4
@@ -38,9 +38,12 @@ _DEFAULT_NAME: Final = "my.dataset"
 
 
 def find_data_files(folder: Path) -> list[tuple[str, int]]:
-    """Data files in a folder and some levels below: their paths from there, and their sizes in bytes.
+    """Return the data files in a folder, at most 4 levels deep and 200 files.
 
-    Files whose paths are not UTF-8 are left out: a manifest cannot name them.
+    Files whose paths are not UTF-8 are skipped: a manifest cannot name them.
+
+    Returns:
+        Paths relative to the folder, with sizes in bytes.
     """
     found: list[tuple[str, int]] = []
     for root, folders, files in os.walk(folder):
@@ -51,26 +54,29 @@ def find_data_files(folder: Path) -> list[tuple[str, int]]:
                 try:
                     found.append((str(here / name), (Path(root) / name).stat().st_size))
                 except OSError:
-                    continue  # it went meanwhile, or is a link to nowhere
+                    continue  # removed meanwhile, or a broken link
             if len(found) >= _MAX_FILES:
                 return found
     return found
 
 
 def is_url(location: str) -> bool:
-    """Whether a place is somewhere in a network."""
+    """Return whether a location is a URL of a network protocol."""
     return urlsplit(location).scheme.lower() in ("http", "https", "ftp", "ftps", "s3")
 
 
 def split_extensions(location: str) -> tuple[str, str]:
-    """The ending that tells the format, and the one that tells how it is packed: ``.gz``, ``.zip``, none."""
+    """Return the suffix of the format and that of the compression, each empty if missing.
+
+    The suffix of the compression is ``.gz`` or ``.zip``.
+    """
     path = PurePosixPath(urlsplit(location).path.lower() if is_url(location) else location.lower())
     compression = path.suffix if path.suffix in (".gz", ".zip") else ""
     return (PurePosixPath(path.stem).suffix if compression else path.suffix), compression
 
 
 def suggest_name(location: str, used_names: Collection[str]) -> str:
-    """A name for the dataset of a file or URL, which no other has; of nothing, some name."""
+    """Return an unused dataset name for a file or URL; a default name if none can be derived."""
     path = PurePosixPath(urlsplit(location).path if is_url(location) else location)
     stem = path.name
     for suffix in reversed(split_extensions(location)):
@@ -92,14 +98,14 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 
 
 class DetectedFile(msgspec.Struct, frozen=True):
-    """What a file looks like.
+    """Format and schema of a data file.
 
     Attributes:
         reader: the fields of the reader, as lines of YAML.
-        prepare: how it is unpacked first, as lines of YAML.
-        columns: DDL of each column; None when the file itself has a schema.
-        key: the column whose values are all different, if there is one.
-        time: the column that says when each row was true, if there is one, and whether it is only a day.
+        prepare: the decompression step, as lines of YAML.
+        columns: DDL of each column; None if the file contains its schema.
+        key: the column with unique values; empty if there is none.
+        time: the column with the event time, and whether it is a date. The name is empty if there is none.
     """
 
     reader: tuple[str, ...]
@@ -110,11 +116,11 @@ class DetectedFile(msgspec.Struct, frozen=True):
 
 
 def detect_file(path: Path) -> DetectedFile:
-    """Looks at the beginning of a file.
+    """Detect format and schema from the beginning of a file.
 
     Raises:
-        BadData: it has no rows, or cannot be read as what its name says.
-        OSError: it cannot be read at all.
+        BadData: the file has no rows, or is not in the format of its suffix.
+        OSError: the file cannot be read.
     """
     suffix, compression = split_extensions(path.name)
     prepare: tuple[str, ...] = ()
@@ -142,7 +148,7 @@ def detect_file(path: Path) -> DetectedFile:
 
 
 def decompression_lines(compression: str) -> tuple[str, ...]:
-    """The step, as lines of YAML, that unpacks files with this ending (``.gz``, ``.zip`` or none)."""
+    """Return the decompression step for ``.gz`` or ``.zip`` as lines of YAML; empty for none."""
     if not compression:
         return ()
     return "- kind: Decompress", f"  format: {'Zip' if compression == '.zip' else 'Gzip'}"
@@ -199,7 +205,7 @@ def _read_csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
         name: pa.string()
         for at, name in enumerate(names)
         if any(at < len(row) and _PADDED.fullmatch(row[at]) for row in body)
-    }  # a number with a zero before it is none: a postal code, an account
+    }  # leading zeros mark an identifier, such as a postal code
     table = arrow_csv.read_csv(
         io.BytesIO(text.encode()),
         arrow_csv.ReadOptions(column_names=names, skip_rows=int(header)),
@@ -213,12 +219,12 @@ def _read_csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
 
 
 def _is_column_name(text: str) -> bool:
-    """Whether a cell looks like the name of a column."""
+    """Return whether a cell looks like the name of a column."""
     return bool(text) and re.search(r"[^\W\d_]", text) is not None and not _TIME.fullmatch(text)
 
 
 def _complete_lines(data: bytes) -> bytes:
-    """The beginning of a file up to its last whole line, when it goes on."""
+    """Return the bytes up to the last complete line, if the file is longer than the sample."""
     return data if len(data) < _MAX_BYTES else data[: data.rfind(b"\n") + 1] or data
 
 
@@ -228,7 +234,7 @@ def _read_json_lines(data: bytes) -> pa.Table:
 
 
 def _read_document(kind: str, data: bytes) -> tuple[tuple[str, ...], pa.Table]:
-    if kind == "Json" and data.lstrip()[:1] == b"{":  # one object a line, under another name
+    if kind == "Json" and data.lstrip()[:1] == b"{":  # newline-delimited JSON with the suffix .json
         first = data.strip().partition(b"\n")
         if first[2] and _is_object(first[0]):
             return ("kind: NdJson",), _read_json_lines(data)
@@ -255,7 +261,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _find_lists(value: Any, path: tuple[str, ...]) -> Any:
-    """Lists of objects in a document, with the way to them."""
+    """Yield the lists of objects in a document, each with its path."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         yield path, value
     elif isinstance(value, dict):
@@ -264,7 +270,11 @@ def _find_lists(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _objects_to_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Objects as a table; texts that are times become times."""
+    """Return objects as a table. Columns of ISO 8601 texts become dates or timestamps.
+
+    Raises:
+        ValueError: a row is not an object.
+    """
     import pyarrow as pa
 
     if not all(isinstance(row, dict) for row in rows):
@@ -285,7 +295,7 @@ def _objects_to_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _time_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Times that are all there: which ones does not matter, only whether they differ."""
+    """Return placeholder times that differ where the values differ. Only their uniqueness is used."""
     import pyarrow as pa
 
     numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
@@ -298,7 +308,7 @@ def _to_array(values: Sequence[Any]) -> pa.Array:
 
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):  # of several kinds: as the text that they are
+    except (pa.ArrowInvalid, pa.ArrowTypeError):  # mixed types: encoded as JSON
         return pa.array([None if each is None else json.dumps(each) for each in values], pa.string())
 
 
@@ -324,7 +334,7 @@ def _describe(reader: tuple[str, ...], table: pa.Table, prepare: tuple[str, ...]
 
 
 def _readable_type(kind: pa.DataType) -> pa.DataType:
-    """A type that a reader knows."""
+    """Return the type of the column in the schema of a reader."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -340,7 +350,7 @@ def _readable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _find_key(table: pa.Table) -> str:
-    """A column whose values are all there and all different: one that is called so, or the first."""
+    """Return a column whose values are unique and not null: one with the name of a key, or the first."""
     from pyarrow import types
 
     def is_unique(name: str) -> bool:
@@ -369,14 +379,22 @@ _YAML_WORDS: Final = ("true", "false", "null", "yes", "no", "on", "off", "y", "n
 
 
 def infer_manifest(location: str, folder: Path, name: str) -> str:
-    """A manifest for a file, by its path from a folder, or for a URL, of which only the name is known."""
+    """Return a manifest for a data file or a URL.
+
+    The schema of a URL, and of a file that cannot be read, is an example.
+
+    Args:
+        location: path relative to the folder, or URL.
+        folder: the workspace.
+        name: name of the dataset.
+    """
     if is_url(location):
         return _manifest_text(
             location, name, _example_file(location), "The columns are examples: write those of the file."
         )
     try:
         return _manifest_text(location, name, detect_file(folder / Path(location).expanduser()), "")
-    except Exception as error:  # a damaged file makes its decoder raise anything, and examples do as well
+    except Exception as error:  # decoders raise any error for damaged files
         why = " ".join(str(error).split())
         return _manifest_text(
             location, name, _example_file(location), f"The columns are examples, for want of a look: {why}"
@@ -384,7 +402,7 @@ def infer_manifest(location: str, folder: Path, name: str) -> str:
 
 
 def _example_file(location: str) -> DetectedFile:
-    """What to start from where nothing can be looked at."""
+    """Return an example for a file that cannot be read."""
     suffix, compression = split_extensions(location)
     kind = FORMATS.get(suffix, "Csv")
     reader = (f"kind: {kind}", "header: true") if kind == "Csv" else (f"kind: {kind}",)
@@ -431,7 +449,7 @@ def _preprocess_lines(found: DetectedFile) -> list[str]:
     name, is_day = found.time
     if not name or name == "event_time":
         return []
-    quoted = "`" + name.replace("`", "``") + "`"  # it may be a word of SQL
+    quoted = "`" + name.replace("`", "``") + "`"  # the name may be a keyword of SQL
     rest = f"CAST({quoted} AS TIMESTAMP) AS event_time, *"
     what = rest if is_day else f"{quoted} AS event_time, * EXCEPT ({quoted})"
     return [
@@ -456,7 +474,7 @@ def _merge_lines(found: DetectedFile) -> list[str]:
 
 
 def _yaml_scalar(text: str) -> str:
-    """A text as YAML: plain where that is safe."""
+    """Return a text as a YAML scalar, quoted if necessary."""
     plain = (
         text.lower() not in _YAML_WORDS
         and re.fullmatch(r"[A-Za-z_][\w ./:()<>*-]*", text, re.ASCII)

@@ -1,4 +1,4 @@
-"""Dialogs about manifests: add from a file, choose a data file, problems and plans."""
+"""Dialogs about manifests: add from a file, choose a data file; lines of problems and plans."""
 
 from __future__ import annotations
 
@@ -46,18 +46,21 @@ _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
         [("   r  ", "key"), ("the new one reads its inputs anew, for the state it would have by now", "")],
     ],
 }
-_EXCERPT_WIDTH: Final = 62  # cells of a line of an excerpt: it fits into a dialog of a small terminal
+_EXCERPT_WIDTH: Final = 62  # cells; fits a dialog of 80 columns
 
 
 class TextPosition(msgspec.Struct, frozen=True):
-    """A line of a file, and a column if it is known; both from 1."""
+    """A line of a file and, if known, a column. Both count from 1."""
 
     line: int
     column: int | None = None
 
 
 def error_position(error: OdfError, text: str) -> TextPosition | None:
-    """Where in a manifest an error is: as it says itself, else where the field or word it names stands."""
+    """Return the position of an error in a manifest; None if it is unknown.
+
+    It is the position that the error has, else that of the field or word that the error names.
+    """
     where = error.where or ""
     if match := _FILE.match(where):
         return TextPosition(int(match["line"]), int(match["column"]) if match["column"] else None)
@@ -71,7 +74,7 @@ def error_position(error: OdfError, text: str) -> TextPosition | None:
         name = part.partition("[")[0].strip()
         found = _find_line(lines, at or 0, lambda line, name=name: f"{name}:" in line) if name else None
         at = at if found is None else found
-    # Words as they stand in values and lists of columns, not keys of the same name.
+    # Match values and names in lists, not keys of the same name.
     names = (re.escape(word) for word in _QUOTED.findall(f"{rest} {error.message}"))
     words = (re.compile(rf"(?<![\w.-]){name}(?![\w.:-])") for name in names)
     hits = (_find_line(lines, at or 0, lambda line, word=word: bool(word.search(line))) for word in words)
@@ -80,14 +83,14 @@ def error_position(error: OdfError, text: str) -> TextPosition | None:
 
 
 def _query_position(lines: Sequence[str], where: re.Match[str]) -> TextPosition | None:
-    """A place in a query as a place in the manifest that has the query."""
+    """Return a position in a query as a position in the manifest."""
     queries = [(at, match) for at, line in enumerate(lines) if (match := _QUERY.match(line))]
     step = int(where["step"] or 1) - 1
     if step >= len(queries):
         return None
     at, match = queries[step]
     line, column = int(where["line"]), int(where["column"])
-    if match["value"][:1] != "|":  # one line, or folded: then only its start is known
+    if match["value"][:1] != "|":  # in a folded scalar only the start is known
         inline = line == 1 and match["value"][:1] not in ("", ">")
         quote = match["value"][:1] in ("'", '"')
         return TextPosition(at + 1, len(match["before"]) + quote + column) if inline else TextPosition(at + 1)
@@ -105,7 +108,7 @@ def _parse_field(line: str) -> tuple[str, str]:
 
 
 def excerpt_lines(text: str, position: TextPosition, around: int = 1) -> list[list[Span]]:
-    """The line of a place with its neighbours, a mark under its column."""
+    """Return the line of a position with ``around`` lines above and below, and a mark under its column."""
     lines = text.splitlines()
     start = max((position.column or 1) - _EXCERPT_WIDTH * 2 // 3, 0)
     found: list[list[Span]] = []
@@ -119,7 +122,7 @@ def excerpt_lines(text: str, position: TextPosition, around: int = 1) -> list[li
 
 
 def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
-    """An error in a manifest in full, see the module; a message may tell of further places."""
+    """Return an error in a manifest with an excerpt. The message may name further positions."""
     first, *others = error.message.splitlines() or [""]
     lines: list[list[Span]] = [[(f" {printable(first)}", "bad")]]
     if error.where:
@@ -137,7 +140,7 @@ def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
 
 
 def migration_plan_lines(plan: ValidateResult) -> list[list[Span]]:
-    """Describe the effects of a new query on a dataset that has data."""
+    """Return the effects of a new query on a dataset that has data."""
     lines: list[list[Span]] = [[], [(" The query", "title")]]
     if plan.message:
         lines.append([("   ", ""), (printable(plan.message), "warn")])
@@ -149,7 +152,7 @@ def migration_plan_lines(plan: ValidateResult) -> list[list[Span]]:
 
 
 def change_lines(changes: Sequence[PendingEvent]) -> list[list[Span]]:
-    """What is to be appended: a title each, and what comes and goes."""
+    """Return the events to append: titles, added and removed lines."""
     styles = {"+": "good", "-": "bad"}
     lines: list[list[Span]] = []
     for change in changes:
@@ -163,7 +166,7 @@ def change_lines(changes: Sequence[PendingEvent]) -> list[list[Span]]:
 
 
 def read_manifest_text(path: Path) -> str:
-    """The text of a file as far as it can be read."""
+    """Return the text of a file. Invalid bytes are replaced; an unreadable file is empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -176,7 +179,10 @@ _DEPTH: Final = 4
 
 
 def find_manifest_files(folder: Path) -> Iterator[Path]:
-    """YAML files in a folder and some levels below, relative to it; those whose paths are UTF-8."""
+    """Yield the YAML files in a folder, at most 4 levels deep and 200 files.
+
+    Paths are relative to the folder. Paths that are not UTF-8 are skipped.
+    """
     found = 0
     for root, folders, files in os.walk(folder):
         here = Path(root).relative_to(folder)
@@ -190,7 +196,7 @@ def find_manifest_files(folder: Path) -> Iterator[Path]:
 
 
 class AddManifestDialog(Dialog[dict[str, str]]):
-    """Takes the path of a manifest; ends with the names of the datasets that were added, by id."""
+    """Adds the datasets of a manifest file. Its result is the names of the datasets, by id."""
 
     AUTO_FOCUS = "Input"
 
@@ -203,14 +209,14 @@ class AddManifestDialog(Dialog[dict[str, str]]):
     ]
 
     class Ended(Message):
-        """A file was tried."""
+        """The datasets of a file were added, or why they were not."""
 
         def __init__(self, added: dict[str, str], problem: Sequence[Sequence[Span]] = ()) -> None:
             super().__init__()
             self.added, self.problem = added, problem
 
     class FilesFound(Message):
-        """Files to choose from."""
+        """The manifest files of the workspace."""
 
         def __init__(self, files: Sequence[Path]) -> None:
             super().__init__()
@@ -223,7 +229,7 @@ class AddManifestDialog(Dialog[dict[str, str]]):
         self._busy = False
 
     def compose(self) -> ComposeResult:
-        """A line for the path, files of the workspace, and what is wrong."""
+        """Yield the input for a path, the files of the workspace, and the problem."""
         with Vertical(classes="dialog -typing") as box:
             box.border_title = "Add datasets from a manifest"
             box.border_subtitle = "tab takes a file from the list · ⏎ adds · esc closes"
@@ -234,7 +240,7 @@ class AddManifestDialog(Dialog[dict[str, str]]):
             yield WrappedLines(id="problem")
 
     def on_mount(self) -> None:
-        """Looks for files, in a thread."""
+        """List the manifest files, in a thread."""
         self.query_one("#problem").display = False
         self.run_worker(
             lambda: self.post_message(self.FilesFound(list(find_manifest_files(self._gateway.folder)))),
@@ -242,12 +248,12 @@ class AddManifestDialog(Dialog[dict[str, str]]):
         )
 
     def on_add_manifest_dialog_files_found(self, message: FilesFound) -> None:
-        """Shows the files."""
+        """Show the files."""
         self._files = [Choice(str(path), str(path)) for path in message.files]
         self._filter(self.query_one(Input).value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Narrows the list; the old complaint goes."""
+        """Filter the files, and hide the problem."""
         self.query_one("#problem").display = False
         self.query_one(".dialog").remove_class("-wrong")
         self._filter(event.value)
@@ -256,11 +262,11 @@ class AddManifestDialog(Dialog[dict[str, str]]):
         self.query_one(Choices).set(fuzzy_rank(text, ((choice.title, choice) for choice in self._files)))
 
     def action_move(self, move: str) -> None:
-        """Moves in the list."""
+        """Move the cursor of the list."""
         self.query_one(Choices).move(move)
 
     def action_complete(self) -> None:
-        """Puts the file under the cursor into the line."""
+        """Copy the path of the file under the cursor into the input."""
         choice = self.query_one(Choices).choice
         if choice is not None:
             line = self.query_one(Input)
@@ -268,11 +274,11 @@ class AddManifestDialog(Dialog[dict[str, str]]):
             line.cursor_position = len(choice.id)
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Copy the path after a double click."""
         self.action_complete()
 
     def action_add(self) -> None:
-        """Adds the file that is named; else the one under the cursor."""
+        """Add the file in the input, else the one under the cursor."""
         if self._busy:
             return
         text = self.query_one(Input).value.strip()
@@ -298,7 +304,7 @@ class AddManifestDialog(Dialog[dict[str, str]]):
             self.post_message(self.Ended(added))
 
     def on_add_manifest_dialog_ended(self, message: Ended) -> None:
-        """Closes, or shows what is wrong."""
+        """Close, or show the problem."""
         self._busy = False
         if not message.problem:
             self.dismiss(message.added)
@@ -310,7 +316,7 @@ class AddManifestDialog(Dialog[dict[str, str]]):
 
 
 class DataFilePicker(PickerDialog):
-    """Chooses a data file of the workspace's folder; a path or a URL can be typed instead."""
+    """Selects a data file of the workspace, or any path or URL that is typed."""
 
     def __init__(self, folder: Path, files: Sequence[tuple[str, int]]) -> None:
         choices = [Choice(path, path, remark=format_bytes(bytes_)) for path, bytes_ in files]
@@ -318,11 +324,11 @@ class DataFilePicker(PickerDialog):
         self._folder = folder
 
     def on_mount(self) -> None:
-        """Says what may be typed."""
+        """Set the placeholder of the input."""
         self.query_one(Input).placeholder = "letters of a file below, a path, or a URL"
 
     def find_choices(self, text: str) -> list[Choice]:
-        """The files that fit; a place that was typed in full comes first."""
+        """Return the files that match a text; a complete path or URL comes first."""
         found = super().find_choices(text)
         known = {choice.id for choice in found}
         typed = is_url(text) or (self._folder / Path(text).expanduser()).is_file()
@@ -332,7 +338,7 @@ class DataFilePicker(PickerDialog):
 
 
 def manifest_lines(text: str) -> list[list[Span]]:
-    """What matters of a manifest that was made for a file: its source, without what explains the choices."""
+    """Return the source of an inferred manifest, without comments that explain the options."""
     body = text.partition("  metadata:\n")[2].partition("    - kind: SetInfo")[0]
     lines = [line.removeprefix("    ") for line in body.splitlines()]
     kept = [line for line in lines if not line.strip().startswith(("#   ", "# How ", "# Every "))]

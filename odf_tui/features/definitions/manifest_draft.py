@@ -20,13 +20,18 @@ _UNSAFE: Final = re.compile(r"[^\w.-]+")
 
 
 class ManifestDraft(msgspec.Struct, frozen=True):
-    """A new manifest file, and the text that was written into it."""
+    """A manifest file that the user edits.
+
+    Attributes:
+        path: the file.
+        text: the text that was written into it.
+    """
 
     path: Path
     text: str
 
     def is_changed(self) -> bool:
-        """Return whether the file was edited since; a removed file counts as unchanged."""
+        """Return whether the file was edited since. A removed file counts as unchanged."""
         try:
             return self.path.read_bytes() != self.text.encode()
         except FileNotFoundError:
@@ -39,7 +44,7 @@ class ManifestDraft(msgspec.Struct, frozen=True):
 
 
 def find_unused_name(used: Collection[str]) -> str:
-    """Return a name that no dataset has."""
+    """Return a default name that no dataset has."""
     names = {name.lower() for name in used}
     return next(name for name in _numbered(_NAME) if name not in names)
 

@@ -1,1 +1,4 @@
-"""Pane 2: the metadata chain of a dataset."""
+"""Pane 2: the metadata chain of a dataset.
+
+The view and dialogs show blocks; the controller reads them. Features may call the pane; it imports none.
+"""

@@ -70,14 +70,22 @@ class BlockNavigation(Protocol):
 
 
 class BlockDialog(TextDialog):
-    """Reads a block: a transaction in words, any block as YAML. What leads on is a link: down and up, and
-    tab, walk from one to the next, and enter follows it.
+    """Shows a block: a transaction as facts, any block as YAML.
+
+    Hashes and ids that lead to a block, row, dataset or checkpoint are links. Up, down and tab select a
+    link,
+    enter follows it.
 
     Attributes:
-        dataset, number, which: the block; its number may not be known.
+        dataset, number, which: the block; its number is None if it is unknown.
 
     Args:
-        wrong: what a verification found on it.
+        title: title of the dialog.
+        dataset: id of the dataset.
+        block: the block.
+        finding: the finding of the newest verification; empty if there is none.
+        copy: copies a text to the clipboard.
+        navigation: runs the actions that lead to another block or dialog.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -105,7 +113,7 @@ class BlockDialog(TextDialog):
         self._load(title, dataset, block, finding)
 
     def open(self, title: str, dataset: str, block: BlockDocument, finding: str) -> None:
-        """Shows another block, in words if the one before was."""
+        """Show another block, in the same format if it has one."""
         self._load(title, dataset, block, finding)
         self.show(title, self._page())
 
@@ -149,13 +157,13 @@ class BlockDialog(TextDialog):
         return [mark_link(line) if at == self._selected else line for at, line in enumerate(self._shown[0])]
 
     def show_checkpoint(self, facts: CheckpointFacts) -> None:
-        """Shows what is known of a checkpoint; back leads to the block again."""
+        """Show the facts about a checkpoint. Back returns to the block."""
         self._checkpoint_page = checkpoint_lines(self.dataset, facts)
         self._select_first()
         self.show(self._title, self._page())
 
     def describe_keys(self) -> list[str]:
-        """What the keys do."""
+        """Return the hints on the keys."""
         found = ["⏎ follows"] if self._links else []
         if self._checkpoint_page is not None:
             return [*found, "backspace goes back"]
@@ -164,7 +172,7 @@ class BlockDialog(TextDialog):
         return [*found, *(["d diff"] if self._is_revisable else []), "b bytes", "[ ] others"]
 
     def action_toggle_yaml(self) -> None:
-        """The other page."""
+        """Switch between the facts of a transaction and YAML."""
         if self._words is None or self._checkpoint_page is not None:
             return
         self._shows_words = not self._shows_words
@@ -174,7 +182,7 @@ class BlockDialog(TextDialog):
     # --- Links ---
 
     def action_move(self, move: str) -> None:
-        """To the next link, if one is in sight in that direction; else it scrolls."""
+        """Select the next visible link in a direction; without one, scroll."""
         step = {"down": 1, "above": -1}.get(move, 0)
         links = list(self._links)
         at = links.index(self._selected) + step if step and links else -1
@@ -185,7 +193,7 @@ class BlockDialog(TextDialog):
             super().action_move(move)
 
     def action_next_link(self, step: int) -> None:
-        """To another link, wherever it is; after the last comes the first."""
+        """Select the next or previous link, and scroll to it. It wraps at the ends."""
         links = list(self._links)
         if not links:
             return
@@ -200,7 +208,7 @@ class BlockDialog(TextDialog):
         self._body.set(self._lines)
 
     def action_follow(self) -> None:
-        """Goes where the link leads; without links it closes."""
+        """Follow the selected link; without links, close."""
         link = self._links.get(self._selected)
         if link is None:
             self.dismiss(None)
@@ -208,7 +216,7 @@ class BlockDialog(TextDialog):
             self._navigation.follow_link(self, link)
 
     def action_back(self) -> None:
-        """From a checkpoint to its block; else to where a link was followed from."""
+        """Return from a checkpoint to its block, else to where a link was followed."""
         if self._checkpoint_page is None:
             self._navigation.back()
             return
@@ -219,30 +227,30 @@ class BlockDialog(TextDialog):
     # --- More of the block ---
 
     def action_copy(self) -> None:
-        """Copies the page; YAML as it is, without arrows."""
+        """Copy the page; YAML without the marks of links."""
         if self._shown is self._yaml and self._text:
             self._copy(self._text)
         else:
             super().action_copy()
 
     def action_diff(self) -> None:
-        """What it changed."""
+        """Show what the block changed."""
         self._navigation.open_revision()
 
     def action_bytes(self) -> None:
-        """Its bytes."""
+        """Show the bytes of the block."""
         self._navigation.open_bytes()
 
 
 def _prepend(text: str, style: str, page: _Page) -> _Page:
-    """A page under what a verification found, or the owner says."""
+    """Return a page below a finding or a statement of the owner."""
     lines, links = page
     head: Text = [*_paragraph(text, style), []]
     return [*head, *lines], {at + len(head): link for at, link in links.items()}
 
 
 def _yaml_page(block: BlockDocument) -> _Page:
-    """The block as YAML, with its links; or why it cannot be read."""
+    """Return the block as YAML with its links, or why it cannot be read."""
     if block.problem:
         problem, _, hint = block.problem.partition("\n")
         lines: Text = [[(f" # {printable(block.hash)}", "muted")], []] if block.hash else []
@@ -267,7 +275,7 @@ def _paragraph(text: str, style: str) -> Text:
 
 
 def checkpoint_lines(dataset: str, facts: CheckpointFacts) -> _Page:
-    """What is known of a checkpoint."""
+    """Return the facts about a checkpoint, and their links."""
     lines: Text = [[(" Checkpoint", "title")], _fact_line("hash", facts.hash)]
     lines.append(
         _fact_line("size", format_bytes(facts.size) if facts.size is not None else "no block says it")
@@ -290,7 +298,7 @@ def checkpoint_lines(dataset: str, facts: CheckpointFacts) -> _Page:
 
 
 def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Mapping[int, Target]]:
-    """A transaction in words, and where its lines lead."""
+    """Return a transaction as facts, and the targets of its lines."""
     lines: Text = [[(" What it made", "title")]]
     links: dict[int, Target] = {}
     if transaction.rows is None:
@@ -317,7 +325,7 @@ def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Map
 
 
 def _input_lines(part: TransactionInput) -> list[tuple[list[Span], Target | None]]:
-    """What was read of an input, and where that is."""
+    """Return what a transaction read of an input: lines, each with its target."""
     rows = "no new ones" if part.rows is None else _offsets_text(part.rows)
     if not part.here:
         return [
@@ -361,7 +369,7 @@ def _link_line(name: str, text: str) -> list[Span]:
 
 
 def mark_link(line: list[Span]) -> list[Span]:
-    """A line with a link, under the cursor."""
+    """Highlight the link of a line."""
     at = max((at for at, (_, style) in enumerate(line) if style in ("name", "title")), default=0)
     return [(text, "cursor") if index == at else (text, style) for index, (text, style) in enumerate(line)]
 
@@ -372,7 +380,10 @@ _HIDDEN_PREFIX: Final = "content."
 
 
 class HexLines(StaticLines):
-    """Lines of bytes, made when they are seen: a block may have millions of them."""
+    """A hex dump of a block.
+
+    Lines are rendered on demand: a block may have millions of them.
+    """
 
     headed = True
 
@@ -383,18 +394,18 @@ class HexLines(StaticLines):
         self._problem: list[str] = []
 
     def open(self, block: BlockBytes) -> None:
-        """Shows the bytes of a block."""
+        """Show the bytes of a block."""
         self._block = block
         self._arrange()
         self.scroll_to(0, 0, animate=False)
 
     def on_resize(self) -> None:
-        """There is room for more or fewer bytes in a line."""
+        """Fit the number of bytes in a line to the width."""
         self._arrange()
 
     @property
     def bytes_per_line(self) -> int:
-        """How many bytes a line shows."""
+        """The number of bytes in a line."""
         return 8 if self.room.width < _NARROW else 16
 
     def _arrange(self) -> None:
@@ -406,20 +417,20 @@ class HexLines(StaticLines):
         self.reset()
 
     def count(self) -> int:
-        """Lines; what is wrong comes first."""
+        """Return the number of lines, including the problem above them."""
         return (self._starts[-1] if self._starts else 0) + len(self._problem)
 
     def widest(self) -> int:
-        """They are cut."""
+        """Return 0: lines are cut, not scrolled."""
         return 0
 
     def header(self) -> Sequence[Span]:
-        """Names of the columns."""
+        """Return the names of the columns."""
         step = self.bytes_per_line
         return [(f" {'at':<6}  {'bytes':<{3 * step}} {'text':<{step}}  field", "head")]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """Where, the bytes, what they are as text, the field."""
+        """Return offset, bytes, text and field of a line."""
         if index < len(self._problem):
             return [(f" {self._problem[index]}", "bad")]
         index -= len(self._problem)
@@ -441,12 +452,12 @@ class HexLines(StaticLines):
         room = self.room.width - sum(len(text) for text, _ in spans)
         most = max(room * 3 // 5, 2)
         if len(name) > most:
-            name = "…" + name[1 - most :]  # its end tells most
+            name = "…" + name[1 - most :]  # the end of a path is the most specific
         spans.append((printable(name) + "  ", "name" if piece.value else "muted"))
         return [*spans, (printable(piece.text), "strong" if piece.value else "muted")]
 
     def text(self) -> str:
-        """All of it; of very many bytes only the hex."""
+        """Return all lines as text; of more than _MAX_COPIED lines only the hex digits."""
         if self.count() > _MAX_COPIED:
             return self._block.data.hex()
         return "\n".join(
@@ -455,9 +466,12 @@ class HexLines(StaticLines):
 
 
 class BlockBytesDialog(TextDialog):
-    """Reads the bytes of blocks.
+    """Shows the bytes of blocks.
 
     Args:
+        title: title of the dialog.
+        block: the bytes.
+        copy: copies a text to the clipboard.
         go: shows the bytes of another block, by its number.
     """
 
@@ -469,21 +483,21 @@ class BlockBytesDialog(TextDialog):
         self._block, self._go = block, go
 
     def body(self) -> StaticLines:
-        """The bytes."""
+        """Return the widget with the bytes."""
         return self._hex
 
     def on_mount(self) -> None:
-        """Shows the bytes."""
+        """Show the bytes."""
         self.open(self._title, self._block)
 
     def open(self, title: str, block: BlockBytes) -> None:
-        """Shows the bytes of another block."""
+        """Show the bytes of another block."""
         self._block = block
         self.show(title, [])
         self._hex.open(block)
 
     def action_copy(self) -> None:
-        """Copies all of it."""
+        """Copy all bytes."""
         self._copy(self._hex.text())
 
     def _step_by(self, by: int) -> None:
@@ -492,7 +506,7 @@ class BlockBytesDialog(TextDialog):
 
 
 class _KindList(LineView):
-    """The kinds, those that are chosen with a mark."""
+    """The kinds of events; selected ones are marked."""
 
     def __init__(self, kinds: Mapping[str, int], chosen: Sequence[str]) -> None:
         super().__init__(id="choices")
@@ -501,31 +515,31 @@ class _KindList(LineView):
         self.active = True
 
     def on_mount(self) -> None:
-        """Shows them."""
+        """Show the kinds."""
         self.reset()
 
     def count(self) -> int:
-        """How many."""
+        """Return the number of kinds."""
         return len(self.kinds)
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A mark, the kind, how many there are."""
+        """Return the mark, the kind and its number of blocks."""
         kind, number = self.kinds[index]
         mark = "✓" if kind in self.chosen else " "
         return [(f" {mark} ", "good"), (fit_width(kind, 24), ""), (right(format_count(number), 12), "muted")]
 
     def toggle(self) -> None:
-        """Chooses the kind under the cursor, or takes that back."""
+        """Select or deselect the kind under the cursor."""
         self.chosen ^= {self.kinds[self.cursor][0]}
         self.refresh_line(self.cursor)
 
 
 class EventKindsDialog(Dialog[tuple[str, ...]]):
-    """Chooses some of the kinds of events; ends with them, or with none for all.
+    """Selects kinds of events. Its result is the selected kinds; empty for all.
 
     Args:
-        kinds: how many blocks there are of each.
-        chosen: those that are shown now.
+        kinds: number of blocks of each kind.
+        chosen: the kinds that are selected at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -544,34 +558,34 @@ class EventKindsDialog(Dialog[tuple[str, ...]]):
         self._list = _KindList(kinds, chosen)
 
     def compose(self) -> ComposeResult:
-        """The kinds."""
+        """Yield the list."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content("Kinds of events")
             box.border_subtitle = Content("space chooses · ⏎ shows · a all · esc closes")
             yield self._list
 
     def on_line_view_opened(self, event: events.Event) -> None:
-        """Clicked twice."""
+        """Close with the selection after a double click."""
         event.stop()
         self.action_apply()
 
     def action_choose(self) -> None:
-        """Chooses, and goes on to the next."""
+        """Select or deselect a kind, and move to the next."""
         self._list.toggle()
         self._list.move("down")
 
     def action_all(self) -> None:
-        """All kinds."""
+        """Close with all kinds."""
         self.dismiss(())
 
     def action_apply(self) -> None:
-        """Those that are chosen."""
+        """Close with the selected kinds, or with the one under the cursor if none is selected."""
         names = [kind for kind, _ in self._list.kinds]
         chosen = [kind for kind in names if kind in self._list.chosen] or [names[self._list.cursor]]
         self.dismiss(() if len(chosen) == len(names) else tuple(chosen))
 
     def action_move(self, move: str) -> None:
-        """Moves the cursor."""
+        """Move the cursor."""
         self._list.move(move)
 
 
@@ -579,10 +593,13 @@ _STYLES: Final = {"+": "good", "-": "bad", "~": "warn"}
 
 
 class RevisionDialog(TextDialog):
-    """Reads revisions; the older and the newer one of the same kind are a key away.
+    """Shows a revision: the changes of a block against the previous block of its kind.
 
     Args:
-        go: shows the revision of another block.
+        title: title of the dialog.
+        revision: the revision.
+        copy: copies a text to the clipboard.
+        go: shows the revision of another block, by its number.
     """
 
     def __init__(
@@ -592,12 +609,12 @@ class RevisionDialog(TextDialog):
         self._revision, self._go = revision, go
 
     def open(self, title: str, revision: Revision) -> None:
-        """Shows another revision."""
+        """Show another revision."""
         self._revision = revision
         self.show(title, revision_lines(revision))
 
     def describe_keys(self) -> list[str]:
-        """What the keys do, as far as there are others."""
+        """Return the hints on the keys for older and newer revisions, if there are any."""
         older = ["[ older"] if self._revision.older is not None else []
         return [*older, *(["] newer"] if self._revision.newer is not None else [])]
 
@@ -608,7 +625,7 @@ class RevisionDialog(TextDialog):
 
 
 def revision_lines(revision: Revision) -> Text:
-    """What is other, each line after its sign."""
+    """Return the changed lines, each after its sign."""
     if revision.before is None:
         head = "the first of its kind: nothing was there before"
     else:

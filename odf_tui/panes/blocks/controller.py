@@ -1,4 +1,4 @@
-"""Reads blocks, jumps between them, shows verification findings, signs blocks."""
+"""Reads and shows blocks, jumps between them, shows findings of verifications, signs blocks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class BlocksController(Controller):
         self.navigator.returned.connect(self._returned)
 
     def routes(self) -> Mapping[type[Message], Callable[[Any], object]]:
-        """Read the blocks that the view needs."""
+        """Read the blocks that the list requests."""
         return {BlocksRequested: self._read_blocks, BlocksView.Moved: lambda _: self.host.show_hints()}
 
     def leave(self) -> bool:
@@ -91,7 +91,7 @@ class BlocksController(Controller):
             self._move_to_target()
 
     def choose_kinds(self) -> None:
-        """Choose which kinds of events are shown."""
+        """Open a dialog that selects the kinds of events to show."""
         dataset = self.view.dataset
         self.reader.read("kinds", lambda: self.gateway.block_kinds(dataset), self._kinds_read)
 
@@ -111,7 +111,7 @@ class BlocksController(Controller):
     # --- Jumps ---
 
     def jump(self) -> None:
-        """Ask for a number, hash, time or offset, and go to its block."""
+        """Open a dialog for a number, hash, time or offset, and go to its block."""
         from odf_tui.widgets.dialogs import GoToBlockDialog
 
         dataset, total = self.view.dataset, self.view.total
@@ -208,7 +208,7 @@ class BlocksController(Controller):
 
     @property
     def _current_block(self) -> tuple[str, BlockRef] | None:
-        """Dataset and block: of the dialog in front, else under the cursor."""
+        """Dataset and block of the dialog in front, else of the cursor."""
         if (dialog := self._dialog) is not None:
             return dialog.dataset, dialog.which
         block = self.view.block
@@ -258,7 +258,7 @@ class BlocksController(Controller):
             self.open_block()
 
     def open_revision(self) -> None:
-        """Show what a block changed of a query, source, schema or description."""
+        """Show what a block changed in a query, source, schema or description."""
         if (found := self._current_block) is not None:
             self._read_revision(*found)
 
@@ -318,7 +318,7 @@ class BlocksController(Controller):
             self._show_findings()
 
     def _show_findings(self) -> None:
-        """Show what the newest verification of the dataset found."""
+        """Show the findings of the newest verification of the dataset."""
         job, row = self._verification(), self.state.row_of(self.view.dataset)
         findings = () if job is None else parse_findings(job.result or "")
         verdict: Verdict = "findings" if findings else ""
@@ -362,7 +362,7 @@ class BlocksController(Controller):
     # --- Signatures ---
 
     def sign_block(self) -> None:
-        """Sign the block under the cursor with the dataset's key, if it is here; ask before."""
+        """Sign the block under the cursor with the private key of the dataset, after a confirmation."""
         if self.view.block is not None:
             self.host.start(self._sign(self.view.dataset, self.view.block))
 
@@ -393,7 +393,7 @@ class BlocksController(Controller):
 
 @lru_cache(maxsize=64)
 def parse_findings(report: str) -> tuple[Finding, ...]:
-    """Return the findings in a verification's result. Cached: reports can be long, and are read often."""
+    """Return the findings in the result of a verification. Cached: it is long, and read often."""
     result = known_result(report, Verify)
     found = () if result is None else result.findings
     return tuple(Finding(each.block, each.kind, each.message) for each in found)

@@ -1,4 +1,4 @@
-"""The list of blocks, newest first, read page by page."""
+"""Pane 2: the list of blocks, newest first, read page by page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ from odf_tui.widgets.pane_frame import Pane
 
 @dataclass
 class BlocksRequested(Message):
-    """The block explorer shows blocks that it does not have: from a place on, or the newest."""
+    """Requests blocks that the list shows and does not have.
+
+    Attributes:
+        dataset: id of the dataset.
+        first: position of the first block; None for the newest blocks that match the filter.
+        block_filter: which blocks are counted and returned.
+    """
 
     dataset: str
     first: int | None
@@ -39,7 +45,7 @@ class BlocksRequested(Message):
 
 PAGE: Final = 100
 MAX_PAGES: Final = 10
-"""How many pages are kept: however long a chain is and wherever one scrolls, no more."""
+"""The number of pages in memory, for chains of any length."""
 FINDING_MARK: Final = "≠"
 PROOF_MARK: Final = "§"
 _WIDE: Final = 76
@@ -55,20 +61,23 @@ _ROWS: Final = re.compile(r"\+[\d ]+ rows?\b")
 
 
 class BlocksView(LineView):
-    """Line 0 is the newest block. Blocks are kept by their places, which count from the oldest, so that
-    new ones disturb nothing.
+    """The list of blocks. Line 0 is the newest block.
+
+    Pages are stored by positions that count from the oldest block. New blocks do not change them.
 
     Attributes:
-        dataset, total: whose chain it is, and how many blocks the chain has.
-        want: which of them are shown.
-        findings: what a verification found, by the hash of the block.
-        proven: the hashes of blocks that the dataset's owner has signed.
+        dataset, total: id of the dataset, and the number of blocks in its chain.
+        block_filter: which blocks are shown.
+        error: why the chain cannot be read.
+        broken: whether the chain breaks at its oldest listed block.
+        findings: findings of the newest verification, by the hash of the block.
+        proven: hashes of the blocks that the owner of the dataset signed.
     """
 
     headed = True
 
     class Moved(LineView.Moved):
-        """The cursor is on another block, or other blocks are shown."""
+        """The cursor is on another block, or the list has changed."""
 
     def __init__(self) -> None:
         super().__init__(id="chain")
@@ -79,32 +88,32 @@ class BlocksView(LineView):
         self.broken = False
         self.findings: Mapping[str, Finding] = {}
         self.proven: frozenset[str] = frozenset()
-        self._count: int | None = None  # how many are wanted, as far as is known
+        self._count: int | None = None  # how many blocks match the filter; None: unknown
         self._pages: OrderedDict[int, tuple[BlockSummary, ...]] = OrderedDict()
-        self._stale: set[int] = set()  # pages from before the chain changed
+        self._stale: set[int] = set()  # pages that were read before the chain changed
         self._requested: set[int | None] = set()
 
     # --- What is shown ------------------------------------------------------------------------
 
     def open(self, dataset: str, total: int) -> None:
-        """Shows a dataset's chain; for the same dataset, what is new in it."""
+        """Show the chain of a dataset. For the same dataset, the cursor stays on its block."""
         if dataset != self.dataset:
             self.dataset, self.findings, self.proven = dataset, {}, frozenset()
             self._clear()
         elif self.cursor and total > self.total and not self.block_filter:
-            self.cursor += total - self.total  # stays on its block
+            self.cursor += total - self.total  # the cursor stays on its block
         self.total, self.error = total, ""
         self._stale = set(self._pages)
         self._requested.clear()
         if not self.block_filter and total and not self.broken:
             self._count = total
-            self._request((total - 1) // PAGE)  # also while the pane is hidden
+            self._request((total - 1) // PAGE)  # a hidden pane paints nothing, and would request nothing
         else:
             self._request(None)
         self.reset()
 
     def apply_filter(self, block_filter: BlockFilter) -> None:
-        """Shows only some of the blocks."""
+        """Show only the blocks that match a filter."""
         if block_filter == self.block_filter:
             return
         self.block_filter = block_filter
@@ -124,7 +133,10 @@ class BlocksView(LineView):
         self.scroll_to(y=0, animate=False)
 
     def load(self, requested: BlocksRequested, page: BlockPage | None, error: str) -> None:
-        """Take in blocks that were read, or why they could not be."""
+        """Store the blocks of a request, or show why they cannot be read.
+
+        The result of a request for another dataset or filter is dropped.
+        """
         if requested.dataset != self.dataset or requested.block_filter != self.block_filter:
             return
         self.error = error
@@ -142,7 +154,7 @@ class BlocksView(LineView):
         self.post_message(self.Moved(self))
 
     def _store(self, first: int, lines: Sequence[BlockSummary]) -> None:
-        """Keeps lines by whole pages, and no more of them than there may be."""
+        """Store blocks by complete pages, at most MAX_PAGES of them."""
         end = first + len(lines)
         for page in range(first // PAGE, (end - 1) // PAGE + 1 if lines else 0):
             start = page * PAGE
@@ -157,7 +169,7 @@ class BlocksView(LineView):
 
     @property
     def block(self) -> BlockSummary | None:
-        """The block under the cursor, if it was read already."""
+        """The block under the cursor; None if its page is not loaded."""
         return self._at(self.cursor)
 
     def _at(self, index: int) -> BlockSummary | None:
@@ -170,7 +182,7 @@ class BlocksView(LineView):
         return lines[position % PAGE]
 
     def index_of(self, number: int) -> int | None:
-        """The line of a block by its number, where that is known."""
+        """Return the line of a block by its number; None if its page is not loaded."""
         if not self.block_filter and not self.broken:
             return self.total - 1 - number if 0 <= number < self.total else None
         for page, lines in self._pages.items():
@@ -182,11 +194,11 @@ class BlocksView(LineView):
     # --- Lines --------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """All blocks, or those that are wanted."""
+        """Return the number of blocks that match the filter."""
         return 0 if self.error else self._count or 0
 
     def header(self) -> Sequence[Span]:
-        """Names of the columns."""
+        """Return the names of the columns."""
         return self._columns(
             "", "block", "event", "time (UTC)", ("what it did", "head"), "hash", ["head"] * 5
         )
@@ -219,7 +231,7 @@ class BlocksView(LineView):
         return [*cells, (f" {block[-8:]:>8}", styles[4])]
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A block; what was not read yet, or before the chain changed, is asked for."""
+        """Return the line of a block. A page that is not loaded, or is stale, is requested."""
         position = self.count() - 1 - index
         block = self._at(index)
         if block is None or position // PAGE in self._stale:
@@ -247,7 +259,7 @@ class BlocksView(LineView):
             self.post_message(BlocksRequested(self.dataset, first, self.block_filter))
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Why there is nothing."""
+        """Return why the list is empty."""
         if self.error:
             return [[(f" {printable(self.error)}", "bad")]]
         if not self.dataset:
@@ -266,7 +278,7 @@ class BlocksView(LineView):
 
 
 def _summary_spans(text: str, style: str, width: int) -> list[Span]:
-    """What a block did in exactly so many cells; rows stand out."""
+    """Return the summary of a block in exactly ``width`` cells; the number of rows is highlighted."""
     if cell_len(text) > width:
         text = text.replace(_WATERMARK, " → ").removeprefix("watermark ")
     match = _ROWS.match(text)
@@ -276,10 +288,11 @@ def _summary_spans(text: str, style: str, width: int) -> list[Span]:
 
 
 class BlocksPane(Pane):
-    """The block explorer.
+    """The pane of blocks.
 
     Attributes:
-        verdict: what the newest verification says of the chain as it is now.
+        kinds: the kinds of events that are shown; empty for all.
+        verdict: the result of the newest verification, as far as it holds for the head.
     """
 
     number = 2
@@ -291,7 +304,7 @@ class BlocksPane(Pane):
         self.verdict: Verdict = ""
 
     def compose(self) -> ComposeResult:
-        """The list."""
+        """Yield the list."""
         yield BlocksView()
 
     @property
@@ -300,18 +313,18 @@ class BlocksPane(Pane):
         return self.query_one(BlocksView)
 
     def set_filter(self, text: str) -> None:
-        """Shows the blocks that match."""
+        """Show the blocks that match a text."""
         super().set_filter(text)
         self.view.apply_filter(BlockFilter(self.kinds, text))
 
     def set_kinds(self, kinds: tuple[str, ...]) -> None:
-        """Shows only some kinds of events; none: all."""
+        """Show only some kinds of events; empty for all."""
         self.kinds = kinds
         self.view.apply_filter(BlockFilter(kinds, self.filter))
         self.show_position()
 
     def show_findings(self, findings: Sequence[Finding], verdict: Verdict) -> None:
-        """What a verification found."""
+        """Show the findings and the verdict of a verification."""
         by_hash = {finding.block: finding for finding in reversed(findings)}
         changed = by_hash != self.view.findings
         self.view.findings, self.verdict, self._finding_count = by_hash, verdict, len(findings)
@@ -323,7 +336,7 @@ class BlocksPane(Pane):
 
     @on(LineView.Moved)
     def show_position(self) -> None:
-        """In the lower border: what is chosen, what the block under the cursor is, what was found."""
+        """Show the filter, the verdict, and the block under the cursor in the lower border."""
         view = self.view
         block = view.block
         parts: list[str] = []
@@ -351,10 +364,10 @@ class BlocksPane(Pane):
         self.set_subtitle(text if cell_len(text) <= room else fit_width(text, room))
 
     def on_resize(self) -> None:
-        """There is room for more or less in the lower border."""
+        """Fit the text of the lower border to the width."""
         self.show_position()
 
     def selection(self) -> tuple[str, str] | None:
-        """The block's hash."""
+        """Return the hash of the block under the cursor."""
         block = self.view.block
         return None if block is None else ("hash", block.hash)
