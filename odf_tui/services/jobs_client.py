@@ -197,11 +197,6 @@ class WorkerConnection:
             raise OdfError(self._failure or "the worker is gone", hint="R starts it again")
         return self._link
 
-    async def close(self) -> None:
-        """Close the connection. The worker continues."""
-        if self._link is not None:
-            await self._link.close()
-
     async def _follow(self, link: WorkerLink) -> None:
         self._reconnect.clear()
         self._set_state(WorkerConnectionState("connected"))

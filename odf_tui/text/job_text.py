@@ -344,7 +344,12 @@ _MAX_EXCERPT: Final = 400
 _BAR_WIDTH: Final = 8
 
 # Phases that count something else as files: the texts before and after the number.
-_FILE_UNITS: Final = {"verify": ("", " blocks"), "compare": ("", " blocks"), "replay": ("transaction ", "")}
+_FILE_UNITS: Final = {
+    "verify": ("", " blocks"),
+    "compare": ("", " blocks"),
+    "replay": ("transaction ", ""),
+    "search": ("", " datasets"),
+}
 
 
 def job_seconds(job: Job, now: Timestamp) -> float | None:
@@ -513,7 +518,7 @@ def progress_line(progress: Progress) -> str:
         parts.append(f"{format_count(progress.rows)} rows")
     if progress.bytes is not None:
         parts.append(format_bytes(progress.bytes) + _of(progress.total_bytes, format_bytes))
-    parts.append(_file_amount(progress, {**_FILE_UNITS, "search": ("", " datasets")}, str))
+    parts.append(_file_amount(progress, _FILE_UNITS, str))
     return "  ".join(part for part in parts if part)
 
 

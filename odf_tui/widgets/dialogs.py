@@ -140,7 +140,7 @@ class PickerDialog(Dialog[str]):
         if self._typing:
             return
         for choice in self._choices:
-            if event.key in choice.keys:
+            if event.key in choice.keys and event.key != "escape":  # which closes this list
                 event.stop()
                 self.dismiss(choice.id)
                 return

@@ -58,7 +58,7 @@ def pick(choice: str, *, title: str = "", without: Collection[str] = ()) -> Call
 
     def answer(dialog: Any) -> str:
         assert isinstance(dialog, PickerDialog), dialog
-        offered = {each.id for each in dialog.fitting("")}
+        offered = {each.id for each in dialog.find_choices("")}
         assert choice in offered and not offered.intersection(without), offered
         assert title in dialog._title
         return choice

@@ -17,7 +17,13 @@ from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, PANES, Situation
 from odf_tui.actions.table import ACTIONS, DEFAULT_KEYMAP
 from odf_tui.actions.user_keys import PORTABLE_KEYS
-from odf_tui.features.palette import KeysDialog, Palette, PaletteController, ThemePicker, named_block
+from odf_tui.features.palette import (
+    KeysDialog,
+    Palette,
+    PaletteController,
+    ThemePicker,
+    parse_block_reference,
+)
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.registry import FEATURES
@@ -274,15 +280,15 @@ def test_a_thousand_datasets_are_found_quickly(fakes: Fakes) -> None:
 
 def test_texts_that_name_a_block() -> None:
     rows = [dataset("boats", records=10), dataset("long.boats", records=10), dataset("empty", blocks=0)]
-    named = named_block("boats#12", rows, None)
+    named = parse_block_reference("boats#12", rows, None)
     assert named is not None
     assert [row.name for row in named.rows] == ["boats", "long.boats"]
     assert (named.number, named.hash) == (12, "")
-    named = named_block("f16204", rows, rows[1])
+    named = parse_block_reference("f16204", rows, rows[1])
     assert named is not None
     assert (named.rows, named.number, named.hash) == ([rows[1]], None, "f16204")
     for text in ("boats", "12", "#", "abc", "empty#1"):
-        assert named_block(text, rows, None) is None
+        assert parse_block_reference(text, rows, None) is None
 
 
 def test_themes_are_previewed_and_the_previous_one_comes_back(fakes: Fakes) -> None:

@@ -188,7 +188,7 @@ def test_the_screen_begins_at_the_column_under_the_cursor(
     fakes = Fakes(source, "air-by-day", answers=[None])
     view = SimpleNamespace(column=column)
     fakes.host.widgets[DataPane] = SimpleNamespace(
-        window=source.rows(DAYS), view=view, shows=lambda dataset: shows and dataset == DAYS
+        window=source.rows(DAYS), view=view, is_showing=lambda dataset: shows and dataset == DAYS
     )
     fakes.state.pane = pane
     ColumnLineageController(fakes.context).show_column_lineage()

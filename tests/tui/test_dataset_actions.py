@@ -49,7 +49,7 @@ async def test_without_consent_nothing_runs(source: FakeSource) -> None:
 
 async def test_trust_alone_pulls_nothing_and_can_be_revoked(source: FakeSource) -> None:
     source.rows_ = [replace(row, standing="not trusted") for row in source.rows_]
-    fakes = Fakes(source, "harbour.tides", answers=[lambda dialog: "harbour.tides" in dialog._words])
+    fakes = Fakes(source, "harbour.tides", answers=[lambda dialog: "harbour.tides" in dialog._accepted])
     controller = DatasetActionsController(fakes.context)
     controller.trust()
     await fakes.host.stories()
@@ -97,7 +97,7 @@ async def test_a_diverged_dataset_is_rebuilt_after_its_name_was_typed(source: Fa
         DatasetActionsController(fakes.context).rebuild()
         await fakes.host.stories()
         dialog = fakes.host.dialogs[0]
-        assert list(dialog._words) == ["air-by-day"]
+        assert list(dialog._accepted) == ["air-by-day"]
         if answer:
             (request,) = fakes.jobs.requests
             assert isinstance(request, Pull)

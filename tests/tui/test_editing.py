@@ -191,7 +191,7 @@ class EditorStation(FakeStation):
 
     async def edit(self, path: Path, line: int | None = None) -> None:
         """Run the editor until it ends."""
-        await asyncio.to_thread(terminal.run, terminal.find_editor(), path, line, self._folder)
+        await asyncio.to_thread(terminal.run_editor, terminal.find_editor(), path, line, self._folder)
 
 
 class Writing:

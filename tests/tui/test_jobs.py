@@ -247,7 +247,7 @@ async def test_a_job_leads_to_the_block_that_it_wrote(source: FakeSource) -> Non
         (dialog,) = shown.host.dialogs
         assert [choice.title for choice in dialog._choices] == ["block 5  AddData", "block 3  AddData"]
         assert shown.fakes.navigator.target == Target(done.dataset, "blocks", 3)
-        shown.fakes.navigator.arrived()
+        shown.fakes.navigator.clear_target()
         shown.controller.show_block()  # none is chosen
         assert shown.fakes.navigator.target is None
 

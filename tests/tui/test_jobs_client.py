@@ -105,13 +105,13 @@ async def test_a_job_that_ended_while_the_worker_was_gone_is_found_in_the_journa
     job = source.job(JobState.running, "air-by-day")
     source.changed(job)
     client.state.load_jobs(*source.jobs())
-    waiting = asyncio.ensure_future(client.jobs.ended(job.id))
+    waiting = asyncio.ensure_future(client.jobs.wait_until_ended(job.id))
     await asyncio.sleep(0)
     assert not waiting.done()
     source.changed(replace(job, state=JobState.interrupted))
     client.state.load_jobs(*source.jobs())
     assert (await asyncio.wait_for(waiting, 10)).state is JobState.interrupted
-    assert (await client.jobs.ended(job.id)).state is JobState.interrupted  # known at once
+    assert (await client.jobs.wait_until_ended(job.id)).state is JobState.interrupted  # known at once
 
 
 # --- The dialog ---

@@ -242,10 +242,10 @@ async def test_new_columns_of_an_input_are_added(source: FakeSource) -> None:
     shown = Definitions(
         source, ["append"], plans=[plan(), plan(new=["no2", "o3"], state="kept")], updates=[None]
     )
-    shown.controller.take_new_columns()
+    shown.controller.add_new_columns()
     await shown.host.stories()
     assert "gives no other columns than it has" in shown.host.last_notice
-    shown.controller.take_new_columns()
+    shown.controller.add_new_columns()
     await shown.host.stories()
     assert "no2, o3: new, empty in the rows before" in shown.decisions[0]
     assert keys_of(shown.host.dialogs[0])["append"] == ("enter",)
@@ -256,7 +256,7 @@ async def test_new_columns_of_an_input_are_added(source: FakeSource) -> None:
 
 async def test_new_columns_are_not_added_without_a_confirmation(source: FakeSource) -> None:
     shown = Definitions(source, [None], plans=[plan(new=["no2"], state="kept")])
-    shown.controller.take_new_columns()
+    shown.controller.add_new_columns()
     await shown.host.stories()
     assert shown.host.last_notice == "air-by-day stays as it is"
     assert [type(each) for each in shown.jobs.requests] == [Validate]

@@ -15,7 +15,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui.gateway.protocol import NamedUrl
 from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.state.model import DatasetRow
-from odf_tui.state.saved_session import workspace_fingerprint
+from odf_tui.state.saved_session import load_snapshot, save_snapshot
 from odf_tui.text.remotes import Remote, remote_badge
 from tests.sync.builders import describe, make_root
 
@@ -106,9 +106,10 @@ def test_repositories_and_remotes_are_removed(workspace: Workspace) -> None:
         source.add_repository("lake", "s3://other/")
     source.remove_repository("lake")
     entry = make_root(workspace, "visits")
-    before = workspace_fingerprint(workspace.folder)
+    save_snapshot(workspace.folder, source)
+    assert (found := load_snapshot(workspace.folder)) is not None and found[1]
     note(workspace, entry, "equal")
-    assert workspace_fingerprint(workspace.folder) != before  # the saved snapshot is outdated
+    assert (found := load_snapshot(workspace.folder)) is not None and not found[1]  # outdated, still shown
     assert row(workspace).remotes
     source.detach(str(entry.id), HUB)
     assert row(workspace).remotes == ()

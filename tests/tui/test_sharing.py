@@ -234,7 +234,7 @@ async def test_push_offers_writable_repositories(source: FakeSource) -> None:
     fakes = await push(source, "push", pick(lake, title="Push visits to", without=read_only))
     assert fakes.jobs.requests == [Push(dataset=row.id, url=lake)]
     assert fakes.jobs.remarks == [", to lake/visits"]
-    choices = fakes.host.dialogs[0].fitting("")
+    choices = fakes.host.dialogs[0].find_choices("")
     assert [each.title for each in choices] == ["backup/visits", "lake/visits", "another address"]
     fakes = await push(source, "push", None)
     assert fakes.jobs.requests == []
@@ -360,7 +360,7 @@ async def test_our_history_is_pushed_after_the_name_was_typed(source: FakeSource
 
         def answer(dialog: object, yes: bool = yes) -> bool:
             assert isinstance(dialog, TypedConfirmation)
-            assert dialog._words == ["visits"]
+            assert dialog._accepted == ["visits"]
             assert "1 block that only backup/visits has" in dialog_text(dialog)
             return yes
 

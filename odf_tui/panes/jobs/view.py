@@ -287,6 +287,11 @@ class LogLines(LineScroll):
         """Wrap the lines again."""
         self.set(self.lines, self.end)
 
+    def watch_show_vertical_scrollbar(self) -> None:
+        """Wrap the lines again: the scroll bar takes its width from them."""
+        if self.is_mounted:
+            self.call_after_refresh(self.set, self.lines, self.end)
+
     def on_mount(self) -> None:
         """Show the lines."""
         self.set(self.lines, self.end)
