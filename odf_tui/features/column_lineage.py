@@ -23,8 +23,8 @@ from odf_engine.workspace.column_lineage import (
 )
 from odf_tui.panes.data.view import DataPane
 from odf_tui.services.controller import Controller
-from odf_tui.text.format import Span, ellipsize_middle, error_with_hint, fit_width, printable
-from odf_tui.text.lineage_text import HOW_WORDS, SHORT, column_name, dataset_glyph, dataset_title, source_name
+from odf_tui.text.format import Span, dataset_glyph, ellipsize_middle, error_with_hint, fit_width, printable
+from odf_tui.text.lineage_text import HOW_WORDS, SHORT, column_name, dataset_title, source_name
 from odf_tui.widgets.dialogs import MOVE_KEYS, Dialog
 from odf_tui.widgets.line_view import LineScroll, WrappedLines
 

@@ -41,6 +41,11 @@ def count_of(number: int, noun: str, *, separators: bool = True) -> str:
     return f"{format_count(number) if separators else number} {noun}{'' if number == 1 else 's'}"
 
 
+def dataset_glyph(*, derivative: bool) -> str:
+    """Return the sign of a kind of dataset, one cell."""
+    return "◆" if derivative else "◇"
+
+
 def format_count_short(number: int) -> str:
     """Return a number in at most five cells, such as ``12.5k``."""
     if number < 10_000:

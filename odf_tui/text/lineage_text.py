@@ -8,7 +8,7 @@ from typing import Final
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.sql.lineage_model import ANY_COLUMN, TransformationType
 from odf_engine.workspace.column_lineage import ROWS, ColumnGraph, ColumnRef, is_source
-from odf_tui.text.format import printable
+from odf_tui.text.format import dataset_glyph, printable
 
 HOW_WORDS: Final[dict[TransformationType, str]] = {
     "identity": "as it is",
@@ -74,11 +74,6 @@ def column_rows(graph: ColumnGraph, datasets: Iterable[str]) -> Iterator[list[st
             for link in links or ([("", "")] if column != ROWS else []):
                 yield [name, shown, *link]
                 name = shown = ""
-
-
-def dataset_glyph(*, derivative: bool) -> str:
-    """Return the sign of a kind of dataset, one cell."""
-    return "◆" if derivative else "◇"
 
 
 def dataset_graph_lines(

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.results import CheckProofResult, Origin, OriginSource, VerifyResult
-from odf_engine.sql.query_text import one_line_summary
 from odf_tui.text.format import count_of, format_bytes, format_count, format_time, printable
 
 if TYPE_CHECKING:
@@ -137,6 +136,8 @@ def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
     Args:
         names: names of datasets by their ids, for the dataset with whose key the proof is signed.
     """
+    from odf_engine.sql.query_text import one_line_summary  # deferred: not needed before the first paint
+
     query = printable(one_line_summary(report.query))
     if not report.valid:
         return f"{'WRONG' if report.checked else 'cannot be checked here'}: {query}"

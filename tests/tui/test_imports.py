@@ -9,7 +9,7 @@ _HEAVY = ("pyspark", "py4j", "grpc", "aiohttp", "pyarrow", "yaml", "numpy", "pan
 
 
 def _loaded(module: str) -> set[str]:
-    script = f"import sys, {module}; print(*(name for name in sys.modules if '.' not in name))"
+    script = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
@@ -22,3 +22,11 @@ def test_the_first_paint_needs_no_spark_no_arrow_and_no_network() -> None:
     loaded = _loaded("odf_tui.gateway.workspace_gateway, odf_tui.app")
     assert "textual" in loaded
     assert not loaded & set(_HEAVY)
+
+
+def test_the_first_paint_loads_no_feature_and_no_dialog() -> None:
+    """Controllers of panes are loaded at the start; a feature by the first of its actions."""
+    loaded = _loaded("odf_tui.app")
+    assert "odf_tui.panes.jobs.controller" in loaded
+    unwanted = ("odf_tui.features.", "odf_tui.cli", "odf_engine.chain", "odf_engine.workspace.")
+    assert not [name for name in loaded if name.startswith(unwanted) or name.endswith("dialogs")]

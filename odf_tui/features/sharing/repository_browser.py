@@ -22,6 +22,7 @@ from odf_tui.state.job_book import JobBook
 from odf_tui.state.model import DatasetRow
 from odf_tui.text.format import (
     Span,
+    dataset_glyph,
     ellipsize_middle,
     error_with_hint,
     fit_width,
@@ -33,7 +34,6 @@ from odf_tui.text.format import (
     right,
 )
 from odf_tui.text.job_text import job_outcome, job_seconds, known_result
-from odf_tui.text.lineage_text import dataset_glyph
 from odf_tui.text.remotes import relation_text
 from odf_tui.widgets.dialogs import Dialog
 from odf_tui.widgets.line_view import LineView, WrappedLines

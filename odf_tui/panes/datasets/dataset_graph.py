@@ -15,6 +15,7 @@ from odf_tui.state.model import UNTRUSTED, DatasetRow, Health
 from odf_tui.text import remotes
 from odf_tui.text.format import (
     Span,
+    dataset_glyph,
     ellipsize_middle,
     fit_width,
     format_bytes,
@@ -34,7 +35,6 @@ from odf_tui.text.graph_layout import (
     plan_layout,
 )
 from odf_tui.text.job_text import fraction_done
-from odf_tui.text.lineage_text import dataset_glyph
 
 _MOST: Final = 99  # a running job is never complete
 
