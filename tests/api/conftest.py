@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import odf_engine as odf
+from odf_engine.spark.runtime.session import SparkRuntime
 
 POPULATION = """
 kind: DatasetSnapshot
@@ -32,10 +31,11 @@ ROWS = [
 
 
 @pytest.fixture(scope="session")
-def spark_workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[odf.Workspace]:
-    """A workspace whose jobs run in this process; Spark runs for the session."""
-    with odf.init(tmp_path_factory.mktemp("api") / "ws", in_process=True) as workspace:
-        yield workspace
+def spark_workspace(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRuntime) -> odf.Workspace:
+    """A workspace whose jobs run in this process, on the Spark of all tests."""
+    workspace = odf.init(tmp_path_factory.mktemp("api") / "ws", in_process=True)
+    workspace._runner._runtime = runtime
+    return workspace
 
 
 def fill(workspace: odf.Workspace) -> odf.Workspace:

@@ -31,7 +31,7 @@ from odf_engine.sync import open_remote
 from odf_engine.sync.pull import clone_dataset
 from odf_engine.workspace import discovery
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.main import _source
+from odf_tui.main import _open_gateway
 from odf_tui.state import query_history, saved_session
 from odf_tui.theming import terminal
 from tests.cli.conftest import Ran, call_odf
@@ -112,8 +112,8 @@ def _work(folder: Path, there: Path) -> None:
         download.write(b"data")
         download.close()
     with suppress(OdfError, OSError):
-        saved_session.save_snapshot(folder, _source(folder))
-    terminal._into_file("copied", odf / "cache", "")
+        saved_session.save_snapshot(folder, _open_gateway(folder))
+    terminal._write_to_file("copied", odf / "cache", "")
     for name in ("spark.log", "sandbox.log"):
         with suppress(OSError), open_file(odf / name, "ab") as log:
             log.write(b"said")

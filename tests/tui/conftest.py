@@ -137,6 +137,13 @@ class Driven:
             await self.pilot.pause()
         await self.settle()
 
+    async def resize(self, width: int, height: int) -> None:
+        """Resize the terminal, and wait until the screen is laid out and nothing is being read."""
+        await self.pilot.resize_terminal(width, height)
+        await self.until(lambda: self.app.screen.size == (width, height))
+        await self.until(lambda: len(self.text().splitlines()) == height)
+        await self.settle()
+
     async def settle(self) -> None:
         """Waits until nothing is being read and nothing waits to be."""
         quiet = 0  # a paint may ask for more: that nothing is to be done must be so twice

@@ -156,7 +156,7 @@ async def test_a_chain_that_cannot_be_read(source: FakeSource, monkeypatch: pyte
 async def test_any_size(source: FakeSource) -> None:
     async with columns_of(source, "air-by-day") as drive:
         for size in ((10, 3), (200, 60)):
-            await drive.pilot.resize_terminal(*size)
+            await drive.resize(*size)
             await drive.press("j", "h", "j")
         assert "Columns of air-by-day" in drive.text()
 

@@ -235,9 +235,9 @@ async def test_hidden_columns_at_the_sides_are_indicated(source: FakeSource) -> 
         assert header.startswith("│‹offset") and "›" not in header
         assert "remark" in header
         assert "row 1 of 7 200 · remark string" in border(drive)
-        await drive.pilot.resize_terminal(40, 24)
+        await drive.resize(40, 24)
         await drive.until(lambda: border(drive).endswith("\nrow 1 of 7 200 · remark string"))
-        await drive.pilot.resize_terminal(30, 24)
+        await drive.resize(30, 24)
         await drive.until(lambda: border(drive).endswith("\nrow 1 of 7 200"))
 
 
@@ -632,7 +632,7 @@ async def test_rows_in_the_workstation(source: FakeSource, dataset: Dataset) -> 
         await drive.press("3", "z", *"jjjllll")
         for size in ((80, 24), (160, 50)):
             name = f"{size[0]}x{size[1]}"
-            await drive.pilot.resize_terminal(*size)
+            await drive.resize(*size)
             await drive.settle()
             compare(drive, f"{name}-table")
             await drive.press("enter")

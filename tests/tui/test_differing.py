@@ -232,7 +232,7 @@ async def test_differences_in_the_workstation(source: FakeSource, found: Differe
         assert "+ description: ␛[31mair" in drive.text()
         await drive.press("escape", "escape")
         assert drive.app.screen is drive.bench
-        await drive.pilot.resize_terminal(160, 50)
+        await drive.resize(160, 50)
         await drive.press("d")
         await drive.pilot.press("p")
         await differences_shown(drive, found, before=1)

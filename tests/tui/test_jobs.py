@@ -145,7 +145,7 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
         await drive.press("g", "j", "j", "j", "j")
         assert "after pull port-haven.air-readings" not in drive.text()
         compare(drive, "running")  # progress and log; there is no room for gauges and reasons
-        await drive.pilot.resize_terminal(160, 50)
+        await drive.resize(160, 50)
         await drive.settle()
         text = drive.text()
         assert "20%" in text and "48.0k rows/s" in text and "~2 min left" in text

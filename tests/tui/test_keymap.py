@@ -19,7 +19,7 @@ def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_keys, "user_keys_path", lambda: tmp_path / "own" / "keys.yaml")
 
 
-def shown(wanted: user_keys.Wanted, *actions: str) -> tuple[list[str], list[str]]:
+def shown(wanted: user_keys.KeyOverrides, *actions: str) -> tuple[list[str], list[str]]:
     """Return the keys of actions, and the problems."""
     keys, problems = user_keys.load(wanted)
     return [keys.display_key(action) for action in actions], problems

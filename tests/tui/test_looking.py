@@ -348,7 +348,7 @@ async def test_statistics_state_and_export_in_the_workstation(source: FakeSource
         await drive.press("escape")
         source.keys[AIR] = ["station"]
         for size in SIZES:
-            await drive.pilot.resize_terminal(*size)
+            await drive.resize(*size)
             await drive.settle()
             submitted = len(drive.source.link.submitted)
             await drive.press("i", "j", "j", "j")

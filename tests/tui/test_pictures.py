@@ -29,7 +29,7 @@ def compare(drive: Driven, name: str) -> None:
 async def resize(drive: Driven, size: tuple[int, int]) -> None:
     """Resize the terminal, and wait until the screen does not change any more."""
     if tuple(drive.app.size) != size:
-        await drive.pilot.resize_terminal(*size)
+        await drive.resize(*size)
         await drive.until(lambda: tuple(drive.app.size) == size)
     await drive.settle()
     before, same = "", 0

@@ -50,7 +50,7 @@ async def session(folder: Path, steps: list[Step]) -> None:
     async with driven(source, (80, 24)) as drive:
         for number, each in enumerate(steps):
             if isinstance(each, tuple):
-                await drive.pilot.resize_terminal(*each)
+                await drive.resize(*each)
             elif each == "news":
                 send_events(source, number)
             else:
@@ -75,7 +75,7 @@ def send_events(source: FakeSource, number: int) -> None:
 
 async def check_responsive(drive: Driven, last: list[Step]) -> None:
     """Check that escape leads back to the workbench, and that keys still work."""
-    await drive.pilot.resize_terminal(80, 24)
+    await drive.resize(80, 24)
     for _ in range(12):
         if drive.app.screen is drive.bench and drive.bench.focused is None:
             break  # neither a dialog, nor the filter line or the SQL editor

@@ -41,7 +41,7 @@ async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
         assert drive.front.size.height > before.height
         await drive.press("4", "minus", "minus")
         assert drive.front.size.width < 60
-        await drive.pilot.resize_terminal(80, 24)  # two panes: they have shares of their own
+        await drive.resize(80, 24)  # two panes: they have shares of their own
         await drive.until(lambda: drive.front.size.width == 78)
         height = drive.front.size.height
         await drive.press("plus")
@@ -49,7 +49,7 @@ async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
         await drive.press("z", "plus")
         assert "one pane is shown alone" in drive.hint()
         await drive.press("z", "equals_sign", "1")
-        await drive.pilot.resize_terminal(160, 50)
+        await drive.resize(160, 50)
         await drive.until(lambda: drive.front.size == before)
         # What the next start shows.
         await drive.press("slash", "=port", "enter", "j", "plus", "T", "j", "enter")

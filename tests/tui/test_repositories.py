@@ -338,7 +338,7 @@ async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
         result = json.dumps({"datasets": [VISITS, WARDS, SHORT], "problems": []})
         ended = replace(source.known[-1], state=JobState.done, started=AT, ended=AT, result=result)
         source.link.tell(source.changed(ended))
-        await drive.until(lambda: "3 datasets" in drive.text())
+        await drive.until(lambda: "3 datasets" in drive.text() and "Visits of clinics by day" in drive.text())
         await drive.settle()
         compare_golden(drive, "browser")
         await drive.press("=ward", "down")

@@ -481,7 +481,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
         compare_golden(drive, "graph")
         await drive.press("L")
         compare_golden(drive, "list")
-        await drive.pilot.resize_terminal(160, 50)
+        await drive.resize(160, 50)
         await drive.settle()
         compare_golden(drive, "list")
         await drive.press("L")

@@ -53,7 +53,7 @@ SIZES = ((80, 24), (160, 50))
 async def compare_sizes(drive: Driven, name: str, *keys: str) -> None:
     """Compare a dialog that keys open with its golden texts of both sizes, and close it."""
     for width, height in SIZES:
-        await drive.pilot.resize_terminal(width, height)
+        await drive.resize(width, height)
         await drive.until(lambda height=height: len(drive.text().splitlines()) == height)
         await drive.press(*keys)
         compare(drive, f"{width}x{height}-{name}")

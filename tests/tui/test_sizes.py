@@ -37,7 +37,7 @@ def compare(drive: Driven, name: str) -> None:
 
 async def resize(drive: Driven, size: tuple[int, int]) -> None:
     """Resize the window."""
-    await drive.pilot.resize_terminal(*size)
+    await drive.resize(*size)
     await drive.until(lambda: len(drive.text().splitlines()) == size[1])
     await drive.settle()
     assert max(map(len, drive.text().splitlines())) <= size[0]
@@ -89,7 +89,7 @@ async def test_any_size_at_any_moment(tmp_path: Path) -> None:
             ((33, 7), "3"),
             ((90, 18), "z"),
         ):
-            await drive.pilot.resize_terminal(*size)
+            await drive.resize(*size)
             await drive.pilot.press(key)
         await resize(drive, (80, 24))
         assert "3 Data" in drive.text()

@@ -139,7 +139,7 @@ async def run_query(drive: Driven, sql: str) -> Job:
 
 async def resize(drive: Driven, size: tuple[int, int]) -> None:
     """Resize the terminal."""
-    await drive.pilot.resize_terminal(*size)
+    await drive.resize(*size)
     await drive.settle()
 
 

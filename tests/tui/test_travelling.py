@@ -341,7 +341,7 @@ async def test_the_slider_in_the_workstation(source: FakeSource) -> None:
         before = list(source.known)
         await drive.press("3")
         for number, size in enumerate(((80, 24), (160, 50)), 1):
-            await drive.pilot.resize_terminal(*size)
+            await drive.resize(*size)
             await drive.press("at")
             await drive.press("left", "left")
             drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
