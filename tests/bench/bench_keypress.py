@@ -32,7 +32,7 @@ STORMY = [f"stormy-{number}" for number in range(6)]
 GOALS = (20, 40, 150)  # milliseconds: median, p90, longest
 MOST = 80  # kB/s to the terminal while a job logs 1,000 lines a second
 KEYS = ("j", "j", "j", "j", "k", "NPage", "PPage", "G", "g")
-_ROW = re.compile(rb"row ([0-9 ]+?) ?(?:of|\x1b)")
+_ROW = re.compile(rb"row ([0-9][0-9 ]*?) ?(?:of|\x1b)")
 
 
 def make_workspace(folder: Path) -> Workspace:
