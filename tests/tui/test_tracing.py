@@ -377,9 +377,9 @@ async def test_a_trace_is_written_to_files(source: FakeSource, tmp_path: Path) -
         SaveDialog,
     ]
     assert [each._path for each in fakes.host.dialogs[3:]] == ["air-by-day-5.json", "air-by-day-5.dot"]
-    assert [re.sub(r": [\d.]+ k?B", ":", each) for each in remarks[1:]] == [
+    assert {re.sub(r": [\d.]+ k?B", ":", each) for each in remarks[1:]} == {
         "air-by-day-5.json: written", "air-by-day-5.dot: written"
-    ]  # fmt: skip
+    }  # fmt: skip
     written = json.loads(paths[0].read_text())
     readings = [feed for feed in written["feeds"] if feed["alias"] == "readings"]
     assert [feed["rows"] for feed in readings] == [1, 21]
