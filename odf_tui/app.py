@@ -166,7 +166,7 @@ class Workstation(App[None], inherit_bindings=False):
         return [each for each in self._filters if each.enabled]
 
     def copy(self, text: str) -> str:
-        """Copy a text to the clipboard. Returns by which way, in words."""
+        """Copy a text to the clipboard. Returns a description of the method used."""
         return terminal.copy(text, self.write, self.gateway.folder / ".odf" / "cache")
 
     def write(self, sequence: str) -> None:

@@ -30,7 +30,7 @@ Version = int | Moment
 
 
 class Dataset:
-    """A dataset of a workspace. Its rows and blocks are read from disk whenever they are asked for.
+    """A dataset of a workspace. Rows and blocks are read from disk on each access.
 
     >>> dataset = workspace["city.population"]
     >>> dataset.name, dataset.kind
@@ -194,7 +194,7 @@ class Dataset:
 
         Raises:
             BadData: a value does not fit the schema; nothing was committed of this file.
-            UsageError: ``data`` is none of the above.
+            UsageError: ``data`` is none of the above, or an empty list.
 
         >>> dataset = workspace["city.population"]
         >>> result = dataset.ingest([{"event_time": "2024-03-01", "city": "Oslo", "population": 720000}])
@@ -344,6 +344,8 @@ def _write_parquet(data: Any, path: Path) -> None:
 
     if hasattr(data, "__arrow_c_stream__"):
         table = pa.table(data)
+    elif isinstance(data, Sequence) and not data:
+        raise UsageError("there are no rows to ingest: the list is empty")
     elif isinstance(data, Sequence) and all(isinstance(each, Mapping) for each in data):
         table = pa.Table.from_pylist([dict(each) for each in data])
     else:

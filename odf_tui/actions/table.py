@@ -314,7 +314,7 @@ def _move_action(name: str, keys: str, title: str) -> Action:
 GENERAL_ACTIONS: Final = (
     Action("filter", ("slash",), "filter this pane", hint="filter"),
     Action("copy", ("y",), "copy what is selected: id, hash, cell or log"),
-    Action("copy_command", ("dollar_sign",), "copy the odf command that shows or repeats what is selected"),
+    Action("copy_command", ("dollar_sign",), "copy the odf command for the selected dataset, row or job"),
     Action("zoom", ("z",), "zoom this pane, and back", hint="zoom"),
     Action(
         "palette", ("colon", "ctrl+p"), "find any action, dataset, block, column, job or theme", hint="find"

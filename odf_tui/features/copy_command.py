@@ -1,4 +1,4 @@
-"""Copies the `odf` command line for what is selected, for scripts and for colleagues."""
+"""Copies the `odf` command for the selection, to use it in scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odf_tui.state.model import DatasetRow
 
 
 class CopyCommandController(Controller):
-    """Copies the command that shows or repeats what is selected in the focused pane."""
+    """Copies the command for the selection of the focused pane."""
 
     def copy(self) -> None:
         """Copy the command for the dataset, its blocks, the row or the job; the reads are in a thread."""

@@ -34,7 +34,7 @@ class Station(Protocol):
         ...
 
     def copy(self, text: str) -> str:
-        """Copy a text to the clipboard. Returns by which way, in words."""
+        """Copy a text to the clipboard. Returns a description of the method used."""
         ...
 
     def write(self, sequence: str) -> None:

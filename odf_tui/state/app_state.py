@@ -113,7 +113,6 @@ class AppState:
     Signals:
         datasets_changed: ``datasets`` were read.
         datasets_outdated, jobs_outdated: they must be read again.
-        selection_changed: another dataset is selected; its id.
         shown_changed: the panes must show a dataset, or a new head of it; None: no dataset.
         jobs_changed: jobs, logs or their datasets changed.
         worker_changed: ``worker``, ``connection`` or ``worker_status`` changed.
@@ -135,7 +134,6 @@ class AppState:
         self.datasets_changed = Signal[None]()
         self.datasets_outdated = Signal[None]()
         self.jobs_outdated = Signal[None]()
-        self.selection_changed = Signal[str]()
         self.shown_changed = Signal["DatasetRow | None"]()
         self.jobs_changed = Signal[JobNews]()
         self.worker_changed = Signal[None]()
@@ -170,9 +168,7 @@ class AppState:
 
     def select(self, dataset: str) -> None:
         """Set the dataset under the cursor."""
-        if dataset != self.selected:
-            self.selected = dataset
-            self.selection_changed.send(dataset)
+        self.selected = dataset
 
     def show(self, row: DatasetRow | None) -> None:
         """Show a dataset in all panes."""

@@ -40,7 +40,7 @@ def spark_workspace(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRunt
 
 def fill(workspace: odf.Workspace) -> odf.Workspace:
     """Leave one dataset of three rows in the workspace."""
-    for dataset in reversed(list(workspace)):
+    for dataset in sorted(workspace, key=lambda each: each.kind):  # derivative before root
         workspace._workspace.delete(dataset._entry)
     (dataset,) = workspace.add(POPULATION)
     assert dataset.ingest(ROWS).records == 3

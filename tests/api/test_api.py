@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -90,6 +92,8 @@ def test_what_can_be_ingested(workspace: odf.Workspace, tmp_path: Path) -> None:
     assert dataset.ingest([str(path)]).records == 0  # a ledger has each row once
     with pytest.raises(UsageError, match="int"):
         dataset.ingest(7)
+    with pytest.raises(UsageError, match="empty"):
+        dataset.ingest([])
     path.write_text('{"event_time": "2025-02-01T00:00:00Z", "city": "d", "population": "many"}\n')
     with pytest.raises(BadData, match="many"):
         dataset.ingest(path)
@@ -131,6 +135,15 @@ def test_definitions_queries_and_provenance(workspace: odf.Workspace) -> None:
     assert total.to_arrow().to_pydict() == {"n": [2800000]}
     with pytest.raises(InvalidQuery):
         workspace.sql("SELECT nothing FROM city.large")
+
+
+def test_an_interrupt_cancels_the_job(workspace: odf.Workspace) -> None:
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        workspace.sql("SELECT sum(a.id % b.id) FROM range(10000000) a, range(1, 10000000) b")
+    timer.join()
+    assert workspace.sql("SELECT 1 AS n").to_arrow().to_pydict() == {"n": [1]}  # Spark still runs
 
 
 def test_the_worker_runs_jobs_too(tmp_path: Path) -> None:
