@@ -1,10 +1,10 @@
 """Runs the commands of the help pages, and compares their output with that on the page.
 
-A page runs in a workspace of its own, or in that of the page that its examples continue. The info string of
-a block says what is tested:
+A page runs in a separate workspace, or in that of the page that its examples continue. The info string of a
+block selects the test:
 
 - ``sh``: the commands succeed. A following ``text`` block has lines of the output, in this order. ``…``
-  stands for any text.
+  matches any text.
 - ``sh fails``: the last command fails.
 - ``sh no-run``: the commands need a network, a cluster or a person. Only their options are parsed.
 - ``yaml``: a manifest. ``yaml FILE`` is also written to a file.
@@ -157,7 +157,7 @@ class Shell:
 
 
 def assert_shows(output: str, expected: str) -> None:
-    """Assert that the output has the expected lines, in their order. ``…`` stands for any text."""
+    """Assert that the output has the expected lines, in their order. ``…`` matches any text."""
     at = 0
     for line in filter(str.strip, expected.splitlines()):
         words = [re.escape(word).replace("…", ".*?") for word in line.split()]
@@ -212,8 +212,8 @@ class Pages:
 
     def close(self) -> None:
         """Stop the workers."""
-        for folder in {shell.folder for shell in self._shells.values()}:
-            call_odf("worker", "stop", cwd=folder)
+        for settings in self._folder.rglob(".odf"):
+            call_odf("worker", "stop", cwd=settings.parent)
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,7 @@ def test_the_form_of_a_page(topic: str) -> None:
 def test_the_manifests_of_a_page(topic: str) -> None:
     for block in blocks_of(topic):
         if block.info.startswith("yaml"):
-            yaml.safe_load(block.text)
+            list(yaml.safe_load_all(block.text))
             if block.info != "yaml fragment":
                 assert read_manifests(block.text, topic)
 
