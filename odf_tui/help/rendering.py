@@ -57,7 +57,7 @@ class _CodeBlock(CodeBlock):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         name = "output" if self.lexer_name == "text" else "code_block"
         text = Text(str(self.text).rstrip(), style=f"markdown.{name}", overflow="fold")
-        yield Padding(text, (0, 0, 0, 4))
+        yield Padding(text, (0, 0, 0, 2))
 
 
 class _Page(Markdown):

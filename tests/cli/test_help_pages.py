@@ -35,8 +35,8 @@ from odf_tui.help.pages import TOPICS, read_page
 from tests.cli.conftest import call_odf
 
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_CONTINUES = re.compile(r"examples continue\s+`odf\s+help\s+([a-z-]+)`")
-_MAX_CODE_WIDTH = 74
+_CONTINUES = re.compile(r"examples\s+continue\s+`odf\s+help\s+([a-z-]+)`")
+_MAX_CODE_WIDTH = 70
 """A line of code in a dialog of a terminal with 80 columns."""
 
 
@@ -108,7 +108,7 @@ class Shell:
     folder: Path
     tools: Path
     output: str = ""
-    failures: list[str] = field(default_factory=list)
+    names: dict[str, object] = field(default_factory=lambda: {"__name__": "page"})
 
     def run(self, script: str) -> int:
         """Run commands until one fails. Returns the exit code of the last one."""
@@ -152,7 +152,7 @@ class Shell:
         """Execute Python code in the folder; its prints are the output."""
         out = io.StringIO()
         with contextlib.chdir(self.folder), contextlib.redirect_stdout(out):
-            exec(compile(code, "page", "exec"), {"__name__": "page"})
+            exec(compile(code, "page", "exec"), self.names)
         self.output = out.getvalue()
 
 
@@ -187,7 +187,7 @@ class Pages:
             folder = self._folder / topic
             folder.mkdir()
             shell = Shell(folder, self.tools)
-            if "odf init" not in read_page(topic):
+            if not re.search(r"^odf init$", read_page(topic), re.MULTILINE):
                 call_odf("init", cwd=folder)
         for block in blocks_of(topic):
             self._run_block(topic, block, shell)
