@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from inspect import cleandoc
 from typing import Final
@@ -56,7 +56,7 @@ def _root_context(root: click.Group) -> click.Context:
 
 
 def _describe(
-    command: click.Command, context: click.Context, shared: set[str | None]
+    command: click.Command, context: click.Context, shared: Collection[str | None]
 ) -> Iterator[CommandDescription]:
     text = (command.help or "").partition("\f")[0]
     paragraphs = [each.strip("\n") for each in cleandoc(text).split("\n\n") if each.strip()]
@@ -76,7 +76,7 @@ def _describe(
 
 
 def _options(
-    command: click.Command, context: click.Context, shared: set[str | None]
+    command: click.Command, context: click.Context, shared: Collection[str | None]
 ) -> list[tuple[str, str]]:
     records = (
         each.get_help_record(context)
@@ -88,7 +88,7 @@ def _options(
 
 def reference_page(root: click.Group) -> str:
     """Return the reference of all commands as Markdown."""
-    lines = ["# Commands", "", "Every command also has `-h`, and takes these options:", ""]
+    lines = ["# Commands", "", "All commands have these options, except `--version`:", ""]
     lines += _option_lines(describe_shared_options(root))
     for each in describe_commands(root):
         lines += [f"## {each.name}", "", "```sh", f"{each.name} {each.usage}", "```", ""]
