@@ -320,6 +320,7 @@ GENERAL_ACTIONS: Final = (
         "palette", ("colon", "ctrl+p"), "find any action, dataset, block, column, job or theme", hint="find"
     ),
     Action("help", ("question_mark", "f1"), "show the keys that are valid now, and run them", hint="keys"),
+    Action("help_topics", ("0", "f2"), "show the help topics"),
     Action("up", ("escape",), "one level up: filter, zoom, pane", guard=requires("up", "this is the top")),
     Action("pane_1", ("1",), "go to the datasets"),
     Action("pane_2", ("2",), "go to the blocks"),
