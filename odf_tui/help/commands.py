@@ -10,6 +10,12 @@ from typing import Final
 import click
 
 _EXAMPLE: Final = "Example:"
+_CONVENTIONS: Final = (
+    "With `--json`, a command writes one JSON document to stdout. Progress and notes are written to stderr. "
+    "Exit codes: 0 success, 1 failed, 2 invalid arguments, 3 verification found problems, 4 conflict, "
+    "130 cancelled. Dataset arguments are names, ids or, where several are accepted, patterns with `%`. "
+    "Times are RFC 3339."
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,7 @@ def _options(
 
 def reference_page(root: click.Group) -> str:
     """Return the reference of all commands as Markdown."""
-    lines = ["# Commands", "", "All commands have these options, except `--version`:", ""]
+    lines = ["# Commands", "", _CONVENTIONS, "", "All commands have these options, except `--version`:", ""]
     lines += _option_lines(describe_shared_options(root))
     for each in describe_commands(root):
         lines += [f"## {each.name}", "", "```sh", f"{each.name} {each.usage}", "```", ""]

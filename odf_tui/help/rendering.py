@@ -85,7 +85,8 @@ def render_page(text: str, width: int) -> list[list[Span]]:
             spans.pop()
         if spans:
             spans[-1] = (spans[-1][0].rstrip(), spans[-1][1])
-        lines.append(spans)
+        if spans or (lines and lines[-1]):  # at most one empty line
+            lines.append(spans)
     while lines and not lines[-1]:
         lines.pop()
     return lines

@@ -30,6 +30,8 @@ import pytest
 import yaml
 
 from odf_engine.metadata.yaml import read_manifests
+from odf_tui.actions.model import key_name
+from odf_tui.actions.table import ACTIONS
 from odf_tui.cli.verbs import odf as root_command
 from odf_tui.help.pages import TOPICS, read_page
 from tests.cli.conftest import call_odf
@@ -299,3 +301,13 @@ def parse(arguments: list[str], where: str) -> None:
         pass
     except click.ClickException as error:
         pytest.fail(f"{where}: {error.format_message()}")
+
+
+def test_the_page_of_keys_lists_the_keys_of_all_actions() -> None:
+    """Every listed action has a key on the page, and the page has no other keys."""
+    rows = re.findall(r"^\| (.*?`.*?) \|", read_page("keys"), re.MULTILINE)
+    shown = {key for row in rows for code in re.findall(r"`([^`]+)`", row) for key in code.split()}
+    names = {"⏎": "enter"}  # the page spells it
+    keys = {each.id: {names.get(key_name(key), key_name(key)) for key in each.keys} for each in ACTIONS}
+    assert not [each.id for each in ACTIONS if each.listed and not keys[each.id] & shown]
+    assert not shown - set().union(*keys.values())
