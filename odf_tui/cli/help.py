@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,12 +13,22 @@ from odf_engine.errors import UsageError
 from odf_tui.cli.output import check_parent_folder, console, verb
 from odf_tui.help.pages import COMMANDS, TOPICS, read_page
 
-_PLAIN_WIDTH = 80
-_MAX_WIDTH = 100
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_PLAIN_WIDTH: Final = 80
+_MAX_WIDTH: Final = 100
+
+
+def _complete_topics(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    names = [*TOPICS, COMMANDS, *_group(context.find_root()).list_commands(context)]
+    return [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(prefix)]
 
 
 @verb("help", example="odf help getting-started")
-@click.argument("topic", nargs=-1, metavar="[TOPIC|VERB]")
+@click.argument("topic", nargs=-1, metavar="[TOPIC|VERB]", shell_complete=_complete_topics)
 @click.option("--man", is_flag=True, help="Write the man page odf(1), in roff.")
 @click.option(
     "-o",

@@ -31,9 +31,10 @@ class HelpTopicsController(Controller):
         choices = [Choice(name, title, remark=name) for name, title in TOPICS.items()]
         dialog = PickerDialog("Help topics", choices, typing=True)
         dialog.cursor = list(TOPICS).index(topic) if topic else 0
-        self.host.open(dialog, self._read)
+        self.host.open(dialog, self.show_page)
 
-    def _read(self, topic: str | None) -> None:
+    def show_page(self, topic: str | None) -> None:
+        """Show the page of a topic; None shows nothing."""
         if topic is not None:
             self.reader.read("help page", _load_renderer, partial(self._show, topic))
 

@@ -148,3 +148,8 @@ def test_a_description_has_usage_options_and_example() -> None:
     page = plain_text(render_page(reference_page(root), 60))
     assert "Go somewhere_else." in page
     assert "  a  *fixed*\n  b  paragraph\n" in page
+
+
+def test_a_shell_completes_topics_and_verbs(tmp_path: Path) -> None:
+    words = {"COMP_WORDS": "odf help ti", "COMP_CWORD": "2", "_ODF_COMPLETE": "bash_complete"}
+    assert call_odf(cwd=tmp_path, **words).out.split() == ["plain,time-travel"]

@@ -66,13 +66,6 @@ def base_of(topic: str) -> str | None:
     return found[1] if found else None
 
 
-def needs_spark(topic: str) -> bool:
-    """Whether the commands of a page, or of the page that it continues, start Spark."""
-    commands = "".join(each.text for each in blocks_of(topic) if each.info in ("sh", "sh fails"))
-    base = base_of(topic)
-    return bool(re.search(r"odf (pull|sql|ingest)", commands)) or (base is not None and needs_spark(base))
-
-
 def split_commands(script: str) -> Iterator[str]:
     """Yield the commands of a script: joined lines, closed quotes, complete here-documents."""
     pending = ""
@@ -218,18 +211,16 @@ class Pages:
             call_odf("worker", "stop", cwd=settings.parent)
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+@pytest.fixture(scope="session")
+def help_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     found = Pages(tmp_path_factory.mktemp("pages"))
     yield found
     found.close()
 
 
-@pytest.mark.parametrize(
-    "topic", [pytest.param(each, marks=[pytest.mark.spark] if needs_spark(each) else []) for each in TOPICS]
-)
-def test_the_commands_of_a_page(pages: Pages, topic: str) -> None:
-    pages.run(topic)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_the_commands_of_a_page(help_pages: Pages, topic: str) -> None:
+    help_pages.run(topic)
 
 
 def test_each_topic_has_a_page() -> None:

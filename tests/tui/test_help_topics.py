@@ -53,7 +53,10 @@ async def test_topics_from_the_list_of_keys(source: FakeSource) -> None:
         assert "Help: verification" in drive.text()
         await drive.press("escape", "escape")
         assert drive.app.screen is drive.bench
-        # The palette has the action; q closes the page.
+        # The palette has the action and the pages; q closes a page.
+        await drive.press("colon", "=trace rows and values", "enter")
+        assert "Help: provenance" in drive.text()
+        await drive.press("q")
         await drive.press("colon", "=help topics", "enter", "enter")
         assert "Help: getting-started" in drive.text()
         await drive.press("q")
