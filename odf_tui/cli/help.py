@@ -107,13 +107,14 @@ def _unknown(word: str, context: click.Context, command: click.Command) -> Usage
 
 
 def _print_page(page: str) -> None:
-    from odf_tui.help.rendering import plain_text, render_page, terminal_text
+    from odf_tui.help.rendering import plain_text, quote_code, render_page, terminal_text
 
     if not sys.stdout.isatty():
-        sys.stdout.write(plain_text(render_page(page, _PLAIN_WIDTH)))
+        sys.stdout.write(plain_text(render_page(quote_code(page), _PLAIN_WIDTH)))
         return
     out = console()
-    out.print(terminal_text(render_page(page, min(out.width, _MAX_WIDTH))), end="")
+    lines = render_page(quote_code(page) if out.no_color else page, min(out.width, _MAX_WIDTH))
+    out.print(terminal_text(lines), end="")
 
 
 def _write_man_page(root: click.Context, output: Path | None) -> None:

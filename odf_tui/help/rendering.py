@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
 from typing import ClassVar, Final
 
@@ -41,6 +42,7 @@ _TERMINAL_STYLES: Final = {
     "muted": "dim",
     "rule": "dim",
 }
+_INLINE_CODE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 
 
 class _Heading(Heading):
@@ -90,6 +92,15 @@ def render_page(text: str, width: int) -> list[list[Span]]:
     while lines and not lines[-1]:
         lines.pop()
     return lines
+
+
+def quote_code(text: str) -> str:
+    """Return Markdown whose inline code is shown with its backquotes, for output without colours."""
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        fenced ^= line.startswith("```")
+        lines.append(line if fenced else _INLINE_CODE.sub(r"`` `\1` ``", line))
+    return "\n".join(lines)
 
 
 def plain_text(lines: Iterable[Iterable[Span]]) -> str:

@@ -17,7 +17,7 @@ from odf_tui.help import pages
 from odf_tui.help.commands import describe_commands, reference_page
 from odf_tui.help.man_page import man_page
 from odf_tui.help.pages import TOPICS
-from odf_tui.help.rendering import plain_text, render_page
+from odf_tui.help.rendering import plain_text, quote_code, render_page
 from tests.cli.conftest import call_odf
 
 _FOLDER = Path(pages.__file__).parent
@@ -88,7 +88,15 @@ def test_the_reference_has_every_command_and_option(tmp_path: Path) -> None:
     lines = text.splitlines()
     assert not [name for name in names if name not in lines]
     assert "--reset-on-divergence" in text
-    assert text == plain_text(render_page(reference_page(root_command), 80))
+    assert text == plain_text(render_page(quote_code(reference_page(root_command)), 80))
+
+
+def test_inline_code_has_backquotes_without_colours() -> None:
+    page = "# Use\n\nRun `odf list` or `odf\nshow`.\n\n```sh\necho `date`\n```\n\n| `a` |\n|---|\n| `b` |\n"
+    text = plain_text(render_page(quote_code(page), 40))
+    assert "Run `odf list` or" in text
+    assert "  echo `date`\n" in text
+    assert [line.strip() for line in text.splitlines()].count("`b`") == 1
 
 
 def test_rendered_lines_fit_a_narrow_terminal() -> None:
