@@ -83,9 +83,9 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await drive.press("P")  # pulls all other datasets
         await drive.until(lambda: len(source.link.submitted) == 7)
         assert TIDES not in [request.dataset for request in source.link.submitted]
-        assert "1 not trusted" in drive.hint()
+        assert "1 untrusted" in drive.hint()
         drive.bench.query_one(KeyHints).clear()  # notices disappear after some seconds
-        await drive.until(lambda: "1 not trusted" not in drive.text())
+        await drive.until(lambda: "1 untrusted" not in drive.text())
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.settle()
@@ -94,7 +94,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await drive.press("pagedown", "pagedown")
         assert "SELECT 19" in drive.text()
         await drive.press("y", "enter")  # another word is a refusal
-        assert "harbour.tides is not trusted: nothing of it ran" in drive.hint()
+        assert "harbour.tides is still untrusted: nothing was run" in drive.hint()
         assert len(source.link.submitted) == 7
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
@@ -163,20 +163,18 @@ def test_a_diverged_dataset_names_its_input_and_the_remedy() -> None:
     card, details = _card_and_details(row, Health.diverged)
     assert "why  boats, which it was made from, was reset or replaced" in card
     assert "try  D makes it anew" in card
-    assert "why           boats, which it was made from, was reset or replaced" in details
-    assert "next          D makes it anew" in details
+    assert "why           upstream boats was reset or replaced" in details
+    assert "next          D rebuilds it" in details
 
 
 def test_what_adds_rows_to_a_dataset() -> None:
     pushed = dataset("events", polls=False, push_sources=("default",))
     bare = dataset("bare", polls=False)
-    assert describe_next_step(pushed) == "odf ingest events FILE pushes them"
-    assert describe_next_step(bare) == "it has no source: e edits its definition"
+    assert describe_next_step(pushed) == "run odf ingest events FILE"
+    assert describe_next_step(bare) == "no source: e edits its definition"
     assert describe_next_step(dataset("tides")) == "p pulls them from the source"
-    assert describe_next_step(dataset("tides", standing="not trusted")).startswith(
-        "p shows what it would run"
-    )
-    assert describe_next_step(dataset("all", "tides")) == "p makes them of its inputs"
+    assert describe_next_step(dataset("tides", standing="not trusted")).startswith("p shows its source")
+    assert describe_next_step(dataset("all", "tides")) == "p computes them from its inputs"
     assert describe_next_step(bare) in _card_and_details(bare, Health.new)[1]
     pull, edit = (DEFAULT_KEYMAP.by_id[action].guard for action in ("pull", "edit"))
     assert pull(Situation(dataset=bare)) == "bare has no source: e edits its definition"
@@ -205,8 +203,8 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
         palette.find()
         row = source.rows_[0]
         lines = trust_request_lines(row, source.trust_request(row.id))
-        asks = "type yes to allow exactly this"
-        return [*fakes.host.dialogs, TypedConfirmation("May it run this here?", lines, ("yes",), asks)]
+        asks = "type yes to trust it"
+        return [*fakes.host.dialogs, TypedConfirmation("Trust it to run this?", lines, ("yes",), asks)]
 
     for size in ((80, 24), (60, 14), (80, 18)):
         keys, palette, trust = dialogs()
@@ -217,7 +215,7 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
                 assert last in app.text()
         async with shown(trust, size) as (app, pilot):
             await pilot.pause()
-            assert "type yes to allow exactly this" in app.text()
+            assert "type yes to trust it" in app.text()
             assert "esc closes" in app.text()
 
 
