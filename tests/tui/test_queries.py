@@ -226,7 +226,7 @@ async def test_a_new_query_that_cannot_use_the_state_of_the_old_one(source: Fake
     (text,) = shown.decisions
     assert "+changed" in text
     assert "peak: new, null in existing rows" in text
-    assert "cannot use the state of the old query" in text
+    assert "incompatible with the state of the old query" in text
     assert text.endswith("flushes rebuilds edits again discards")
     keys = keys_of(shown.host.dialogs[0])
     assert (keys["flush"], keys["rebuild"]) == (("f",), ("r",))

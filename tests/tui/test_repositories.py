@@ -294,7 +294,7 @@ async def test_repositories_are_added_and_removed(source: FakeSource) -> None:
     fakes = await browse(source, pick("add", without=["forget", "all"]), url, name, None)
     assert source.places == [lake]
     assert fakes.host.notices == [("added repository lake", "good")]
-    name = type_in("pond", wrong={"Lake": "repository Lake already exists"})
+    name = type_in("pond", wrong={"Lake": "repository 'Lake' already exists"})
     await browse(source, pick("add"), type_in("file:///srv/pond"), name, pick("all"), None, None)
     assert [each.name for each in source.places] == ["lake", "pond"]
     await browse(source, pick("add"), type_in("file:///srv/pool"), None, pick("add"), None, None)

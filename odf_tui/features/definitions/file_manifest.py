@@ -439,7 +439,7 @@ def _manifest_lines(location: str, name: str, found: DetectedFile, problem: str)
     return [
         *lines,
         "    - kind: SetInfo",
-        f"      description: {_yaml_scalar('Description of ' + name + ' in one sentence')}",
+        "      description: Describe the dataset in one sentence",
     ]
 
 
@@ -459,10 +459,10 @@ def _preprocess_lines(found: DetectedFile) -> list[str]:
 
 def _merge_lines(found: DetectedFile) -> list[str]:
     lines = [
-        "      # Merge strategy:",
-        "      #   Append    adds every row",
-        "      #   Ledger    adds rows with a new key",
-        "      #   Snapshot  compares complete states; adds, retracts and corrects rows",
+        "      # Merge strategies:",
+        "      #   Append    every row is new",
+        "      #   Ledger    rows with a new key are added",
+        "      #   Snapshot  the complete list each time; differences become retractions and corrections",
         "      merge:",
     ]
     if not found.key or found.key == found.time[0]:

@@ -38,7 +38,7 @@ _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
     "none": [[("   ", ""), ("no state: the new query computes all new rows", "")]],
     "kept": [[("   ", ""), ("continues from the state of the old query", "good")]],
     "lost": [
-        [("   ", ""), ("cannot use the state of the old query", "warn")],
+        [("   ", ""), ("incompatible with the state of the old query", "warn")],
         [
             ("   f  ", "key"),
             ("flush: emit the pending rows of the old query, start with empty state", ""),

@@ -454,7 +454,7 @@ def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
         for each in repositories:
             if each.name.lower() == ref.repo.lower():
                 return NamedUrl(ref.name, address_in_repository(each, str(ref.alias)).url)
-        raise NotFound(f"unknown repository '{ref.repo}'")
+        raise NotFound(f"repository '{ref.repo}' not found")
     raise UsageError("invalid address", hint="use repository/name or a URL")
 
 
@@ -499,7 +499,7 @@ def repository_name_validator(repositories: Sequence[NamedUrl]) -> Callable[[str
     def check(text: str) -> str:
         if not is_valid_name(text):
             return "invalid name: use letters, digits, dots and dashes"
-        return f"repository {text} already exists" if text.lower() in used else ""
+        return f"repository '{text}' already exists" if text.lower() in used else ""
 
     return check
 
