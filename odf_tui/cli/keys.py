@@ -40,7 +40,7 @@ _ROUNDS: Final = 1 << 14  # 16 MB of memory: half of the limit of openssl
 
 
 class _KeysGroup(click.Group):
-    """The group of verbs; the verbs for tokens are a group of their own."""
+    """The group of verbs; the verbs for tokens are a separate group."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, "token"]

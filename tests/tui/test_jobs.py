@@ -314,7 +314,7 @@ async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
         assert shown.host.dialogs[0]._path == "pull-port-haven.clinics-3.log"
         text = saved.read_text()
         assert "error   reading stopped at row 212" in text
-        assert "# try: correct the file, or declare the column STRING" in text
+        assert "# hint: correct the file, or declare the column STRING" in text
         saved.write_text("mine")
         for expected in ("mine", text):  # the question is answered with no, then yes
             shown.controller.save_log()

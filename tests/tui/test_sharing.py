@@ -104,7 +104,7 @@ def test_badges_are_short(remotes: list[Remote]) -> None:
 def test_texts_of_remotes() -> None:
     assert remote_text(hospital()) == "hospital/visits · 3 behind · compared 2024-03-11 08:59"
     assert "2 ahead" in remote_text(backup())
-    assert "diverged: 2 here, 3 there" in remote_text(hospital("diverged", 2, 3))
+    assert "diverged: 2 ahead, 3 behind" in remote_text(hospital("diverged", 2, 3))
     assert "not compared yet · m checks" in remote_text(Remote(url=BACKUP, label="backup/visits"))
     assert "changed locally" in remote_text(hospital("", 0, 0))
     assert short_url(BACKUP) == "backup/visits"
