@@ -580,7 +580,7 @@ class RowTable(ChunkedLineView):
             for column in self.visible_columns():
                 if (found := chunk.columns.get(column)) is None:
                     continue
-                self._integer_digits[column] = max(self._integer_digits[column], found.whole)
+                self._integer_digits[column] = max(self._integer_digits[column], found.integer_digits)
                 self._decimal_digits[column] = max(self._decimal_digits[column], found.points)
                 aligned = (
                     self._integer_digits[column] + 1 + self._decimal_digits[column]

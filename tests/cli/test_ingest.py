@@ -54,11 +54,11 @@ def test_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
     # What stands under /dev is the client's own.
     script = f"exec '{sys.executable}' -m odf_tui ingest events <(echo '{event(3).strip()}') - </dev/stdin"
     piped = subprocess.run(["bash", "-c", script], cwd=folder, input=event(4).encode(), capture_output=True)
-    assert (piped.returncode, piped.stdout) == (0, b"events: 2 records in 2 blocks\n"), piped.stderr
+    assert (piped.returncode, piped.stdout) == (0, b"events: 2 rows in 2 blocks\n"), piped.stderr
     (folder / "five.csv").write_text("note,id,event_time\nfive,5,\n")
     (folder / "six.json").write_text("[" + event(6) + "]")
     ran = odf("-v", "ingest", "EVENTS", "five.csv", "six.json", "--event-time", "2024-01-05T12:00:00+01:00")
-    assert ran.out == "events: 2 records in 2 blocks\n"
+    assert ran.out == "events: 2 rows in 2 blocks\n"
     assert "five.csv is read as Csv, as its name says" in ran.err
     rows = odf("tail", "events", "--json", "-n", "9").json
     assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -83,7 +83,7 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
     ran = odf("ingest", "events", "--strict", input=event(1, note="changed"))
     assert (ran.code, "id=1" in ran.err) == (1, True)
     for code, text, arguments in (
-        (1, "there is no such file", ["absent.csv"]),
+        (1, "file not found", ["absent.csv"]),
         (2, "is a folder", ["sources"]),
         (2, "'csw' is not one of", ["five.csv", "--format", "csw"]),
         (2, "--event-time", ["five.csv", "--event-time", "noon"]),

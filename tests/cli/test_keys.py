@@ -103,7 +103,7 @@ def test_a_proof_is_made_shown_and_verified(made: Odf) -> None:
     assert made("keys", "check", dataset_id(made), "-", "--json", input=ran.out).json["valid"] is True
     wrong = ran.out.replace(head, first["proof"]["head"])
     checked = made("keys", "check", ROOT, "-", input=wrong)
-    assert checked.code == 3 and "WRONG" in checked.out
+    assert checked.code == 3 and "INVALID" in checked.out
     assert made("keys", "check", ROOT, "-", input="{}").code == 1
 
 

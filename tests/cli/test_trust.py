@@ -87,7 +87,7 @@ def test_on_a_terminal_it_asks(workspace: Workspace) -> None:
             capture_output=True,
             timeout=60,
         )
-        assert b"Let foreign do that whenever it is pulled?" in done.stderr
+        assert b"Allow foreign to run this on each pull?" in done.stderr
         assert done.returncode == (0 if trusted else 130)
         assert Trust(workspace).is_trusted(workspace.resolve("foreign")) is trusted
         os.close(ours)

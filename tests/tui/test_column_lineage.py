@@ -49,13 +49,13 @@ async def test_through_the_graph_and_back_to_the_workbench(source: FakeSource) -
         assert "Column lineage of smoke-and-breath" in drive.text()
         await drive.press("h")  # to an input of pm25
         assert "\nair-by-day: pm25\n" in squeezed(drive)
-        assert "used in pm25 – as it is" in squeezed(drive)
+        assert "used in pm25 – copy" in squeezed(drive)
         await drive.press("j")  # skips columns that are not connected
         assert "port-haven.air-readings: pm25\n" in squeezed(drive)
-        assert "from many rows, 2 datasets away" in squeezed(drive)
+        assert "aggregate, 2 datasets away" in squeezed(drive)
         await drive.press("enter")
         assert "Column lineage of port-haven.air-readings" in drive.text()
-        assert "downstream air-by-day: pm25 – from many rows" in squeezed(drive)
+        assert "downstream air-by-day: pm25 – aggregate" in squeezed(drive)
         await drive.press("l", "enter")
         assert "Column lineage of air-by-day" in drive.text()
         await drive.press("escape")
@@ -67,7 +67,7 @@ async def test_through_the_graph_and_back_to_the_workbench(source: FakeSource) -
         assert drive.app.screen is drive.bench
         assert drive.graph.selected == DAYS
         await drive.press("3", "l", "l", "l", "l", "l", "number_sign")  # from the column under the cursor
-        assert "upstream port-haven.air-readings: pm25 – from many rows" in squeezed(drive)
+        assert "upstream port-haven.air-readings: pm25 – aggregate" in squeezed(drive)
         await drive.press("q")
         assert drive.app.screen is drive.bench
 
@@ -167,7 +167,7 @@ async def test_the_description_of_a_column_is_copied(source: FakeSource) -> None
         await drive.press("y")
     ((what, text),) = columns.copied
     assert what == "columns"
-    assert text.splitlines()[0] == "upstream   port-haven.air-readings: pm25 – from many rows"
+    assert text.splitlines()[0] == "upstream   port-haven.air-readings: pm25 – aggregate"
 
 
 # --- The controller ---

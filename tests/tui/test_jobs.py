@@ -314,7 +314,7 @@ async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
         assert shown.host.dialogs[0]._path == "pull-port-haven.clinics-3.log"
         text = saved.read_text()
         assert "error   reading stopped at row 212" in text
-        assert "# try: correct the file, or declare the column STRING" in text
+        assert "# hint: correct the file, or declare the column STRING" in text
         saved.write_text("mine")
         for expected in ("mine", text):  # the question is answered with no, then yes
             shown.controller.save_log()
@@ -584,11 +584,11 @@ def test_the_position_in_the_queue() -> None:
 
     first, second = job(1, "a", state=JobState.running), job(2, "b")
     assert (
-        queue_text(job(3, "c"), [first, second], {"c": ["a", "b"]}) == "2nd in line, after pull a and 1 more"
+        queue_text(job(3, "c"), [first, second], {"c": ["a", "b"]}) == "2nd in queue, after pull a and 1 more"
     )
-    assert queue_text(job(3, "c"), [first], {"c": ["a"]}) == "next in line, after pull a"
-    assert queue_text(job(3, "c", "verify"), [first, second], {"c": ["a"]}) == "2nd in line"
-    assert queue_text(job(3, "a", "verify"), [first], {}) == "next in line, after pull a"
+    assert queue_text(job(3, "c"), [first], {"c": ["a"]}) == "next in queue, after pull a"
+    assert queue_text(job(3, "c", "verify"), [first, second], {"c": ["a"]}) == "2nd in queue"
+    assert queue_text(job(3, "a", "verify"), [first], {}) == "next in queue, after pull a"
     assert [ordinal(each) for each in (1, 2, 3, 4, 11, 12, 21, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "112th",
     ]  # fmt: skip
@@ -599,9 +599,9 @@ def test_outcomes_of_read_only_jobs() -> None:
         job = Job("1", kind, "a", "a", JobState.done, "2024-03-11T09:00:00Z", result=result)
         return job_outcome(job)[0]
 
-    assert outcome("sql", '{"rows": 1200, "truncated": true}') == "1 200 rows, there are more"
+    assert outcome("sql", '{"rows": 1200, "truncated": true}') == "1 200 rows, truncated"
     assert outcome("project", '{"rows": 3, "of": 12}') == "3 rows of 12"
     assert (
         outcome("export", '{"rows": 3, "size": 1200, "path": "/x/rows.csv"}') == "3 rows, 1.2 kB in rows.csv"
     )
-    assert outcome("describe", '{"rows": 3}') == "3 rows looked at"
+    assert outcome("describe", '{"rows": 3}') == "3 rows profiled"

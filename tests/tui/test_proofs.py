@@ -96,7 +96,7 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     assert source.block(dataset, 0).proof == f"the dataset's owner stands behind it: block {number} is signed"
     assert source.block(dataset, number + 1).proof.startswith("newer than what")
     detail = source.detail(dataset)
-    signed = f"up to block {number}, 1 block is newer"
+    signed = f"up to block {number}, 1 newer block"
     assert ("proven", f"by its owner {signed}") in detail.facts
     identity = next(each for each in detail.sections if each.title == "Identity")
     assert isinstance(identity, Section) and ("owner's proof", signed) in identity.facts

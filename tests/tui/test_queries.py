@@ -113,7 +113,7 @@ async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
         await end_job(drive, JobState.done, result=result)
         await drive.until(lambda: "its query is valid" in drive.hint())
         assert opened[1] == (path, 8)
-        assert job_outcome(source.known[-1]) == ("the query is right", "good")
+        assert job_outcome(source.known[-1]) == ("query valid", "good")
         await drive.until(lambda: drive.graph.selected == "did:odf:new-derivative")
 
 

@@ -102,11 +102,11 @@ def test_badges_are_short(remotes: list[Remote]) -> None:
 
 
 def test_texts_of_remotes() -> None:
-    assert remote_text(hospital()) == "hospital/visits · 3 behind · looked at 2024-03-11 08:59"
+    assert remote_text(hospital()) == "hospital/visits · 3 behind · compared 2024-03-11 08:59"
     assert "2 ahead" in remote_text(backup())
-    assert "diverged: 2 here, 3 there" in remote_text(hospital("diverged", 2, 3))
-    assert "not looked at yet · m looks" in remote_text(Remote(url=BACKUP, label="backup/visits"))
-    assert "changed here since" in remote_text(hospital("", 0, 0))
+    assert "diverged: 2 ahead, 3 behind" in remote_text(hospital("diverged", 2, 3))
+    assert "not compared yet · m checks" in remote_text(Remote(url=BACKUP, label="backup/visits"))
+    assert "changed locally" in remote_text(hospital("", 0, 0))
     assert short_url(BACKUP) == "backup/visits"
     assert short_url("odf+https://me@host.example:8443/a/b/visits/") == "host.example:8443/visits"
 
@@ -165,7 +165,7 @@ def test_outcomes_of_jobs_with_remotes() -> None:
     assert how == "warn"
     assert job_outcome(job("search", {"datasets": [{}] * 2, "problems": []}))[0] == "2 datasets"
     assert job_outcome(job("search", {"datasets": [], "problems": [{"repository": "lake"}]}))[1] == "warn"
-    assert job_outcome(job("compare", {}))[0] == "there is nothing to look at"
+    assert job_outcome(job("compare", {}))[0] == "no remotes to compare"
     glyphs = [job_glyph(job("compare", {"seen": found, "problems": problem}))[0] for found in (seen, [])]
     assert glyphs == ["✓", "↯"]  # no remote was compared
     running = job("push", state=JobState.running, progress=Progress("compare", files=8, total_files=10))

@@ -207,7 +207,7 @@ def test_progress_and_result_of_a_replay(source: FakeSource) -> None:
     assert job_outcome(running) == ("replay · transaction 3 of 12", "busy")
     result = {"valid": True, "findings": [], "transforms": 12, "unchecked": [{}]}
     done = source.job(JobState.done, "days", "verify", result=json.dumps(result))
-    assert job_outcome(done) == ("valid, 12 transactions run again, 1 not", "good")
+    assert job_outcome(done) == ("valid, 12 transactions replayed, 1 skipped", "good")
 
 
 def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) -> None:
@@ -230,10 +230,10 @@ def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) 
     job = source.job(JobState.done, "days", "verify", result=json.dumps(report))
     text = "\n".join("".join(part for part, _ in line) for line in verification_spans(job))
     assert text.startswith("checked  5 blocks\n")
-    assert "2 transactions with 36 records run again by spark 4.3.0, made by 4.2.1" in text
-    assert "wrong    transform-data: block f1620: record 3 is 7" in text
+    assert "2 transactions with 36 rows replayed by spark 4.3.0, originally 4.2.1" in text
+    assert "finding  transform-data: block f1620: record 3 is 7" in text
     assert "not checked: input-missing: dew is not here (1 transaction)" in text
-    assert "Url air.csv␛: 1 load, 7 records of 2024-03-01 to 2024-03-02, since block abcd1234" in text
+    assert "Url air.csv␛: 1 load, 7 rows (2024-03-01 to 2024-03-02), since block abcd1234" in text
     assert "did:odf:a: to offset 6, block abcd1234" in text
     # Reports of earlier versions have fewer fields.
     assert verification_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
