@@ -112,7 +112,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         ]
         await resize(drive, (120, 36))
         await drive.press("r", "g", "p")
-        assert "there is nothing to poll: data is pushed with odf ingest events FILE" in drive.hint()
+        assert "events has no polling source: use odf ingest events FILE" in drive.hint()
         assert "They are pushed: odf ingest events FILE" in drive.text()
         await drive.press("P")
         assert "there is nothing to pull" in drive.hint()
@@ -210,7 +210,7 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
 
     for size in ((80, 24), (60, 14), (80, 18)):
         keys, palette, trust = dialogs()
-        for dialog, last in ((keys, "leave; running jobs go on"), (palette, "sixteen")):
+        for dialog, last in ((keys, "quit; running jobs continue"), (palette, "sixteen")):
             async with shown(dialog, size) as (app, pilot):
                 dialog.query_one(Choices).move("last")
                 await pilot.pause()
@@ -286,13 +286,13 @@ def test_a_definition_as_facts(workspace: Workspace) -> None:
     assert found["Source"] == {
         "fetch": "https://weather.example/storms.csv.gz",
         "headers": "X-Key",  # values of headers may be secret
-        "cache": "fetched once, then never again",
+        "cache": "fetched only once",
         "prepare": "unpack zip, of it *.csv\npipe through sed 's/a b/c/'",
         "read": "CSV, with a header, separator ';', encoding ISO-8859-1, 1 column declared",
         "engine": "spark",
         "query": "SELECT name FROM input",
-        "merge": "Snapshot: the whole list each time, compared by its key\nkey name\ncompares name",
-        "state": "nothing was taken yet",
+        "merge": "Snapshot: the complete list each time, compared by key\nkey name\ncompares name",
+        "state": "none: nothing was ingested yet",
     }
     assert found["About"] == {
         "about": "Storms at sea",
@@ -304,7 +304,7 @@ def test_a_definition_as_facts(workspace: Workspace) -> None:
     assert "Trust" not in found
     pushed = words(source, "gauges")
     assert pushed["Push source default"]["push"] == "odf ingest gauges FILE\n… | odf ingest gauges -"
-    assert pushed["Push source default"]["read"] == "NDJSON, a document a line, 2 columns declared"
+    assert pushed["Push source default"]["read"] == "NDJSON, one document per line, 2 columns declared"
     assert pushed["Push source old"]["push"].startswith("odf ingest gauges FILE --source old\n")
     (row,) = (row for row in source.datasets() if row.name == "gauges")
     assert (row.polls, row.push_sources) == (False, ("default", "old"))
@@ -325,7 +325,7 @@ def test_the_trust_in_a_dataset_of_another_author(workspace: Workspace, tmp_path
     shutil.copytree(folder, theirs.odf / "datasets" / folder.name)
     source = WorkspaceGateway(theirs)
     assert source.datasets()[0].untrusted
-    assert words(source, "storms")["Trust"]["not trusted"].startswith("nothing of it runs here")
+    assert words(source, "storms")["Trust"]["not trusted"].startswith("its sources and queries do not run")
     standing = source.trust_request(storms.id)
     assert [(run.does, run.text) for run in standing.runs][:2] == [
         ("reads the address", "https://weather.example/storms.csv.gz"),

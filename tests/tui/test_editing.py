@@ -171,7 +171,7 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         await named(drive, "p")
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
-        assert "a dataset named boats exists already" in drive.text()
+        assert "a dataset named boats already exists" in drive.text()
         await drive.press("escape")
         assert "nothing was added; the manifest is kept: new-push.yaml" in drive.hint()
         # The file can be added later.
@@ -271,7 +271,7 @@ async def test_editors_that_fail(
     writing = Writing(workspace)
     typist.next("true", 'false "$file"', 'echo x >>"$file"; kill -TERM $$', "true")
     assert "the manifest was left as it was: nothing is added" in await writing.add("root")
-    assert "the editor vi ended with code 1" in await writing.add("derivative")
+    assert "the editor vi exited with code 1" in await writing.add("derivative")
     assert manifests(workspace) == []
     assert "ended by signal 15 – what was written is in new-derivative.yaml" in await writing.add(
         "derivative"
@@ -298,7 +298,7 @@ async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspac
     assert "- name STRIN" in writing.texts[0]
     assert await writing.edit() == "the definition of boats stays as it is: nothing differs"
     await writing.edit("discard")
-    assert "this has to be the definition of boats, and of nothing else" in writing.texts[1]
+    assert "the manifest must define boats, and no other dataset" in writing.texts[1]
     assert entry.dataset.head() == head
     # A plan shows what is added and removed; it can be edited again before it is appended.
     typist.next('sed -i "s/Boats in/Ships in/" "$file"', 'sed -i "s/Ships in/Vessels in/" "$file"')
@@ -378,7 +378,7 @@ def test_the_editor_gets_the_complete_terminal_and_returns_it(source: FakeSource
         assert b"\x1b[" not in unseen  # and nothing is painted meanwhile
         back = terminal.until("1 Datasets")
         assert b"\x1b[?1049h" in back
-        terminal.until("was ended by signal 2")  # ^C ended the editor, and nothing else
+        terminal.until("was terminated by signal 2")  # ^C ended the editor, and nothing else
         terminal.type("q")
         assert terminal.program.wait(30) == 0
     finally:

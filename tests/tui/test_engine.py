@@ -106,7 +106,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
     async with app.run_test(size=(120, 36)) as pilot:
         drive = Driven(app, pilot, None)  # type: ignore[arg-type]
         await drive.settle()
-        assert "There are no datasets yet" in drive.text()
+        assert "No datasets yet" in drive.text()
         await drive.press("A", "=boats.yaml", "enter")
         await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
         await drive.settle()
@@ -134,7 +134,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
         await drive.press("tab")
         assert "name: boats" in drive.text()
         await drive.press("escape", "l", "p")
-        assert "pull long-boats: handed to the worker" in drive.hint()
+        assert "pull long-boats: queued" in drive.hint()
 
 
 def test_detail_and_blocks(workspace: Workspace) -> None:

@@ -303,7 +303,7 @@ async def test_datasets_that_cannot_be_read_are_a_problem_and_a_notice(
         assert fakes.host.notices[-1] == ("the datasets cannot be read", "bad")
         text = "".join(text for line in controller.graph.empty() for text, _ in line)
         assert "the datasets cannot be read" in text
-        assert "There are no datasets yet" not in text
+        assert "No datasets yet" not in text
         monkeypatch.undo()
         source.rows_ = list(HAVEN)
         controller._read()
@@ -372,7 +372,7 @@ def _text(card: DatasetCard) -> str:
 def test_the_card_shows_progress_and_the_last_verification(source: FakeSource) -> None:
     row = source.rows_[0]
     card, text = _card(source, row)
-    assert "verified   2024-03-11 09:00, not all that it has now" in text
+    assert "verified   2024-03-11 09:00, not up to the head" in text
     assert "now" not in text.split("\n")[2]
 
     def verify(state: JobState, **more: object) -> Job:

@@ -105,7 +105,7 @@ def test_the_rows_of_a_projection(source: WorkspaceGateway, entry: DatasetEntry)
     found.file.unlink()
     with pytest.raises(NotFound, match="not kept any more") as error:
         source.file_rows(str(entry.id), str(found.file))
-    assert error.value.hint == "K makes them again"
+    assert error.value.hint == "press K to compute them again"
 
 
 def test_rows_are_written_to_temporary_files(source: WorkspaceGateway, tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ async def test_the_draft_of_a_change_is_kept_while_its_job_runs(source: FakeSour
 
 
 async def test_a_validation_that_is_stopped_can_be_discarded(source: FakeSource) -> None:
-    stopped = Cancelled("Looking at the query of air-by-day: stopped")
+    stopped = Cancelled("Looking at the query of air-by-day: cancelled")
     shown = Definitions(source, [None], plans=[stopped], edits=["changed\n"])
     shown.controller.edit_definition()
     await shown.host.stories()

@@ -107,7 +107,7 @@ async def test_jobs_run_fail_are_cancelled_and_repeated_and_the_worker_crashes(
         await drive.until(lambda: book.active_job_of(FOREVER.id))
         await drive.until(lambda: drive.worker_status is not None)
         os.kill(drive.worker_status.pid, signal.SIGKILL)  # type: ignore[union-attr]
-        await drive.until(lambda: "worker gone" in drive.status())
+        await drive.until(lambda: "no worker" in drive.status())
         await drive.until(lambda: book.jobs["5"].state is JobState.interrupted)
         await drive.settle()
         assert "the worker ended before this job did" in drive.text()
