@@ -230,7 +230,7 @@ def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> 
     own_problems = [
         problem
         for problem in problems
-        if problem.startswith((f"{action}:", f"there is no action '{action}'"))
+        if problem.startswith((f"{action}:", f"unknown action '{action}'"))
     ]
     if own_problems:
         raise UsageError("; ".join(own_problems), hint="the actions and their keys: odf config keys")

@@ -21,7 +21,7 @@ def test_keys_are_listed_and_changed(fresh: Odf, monkeypatch: pytest.MonkeyPatch
     for action, key, why in (
         ("pull", "ctrl+m", "terminals send it as enter"),
         ("pull", "e", "e is already used by edit"),
-        ("pul", "e", "there is no action 'pul': pull?"),
+        ("pul", "e", "unknown action 'pul': did you mean pull?"),
     ):
         ran = fresh("config", "set", f"ui.keys.{action}", key)
         assert ran.code == 2

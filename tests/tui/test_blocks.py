@@ -541,7 +541,7 @@ async def test_a_revision_dialog_goes_only_where_there_is_another(source: FakeSo
         assert not explorer.host.notices
         await explorer.press("left_square_bracket")
         assert "block 6 · SetTransform" in explorer.dialog()
-        assert "the first of its kind" in explorer.dialog()
+        assert "first block of this kind" in explorer.dialog()
         assert "] newer" in explorer.dialog()
         await explorer.press("escape")
         explorer.view.move("down")
@@ -566,7 +566,7 @@ async def test_a_damaged_block_shows_its_bytes(source: FakeSource) -> None:
         assert isinstance(explorer.app.screen, BlockBytesDialog)
         await explorer.press("y", "right_square_bracket")  # its number is unknown: there is no next one
         assert explorer.host.last_notice == "bytes: copied"
-        assert "these are not the bytes" in explorer.host.station.copied[0]
+        assert "the bytes do not match the hash" in explorer.host.station.copied[0]
         await explorer.press("escape", "escape")
         explorer.view.move("above")
         explorer.controller.open_bytes()

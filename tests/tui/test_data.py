@@ -550,17 +550,17 @@ async def test_rows_are_filtered_by_a_value(source: FakeSource, dataset: Dataset
     async with rows_shown(source, (160, 50)) as drive:
         pane, view = drive.data_pane, drive.data_pane.view
         await drive.press(*"llllj", "f", "f")
-        assert "kept: 75 of rows 1–300 of 300" in border(drive)
+        assert "filtered: 75 of rows 1–300 of 300" in border(drive)
         assert view.value(1, 0) == "5"
         await drive.press("l", "j", "f", "g")
-        assert "kept: 62 of 75 of rows 1–300 of 300" in border(drive)
+        assert "filtered: 62 of 75 of rows 1–300 of 300" in border(drive)
         await drive.press("greater_than_sign")
         assert "sorted: 62 of 75" in border(drive) and view.value(0, 5) == "366.25"
         await drive.press("escape", "escape", "escape")
         assert pane.front_view is None and (view.cursor, view.column) == (1, 4)
         await drive.search("old town")
         await drive.press("f", "m")
-        assert "kept: 75 of 300 rows" in border(drive)
+        assert "filtered: 75 of 300 rows" in border(drive)
         await drive.press("G", "o")
         assert (pane.front_view, view.cursor, view.column) == (None, 297, 4)
         await drive.press("o")
@@ -648,7 +648,7 @@ async def test_rows_in_the_workstation(source: FakeSource, dataset: Dataset) -> 
             await drive.press(*"hhhhhhhllll")
         await drive.pilot.click("#rows", offset=(drive.text().splitlines()[1].index("reading"), 7))
         assert (view.cursor, view.column) == (6, 5)
-        assert "/ look for" in drive.hint()
+        assert "/ search" in drive.hint()
         await drive.press("slash")
         assert "text to search for in all rows" in drive.text()
         await drive.press("=fish", "enter", "n")

@@ -103,7 +103,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await drive.settle()
         assert "⊘" not in drive.text()
         await drive.press("t")
-        assert "harbour.tides is trusted already" in drive.hint()
+        assert "harbour.tides is already trusted" in drive.hint()
 
         # Push sources.
         source.rows_ = [
@@ -113,7 +113,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await resize(drive, (120, 36))
         await drive.press("r", "g", "p")
         assert "events has no polling source: use odf ingest events FILE" in drive.hint()
-        assert "They are pushed: odf ingest events FILE" in drive.text()
+        assert "Push them with odf ingest events FILE" in drive.text()
         await drive.press("P")
         assert "there is nothing to pull" in drive.hint()
         job = source.job(JobState.running, "events", "ingest")
@@ -161,8 +161,8 @@ def _card_and_details(row: DatasetRow, health: Health) -> tuple[str, str]:
 def test_a_diverged_dataset_names_its_input_and_the_remedy() -> None:
     row = dataset("long-boats", "boats", records=7, diverged=("boats",))
     card, details = _card_and_details(row, Health.diverged)
-    assert "why  boats, which it was made from, was reset or replaced" in card
-    assert "try  D makes it anew" in card
+    assert "why  input boats was reset or replaced" in card
+    assert "try  press D to rebuild it" in card
     assert "why           boats, which it was made from, was reset or replaced" in details
     assert "next          D makes it anew" in details
 
@@ -179,7 +179,7 @@ def test_what_adds_rows_to_a_dataset() -> None:
     assert describe_next_step(dataset("all", "tides")) == "p makes them of its inputs"
     assert describe_next_step(bare) in _card_and_details(bare, Health.new)[1]
     pull, edit = (DEFAULT_KEYMAP.by_id[action].guard for action in ("pull", "edit"))
-    assert pull(Situation(dataset=bare)) == "bare has no source: e edits its definition"
+    assert pull(Situation(dataset=bare)) == "bare has no source: press e to edit its definition"
     broken = dataset("broken", polls=False, problem="block 3 is missing")
     assert "broken is damaged" in (edit(Situation(dataset=broken)) or "")
 
@@ -218,7 +218,7 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
         async with shown(trust, size) as (app, pilot):
             await pilot.pause()
             assert "type yes to allow exactly this" in app.text()
-            assert "esc closes" in app.text()
+            assert "esc close" in app.text()
 
 
 # --- Definitions in words ---
@@ -287,7 +287,7 @@ def test_a_definition_as_facts(workspace: Workspace) -> None:
         "fetch": "https://weather.example/storms.csv.gz",
         "headers": "X-Key",  # values of headers may be secret
         "cache": "fetched only once",
-        "prepare": "unpack zip, of it *.csv\npipe through sed 's/a b/c/'",
+        "prepare": "unpack zip, path *.csv\npipe through sed 's/a b/c/'",
         "read": "CSV, with a header, separator ';', encoding ISO-8859-1, 1 column declared",
         "engine": "spark",
         "query": "SELECT name FROM input",
@@ -325,14 +325,14 @@ def test_the_trust_in_a_dataset_of_another_author(workspace: Workspace, tmp_path
     shutil.copytree(folder, theirs.odf / "datasets" / folder.name)
     source = WorkspaceGateway(theirs)
     assert source.datasets()[0].untrusted
-    assert words(source, "storms")["Trust"]["not trusted"].startswith("its sources and queries do not run")
+    assert words(source, "storms")["Trust"]["untrusted"].startswith("its sources and queries do not run")
     standing = source.trust_request(storms.id)
     assert [(run.does, run.text) for run in standing.runs][:2] == [
         ("reads the address", "https://weather.example/storms.csv.gz"),
         ("sends the header", "X-Key: secret"),
     ]
     assert not standing.before
-    with pytest.raises(Conflict, match="changed meanwhile"):
+    with pytest.raises(Conflict, match="have changed since"):
         source.trust(storms.id, replace(standing, runs=standing.runs[1:]))
     assert source.datasets()[0].standing == "not trusted"
     source.trust(storms.id, standing)

@@ -142,7 +142,7 @@ def test_detail_and_blocks(workspace: Workspace) -> None:
     first, second = source.add(workspace.folder / "boats.yaml")
     add_rows(workspace.resolve("boats"), batches=2, rows=10)
     facts = dict(source.detail(first).facts)
-    assert facts["records"] == "20"
+    assert facts["rows"] == "20"
     assert facts["data"].endswith("in 2 slices")
     assert facts["merge"] == "Ledger on name"
     assert facts["source"] == "file:sources/boats.csv"

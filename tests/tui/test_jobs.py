@@ -364,7 +364,7 @@ async def test_a_busy_worker_of_another_version_is_stopped_only_after_a_question
         await shown.settle()
         assert (source.stopped, restarts) == (0, [])
         question = "".join(text for line in shown.host.dialogs[0]._lines for text, _ in line)
-        assert "Stop the worker of another version? 2 jobs will be cancelled" in question
+        assert "Stop that worker? 2 jobs will be cancelled" in question
         shown.controller.restart_worker()
         await shown.settle()
         assert (source.stopped, restarts) == (1, ["now"])
@@ -458,7 +458,7 @@ async def test_a_log_is_searched(source: FakeSource) -> None:
     )
     log = Log(source, texts)
     async with driven_widget(log.screen, source) as drive:
-        assert "file 5000 of" in drive.text() and "follows" in drive.text()
+        assert "file 5000 of" in drive.text() and "following" in drive.text()
         await drive.press("slash", "=file 77", "enter")  # upwards from the end: 779
         await drive.until(lambda: "file 779 of" in drive.text())
         await drive.press("N", "N")

@@ -150,7 +150,7 @@ async def test_the_dialog_closes_after_the_list_of_keys_above_it(source: FakeSou
     running = Running(source)
     async with shown(running.dialog) as (app, pilot):
         await pilot.press("question_mark")
-        assert "stop it" in app.text() and app.screen is not running.dialog
+        assert "cancel the job" in app.text() and app.screen is not running.dialog
         running.end.set()
         await pilot.pause()
         assert app.result is None

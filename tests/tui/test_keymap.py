@@ -41,7 +41,7 @@ def test_invalid_entries_are_reported_and_the_others_work() -> None:
     found, problems = shown(wanted, "verify", "zoom", "copy", "edit", "pull")
     assert found == ["v", "z", "y", "e", "^l"]
     assert problems == [
-        "there is no action 'pul': pull?",
+        "unknown action 'pul': did you mean pull?",
         "verify: ctrl+m cannot be used: terminals send it as enter",
         "zoom: alt+z cannot be used: many terminals do not pass it on",
         "copy: f5 cannot be used: terminals and desktops intercept it",
@@ -96,7 +96,7 @@ def test_keys_are_settings(tmp_path: Path) -> None:
 async def test_changed_keys_work_and_are_shown(source: FakeSource) -> None:
     source.ui = UiConfig(keys={"pull": "ctrl+l", "zoom": "Z", "xyzzy": "x", "pane_2": "alt+2"})
     async with driven(source) as drive:
-        assert drive.hint() == " there is no action 'xyzzy' (and 1 more: ?)"
+        assert drive.hint() == " unknown action 'xyzzy' (and 1 more: ?)"
         await drive.press("question_mark")
         listed = {choice.id: choice.shown for choice in drive.app.screen.query_one(Choices).choices}
         assert listed["pull"] == "^l"

@@ -41,7 +41,7 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
         await drive.press("l")
         assert graph.row.name == "smoke-and-breath"
         assert data.view.count() == 0
-        assert "p makes them of other datasets" in drive.text()
+        assert "Press p to run the query" in drive.text()
         await drive.press("h", "h")
         assert graph.row.name == "port-haven.clinic-visits"
         await drive.press("G")
@@ -250,7 +250,7 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         await drive.until(lambda: drive.book.active_jobs())
         await drive.pilot.press("q")
         await drive.pilot.pause()
-    assert "verify port-haven.air-readings goes on" in drive.app.farewell
+    assert "verify port-haven.air-readings continues" in drive.app.farewell
 
 
 # --- Without a screen ---
@@ -261,8 +261,8 @@ def test_the_farewell_names_the_jobs_that_continue(
 ) -> None:
     for jobs, farewell in (
         ([], ""),
-        (["pull a"], "pull a goes on in the background."),
-        (["pull a", "verify b"], "pull a, verify b go on in the background."),
+        (["pull a"], "pull a continues in the background."),
+        (["pull a", "verify b"], "pull a, verify b continue in the background."),
     ):
         app = Workstation(source)
         monkeypatch.setattr(app, "exit", lambda: None)

@@ -182,10 +182,10 @@ def test_running_jobs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     other = job(id="2", target="tides", started="2024-03-11T09:01:00Z")
     waits = job(id="3", state=JobState.queued, started=None)
     assert format_running_jobs([other, one, waits], 80) == (
-        "▸ 2 jobs run, 1 waits, slowest port-haven.air-readings · 2 m 05 s"
+        "▸ 2 running, 1 queued, slowest port-haven.air-readings · 2 m 05 s"
     )
-    assert format_running_jobs([other, one, waits], 32) == "▸ 2 jobs run, 1 waits"
-    assert format_running_jobs([waits], 32) == "◦ 1 job waits"
+    assert format_running_jobs([other, one, waits], 32) == "▸ 2 running, 1 queued"
+    assert format_running_jobs([waits], 32) == "◦ 1 queued"
     for width in range(12, 90):
         for jobs in ([one], [other, one, waits], [waits]):
             assert len(format_running_jobs(jobs, width)) <= max(width, 30)

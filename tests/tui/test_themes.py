@@ -263,7 +263,7 @@ def test_an_invalid_theme_falls_back_with_a_notice(
     assert "base" in app.palette
     (notice,) = notices_of(app, monkeypatch)
     assert f"{name}.toml:2" in notice
-    assert "lacks background" in notice
+    assert "missing background" in notice
     assert name not in app.theme_names
 
 

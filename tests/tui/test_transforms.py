@@ -78,7 +78,7 @@ def test_transaction_lines_report_missing_inputs() -> None:
     assert "boats as b" in text
     assert "no new blocks after 7" in text
     assert "its chain lacks the blocks that were read" in text
-    assert "it is not in this workspace" in text
+    assert "this input is not in this workspace" in text
     assert texts[-1].endswith("SELECT 1")
 
 
@@ -153,7 +153,7 @@ async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(sou
         await drive.press("1")
         assert "÷ input port-haven.stations was reset or replaced: press D to rebuild it" in drive.text()
         await drive.press("p")
-        assert "D makes air-by-day anew" in drive.hint()
+        assert "press D to rebuild air-by-day" in drive.hint()
         await drive.press("P")
         assert "1 diverged: D makes them anew" in drive.hint()
         assert DAYS not in [request.dataset for request in source.link.submitted]

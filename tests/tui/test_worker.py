@@ -133,7 +133,7 @@ async def test_two_terminals_follow_jobs_that_continue_after_both_are_closed(sou
         await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
         await drive.pilot.press("q")
         await drive.pilot.pause()
-    assert "pull wait:0/forever goes on" in drive.app.farewell
+    assert "pull wait:0/forever continues" in drive.app.farewell
     # Another session finds the running job, and the log of the first one.
     async with opened(other) as again:
         await again.until(lambda: again.book.active_job_of(FOREVER.id))

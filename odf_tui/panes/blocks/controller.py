@@ -377,10 +377,10 @@ class BlocksController(Controller):
         dialog = ConfirmDialog(
             f"Sign block {number} with the private key?",
             f"Dataset: {name}",
-            "The signature covers this block and all earlier blocks.",
+            "It covers this block and all earlier blocks.",
             "The proof is pushed with the dataset."
             if block.sequence_number == self.view.total - 1
-            else "Only the proof of the newest block is pushed with the dataset.",
+            else "Only the proof of the newest block is pushed.",
         )
         if not await self.host.ask(dialog):
             return

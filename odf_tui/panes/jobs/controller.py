@@ -165,7 +165,7 @@ class JobsController(Controller):
     async def _replace_worker(self, jobs: int) -> None:
         from odf_tui.widgets.dialogs import ConfirmDialog
 
-        question = f"Stop the worker of another version? {count_of(jobs, 'job')} will be cancelled."
+        question = f"Stop that worker? {count_of(jobs, 'job')} will be cancelled."
         if not await self.host.ask(ConfirmDialog(question, "Committed blocks are retained.")):
             return
         try:
