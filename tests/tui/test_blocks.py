@@ -547,7 +547,8 @@ async def test_a_revision_dialog_goes_only_where_there_is_another(source: FakeSo
         explorer.view.move("down")
         explorer.controller.open_revision()
         assert (
-            "is AddData: only queries, sources, schemas and descriptions have diffs" in explorer.host.last_notice
+            "is AddData: only queries, sources, schemas and descriptions have diffs"
+            in explorer.host.last_notice
         )
 
 

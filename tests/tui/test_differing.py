@@ -166,7 +166,10 @@ async def test_other_sides_and_other_keys(source: FakeSource, found: Difference,
 
 
 async def test_a_comparison_that_is_stopped_or_left(source: FakeSource) -> None:
-    for failure, notice in ((Cancelled("Comparing: cancelled"), "stopped"), (LeftRunning(), "d shows it once")):
+    for failure, notice in (
+        (Cancelled("Comparing: cancelled"), "cancelled"),
+        (LeftRunning(), "d shows it once"),
+    ):
         fakes = Fakes(source, NAME, answers=["before"], results={Diff: failure})
         DatasetDiffController(fakes.context).show_differences()
         await fakes.host.stories()

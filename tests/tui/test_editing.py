@@ -171,7 +171,7 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         await named(drive, "p")
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
-        assert "a dataset named boats already exists" in drive.text()
+        assert "a dataset named boats exists already" in drive.text()
         await drive.press("escape")
         assert "nothing was added; the manifest is kept: new-push.yaml" in drive.hint()
         # The file can be added later.
@@ -273,7 +273,7 @@ async def test_editors_that_fail(
     assert "the manifest was left as it was: nothing is added" in await writing.add("root")
     assert "the editor vi exited with code 1" in await writing.add("derivative")
     assert manifests(workspace) == []
-    assert "ended by signal 15 – what was written is in new-derivative.yaml" in await writing.add(
+    assert "terminated by signal 15 – what was written is in new-derivative.yaml" in await writing.add(
         "derivative"
     )
     assert manifests(workspace) == ["new-derivative.yaml"]
@@ -397,7 +397,7 @@ def test_the_editor_is_found_and_opened_at_a_line(tmp_path: Path) -> None:
     (tmp_path / "vi").write_text("")
     (tmp_path / "vi").chmod(0o755)
     assert terminal.find_editor({"PATH": str(tmp_path)}) == ExternalEditor(("vi",))
-    with pytest.raises(NotFound, match="there is no editor"):
+    with pytest.raises(NotFound, match="no editor found"):
         terminal.find_editor({"PATH": str(tmp_path / "nowhere")})
     with pytest.raises(UsageError):
         terminal.find_editor({"EDITOR": '"'})

@@ -95,7 +95,7 @@ def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
     mine = made.folder / "sources" / "air-readings.csv"
     mine.parent.mkdir()
     mine.write_text("mine")
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="already exists with other contents"):
         make_demo(made)
     assert mine.read_text() == "mine"
     assert not (made.folder / "manifests").exists()

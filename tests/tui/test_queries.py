@@ -299,6 +299,6 @@ async def test_a_validation_that_is_stopped_can_be_discarded(source: FakeSource)
     shown = Definitions(source, [None], plans=[stopped], edits=["changed\n"])
     shown.controller.edit_definition()
     await shown.host.stories()
-    assert "stopped" in shown.decisions[0]
+    assert "cancelled" in shown.decisions[0]
     assert shown.host.last_notice == "the changes of air-by-day are discarded"
     assert list(shown.drafts.iterdir()) == []

@@ -171,7 +171,7 @@ async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
     assert page.broken
     assert page.lines[-1].summary == "licence CC0-1.0"
     damaged = page.lines[0]
-    assert (damaged.hash, damaged.broken, damaged.event) == (hashes[3], True, "not readable")
+    assert (damaged.hash, damaged.broken, damaged.event) == (hashes[3], True, "unreadable")
     assert [line.broken for line in page.lines[1:]] == [False] * 3
     block = source.block(name, damaged.hash)
     async with shown(BlockDialog("boats", name, block, "", print, NoNavigation())) as (app, _):
@@ -186,5 +186,5 @@ async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
         view.open(name, 0)
         view.load(BlocksRequested(name, None, BlockFilter()), page, "")
         await pilot.pause()
-        (line,) = [line for line in app.text().splitlines() if "not readable" in line]
+        (line,) = [line for line in app.text().splitlines() if "unreadable" in line]
         assert "≠" in line

@@ -267,7 +267,7 @@ async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) ->
     source.rows_.append(wards)
     # Of several, only a name that exists already is asked for.
     chosen = choose(VISITS, WARDS, TAKEN, rows=source.rows_)
-    name = type_in("other.tides", proposed="harbour.tides", wrong={"harbour.tides": "exists already"})
+    name = type_in("other.tides", proposed="harbour.tides", wrong={"harbour.tides": "already exists"})
     fakes = await browse(source, pick("all"), chosen, name)
     visits = Pull(dataset=VISITS["url"], url=VISITS["url"], alias="visits")
     assert fakes.jobs.requests == [
@@ -350,7 +350,7 @@ async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
         await drive.press("=", "=clinics")
         await open_dialog(drive, "enter", kind=PromptDialog)
         await drive.press("=port-haven.clinics", "enter")
-        assert "exists already" in drive.text()
+        assert "already exists" in drive.text()
         await drive.press("=visits", "enter")
         url = VISITS["url"]
         assert source.link.submitted[1:] == [Pull(dataset=url, url=url, alias="visits")]
