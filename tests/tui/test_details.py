@@ -79,7 +79,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await drive.press("G")
         assert "◇ harbour.tides ⊘✓" in drive.text()
         await drive.press("U")
-        assert "is not trusted" in drive.hint()
+        assert "is untrusted" in drive.hint()
         await drive.press("P")  # pulls all other datasets
         await drive.until(lambda: len(source.link.submitted) == 7)
         assert TIDES not in [request.dataset for request in source.link.submitted]

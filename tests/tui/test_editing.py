@@ -281,7 +281,7 @@ async def test_editors_that_fail(
     problem = "no-such-editor (from $VISUAL) cannot be started: No such file or directory"
     assert problem in await writing.add("root")
     monkeypatch.setenv("VISUAL", "vi 'half")
-    assert "$VISUAL is no command" in await writing.add("root")
+    assert "invalid command in $VISUAL" in await writing.add("root")
     assert manifests(workspace) == ["new-derivative.yaml"]
 
 

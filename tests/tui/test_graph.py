@@ -111,7 +111,7 @@ async def test_the_datasets_pane_on_the_screen(source: FakeSource) -> None:
 
         await drive.press("slash", "=state:running harbour", "enter")
         assert "No dataset matches state:running harbour" in " ".join(drive.text().split())
-        assert "8 datasets hidden. esc show all" in drive.text()
+        assert "10 datasets hidden. esc show all" in drive.text()
         job = source.job(JobState.running, "harbour.tides")
         source.link.tell(source.changed(job))
         await drive.until(lambda: "◇ harbour.tides ⊘▸" in drive.text())

@@ -127,7 +127,7 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
         assert "Traceback" not in drive.text()
         await drive.press("i")
         assert "Traceback" in drive.text()
-        assert "debug lines" not in drive.text()
+        assert "show 2 debug lines" not in drive.text()
         compare(drive, "failed")  # the log with details, and the error below it
         await drive.press("i")
         assert "Traceback" not in drive.text()

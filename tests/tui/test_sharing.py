@@ -522,7 +522,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
 
         # A push remote with more blocks: V offers a pull.
         await show_visits(drive, replace(row, remotes=(backup("behind", 0, 2),)))
-        assert "V pulls" in drive.text()
+        assert "press V to pull" in drive.text()
 
         # A pull that failed leads to both histories, after a comparison.
         await show_visits(drive, replace(row, remotes=(hospital("equal", 0, 0),)))

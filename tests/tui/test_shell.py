@@ -92,7 +92,7 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
         await drive.press("escape")
         assert drive.app.theme == names[1]
         # An action that the situation refuses says why.
-        await drive.press("question_mark", "tab", "slash", "=take back that", "enter")
+        await drive.press("question_mark", "tab", "slash", "=revoke trust", "enter")
         assert drive.app.screen is drive.bench
         assert "is your own" in drive.hint()
         # The palette goes to blocks, columns and jobs.
