@@ -228,9 +228,7 @@ def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> 
 
     _, problems = user_keys.load(keys)
     own_problems = [
-        problem
-        for problem in problems
-        if problem.startswith((f"{action}:", f"unknown action '{action}'"))
+        problem for problem in problems if problem.startswith((f"{action}:", f"unknown action '{action}'"))
     ]
     if own_problems:
         raise UsageError("; ".join(own_problems), hint="the actions and their keys: odf config keys")

@@ -125,7 +125,7 @@ class PickerDialog(Dialog[str]):
 
     def describe_keys(self) -> str:
         """Return a description of the keys, for the lower border."""
-        return "⏎ select · ↑↓ move · esc close" if self._typing else "key or ⏎ select · esc close"
+        return "⏎ selects · ↑↓ move · esc closes" if self._typing else "a key or ⏎ selects · esc closes"
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter the list."""
@@ -284,7 +284,7 @@ class TypedConfirmation(Dialog[bool]):
         """Yield the lines and the input line."""
         with Vertical(classes="dialog oath") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ confirm · ↑↓ scroll · esc close")
+            box.border_subtitle = Content("⏎ confirms · ↑↓ scroll · esc closes")
             yield WrappedLines(self._lines)
             line = Input(placeholder=self._placeholder, compact=True)
             line.cursor_blink = False
@@ -362,7 +362,7 @@ class TextDialog(Dialog[str]):
         self._lines = lines
         box = self.query_one(".dialog")
         box.border_title = Content(printable(title))
-        box.border_subtitle = Content(" · ".join([*self.describe_keys(), "y copy", "esc close"]))
+        box.border_subtitle = Content(" · ".join([*self.describe_keys(), "y copies", "esc closes"]))
         self._body.set(lines)
         self._body.scroll_to(0, 0, animate=False)
 
@@ -411,7 +411,7 @@ class GoToBlockDialog(Dialog[None]):
         """Yield the input line and the examples."""
         with Vertical(classes="dialog jump") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ go · esc close")
+            box.border_subtitle = Content("⏎ goes there · esc closes")
             line = Input(placeholder=printable(self._range), compact=True)
             line.cursor_blink = False
             yield line
@@ -461,7 +461,7 @@ class TimeDialog(Dialog[str]):
         """Yield the input line and the examples."""
         with Vertical(classes="dialog jump") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ apply · esc close")
+            box.border_subtitle = Content("⏎ applies · esc closes")
             line = Input(placeholder=self._about, compact=True)
             line.cursor_blink = False
             yield line
@@ -505,7 +505,7 @@ class PromptDialog(Dialog[str]):
         """Yield the input line and the remark."""
         with Vertical(classes="dialog jump") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ continue · esc close")
+            box.border_subtitle = Content("⏎ continues · esc closes")
             line = Input(self._value, compact=True)
             line.cursor_blink = False
             yield line
@@ -574,8 +574,8 @@ class JobProgressDialog(Dialog[str]):
         """Yield the progress."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content(printable(self._title))
-            leave = "b continue in background · " if self._leaves else ""
-            box.border_subtitle = f"{leave}esc cancel"
+            leave = "b continues in the background · " if self._leaves else ""
+            box.border_subtitle = f"{leave}esc cancels"
             yield StaticLines(self._lines())
 
     def on_mount(self) -> None:
@@ -635,7 +635,7 @@ class SaveDialog(Dialog[Path]):
         """Yield the current folder and the input line."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = "⏎ save · esc close"
+            box.border_subtitle = "⏎ saves · esc closes"
             yield StaticLines([[], [(" in ", "muted"), (printable(str(Path.cwd())), "")], []])
             line = Input(self._path, compact=True)
             line.cursor_blink = False

@@ -194,11 +194,11 @@ def _format_percent(job: Job) -> str:
 def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
     """Return the state of worker and Spark in words, and a style; empty if all is well."""
     if state == "gone":
-        return "✗ no worker, R to restart", "bad"
+        return "✗ no worker, R restarts it", "bad"
     if state == "starting":
         return "◦ starting the worker…", ""
     if state == OTHER_VERSION:
-        return "! worker of another version, R to stop", "warn"
+        return "! worker of another version, R stops it", "warn"
     if status is None:
         return "◦ starting the worker…", ""
     if status.spark == "starting":

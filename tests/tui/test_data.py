@@ -429,7 +429,7 @@ async def test_a_long_search_shows_progress_and_can_be_cancelled(source: FakeSou
     async with rows_shown(source) as drive:
         pane = drive.data_pane
         pane.set_filter("zzz")
-        await drive.until(lambda: " of 10 000 000 rows · esc cancel" in border(drive))
+        await drive.until(lambda: " of 10 000 000 rows · esc cancels" in border(drive))
         await drive.press("escape")
         assert not pane.filter and "row 1 of 10 000 000" in border(drive)
 

@@ -218,7 +218,7 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
         async with shown(trust, size) as (app, pilot):
             await pilot.pause()
             assert "type yes to allow exactly this" in app.text()
-            assert "esc close" in app.text()
+            assert "esc closes" in app.text()
 
 
 # --- Definitions in words ---

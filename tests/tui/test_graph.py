@@ -111,7 +111,7 @@ async def test_the_datasets_pane_on_the_screen(source: FakeSource) -> None:
 
         await drive.press("slash", "=state:running harbour", "enter")
         assert "No dataset matches state:running harbour" in " ".join(drive.text().split())
-        assert "10 datasets hidden. esc show all" in drive.text()
+        assert "10 datasets hidden. esc shows all" in drive.text()
         job = source.job(JobState.running, "harbour.tides")
         source.link.tell(source.changed(job))
         await drive.until(lambda: "◇ harbour.tides ⊘▸" in drive.text())
@@ -263,7 +263,7 @@ async def test_a_filter_by_state_follows_the_states(source: FakeSource) -> None:
         assert pane.shown == []
         text = "\n".join("".join(text for text, _ in line) for line in pane.view.empty())
         assert "No dataset matches state:running" in text
-        assert "8 datasets hidden. esc show all" in text
+        assert "8 datasets hidden. esc shows all" in text
         job = source.job(JobState.running, "harbour.tides")
         fakes.state.apply_events([source.changed(job)])
         assert [row.name for row in pane.shown] == ["harbour.tides"]

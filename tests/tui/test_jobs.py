@@ -123,11 +123,11 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
             source.line(failed.id, "Traceback (most recent call last):", "debug"),
             source.line(failed.id, '  File "read.py", line 12, in read', "debug"),
         )
-        await drive.until(lambda: "i show 2 debug lines, . retry" in drive.text())
+        await drive.until(lambda: "i shows 2 debug lines, . retries" in drive.text())
         assert "Traceback" not in drive.text()
         await drive.press("i")
         assert "Traceback" in drive.text()
-        assert "show 2 debug lines" not in drive.text()
+        assert "shows 2 debug lines" not in drive.text()
         compare(drive, "failed")  # the log with details, and the error below it
         await drive.press("i")
         assert "Traceback" not in drive.text()
@@ -462,7 +462,7 @@ async def test_a_log_is_searched(source: FakeSource) -> None:
         await drive.press("slash", "=file 77", "enter")  # upwards from the end: 779
         await drive.until(lambda: "file 779 of" in drive.text())
         await drive.press("N", "N")
-        assert "file 777 of" in drive.text() and "G follow" in drive.text()
+        assert "file 777 of" in drive.text() and "G follows" in drive.text()
         compare(drive, "searched")  # the matches are visible, wrapped, control characters replaced
         await drive.press("n", "n", "n")
         assert "no match below" in drive.text()
@@ -508,7 +508,7 @@ async def test_older_lines_are_read_above_the_visible_ones(source: FakeSource) -
         await drive.until(lambda: len(log.screen.window.lines) == 2500)
         await drive.settle()
         assert "line 502 " in drive.text().splitlines()[1]
-        assert "G follow" in drive.text()
+        assert "G follows" in drive.text()
 
 
 async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource) -> None:

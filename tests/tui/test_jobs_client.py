@@ -167,6 +167,6 @@ async def test_the_keys_of_the_dialog(source: FakeSource) -> None:
         await until(app, "stop")
     running = Running(source, leaves=True)
     async with shown(running.dialog) as (app, pilot):
-        assert "b continue in background" in app.text()
+        assert "b continues in the background" in app.text()
         await pilot.press("b")
         await until(app, "leave")

@@ -232,7 +232,7 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         gone = Failure("the worker ended before this job did", hint="run it again")
         source.changed(replace(job, state=JobState.interrupted, error=gone))
         source.link.die()
-        await drive.until(lambda: "no worker, R to restart" in drive.status())
+        await drive.until(lambda: "no worker, R restarts it" in drive.status())
         await drive.until(lambda: drive.book.jobs[job.id].state is JobState.interrupted)
         assert "press R to restart it" in drive.hint()
         await drive.press("4", "g")

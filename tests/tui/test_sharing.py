@@ -531,7 +531,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
         source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
         source.link.tell(source.changed(failed))
         await drive.until(lambda: "V shows both histories" in drive.hint())
-        assert "V compare histories, . retry" in drive.text()
+        assert "V compares histories, . retries" in drive.text()
         await drive.press("4", "V")
         await drive.until(lambda: source.link.submitted)
         assert source.link.submitted == [Compare(dataset=row.id, urls=[HOSPITAL])]

@@ -136,9 +136,9 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
         drive.bench.state.set_worker(
             WorkerConnectionState("gone", "a worker of version 9 works here", busy=2)
         )
-        await drive.until(lambda: "worker of another version, R to stop" in drive.status())
+        await drive.until(lambda: "worker of another version, R stops it" in drive.status())
         drive.bench.state.set_worker(WorkerConnectionState("gone", "the worker has ended"))
-        await drive.until(lambda: "no worker, R to restart" in drive.status())
+        await drive.until(lambda: "no worker, R restarts it" in drive.status())
         # ^C leaves even from a dialog.
         await drive.press("colon")
         await drive.pilot.press("ctrl+c")
@@ -196,7 +196,7 @@ def test_the_worker_and_spark_in_words() -> None:
     assert format_worker("connected", ready) == ("● ready on local[2]", "")
     cluster = replace(ready, spark_detail="Spark 4.3.0 on spark://cluster.example:7077, Java 21")
     assert format_worker("connected", cluster)[0] == "● ready on spark://cluster.example:7077"
-    assert format_worker("other version", None) == ("! worker of another version, R to stop", "warn")
+    assert format_worker("other version", None) == ("! worker of another version, R stops it", "warn")
 
 
 @pytest.mark.parametrize("width", [60, 104])

@@ -164,9 +164,9 @@ class BlockDialog(TextDialog):
 
     def describe_keys(self) -> list[str]:
         """Return the hints on the keys."""
-        found = ["⏎ follow"] if self._links else []
+        found = ["⏎ follows"] if self._links else []
         if self._checkpoint_page is not None:
-            return [*found, "backspace back"]
+            return [*found, "backspace goes back"]
         if self._words is not None:
             found.append("w YAML" if self._shown is self._words else "w facts")
         return [*found, *(["d diff"] if self._is_revisable else []), "b bytes", "[ ] others"]
@@ -257,7 +257,7 @@ def _yaml_page(block: BlockDocument) -> _Page:
         lines += [*_paragraph(f"{FINDING_MARK} this block cannot be read: {problem}", "bad"), []]
         lines += _paragraph(hint, "")
         if block.hash:
-            lines.append([(" b", "key"), (" show its bytes", "muted")])
+            lines.append([(" b", "key"), (" shows its bytes", "muted")])
         return lines, {}
     text = yaml_spans(block.yaml)
     links: dict[int, BlockLink] = {}
@@ -427,7 +427,7 @@ class HexLines(StaticLines):
     def header(self) -> Sequence[Span]:
         """Return the names of the columns."""
         step = self.bytes_per_line
-        return [(f" {'at':<6}  {'bytes':<{3 * step}} {'text':<{step}}  field", "head")]
+        return [(f" {'offset':<6}  {'bytes':<{3 * step}} {'text':<{step}}  field", "head")]
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return offset, bytes, text and field of a line."""
@@ -561,7 +561,7 @@ class EventKindsDialog(Dialog[tuple[str, ...]]):
         """Yield the list."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content("Kinds of events")
-            box.border_subtitle = Content("space select · ⏎ show · a all · esc close")
+            box.border_subtitle = Content("space selects · ⏎ shows · a all · esc closes")
             yield self._list
 
     def on_line_view_opened(self, event: events.Event) -> None:

@@ -345,9 +345,9 @@ class BlocksPane(Pane):
             parts.append(f"{format_count(view.count())} of {format_count(view.total)}")
         if view.broken:
             parts.append(
-                "the chain is broken here: ⏎ details"
+                "the chain is broken here: ⏎ shows details"
                 if block and block.broken
-                else "the chain is broken: G go there"
+                else "the chain is broken: G goes there"
             )
         elif self.verdict == "verified":
             parts.append("✓ verified")

@@ -310,7 +310,7 @@ class DataController(Controller):
         self.view.mark()
         self.pane.show_position()
         if self.view.marks.anchor is not None:
-            self.host.notice("row marked · space mark up to another row · Y copy · esc clear")
+            self.host.notice("row marked · space marks up to another row · Y copies · esc clears")
 
     def copy(self) -> None:
         """Copy the selection of the focused pane. In this pane it is the cell in full."""

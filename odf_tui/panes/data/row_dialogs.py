@@ -104,7 +104,7 @@ class ColumnsDialog(Dialog[int]):
         """Yield the list."""
         with Vertical(classes="dialog") as box:
             box.border_title = Content("Columns")
-            box.border_subtitle = Content("space show, hide · J K move · F freeze · r reset · esc close")
+            box.border_subtitle = Content("space shows, hides · J K move · F freezes · r resets · esc closes")
             yield self._lines
 
     def action_move(self, move: str) -> None:
@@ -204,7 +204,7 @@ class KeyColumnsDialog(Dialog[list[str]]):
         """Yield the explanation and the columns."""
         with Vertical(classes="dialog key-choice") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("space select · ⏎ show state · esc close")
+            box.border_subtitle = Content("space selects · ⏎ shows the state · esc closes")
             about = "Shows the latest row of each key, without retracted keys."
             yield StaticLines([[(f" {about}", "muted")], [(" Which columns identify a row?", "")]])
             yield self._lines
@@ -411,7 +411,7 @@ class RecordDialog(Dialog[int]):
         box.border_title = Content(
             f"Row {format_count(self._record.row + 1)} of {format_count(self._record.rows)}"
         )
-        box.border_subtitle = Content("j k columns · J K rows · y copy value · Y copy all · esc close")
+        box.border_subtitle = Content("j k columns · J K rows · y copies value · Y copies all · esc closes")
 
     def action_move(self, move: str) -> None:
         """Move to another column."""
@@ -565,7 +565,7 @@ class GoToRowDialog(Dialog[int]):
         """Yield the valid targets and the input."""
         with Vertical(classes="dialog oath") as box:
             box.border_title = Content("Go to a row")
-            box.border_subtitle = Content("⏎ go · esc close")
+            box.border_subtitle = Content("⏎ goes there · esc closes")
             yield WrappedLines([[(" …", "muted")]] * 4)
             line = Input(placeholder="offset, #row, time or %", compact=True)
             line.cursor_blink = False

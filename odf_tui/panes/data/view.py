@@ -417,7 +417,7 @@ class SearchableTables(TableStack):
             return
         rows = format_count(self.view.count())
         if not message.done:
-            self.set_subtitle(f"searching: {format_count(message.scanned)} of {rows} rows · esc cancel")
+            self.set_subtitle(f"searching: {format_count(message.scanned)} of {rows} rows · esc cancels")
             return
         waiting, self._searching, self._queued_steps = self._queued_steps, False, []
         if message.match is None:
@@ -628,7 +628,7 @@ class DataPane(SearchableTables):
         message.stop()
         if message.serial == self._derive_serial:
             rows = format_count(self.view.count())
-            self.set_subtitle(f"searching: {format_count(message.scanned)} of {rows} rows · esc cancel")
+            self.set_subtitle(f"searching: {format_count(message.scanned)} of {rows} rows · esc cancels")
 
     @on(Derived)
     def _show_derived(self, message: Derived) -> None:

@@ -392,7 +392,7 @@ class GraphView(LineView):
                 [
                     (f" {count_of(len(self.rows), 'dataset')} hidden. ", "muted"),
                     ("esc", "key"),
-                    (" show all", "muted"),
+                    (" shows all", "muted"),
                 ],
             ]
         return _EMPTY_LINES

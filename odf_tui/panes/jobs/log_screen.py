@@ -204,7 +204,7 @@ class LogScreen(OverlayScreen[str]):
         if self._lines.search_text:
             words = ["n N next"]
         words += ["w wrap", "i details", "S save", "y copy", "esc"]
-        state = message or ("following" if self._lines.follows and not self.window.newer else "G follow")
+        state = message or ("following" if self._lines.follows and not self.window.newer else "G follows")
         box = self.query_one(".dialog")
         text = Content(printable(" · ".join([state, *words])))
         if text != box._border_subtitle:

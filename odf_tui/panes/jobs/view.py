@@ -75,7 +75,9 @@ def _lost_worker_lines(worker: WorkerConnectionState) -> list[list[Span]]:
     lines = _problem_lines(worker.detail or "no connection to the worker")
     if worker.busy:
         jobs = count_of(worker.busy, "job")
-        lines.append([("  Press ", ""), ("R", "key"), (f" to stop it and its {jobs}, and start a new worker", "")])
+        lines.append(
+            [("  Press ", ""), ("R", "key"), (f" to stop it and its {jobs}, and start a new worker", "")]
+        )
     else:
         if worker.hint:
             lines.append([("  ", ""), (printable(worker.hint), "")])
@@ -587,7 +589,7 @@ def end_lines(job: Job, hidden: int = 0) -> list[list[Span]]:
     """
     failed = failure_spans(job)
     if failed:
-        more = [("i", "key"), (f" show {count_of(hidden, 'debug line')}, ", "muted")] if hidden else []
-        both = [("V", "key"), (" compare histories, ", "muted")] if may_have_diverged(job) else []
-        failed.append([(f"{'':9}", ""), *more, *both, (".", "key"), (" retry", "muted")])
+        more = [("i", "key"), (f" shows {count_of(hidden, 'debug line')}, ", "muted")] if hidden else []
+        both = [("V", "key"), (" compares histories, ", "muted")] if may_have_diverged(job) else []
+        failed.append([(f"{'':9}", ""), *more, *both, (".", "key"), (" retries", "muted")])
     return failed + verification_spans(job)
