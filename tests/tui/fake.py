@@ -205,7 +205,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         """Return a few details."""
         row = self._row(dataset)
         facts = (
-            ("records", f"{row.records:,}".replace(",", " ")),
+            ("rows", f"{row.records:,}".replace(",", " ")),
             ("data", "1.2 MB in 3 slices"),
             ("watermark", (row.watermark or "none yet")[:10]),
             ("source", f"file:sources/{row.name}.csv"),

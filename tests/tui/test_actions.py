@@ -242,7 +242,7 @@ async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: 
     async with shown(palette) as (app, pilot):
         line, choices = palette.query_one(Input), palette.query_one(Choices)
         line.value = "f1620ab"
-        await until(pilot, lambda: "nothing fits" in app.text())  # it is being read
+        await until(pilot, lambda: "no match" in app.text())  # it is being read
         reads.pop()()
         assert [each.id for each in choices.choices] == ["block did:odf:port-haven.air-readings 5"]
         line.value = "f1620ab#"

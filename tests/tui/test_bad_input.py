@@ -294,7 +294,7 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
                     await drive.press("pagedown")
             assert why in words(drive)
             assert "block 3" in words(drive)
-            assert "cannot be read: v verifies the dataset" in drive.text()
+            assert "cannot be read: press v to verify the dataset" in drive.text()
             await drive.press("G")
             assert "boat 899" in drive.text()
             await drive.press("2")

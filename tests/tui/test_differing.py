@@ -167,7 +167,7 @@ async def test_other_sides_and_other_keys(source: FakeSource, found: Difference,
 
 async def test_a_comparison_that_is_stopped_or_left(source: FakeSource) -> None:
     for failure, notice in (
-        (Cancelled("Comparing: stopped"), "stopped"),
+        (Cancelled("Comparing: cancelled"), "cancelled"),
         (LeftRunning(), "d shows the result"),
     ):
         fakes = Fakes(source, NAME, answers=["before"], results={Diff: failure})

@@ -271,15 +271,15 @@ async def test_editors_that_fail(
     writing = Writing(workspace)
     typist.next("true", 'false "$file"', 'echo x >>"$file"; kill -TERM $$', "true")
     assert "the manifest is unchanged: nothing was added" in await writing.add("root")
-    assert "the editor vi ended with code 1" in await writing.add("derivative")
+    assert "the editor vi exited with code 1" in await writing.add("derivative")
     assert manifests(workspace) == []
-    assert "ended by signal 15 – your changes are in new-derivative.yaml" in await writing.add("derivative")
+    assert "terminated by signal 15 – your changes are in new-derivative.yaml" in await writing.add("derivative")
     assert manifests(workspace) == ["new-derivative.yaml"]
     monkeypatch.setenv("VISUAL", "no-such-editor --wait")
     problem = "no-such-editor (from $VISUAL) cannot be started: No such file or directory"
     assert problem in await writing.add("root")
     monkeypatch.setenv("VISUAL", "vi 'half")
-    assert "$VISUAL is no command" in await writing.add("root")
+    assert "invalid command in $VISUAL" in await writing.add("root")
     assert manifests(workspace) == ["new-derivative.yaml"]
 
 
@@ -296,7 +296,7 @@ async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspac
     assert "- name STRIN" in writing.texts[0]
     assert await writing.edit() == "the definition of boats is unchanged"
     await writing.edit("discard")
-    assert "this has to be the definition of boats, and of nothing else" in writing.texts[1]
+    assert "the manifest must define boats, and no other dataset" in writing.texts[1]
     assert entry.dataset.head() == head
     # A plan shows what is added and removed; it can be edited again before it is appended.
     typist.next('sed -i "s/Boats in/Ships in/" "$file"', 'sed -i "s/Ships in/Vessels in/" "$file"')
@@ -376,7 +376,7 @@ def test_the_editor_gets_the_complete_terminal_and_returns_it(source: FakeSource
         assert b"\x1b[" not in unseen  # and nothing is painted meanwhile
         back = terminal.until("1 Datasets")
         assert b"\x1b[?1049h" in back
-        terminal.until("was ended by signal 2")  # ^C ended the editor, and nothing else
+        terminal.until("was terminated by signal 2")  # ^C ended the editor, and nothing else
         terminal.type("q")
         assert terminal.program.wait(30) == 0
     finally:
@@ -395,7 +395,7 @@ def test_the_editor_is_found_and_opened_at_a_line(tmp_path: Path) -> None:
     (tmp_path / "vi").write_text("")
     (tmp_path / "vi").chmod(0o755)
     assert terminal.find_editor({"PATH": str(tmp_path)}) == ExternalEditor(("vi",))
-    with pytest.raises(NotFound, match="there is no editor"):
+    with pytest.raises(NotFound, match="no editor found"):
         terminal.find_editor({"PATH": str(tmp_path / "nowhere")})
     with pytest.raises(UsageError):
         terminal.find_editor({"EDITOR": '"'})

@@ -61,7 +61,7 @@ async def test_from_an_empty_workspace_to_a_dataset(tmp_path: Path) -> None:
         assert "added boats (boats.yaml): p pulls it" in drive.hint()
         assert [path.name for path in workspace.folder.glob("*.yaml")] == ["boats.yaml"]
         await drive.press("d")
-        assert "the demo is for an empty workspace" in drive.hint()
+        assert "the workspace is not empty" in drive.hint()
 
 
 async def test_the_demo_is_made_after_a_confirmation(source: FakeSource) -> None:
@@ -87,7 +87,7 @@ async def test_the_demo_is_made_after_a_confirmation(source: FakeSource) -> None
     assert "air-by-day" in [row.name for row in fakes.state.datasets]
     assert fakes.state.pane == "jobs"
     assert moves == ["last"]
-    assert "the demo is for an empty workspace" in (guard(Situation(datasets=len(HAVEN))) or "")
+    assert "the workspace is not empty" in (guard(Situation(datasets=len(HAVEN))) or "")
 
 
 def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
     mine = made.folder / "sources" / "air-readings.csv"
     mine.parent.mkdir()
     mine.write_text("mine")
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="already exists with other contents"):
         make_demo(made)
     assert mine.read_text() == "mine"
     assert not (made.folder / "manifests").exists()

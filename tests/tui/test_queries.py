@@ -295,10 +295,10 @@ async def test_the_draft_of_a_change_is_kept_while_its_job_runs(source: FakeSour
 
 
 async def test_a_validation_that_is_stopped_can_be_discarded(source: FakeSource) -> None:
-    stopped = Cancelled("Validating the query of air-by-day: stopped")
+    stopped = Cancelled("Validating the query of air-by-day: cancelled")
     shown = Definitions(source, [None], plans=[stopped], edits=["changed\n"])
     shown.controller.edit_definition()
     await shown.host.stories()
-    assert "stopped" in shown.decisions[0]
+    assert "cancelled" in shown.decisions[0]
     assert shown.host.last_notice == "discarded the changes to air-by-day"
     assert list(shown.drafts.iterdir()) == []

@@ -181,15 +181,15 @@ async def test_failed_searches_are_shown_and_started_again() -> None:
             searches.end(job, state=JobState.failed, error=error, result=None)
         await until_shown(app, pilot, "hospital: there is no network – plug it in", "lake: there is no")
         assert "x-ray" in app.text()  # the earlier result stays
-        searches.error = OdfError("the worker is gone", hint="R starts it again")
+        searches.error = OdfError("no connection to the worker", hint="press R to restart it")
         await pilot.press("ctrl+r")
-        await until_shown(app, pilot, "the worker is gone – R starts it again")
+        await until_shown(app, pilot, "no connection to the worker – press R to restart it")
         searches.error = None
         await pilot.press("ctrl+r")
         await until(app, pilot, lambda: searches.started == 3)
         searches.end("3-hospital", result="[]")
         await until_shown(app, pilot, "hospital: invalid search result")
-        assert "the worker is gone" not in app.text()
+        assert "no connection to the worker" not in app.text()
         denied = [{"repository": f"pond-{number}", "message": "access is denied"} for number in range(4)]
         searches.end("3-lake", SHORT, problems=denied)
         await until_shown(app, pilot, "pond-1: access is denied", " and 2 more failed")
@@ -267,7 +267,7 @@ async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) ->
     source.rows_.append(wards)
     # Of several, only a name that exists already is asked for.
     chosen = choose(VISITS, WARDS, TAKEN, rows=source.rows_)
-    name = type_in("other.tides", proposed="harbour.tides", wrong={"harbour.tides": "exists already"})
+    name = type_in("other.tides", proposed="harbour.tides", wrong={"harbour.tides": "already exists"})
     fakes = await browse(source, pick("all"), chosen, name)
     visits = Pull(dataset=VISITS["url"], url=VISITS["url"], alias="visits")
     assert fakes.jobs.requests == [
@@ -350,7 +350,7 @@ async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
         await drive.press("=", "=clinics")
         await open_dialog(drive, "enter", kind=PromptDialog)
         await drive.press("=port-haven.clinics", "enter")
-        assert "exists already" in drive.text()
+        assert "already exists" in drive.text()
         await drive.press("=visits", "enter")
         url = VISITS["url"]
         assert source.link.submitted[1:] == [Pull(dataset=url, url=url, alias="visits")]

@@ -278,7 +278,7 @@ async def test_compare_skips_datasets_that_are_being_compared(source: FakeSource
 @pytest.mark.parametrize("action", ["look", "branches", "detach"])
 def test_remotes_are_required(action: str) -> None:
     guard = DEFAULT_KEYMAP.by_id[action].guard
-    assert guard(Situation(dataset=dataset("tides"))) == "tides has no remote yet: u pushes it"
+    assert guard(Situation(dataset=dataset("tides"))) == "tides has no remote: press u to push it"
     assert guard(Situation(dataset=dataset("visits", remotes=(hospital(),)))) is None
 
 
@@ -524,7 +524,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
 
         # A push remote with more blocks: V offers a pull.
         await show_visits(drive, replace(row, remotes=(backup("behind", 0, 2),)))
-        assert "V pulls" in drive.text()
+        assert "press V to pull" in drive.text()
 
         # A pull that failed leads to both histories, after a comparison.
         await show_visits(drive, replace(row, remotes=(hospital("equal", 0, 0),)))
@@ -533,7 +533,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
         source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
         source.link.tell(source.changed(failed))
         await drive.until(lambda: "V shows both histories" in drive.hint())
-        assert "V shows both histories, . tries again" in drive.text()
+        assert "V compares histories, . retries" in drive.text()
         await drive.press("4", "V")
         await drive.until(lambda: source.link.submitted)
         assert source.link.submitted == [Compare(dataset=row.id, urls=[HOSPITAL])]

@@ -71,14 +71,14 @@ def test_transaction_lines_report_missing_inputs() -> None:
         Target("b", "blocks", 7),
     ]
     text = "\n".join(texts)
-    assert "4.1 kB in a checkpoint, as before" in text
-    assert "what was still to come of this query came out" in text
+    assert "4.1 kB in a checkpoint, unchanged" in text
+    assert "the state of the query was flushed" in text
     assert "up to 4 →" in text
     assert "1, offset 0 →" in text
     assert "boats as b" in text
-    assert "no new ones after 7" in text
-    assert "its chain does not hold the blocks that were read" in text
-    assert "it is not in this workspace" in text
+    assert "no new blocks after 7" in text
+    assert "its chain lacks the blocks that were read" in text
+    assert "this input is not in this workspace" in text
     assert texts[-1].endswith("SELECT 1")
 
 
@@ -151,9 +151,9 @@ async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(sou
         assert drive.app.screen is drive.bench
         # A diverged dataset is not pulled, but rebuilt after its name was typed.
         await drive.press("1")
-        assert "÷ port-haven.stations was reset or replaced: D makes it anew" in drive.text()
+        assert "÷ input port-haven.stations was reset or replaced: press D to rebuild it" in drive.text()
         await drive.press("p")
-        assert "D makes air-by-day anew" in drive.hint()
+        assert "press D to rebuild air-by-day" in drive.hint()
         await drive.press("P")
         assert "1 diverged from upstream: D rebuilds them" in drive.hint()
         assert DAYS not in [request.dataset for request in source.link.submitted]
@@ -304,4 +304,4 @@ def test_transactions_of_a_workspace(workspace: Workspace) -> None:
         expected_head=boats.dataset.state().head,
     )
     assert row().diverged == ("boats",)
-    assert "its chain does not hold the blocks that were read" in transaction()[0]
+    assert "its chain lacks the blocks that were read" in transaction()[0]
