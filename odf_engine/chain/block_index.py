@@ -508,7 +508,7 @@ def fold_state_at(index: BlockIndex, read: BlockReader, at: BlockPosition) -> Ch
     for sequence in range(first, at.sequence + 1):
         block_hash = index.hash_at(at.chain, sequence)
         if block_hash is None:
-            raise Conflict("the chain changes while it is read", where=f"block {sequence}", hint="try again")
+            raise Conflict("the chain changed while it was read", where=f"block {sequence}", hint="try again")
         state = _apply_stored(state, read(block_hash))
     assert state is not None  # at.sequence >= 0
     return state
@@ -519,7 +519,7 @@ def _apply_stored(state: ChainState | None, stored: StoredBlock) -> ChainState:
     if stored.block.sequence_number != expected:
         raise ChainRuleViolated(
             "sequence-number",
-            f"number {expected} comes next, not {stored.block.sequence_number}",
+            f"sequence number is {stored.block.sequence_number}, expected {expected}",
             block=str(stored.hash),
         )
     try:

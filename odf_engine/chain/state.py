@@ -79,7 +79,7 @@ def _read_name(data: bytes, at: int) -> str:
     start = _follow_offset(data, _field_position(data, _follow_offset(data, at), _NAME_SLOT))
     (length,) = struct.unpack_from("<I", data, start)
     if start + 4 + length > len(data):
-        raise LookupError("longer than the bytes that are left")
+        raise LookupError("longer than the remaining bytes")
     return str(data[start + 4 : start + 4 + length], "utf-8")
 
 
@@ -95,7 +95,7 @@ def _field_position(data: bytes, table: int, slot: int) -> int:
         raise LookupError("the table has no such field")
     (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * slot)
     if not offset:
-        raise LookupError("the field is not there")
+        raise LookupError("the field is absent")
     return table + int(offset)
 
 
@@ -270,7 +270,7 @@ def find_unstorable(state: ChainState | None, block: MetadataBlock) -> str | Non
 def _find_large(counts: list[tuple[str, int]]) -> str | None:
     for name, value in counts:
         if value > MAX_NUMBER:
-            return f"its {name} {value} is larger than 2^63 - 1, the largest number that can be stored"
+            return f"its {name} {value} is larger than 2^63 - 1, the largest supported number"
     return None
 
 
@@ -284,13 +284,13 @@ def apply_block(state: ChainState | None, block: MetadataBlock, block_hash: Mult
     """
     event: Any = block.event
     if (problem := find_unstorable(state, block)) is not None:
-        hint = "the dataset cannot be used; delete it, and pull it again once its publisher has corrected it"
+        hint = "delete the dataset, and pull it again after its publisher has corrected it"
         raise ChainRuleViolated("number-range", problem, block=str(block_hash), hint=hint)
     if state is None:
         if not isinstance(event, Seed):
             raise ChainRuleViolated(
                 "seed-first",
-                f"the first block has to be a Seed, this one is {kind_of(event)}",
+                f"the first block is {kind_of(event)}, expected Seed",
                 block=str(block_hash),
             )
         return ChainState(
