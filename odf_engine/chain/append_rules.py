@@ -88,7 +88,9 @@ def check_not_empty(state: ChainState, block: MetadataBlock, event: DataEvent) -
     if isinstance(event, AddData):
         values.append(event.new_source_state)
     if all(part is None for part in values):
-        raise no_op_event(block, "data-not-empty", f"{kind_of(event)} has no data, checkpoint, watermark or source state")
+        raise no_op_event(
+            block, "data-not-empty", f"{kind_of(event)} has no data, checkpoint, watermark or source state"
+        )
 
 
 def check_watermark(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
@@ -120,9 +122,7 @@ def check_offset_sequence(state: ChainState, block: MetadataBlock, event: DataEv
     expected = 0 if event.prev_offset is None else event.prev_offset + 1
     start = event.new_data.offset_interval.start
     if start != expected:
-        raise rule_violation(
-            block, "offset-sequence", f"first offset is {start}, expected {expected}"
-        )
+        raise rule_violation(block, "offset-sequence", f"first offset is {start}, expected {expected}")
 
 
 def check_offset_interval(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
@@ -316,9 +316,7 @@ def check_unique_inputs(state: ChainState, block: MetadataBlock, event: SetTrans
     ):
         duplicate = find_duplicate(values)
         if duplicate is not None:
-            raise rule_violation(
-                block, "transform-inputs-once", f"duplicate {noun} {duplicate}"
-            )
+            raise rule_violation(block, "transform-inputs-once", f"duplicate {noun} {duplicate}")
 
 
 def _id_or_text(ref: str) -> DatasetId | str:
@@ -468,9 +466,7 @@ def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], syst
 def check_seed_first(state: None, block: MetadataBlock, event: Any) -> None:
     """The first block is a Seed without a previous block."""
     if not isinstance(event, Seed):
-        raise rule_violation(
-            block, "seed-first", f"the first block is {kind_of(event)}, expected Seed"
-        )
+        raise rule_violation(block, "seed-first", f"the first block is {kind_of(event)}, expected Seed")
     if block.prev_block_hash is not None:
         raise rule_violation(block, "seed-first", "the Seed has a previous block")
 
@@ -479,7 +475,9 @@ def check_first_sequence_number(state: None, block: MetadataBlock, event: Any) -
     """The first sequence number is 0."""
     if block.sequence_number != 0:
         raise rule_violation(
-            block, "sequence-number", f"the first block has sequence number {block.sequence_number}, expected 0"
+            block,
+            "sequence-number",
+            f"the first block has sequence number {block.sequence_number}, expected 0",
         )
 
 
@@ -501,9 +499,7 @@ def check_single_seed(state: ChainState, block: MetadataBlock, event: Any) -> No
 def check_prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
     """``prevBlockHash`` is the head of the chain."""
     if block.prev_block_hash is None:
-        raise rule_violation(
-            block, "prev-block", "prevBlockHash is missing"
-        )
+        raise rule_violation(block, "prev-block", "prevBlockHash is missing")
     if block.prev_block_hash != state.head:
         raise rule_violation(
             block, "prev-block", f"prevBlockHash is {block.prev_block_hash}, but the head is {state.head}"
@@ -536,7 +532,9 @@ def check_event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -
     misfits = _ROOT_ONLY if state.kind is DatasetKind.Derivative else _DERIVATIVE_ONLY
     if isinstance(event, misfits):
         raise rule_violation(
-            block, "event-fits-kind", f"{kind_of(event)} is not allowed in a {state.kind.value.lower()} dataset"
+            block,
+            "event-fits-kind",
+            f"{kind_of(event)} is not allowed in a {state.kind.value.lower()} dataset",
         )
 
 

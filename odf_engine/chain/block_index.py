@@ -29,7 +29,7 @@ from odf_engine.storage.databases import connect_database
 
 SNAPSHOT_EVERY: Final = 512
 """Number of blocks between two stored states, from which the states of earlier blocks are folded."""
-_FORMAT: Final = 5  # increment it when the tables, ChainState or apply_block change
+_FORMAT: Final = 6  # increment it when the tables, summaries, ChainState or apply_block change
 _BUSY_SECONDS: Final = 5.0
 _TABLES: Final = """
 CREATE TABLE chains(id INTEGER PRIMARY KEY, head BLOB NOT NULL UNIQUE, sequence INTEGER NOT NULL,
@@ -198,7 +198,7 @@ class BlockIndex:
 
     @contextmanager
     def read_transaction(self) -> Iterator[None]:
-        """Read one consistent state of the index within the block, whatever other processes change."""
+        """Read one consistent state of the index within the block, despite changes by other processes."""
         with self._lock:
             self._run(lambda db: db.execute("BEGIN"))
             try:

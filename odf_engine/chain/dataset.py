@@ -379,7 +379,9 @@ class Dataset:
             head = self.head()
             if head is None:
                 if any(self._blocks.names()):
-                    raise NotFound("refs/head, the reference to the newest block, is missing", hint=_RESTORE_HINT)
+                    raise NotFound(
+                        "refs/head, the reference to the newest block, is missing", hint=_RESTORE_HINT
+                    )
                 raise NotFound("the dataset is empty", where=str(self.folder))
             if (result := query(head)) is not None:
                 return result
@@ -414,7 +416,8 @@ class Dataset:
             raise NotFound(f"block '{text}' not found in this dataset")
         if len(matches) > 1:
             raise NotFound(
-                f"'{text}' matches more than one block", hint="use one of: " + ", ".join(map(str, matches[:3]))
+                f"'{text}' matches more than one block",
+                hint="use one of: " + ", ".join(map(str, matches[:3])),
             )
         return matches[0]
 

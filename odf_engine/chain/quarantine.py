@@ -108,7 +108,7 @@ class Quarantine:
         return None
 
     def store(self, block_hash: Multihash, data: bytes) -> None:
-        """Store the bytes of a block, which must match its hash. Blocks may come in any order.
+        """Store the bytes of a block, which must match its hash. Blocks may be stored in any order.
 
         Raises:
             OdfError: the block cannot be written.

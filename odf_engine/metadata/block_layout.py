@@ -223,9 +223,7 @@ class _Walker:
         position = at + offsets[field.slot]
         number = self._unpack("B", position, path)
         known = 0 < number <= len(shape.members)
-        name = (
-            shape.members[number - 1].__name__ if known else "nothing" if not number else "newer version"
-        )
+        name = shape.members[number - 1].__name__ if known else "nothing" if not number else "newer version"
         self._spans.add(position, position + 1, path, f"{name}, number {number}", True)
         offset = offsets[field.slot + 1] if field.slot + 1 < len(offsets) else 0
         if not number:

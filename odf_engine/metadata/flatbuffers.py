@@ -103,7 +103,7 @@ class _Writer:
         return self._builder.EndObject()
 
     def wrapper(self, union: UnionType, value: model.Model) -> int:
-        """Write a table with a union's value, for places where FlatBuffers does not support unions."""
+        """Write a table with a union's value, where FlatBuffers does not support unions."""
         child = self._union_value(value)
         self._builder.StartObject(2)
         self._union_slots(0, union, value, child)
@@ -560,7 +560,7 @@ def _check_manifest(manifest: Manifest) -> None:
     if manifest.version == 1:
         raise MalformedBlock(
             "block version 1 is obsolete and unsupported",
-            hint="ask the publisher to create the dataset again",
+            hint="request a dataset in a current format from its publisher",
             where="version",
         )
     if manifest.version not in READABLE_VERSIONS:

@@ -41,7 +41,7 @@ class Timestamp:
 
     @classmethod
     def now(cls) -> Self:
-        """Return the current time in whole milliseconds, the precision of the system time column."""
+        """Return the current time, truncated to milliseconds, the precision of the system time column."""
         return cls.from_ms(time.time_ns() // 1_000_000)
 
     @classmethod
