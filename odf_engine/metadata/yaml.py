@@ -333,7 +333,7 @@ class ModelReader:
         needed = layout.type.NEEDS_ONE_OF
         if needed and all(values.get(name) is None for name in needed):
             keys = " or ".join(f"'{field.newer_key}'" for field in layout.fields if field.name in needed)
-            return self.add_problem(node, path, f"missing field: one of {keys}")
+            return self.add_problem(node, path, f"missing field: {keys}")
         if any(value is INVALID for value in values.values()):
             return INVALID
         return layout.type(**values)
@@ -352,7 +352,7 @@ class ModelReader:
         kinds = [value for key, value in node.entries if key.text == "kind"]
         if not kinds:
             choices = ", ".join(by_tag)
-            return self.add_problem(node, path, f"missing field 'kind': one of {choices}")
+            return self.add_problem(node, path, f"missing field 'kind', one of {choices}")
         tag = self._match_spelling(kinds[0], by_tag, union.name, f"{path}.kind" if path else "kind")
         return INVALID if tag is None else self.table(describe_table(by_tag[tag]), node, path)
 

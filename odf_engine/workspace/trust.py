@@ -269,7 +269,7 @@ class Trust:
             origin = self.read_origin(entry)
             foreign = f"definition from {origin}" if origin else "not created in this workspace"
             raise NotTrusted(
-                f"{entry.alias} is untrusted ({foreign}): it runs {_join_executions(runs)}", hint=hint
+                f"{entry.alias} is untrusted ({foreign}): it would run {_join_executions(runs)}", hint=hint
             )
         block = next(each.block for each in runs if str(each.block) not in grant.blocks)
         changes = _describe_changes(grant.runs, runs)
