@@ -162,7 +162,7 @@ def test_missing_and_wrong_fields_are_named():
         "not a JSON object",
     )
     assert event_error(3, lambda hand: hand.table(o0=hand.bytes(b"\xed\x01" + bytes(32)), i1=-1))[1] == (
-        "-1 is no DatasetKind"
+        "unknown DatasetKind -1"
     )
     deep = "[" * 500 + "]" * 500
     assert event_error(1, lambda hand: hand.table(o6=hand.table(o0=hand.text(f'{{"a":{deep}}}'))))[1] == (
