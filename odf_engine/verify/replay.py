@@ -247,7 +247,7 @@ def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice
     if found is None:
         return f"the replay has another logical hash ({counts}): same values, other types"
     row, stored, made = found
-    return f"row {data.offset_interval.start + row}: stored {_row_text(stored)}, replayed {_row_text(made)}"
+    return f"row {data.offset_interval.start + row}: stored {_row_text(stored)}; replayed {_row_text(made)}"
 
 
 def _cancellable(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:

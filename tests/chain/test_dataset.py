@@ -154,7 +154,7 @@ def test_staged_files_have_to_be_what_events_say(chains: Chains, tmp_path: Path)
     ]:
         with pytest.raises(error, match=word):
             dataset.commit(events, system_time=chains.day(1), expected_head=head, data=staged)
-    with pytest.raises(NotFound, match="data object .* is missing"):
+    with pytest.raises(NotFound, match=r"data object .* is missing"):
         dataset.commit([event], system_time=chains.day(1), expected_head=head)
     with pytest.raises(NotFound, match="not there"):
         gone = tmp_path / "gone"

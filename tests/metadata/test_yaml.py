@@ -188,7 +188,12 @@ MISTAKES = [
     ("version: 1", "version: ^7", "unknown version 7 of DatasetSnapshot", "a newer version"),
     ("version: 1", "version: ^one", "expected 1", None),
     ("kind: DatasetSnapshot", "kind: ^Dataset", "expected DatasetSnapshot, found 'Dataset'", None),
-    ("kind: DatasetSnapshot", "kind: ^MetadataBlock", "expected DatasetSnapshot, found 'MetadataBlock'", None),
+    (
+        "kind: DatasetSnapshot",
+        "kind: ^MetadataBlock",
+        "expected DatasetSnapshot, found 'MetadataBlock'",
+        None,
+    ),
     ("version: 1", "version: 1\n^extra: 1", "unknown field 'extra'", None),
     ("  name: org/", "^\tname: org/", "invalid YAML", "spaces"),
     ("description: Airports", "description: ^&a b", "anchors", None),

@@ -236,7 +236,11 @@ def test_new_columns_that_a_source_reads_come_into_the_schema(
         ("id BIGINT NOT NULL, city STRING", "'id' changed from INT to BIGINT", "under another name"),
         ("id INT, city STRING", "changed from NOT NULL to nullable", "declare it NOT NULL"),
         ("id INT NOT NULL, city STRING, x INT NOT NULL", "'x' is NOT NULL", "without NOT NULL"),
-        ("id INT NOT NULL, city STRING, event_time DATE", "'event_time' changed from TIMESTAMP", "another name"),
+        (
+            "id INT NOT NULL, city STRING, event_time DATE",
+            "'event_time' changed from TIMESTAMP",
+            "another name",
+        ),
     ],
 )
 def test_what_would_break_readers_is_refused(

@@ -117,7 +117,7 @@ def _headers(received: TransferUrl, base: str) -> dict[str, str]:
 def _refused(why: str, url: str, base: str) -> BadData:
     # The query may be a signature.
     shown = sanitize(url.partition("?")[0].rpartition("@")[2])
-    return BadData(f"transfer URL {shown} of the server rejected: {why}", where=base)
+    return BadData(f"the server sent an invalid transfer URL '{shown}': {why}", where=base)
 
 
 ROUND: Final = 4000
