@@ -56,9 +56,9 @@ def check_version(odf: Path) -> None:
     except OSError as error:
         raise OdfError(f"the workspace cannot be read: {error.strerror}", where=str(path)) from None
     if text != str(VERSION):
-        version = f"of version {text}" if text.isdecimal() else f"of an unknown version, '{text}'"
+        version = text if text.isdecimal() else f"'{text}'"
         raise Unsupported(
-            f"the workspace is {version}; this program supports version {VERSION}",
+            f"unsupported workspace version {version}: this program supports version {VERSION}",
             where=str(path),
             hint="use a newer version of odf; nothing was changed",
         )

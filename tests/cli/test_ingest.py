@@ -87,7 +87,7 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
         (2, "is a folder", ["sources"]),
         (2, "'csw' is not one of", ["five.csv", "--format", "csw"]),
         (2, "--event-time", ["five.csv", "--event-time", "noon"]),
-        (2, "it has 'devices'", ["five.csv", "--source", "people"]),
+        (2, "use one of: 'devices'", ["five.csv", "--source", "people"]),
     ):
         ran = odf("ingest", "events", *arguments)
         assert (ran.code, text in ran.err) == (code, True), ran.err
