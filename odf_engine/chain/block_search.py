@@ -221,7 +221,8 @@ def _find_by_hash(dataset: Dataset, text: str, newest: int) -> int:
         raise NotFound(f"'{text}' matches more than one block, such as {examples}: use more of the hash")
     if not numbers:
         raise NotFound(
-            f"block {text} not found: no hash starts or ends with it; numbers: 0 to {_group_digits(newest)}"
+            f"block {text} not found: no hash starts or ends with it; "
+            f"sequence numbers are 0 to {_group_digits(newest)}"
         )
     return numbers[0]
 

@@ -272,7 +272,7 @@ class StoredBlock(msgspec.Struct, frozen=True):
 
 
 class BlockSummary(msgspec.Struct, frozen=True):
-    """A block in a list; ``rows`` is the number of added records, ``size`` the size of the block in bytes."""
+    """A block in a list; ``rows`` is the number of added rows, ``size`` the size of the block in bytes."""
 
     sequence_number: int
     hash: Multihash

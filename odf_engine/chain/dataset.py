@@ -179,7 +179,7 @@ class Dataset:
         return self.query_index(lambda index, at: index.find_ancestor(at, block) is not None)
 
     def slices(self, first_offset: int | None = None, last_offset: int | None = None) -> list[SliceSummary]:
-        """Return the slices with records in this range of offsets (inclusive), oldest first."""
+        """Return the slices with rows in this range of offsets (inclusive), oldest first."""
         if self.head() is None:
             return []
         return self.query_index(lambda index, at: index.slices(at, first_offset, last_offset))

@@ -42,7 +42,7 @@ class Quarantine:
         folder: the folder of received files, with a folder for each kind of object.
         state: the state of the chain after the blocks appended so far; None before the first.
         blocks: the number of appended blocks.
-        records: the number of records in them.
+        records: the number of rows in them.
     """
 
     def __init__(self, dataset: Dataset) -> None:

@@ -94,7 +94,7 @@ def read_schema(schema: bytes) -> pa.Schema:
     Raises:
         InvalidSchema: the bytes are not a schema.
     """
-    # Deferred, as in this whole module: Arrow is slow to import, and opening a chain does not need it.
+    # Deferred, as everywhere in this module: Arrow is slow to import, and opening a chain does not need it.
     from odf_engine.data.arrow_schema import decode_schema
 
     return decode_schema(schema)

@@ -33,7 +33,7 @@ class PullResult(msgspec.Struct, frozen=True, kw_only=True):
         status: ``updated`` or ``up-to-date``; the latter also if the local dataset is ahead.
         old_head, new_head: heads of the local dataset.
         their_head: head of the remote one.
-        blocks, records: number of downloaded blocks and their records.
+        blocks, records: number of downloaded blocks and their rows.
         bytes: downloaded bytes of slices and checkpoints.
         relation: relation after the pull.
     """
@@ -155,7 +155,7 @@ def _add_to_workspace(
 ) -> DatasetEntry:
     try:
         return workspace.import_dataset(folder, alias, remote.url)
-    except AlreadyExists:  # another process may have pulled it meanwhile, from another URL
+    except AlreadyExists:  # another process may have pulled it, from another URL
         _check_absent(workspace, Dataset(folder, workspace.index).state().dataset_id)
         raise
 

@@ -66,7 +66,7 @@ def push(
     if not isinstance(remote, RemoteWithPush | WritableRemote):
         scheme = remote.url.partition(":")[0]
         hint = "push to a folder (file:), a bucket (s3:) or a server (odf+https:)"
-        raise Unsupported(f"{scheme}: is read-only", where=remote.url, hint=hint)
+        raise Unsupported(f"cannot push to {scheme}: URLs", where=remote.url, hint=hint)
     reporter.phase("compare")
     remote_head = remote.head()
     relation = _compare(entry.dataset, remote, reporter)

@@ -145,7 +145,7 @@ class _LineageReader:
             return None
 
     def _of_derivative(self, state: ChainState, transform: SetTransform) -> ColumnLineage:
-        # Deferred, as in this whole module: sqlglot and Arrow are slow to import.
+        # Deferred, as everywhere in this module: sqlglot and Arrow are slow to import.
         from odf_engine.sql.query_lineage import trace_columns
 
         inputs: dict[str, list[str] | None] = {}

@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         polls: whether it has a polling source.
         push_sources: names of the active push sources.
         problem: why the dataset cannot be read, or its name.
-        last_offset: offset of the newest record.
+        last_offset: offset of the newest row.
         consumed: for each input, the last offset that was processed.
         last_blocks: for each input, the last block that was processed.
         diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced. The

@@ -303,7 +303,7 @@ def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabular
         if event.ddl is not None:
             _schema_from_ddl(event.ddl, vocabulary)
         elif event.schema is not None:
-            # Deferred, as in this whole module: Arrow and PyYAML are slow to import.
+            # Deferred, as everywhere in this module: Arrow and PyYAML are slow to import.
             from odf_engine.data.arrow_schema import decode_schema
 
             decode_schema(event.schema)

@@ -78,7 +78,7 @@ def check_odf_folder(odf: Path) -> None:
     Raises:
         OdfError: the folder or its settings belong to another user, or it contains a symbolic link.
     """
-    # Deferred, as in this whole module: finding a workspace is part of every start, also of completions.
+    # Deferred, as everywhere in this module: finding a workspace is part of every start, also of completions.
     from odf_engine.settings import CONFIG_FILE
 
     for path in (odf, odf / CONFIG_FILE):

@@ -157,7 +157,7 @@ def test_a_dataset_that_cannot_be_read_stops_no_other(
     assert [line.split()[:3] for line in ran.out.splitlines()[1:]] == [
         ["cities", "Root", "failed"], ["numbers", "Root", "current"],
     ]  # fmt: skip
-    assert "cities: its last offset 18446744073709551615 is larger than 2^63 - 1" in ran.err
+    assert "cities: last offset 18446744073709551615 is larger than 2^63 - 1" in ran.err
     assert fresh("graph").out == "◇ cities\n◇ numbers\n"
     assert fresh("show", "numbers").code == fresh("tail", "numbers").code == 0
     for verb in ("show", "log", "tail"):
@@ -459,7 +459,7 @@ def test_a_server_of_datasets(fresh: Odf, tmp_path: Path, tmp_path_factory: pyte
         fresh("repo", "login", "smart", "--stdin", input=made)
         assert fresh("push", "joe/mine", "--to", "smart").out.startswith("joe/mine: new there, 3 blocks, ")
         ran = fresh("push", "joe/mine", "--to", "web")
-        assert (ran.code, "is read-only" in ran.err) == (1, True)
+        assert (ran.code, "cannot push to" in ran.err) == (1, True)
         assert_nowhere(made, tmp_path)
     assert other.resolve("joe/mine").dataset.head() == mine.dataset.head()
 

@@ -246,7 +246,7 @@ def test_proofs(here: Workspace, target: FolderRemote) -> None:
 
 def test_read_only_places(here: Workspace, access: RemoteAccess) -> None:
     entry = make_root(here)
-    with pytest.raises(Unsupported, match="http: is read-only") as caught:
+    with pytest.raises(Unsupported, match="cannot push to http: URLs") as caught:
         send(entry, open_remote("http://127.0.0.1:9/x/", access))
     assert "s3:" in str(caught.value.hint)
 

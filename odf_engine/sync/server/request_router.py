@@ -154,7 +154,7 @@ def render_html(rows: Sequence[Row], base: str, is_single: bool = False) -> str:
         parts.append(f"<p>{number:,} dataset{'' if number == 1 else 's'} of Open Data Fabric</p>")
     parts += [_article(row, base) for row in rows[:_MAX_SHOWN]]
     if len(rows) > _MAX_SHOWN:
-        parts.append(f"<p>and {len(rows) - _MAX_SHOWN:,} more; the JSON listing is complete</p>")
+        parts.append(f"<p>{len(rows) - _MAX_SHOWN:,} more in the JSON listing</p>")
     parts.append("</main></body></html>\n")
     return "".join(parts)
 

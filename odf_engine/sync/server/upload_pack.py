@@ -273,7 +273,7 @@ def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
     try:
         return name if name is not None and objects.size(name) == file.size else None
     except NotFound:
-        return None  # removed meanwhile
+        return None  # removed by another process
 
 
 _WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"
