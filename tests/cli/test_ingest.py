@@ -87,12 +87,12 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
         (2, "is a folder", ["sources"]),
         (2, "'csw' is not one of", ["five.csv", "--format", "csw"]),
         (2, "--event-time", ["five.csv", "--event-time", "noon"]),
-        (2, "it has 'devices'", ["five.csv", "--source", "people"]),
+        (2, "use one of: 'devices'", ["five.csv", "--source", "people"]),
     ):
         ran = odf("ingest", "events", *arguments)
         assert (ran.code, text in ran.err) == (code, True), ran.err
     ran = odf("ingest", "port-haven.stations", "-", input="")
-    assert (ran.code, "polls its source" in ran.err) == (1, True)
+    assert (ran.code, "has a polling source" in ran.err) == (1, True)
     ran = odf("pull", "events")
     assert (ran.code, ran.out) == (0, "events: up to date\n")
     assert odf("tail", "events", "--json", "-n", "1").json[0]["id"] == 6

@@ -108,10 +108,10 @@ def diverged(fresh: Odf, there: Odf, theirs: Any, mine: Any) -> None:
     assert there("push", "numbers").code == 0
     ran = fresh("pull", "numbers")
     assert ran.code == 4
-    assert "2 blocks only here, 1 only there" in ran.err
+    assert "2 blocks ahead, 1 behind" in ran.err
     assert "--force" in ran.err
     assert here(fresh)["status"] == "diverged"
-    assert fresh("push", "numbers", "--json").json[0]["error"]["hint"].startswith("--force")
+    assert fresh("push", "numbers", "--json").json[0]["error"]["hint"].startswith("use --force")
     assert fresh("push", "numbers").code == 4
     assert fresh("pull", "numbers", "--force").code == 0
     assert here(fresh)["status"] == "current"
@@ -131,7 +131,7 @@ def test_a_damaged_copy_is_fetched_again(fresh: Odf, there: Odf, shop: Path, tmp
     ran = fresh("pull", "numbers")
     assert (ran.code, ran.out) == (1, "")
     assert "the block is damaged" in ran.err
-    assert "add --force to the pull" in ran.err
+    assert "use --force" in ran.err
     ran = fresh("pull", "numbers", "--force")
     assert (ran.code, block.read_bytes()) == (0, whole), ran.err
     assert ran.out.startswith("numbers: 0 rows in 1 block, from ")
@@ -157,7 +157,7 @@ def test_a_dataset_that_cannot_be_read_stops_no_other(
     assert [line.split()[:3] for line in ran.out.splitlines()[1:]] == [
         ["cities", "Root", "failed"], ["numbers", "Root", "current"],
     ]  # fmt: skip
-    assert "cities: its last offset 18446744073709551615 is larger than 2^63 - 1" in ran.err
+    assert "cities: last offset 18446744073709551615 is larger than 2^63 - 1" in ran.err
     assert fresh("graph").out == "◇ cities\n◇ numbers\n"
     assert fresh("show", "numbers").code == fresh("tail", "numbers").code == 0
     for verb in ("show", "log", "tail"):
@@ -194,10 +194,10 @@ def test_names_of_what_is_new(fresh: Odf, there: Odf, shop: Path, tmp_path: Path
     assert "--as NAME" in ran.err
     ran = fresh("pull", "cities", "--from", f"{shop}/joe/cities")
     assert ran.code == 4
-    assert "it is another dataset" in ran.err
+    assert "a different dataset" in ran.err
     assert len(read_journal(tmp_path).jobs()) == 3  # nothing was asked of anybody for what cannot be
     for arguments, code, said in (
-        (["shop/joe/cities"], 1, "there is no repository 'shop'"),
+        (["shop/joe/cities"], 1, "repository 'shop' not found"),
         (["citys"], 1, "did you mean 'cities'?"),
         (["nothing", "--from", url], 1, "to create it, use odf pull --from"),
         ([url, f"{shop}/x", "--as", "y"], 2, "--as y applies to exactly one new dataset"),
@@ -217,7 +217,7 @@ def test_a_source_that_is_not_there(fresh: Odf, tmp_path: Path) -> None:
     assert ran.code == 1
     (entry,) = ran.json
     assert (entry["name"], entry["status"]) == ("numbers", "failed")
-    assert entry["error"]["message"] == "there is no dataset"
+    assert entry["error"]["message"] == "no dataset found"
     assert fresh("list", "--json").json == []
 
 
@@ -278,7 +278,7 @@ def test_all_of_a_repository(fresh: Odf, there: Odf, shop: Path, tmp_path: Path)
     ]  # fmt: skip
     fresh("repo", "add", "attic", str(tmp_path / "attic"))
     ran = fresh("pull", "--all", "--from", "attic")
-    assert (ran.code, "attic: there is no folder" in ran.err) == (1, True)
+    assert (ran.code, "attic not found" in ran.err) == (1, True)
     (tmp_path / "attic").mkdir()
     assert fresh("pull", "--all", "--from", "attic", "--json").json == []
     assert fresh("pull", "--all", "--from", "lab").code == 1
@@ -401,7 +401,7 @@ def test_what_makes_a_login(fresh: Odf, tmp_path: Path) -> None:
         (["lab"], "secret", "--stdin"),
         (["lab", "--stdin"], "", "no secret on stdin"),
         (["s3://bucket/", "--stdin"], "x", "missing access key"),
-        (["/mnt", "--stdin"], "x", "there is no repository '/mnt'"),
+        (["/mnt", "--stdin"], "x", "repository '/mnt' not found"),
         (["file:///mnt", "--stdin"], "x", "no credentials can be used for"),
         (["https://joe:x@h.org/", "--stdin"], "x", "user and password do not belong"),
     ):
@@ -462,7 +462,7 @@ def test_a_server_of_datasets(fresh: Odf, tmp_path: Path, tmp_path_factory: pyte
             "joe/mine: new at the remote, 3 blocks, "
         )
         ran = fresh("push", "joe/mine", "--to", "web")
-        assert (ran.code, "can only be read" in ran.err) == (1, True)
+        assert (ran.code, "cannot push to" in ran.err) == (1, True)
         assert_nowhere(made, tmp_path)
     assert other.resolve("joe/mine").dataset.head() == mine.dataset.head()
 

@@ -59,7 +59,7 @@ def document(workspace: Workspace, *arguments: str) -> Any:
 def test_without_a_terminal_it_shows_and_refuses(workspace: Workspace) -> None:
     result = run(workspace, "trust", "foreign")
     assert isinstance(result.exception, UsageError) and "--yes" in (result.exception.hint or "")
-    assert "reads the address                 https://host/x\n" in result.stdout
+    assert "reads the URL                     https://host/x\n" in result.stdout
     assert "pipes the data through            sh -c 'rm -rf ~'\n" in result.stdout
     assert document(workspace, "show", "foreign")["trust"] == "not trusted"
 

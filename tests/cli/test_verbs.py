@@ -91,7 +91,7 @@ def test_adding_twice_is_an_error(fresh: Odf) -> None:
     assert fresh("add", "-", input=manifest).code == 0
     again = fresh("add", "-", input=manifest.replace("name: cases", "name: CASES"))
     assert again.code != 0
-    assert "CASES exists already" in again.err
+    assert "CASES already exists" in again.err
 
 
 def test_workspace_option_goes_before_or_after_the_verb(tmp_path: Path) -> None:

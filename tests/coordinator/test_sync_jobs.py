@@ -120,7 +120,7 @@ def test_what_came_is_not_ones_own_and_runs_nothing(do, here, there) -> None:
     assert trust.read_origin(entry) == url_of(theirs)
     assert trust.describe_status(entry) == "not trusted"
     Remotes(here.odf).detach(entry.id, url_of(theirs))
-    with pytest.raises(NotTrusted, match="came from file:"):
+    with pytest.raises(NotTrusted, match="definition from file:"):
         do(Pull(dataset=str(entry.id)))
 
 
@@ -290,7 +290,7 @@ def test_what_does_not_go(do, here, there, tmp_path) -> None:
 
 def test_a_name_that_is_taken_fetches_nothing(do, here, there) -> None:
     make_root(here)
-    with pytest.raises(OdfError, match="exists already"):
+    with pytest.raises(OdfError, match="already exists"):
         do(pull_new(url_of(make_root(there))))
     assert len(here.datasets()) == 1
 

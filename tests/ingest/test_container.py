@@ -162,7 +162,9 @@ def test_variables_are_given_as_the_configuration_allows(
     assert "s3cr3t" not in str(podman.calls("run")) + str(reporter.lines)
     assert ("info", "podman: token ***") in reporter.lines
 
-    with pytest.raises(SourceUnavailable, match=r"TOKEN, which com.example may not read") as caught:
+    with pytest.raises(
+        SourceUnavailable, match=r"com.example is not allowed to read the environment variable TOKEN"
+    ) as caught:
         list(batches(replace(allowed, allowed=["OWN"]), step))
     assert "odf config set allowedEnv.com.example OWN,TOKEN" in (caught.value.hint or "")
     podman.script('echo "wrong: $TOKEN" >&2; exit 1')

@@ -295,7 +295,9 @@ def test_variables(
         get(workspace, step, reporter)
     assert web.requests[-1].path == "/x?key=of-this-process"
     assert "of-this-process" not in f"{caught.value}{reporter.lines}"
-    with pytest.raises(SourceUnavailable, match=r"OTHER, which my\.data may not read"):
+    with pytest.raises(
+        SourceUnavailable, match=r"my\.data is not allowed to read the environment variable OTHER"
+    ):
         get(workspace, Url(web.url + "/${{ env.OTHER }}"), reporter)
     with pytest.raises(InvalidManifest, match="variables are filled into URLs and headers, not into paths"):
         get(workspace, FilesGlob("${{ env.TOKEN }}/*"), reporter)

@@ -214,7 +214,7 @@ def test_from_polling_to_pushing_and_back(pushed: Pushed) -> None:
 """
     pushed.define(poll)
     pushed.write("a.ndjson", '{"id": 2}')
-    pushed.refuses(Unsupported, "a.ndjson", "polls its source", "odf pull data")
+    pushed.refuses(Unsupported, "a.ndjson", "has a polling source", "odf pull data")
     pushed.pull()
     state = pushed.dataset.state()
     assert state.source_state is not None

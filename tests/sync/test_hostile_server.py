@@ -191,27 +191,27 @@ ANYWHERE: dict[str, tuple[Behaviour, type[OdfError], str]] = {
 SLOW = ("silence", "headers byte by byte", "body byte by byte")
 
 HEADS: dict[str, tuple[Behaviour, type[OdfError], str]] = {
-    "no hash": (body(b"master"), BadData, "no hash: 'master'"),
-    "empty": (body(b" \n"), BadData, "it is empty"),
-    "colours": (body(b"\x1b[31m\xff\x00"), BadData, "no hash"),
-    "hash of rows": (body(OTHER_HASH), BadData, "no hash|something else"),
+    "no hash": (body(b"master"), BadData, "not a hash: 'master'"),
+    "empty": (body(b" \n"), BadData, "cannot be read: empty"),
+    "colours": (body(b"\x1b[31m\xff\x00"), BadData, "not a hash"),
+    "hash of rows": (body(OTHER_HASH), BadData, "not the hash of a block"),
     "long": (body(b"f1620" + b"ab" * 10_000), BadData, "more than the 128 bytes"),
     "endless": (endless(CHUNKED, b"1000\r\n" + b"f" * 4096 + b"\r\n"), BadData, "more than the 128 bytes"),
     "endless, unmeasured": (endless(OK + b"\r\n", b"f" * 4096), BadData, "more than the 128 bytes"),
-    "a block that is not there": (body(b"f1620" + b"ab" * 32), NotFound, "is not there"),
+    "a block that is not there": (body(b"f1620" + b"ab" * 32), NotFound, "not found"),
     "no dataset": (body(b"", status="404 No"), NotFound, "no dataset"),
     "length below zero": (raw(OK + b"Content-Length: -1\r\n\r\n" + b"f" * 999), BadData, "more than"),
     "a lie of a length": (body(b"f1620" + b"ab" * 32, length=1 << 60), BadData, "more than the 128 bytes"),
 }
 
 BLOCKS: dict[str, tuple[Behaviour, type[OdfError], str]] = {
-    "other bytes": (body(b"\x0c\0\0\0" * 100), BadData, "not those of its hash"),
-    "empty": (body(b""), BadData, "not those of its hash"),
+    "other bytes": (body(b"\x0c\0\0\0" * 100), BadData, "do not match the hash"),
+    "empty": (body(b""), BadData, "do not match the hash"),
     "half": (half, SourceUnavailable, "ended"),
-    "chopped": (chopped, BadData, "not those of its hash"),
-    "longer": (longer, BadData, "not those of its hash"),
+    "chopped": (chopped, BadData, "do not match the hash"),
+    "longer": (longer, BadData, "do not match the hash"),
     "endless": (endless(OK + b"\r\n", b"\0" * 65536), BadData, "more than the 1,048,576 bytes"),
-    "missing": (body(b"", status="404 No"), NotFound, "is not there"),
+    "missing": (body(b"", status="404 No"), NotFound, "not found"),
     "crumbs": (endless(CHUNKED, b"1\r\nx\r\n" * 9999), BadData, "without end"),
     "padded crumbs": (
         endless(CHUNKED, (b"1;" + b"p" * 200 + b"\r\nx\r\n") * 999), BadData, "without end"
@@ -219,14 +219,14 @@ BLOCKS: dict[str, tuple[Behaviour, type[OdfError], str]] = {
 }  # fmt: skip
 
 SLICES: dict[str, tuple[Behaviour, type[OdfError], str]] = {
-    "other bytes": (body(b"\0" * SIZE), BadData, "not those of its hash"),
+    "other bytes": (body(b"\0" * SIZE), BadData, "do not match the hash"),
     "half": (half, SourceUnavailable, "ended 150,000 bytes before the end"),
     "torn": (torn, SourceUnavailable, "connection|ended"),
     "chopped": (chopped, SourceUnavailable, "ended after 299,990 of 300,000"),
-    "shorter": (body(b"\0" * 100), BadData, "has 100 bytes where there should be 300,000"),
-    "longer": (longer, BadData, "has 300,001 bytes where there should be 300,000"),
-    "endless": (endless(OK + b"\r\n", b"\0" * 65536), BadData, "more than the 300,000 bytes"),
-    "a lie of a length": (body(b"", length=1 << 60), BadData, "where there should be 300,000"),
+    "shorter": (body(b"\0" * 100), BadData, "has 100 bytes, expected 300,000"),
+    "longer": (longer, BadData, "has 300,001 bytes, expected 300,000"),
+    "endless": (endless(OK + b"\r\n", b"\0" * 65536), BadData, "more than the expected 300,000 bytes"),
+    "a lie of a length": (body(b"", length=1 << 60), BadData, "expected 300,000"),
     "missing": (body(b"", status="404 No"), NotFound, "is missing"),
 }
 
@@ -290,7 +290,7 @@ def test_a_dataset_that_is_here_already(
 
 def test_chains_that_lead_nowhere(here: Workspace, there: Workspace, patience: RemoteAccess) -> None:
     """Numbers that do not count down, and a chain that says to be longer than all that there is."""
-    for number, text in ((1, "has number"), (1 << 40, "has number")):
+    for number, text in ((1, "has sequence number"), (1 << 40, "has sequence number")):
         theirs = builders.make_root(there, f"chain.{number}")
         builders.describe(theirs, "the last good one")
         builders.forge(theirs.dataset, SetInfo("a bad one"), sequence_number=number)
@@ -307,7 +307,7 @@ def test_wrong_answers_in_small(here: Workspace, source: Source, patience: Remot
     """The same where a head, or a block, belongs."""
     patience = waiting(here, 0.3) if name in SLOW else patience
     behave, error, text = ANYWHERE[name]
-    text += "|is not there|cannot be read"  # a page that is not there is a block that is not there
+    text += "|not found|cannot be read"  # a page that is not there is a block that is not there
     for at in (f"blocks/{source.head}", "refs/head"):
         source.server.says[f"{source.entry.dataset.folder.name}/{at}"] = behave
         with closing(open_remote(source.url, patience)) as remote:

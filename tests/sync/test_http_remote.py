@@ -93,7 +93,7 @@ def test_one_connection_for_everything(remote: HttpRemote, server: HostileServer
     assert remote.read("blocks", HEAD, MAX_BLOCK_BYTES) == BLOCK
     assert whole(remote) == DATA
     assert whole(remote, len(DATA)) == b""
-    with pytest.raises(NotFound, match=f"blocks/{FILE.hash} is not there"):
+    with pytest.raises(NotFound, match=f"blocks/{FILE.hash} not found"):
         remote.read("blocks", FILE.hash, MAX_BLOCK_BYTES)
     assert remote.read("blocks", HEAD, MAX_BLOCK_BYTES) == BLOCK
     assert server.connections == 1
@@ -170,7 +170,7 @@ def answer_part(status: int, start: int, total: str) -> Callable[[Exchange], Non
     ("behave", "requests"),
     [
         (answer_part(200, 0, "*"), 1),  # ranges are not known there
-        (answer_part(206, 0, "1024000"), 2),  # another part, so all of it
+        (answer_part(206, 0, "1024000"), 2),  # another range, so all of it
         (answer_part(206, 5001, "*"), 2),
         (answer_part(206, 5000, "*"), 1),
         (lambda exchange: exchange.answer(206, b"x" * 100) if _ranged(exchange) else exchange.well(), 2),
@@ -186,13 +186,13 @@ def test_parts(
 
 def test_parts_of_something_else(remote: HttpRemote, server: HostileServer) -> None:
     server.says["ds/data"] = answer_part(206, 5000, "7000")
-    with pytest.raises(BadData, match="has 7,000 bytes where there should be 1,024,000"):
+    with pytest.raises(BadData, match="has 7,000 bytes, expected 1,024,000"):
         whole(remote, 5000)
     server.says["ds/data"] = lambda exchange: exchange.answer("416 No")
     with pytest.raises(BadData, match="shorter than it should be"):
         whole(remote, 5000)
     server.says["ds/data"] = lambda exchange: exchange.answer(206, DATA[9:], "Content-Range: bytes 9-99/*")
-    with pytest.raises(BadData, match="another part"):
+    with pytest.raises(BadData, match="another range"):
         whole(remote, 5000)
 
 

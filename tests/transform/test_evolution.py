@@ -84,7 +84,7 @@ def test_a_new_query_without_state(deriving: Deriving) -> None:
     made = deriving.derivative("SELECT event_time, x FROM input")
     transform = made.dataset.state().transform
     assert transform is not None and transform.transform.version == SPARK_VERSION
-    with pytest.raises(InvalidManifest, match=r"version 3\.5\.0 of the engine, and this is"):
+    with pytest.raises(InvalidManifest, match=r"unsupported engine version 3\.5\.0: this is"):
         deriving.workspace.update([definition(made, "SELECT event_time FROM input", version="3.5.0")])
     deriving.rows(root, (1, "a", 1))
     deriving.run(made)
@@ -162,7 +162,7 @@ def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     words = [row.summary for row in ended.dataset.list_blocks(10, kinds=("ExecuteTransform",))]
     check(deriving, ended)
     assert words[1].startswith("+1 row")
-    assert words[1].endswith("the state has ended")
+    assert words[1].endswith("state finished")
 
 
 def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
@@ -175,7 +175,7 @@ def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
         becomes(deriving, made, plain)
     with pytest.raises(UsageError, match="there is no state to rebuild"):
         becomes(deriving, made, plain, choice="rebuild")
-    with pytest.raises(UsageError, match="has a state, which has to be seen to"):
+    with pytest.raises(UsageError, match="has a state, and the new query requires"):
         deriving.workspace.update([definition(made, plain)])
     assert becomes(deriving, made, plain, choice="flush").state == "flushed"
     deriving.rows(root, (2, "b", 1))

@@ -152,7 +152,10 @@ def _large_offsets(entry: DatasetEntry) -> None:
 
 
 def _unknown_version(entry: DatasetEntry) -> None:
-    _put_head(entry, _changed(_next_block(entry, SetInfo("of a newer time")), "version: block version 99"))
+    _put_head(
+        entry,
+        _changed(_next_block(entry, SetInfo("of a newer time")), "version: unsupported block version 99"),
+    )
 
 
 def _changed(data: bytes, problem: str) -> bytes:
@@ -173,14 +176,18 @@ def _unknown_event(entry: DatasetEntry) -> None:
 
 
 BROKEN: dict[str, tuple[Damage, str, str]] = {
-    "changed": (_turned_bytes, "the block is damaged", "bring it back from a copy of the dataset"),
-    "cut": (_cut_block, "the block is damaged", "bring it back from a copy of the dataset"),
-    "missing": (_missing_block, "the block is missing", "bring it back from a copy of the dataset"),
-    "nowhere": (_head_to_nothing, "the block is missing", "bring it back from a copy of the dataset"),
+    "changed": (_turned_bytes, "the block is damaged", "restore it from a copy of the dataset"),
+    "cut": (_cut_block, "the block is damaged", "restore it from a copy of the dataset"),
+    "missing": (_missing_block, "the block is missing", "restore it from a copy of the dataset"),
+    "nowhere": (_head_to_nothing, "the block is missing", "restore it from a copy of the dataset"),
     "garbage": (_garbage_head, "refs/head does not hold the hash of a block", "bring it back from a copy"),
-    "headless": (_no_head, "refs/head is missing, which names the newest", "bring it back from a copy"),
-    "numbers": (_large_offsets, "is larger than 2^63 - 1", "the dataset cannot be used; delete it"),
-    "newer": (_unknown_version, "block version 99 is not one of those", "a newer version of this program"),
+    "headless": (
+        _no_head,
+        "refs/head, the reference to the newest block, is missing",
+        "restore it from a copy",
+    ),
+    "numbers": (_large_offsets, "is larger than 2^63 - 1", "delete the dataset, and pull it again"),
+    "newer": (_unknown_version, "unsupported block version 99", "try a newer version of this program"),
 }
 
 
@@ -300,7 +307,7 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
             await drive.press("2")
             assert "AddData" in drive.text()
         await go_to("newer-event")
-        assert "an event of a newer" in words(drive)
+        assert "event of a newer" in words(drive)
         await drive.press("3", "G")
         assert "row 900 of 900" in drive.text()
         await go_to("more-rows")
@@ -326,9 +333,7 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
 # --- The workspace ---
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("2\n", "of version 2"), ("two", "of an unknown version, 'two'")]
-)
+@pytest.mark.parametrize(("text", "message"), [("2\n", "version 2"), ("two", "version 'two'")])
 def test_a_workspace_of_a_newer_version_is_refused(workspace: Workspace, text: str, message: str) -> None:
     (workspace.odf / "version").write_text(text)
     before = {path: path.stat().st_mtime_ns for path in workspace.odf.rglob("*")}
@@ -337,7 +342,7 @@ def test_a_workspace_of_a_newer_version_is_refused(workspace: Workspace, text: s
     assert "newer version of odf" in str(refused.value.hint)
     done = odf(workspace, "list")
     assert done.returncode == 1
-    assert f"this workspace is {message}" in done.stderr
+    assert f"unsupported workspace {message}" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in workspace.odf.rglob("*")} == before
 
 

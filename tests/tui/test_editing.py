@@ -171,7 +171,7 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         await named(drive, "p")
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
-        assert "a dataset named boats exists already" in drive.text()
+        assert "dataset boats already exists" in drive.text()
         await drive.press("escape")
         assert "nothing was added; the manifest is saved in new-push.yaml" in drive.hint()
         # The file can be added later.
@@ -259,7 +259,7 @@ async def test_a_manifest_that_is_invalid_is_kept_or_discarded(workspace: Worksp
     assert await writing.add("push", "leave", name="boats") == (
         "nothing was added; the manifest is saved in new-push.yaml"
     )
-    assert "a dataset named boats exists already" in writing.texts[1]
+    assert "dataset boats already exists" in writing.texts[1]
     # It is never overwritten, and the next one can be discarded.
     assert await writing.add("push", "discard") == "discarded new-push-2.yaml"
     assert manifests(workspace) == ["boats.yaml", "new-push.yaml"]
@@ -463,9 +463,9 @@ content:
         ("dataset boats, read.schema", "no type 'STRIN'", TextPosition(14)),
         ("dataset boats, merge", "column 'nam' is not in the schema", TextPosition(17)),
         ("dataset boats, merge.primaryKey", "it is empty", TextPosition(17)),
-        (None, "there is no dataset 'bots' (input of boats)", TextPosition(20)),
-        ("dataset boats, block 3", "column 'name' could be null before and could not now", TextPosition(14)),
-        ("boats", "push source 'boats' is there more than once", TextPosition(10)),
+        (None, "dataset not found: 'bots' (input of boats)", TextPosition(20)),
+        ("dataset boats, block 3", "column 'name' changed from nullable to NOT NULL", TextPosition(14)),
+        ("boats", "duplicate push source 'boats'", TextPosition(10)),
         (None, "feeds itself", None),
     ],
 )

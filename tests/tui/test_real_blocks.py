@@ -128,7 +128,8 @@ def test_a_checkpoint_has_the_block_that_made_it_first(workspace: Workspace) -> 
     long.dataset.checkpoint_path(made.physical_hash).unlink()
     assert source.checkpoint(name, checkpoint, number).on_disk is None
     assert (
-        source.blocks(name, None, 1, BlockFilter()).lines[0].summary == "watermark → 2024-03-11, state kept"
+        source.blocks(name, None, 1, BlockFilter()).lines[0].summary
+        == "watermark → 2024-03-11, state unchanged"
     )
 
 
@@ -147,7 +148,7 @@ def test_a_block_of_a_newer_version_is_shown_as_unreadable(workspace: Workspace)
     assert (line.hash, line.broken) == (block, True)
     assert "block version 9" in line.summary
     shown = source.block(name, block)
-    assert shown.problem.endswith("\na newer version of this program may read it")
+    assert shown.problem.endswith("\ntry a newer version of this program")
     assert source.block_bytes(name, block).problem == ""
     # The head is invalid as well.
     (chain.folder / "refs" / "head").write_text("nonsense")

@@ -294,7 +294,7 @@ def test_files_that_nest_too_deeply_or_cannot_be_read(remotes: Remotes, tmp_path
         path.symlink_to(path.name)
     with pytest.raises(BadData, match="repositories cannot be read"):
         remotes.repositories()
-    with pytest.raises(BadData, match="what is known of its remotes cannot be read"):
+    with pytest.raises(BadData, match="the remotes of the dataset cannot be read"):
         remotes.get(ID)
 
 
