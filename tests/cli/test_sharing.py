@@ -204,7 +204,7 @@ def test_names_of_what_is_new(fresh: Odf, there: Odf, shop: Path, tmp_path: Path
         (["--all", "--as", "y"], 2, "--as names one dataset"),
         (["--from", "cities"], 2, "--from cities is no place elsewhere"),
         (["cities", "--all"], 2, "which datasets?"),
-        (["https://joe:geheim@h.org/x"], 2, "odf repo login URL"),
+        (["https://joe:geheim@h.org/x"], 2, "run odf repo login URL"),
         (["gopher://h.org/x"], 2, "gopher: is no address that is known"),
         (["lab/mine", "--set-watermark", "2024-01-01T00:00:00Z"], 2, "its watermark is set there"),
     ):

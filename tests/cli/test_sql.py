@@ -95,7 +95,7 @@ def test_datasets_as_they_were(odf: Odf) -> None:
     for wrong, place, message in (
         ("as_at(port-haven.stations, '2020-01-01')", "column 15", "begins at"),
         ("as_at(port-haven.stations, '2999-01-01')", "column 15", "has not come yet"),
-        ("current(port-haven.stations, nope)", "column 15", "there is no column 'nope'"),
+        ("current(port-haven.stations, nope)", "column 15", "column 'nope' not found"),
         ("current(port-haven.clinic-visits)", "column 15", "key"),
         ("current(port-haven.station)", "column 15", "there is no dataset 'port-haven.station'"),
         ("as_at(port-haven.stations, now())", "column 42", "nothing to compute"),

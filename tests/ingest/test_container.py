@@ -193,7 +193,7 @@ def test_an_image_is_pulled_once(podman: StandIn, context: FetchContext, reporte
     (podman.folder / "image").unlink()
     podman.script("echo x")
     podman.has("no-registry")
-    with pytest.raises(SourceUnavailable, match=r"host/fetcher:1: the image could not be pulled: .*refused"):
+    with pytest.raises(SourceUnavailable, match=r"host/fetcher:1: cannot pull the image: .*refused"):
         list(batches(context))
     (podman.folder / "no-registry").unlink()
     assert list(batches(context)) == list(batches(context)) == [("x\n", None)]
@@ -205,7 +205,7 @@ def test_a_container_that_fails(podman: StandIn, context: FetchContext) -> None:
     podman.script("echo some rows; seq 9 >&2; exit 42")
     with pytest.raises(SourceUnavailable) as caught:
         list(batches(context))
-    said = "host/fetcher:1: the container ended with exit code 42: 5 / 6 / 7 / 8 / 9"
+    said = "host/fetcher:1: the container exited with code 42: 5 / 6 / 7 / 8 / 9"
     assert str(caught.value) == said
     assert [each.name for each in context.job.iterdir()] == ["image"]
 
@@ -293,7 +293,7 @@ def test_a_real_container(real_image: str, context: FetchContext, reporter: Reco
     )
     assert list(batches(context, step)) == [("it is # 1 zero $HOME\n", etag(at)) for at in ("1", "2")]
     assert ("info", "podman: remark") in reporter.lines
-    with pytest.raises(SourceUnavailable, match="ended with exit code 3: bad"):
+    with pytest.raises(SourceUnavailable, match="exited with code 3: bad"):
         list(batches(context, Container(real_image, command=["sh", "-c", "echo bad >&2; exit 3"])))
 
     threading.Timer(1.0, reporter.cancel).start()

@@ -59,7 +59,7 @@ def test_no_value(tmp_path: Path) -> None:
 
 def test_a_ragged_row(tmp_path: Path) -> None:
     error = RejectedRow("a row has more or fewer values", record="4,y")
-    assert csv(tmp_path, error)[0] == "a.csv: line 6: 2 values where there are 3 columns: 4,y"
+    assert csv(tmp_path, error)[0] == "a.csv: line 6: 2 values for 3 columns: 4,y"
     assert "line 1: 1 value where" in csv(tmp_path, error, "x\n", header=False)[0]
 
 
@@ -95,7 +95,7 @@ def test_other_dialects(tmp_path: Path) -> None:
         ('{"n": {"x": ["y"]}}', value("y", column="n.x[]"), "line 3, column \"n.x[]\": 'y' is not a BIGINT"),
         ('{"m": [1], "n": [1]}', value("[", "STRUCT"), "line 3, column \"n\": '[' is not a STRUCT"),
         ('{"n": 1', BadData("a message"), "line 3, column 8: is not JSON"),
-        ("[1]", BadData("a message"), "line 3: is not a JSON object: [1]"),
+        ("[1]", BadData("a message"), "line 3: not a JSON object: [1]"),
         ("=======", BadData("a message"), "line 3: a version-control conflict"),
     ],
 )

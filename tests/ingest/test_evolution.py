@@ -64,7 +64,7 @@ def test_new_york_gets_three_columns_more(pulled: Pulled, shared: Path) -> None:
     take(pulled, days[0])
     assert pulled.pull().blocks == 2
     take(pulled, days[1])
-    said = "new in the file: label, lat, lon: declare that in read.schema too, and run odf add --update"
+    said = "label, lat, lon: declare that in read.schema too, and run odf add --update"
     pulled.fails(InvalidSchema, "2021-03-12.csv", "13 columns", said)
     before = pulled.dataset.state().last_offset
     assert before is not None

@@ -89,7 +89,7 @@ def test_a_file_that_shrinks_while_it_is_read(pulled: Pulled) -> None:
             path.write_bytes(text_of(ROWS)[:100_001])
 
     reporter.on_phase = shrink
-    with pytest.raises(BadData, match=r"^cases\.csv: changed while it was being read$"):
+    with pytest.raises(BadData, match=r"^cases\.csv: the file changed while it was read$"):
         pull(pulled.workspace, pulled.entry, pulled.runtime, reporter)
     assert pulled.dataset.head() == head
     path.write_bytes(text_of(ROWS))

@@ -112,12 +112,12 @@ def test_a_file_that_is_written_to_meanwhile(workspace: Workspace, ftp: Server, 
     payload = get(workspace, Url(f"ftp://{ftp.address}/a%20folder/%C3%BC.csv"), reporter)
     assert payload is not None
     assert payload.path.read_bytes() == BODY + b"more"
-    assert "was written to while it was downloaded" in reporter.warnings[0]
+    assert "the file was modified during the download" in reporter.warnings[0]
 
 
 def test_refusals(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
     url = f"ftp://{ftp.address}"
-    with pytest.raises(SourceUnavailable, match=r"none\.csv: the server answered 550") as caught:
+    with pytest.raises(SourceUnavailable, match=r"none\.csv: the server returned 550") as caught:
         get(workspace, Url(f"{url}/none.csv"), reporter)
     assert "fetch.url" in str(caught.value.hint)
     with pytest.raises(SourceUnavailable, match="characters that FTP does not allow"):

@@ -151,7 +151,7 @@ def test_more_than_was_announced(
     workspace: Workspace, web: WebServer, reporter: Recorder, length: int
 ) -> None:
     web.answer = lambda request: reply(request, 200, b"0123456789", Content_Length=str(length), ETag='"one"')
-    with pytest.raises(BadData, match=f"the server sent more than the {length} bytes that it announced"):
+    with pytest.raises(BadData, match=f"the server sent more than the {length} bytes of its Content-Length"):
         get(workspace, Url(web.url), reporter)
     assert len(web.requests) == 1
     assert not any((workspace.odf / "cache" / "downloads").iterdir())

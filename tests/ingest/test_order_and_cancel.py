@@ -139,6 +139,6 @@ def test_a_file_that_changes_while_it_is_read(pulled: Pulled) -> None:
     pulled.reporter = reporter
     from odf_engine.errors import BadData
 
-    with pytest.raises(BadData, match=r"data\.csv: changed while it was being read"):
+    with pytest.raises(BadData, match=r"data\.csv: the file changed while it was read"):
         pull(pulled.workspace, pulled.entry, pulled.runtime, reporter)
     assert pulled.pull().records == 1

@@ -181,7 +181,7 @@ def test_a_file_whose_commit_could_not_be_synced_is_in_the_dataset(
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(NotSynced, match="committed, but could not be synced to disk") as caught:
         pushed.push("1.ndjson", "2.ndjson")
-    assert "already in the dataset: 1.ndjson; push only the files after it" in (caught.value.hint or "")
+    assert "already committed: 1.ndjson; push the remaining files only" in (caught.value.hint or "")
     monkeypatch.undo()
     assert pushed.dataset.state().records == 1
     pushed.push("2.ndjson")
@@ -337,7 +337,7 @@ def test_rows_that_bring_operations(pushed: Pushed) -> None:
     pushed.write("plain.ndjson", "\n".join(lines))
     assert pushed.push("plain.ndjson").records == 2  # without operations: a ledger's rows, as ever
     pushed.write("wrong.csv", "op,id,note,at\n-R,2,other,\n")
-    error = pushed.refuses(BadData, "wrong.csv", "the row that is there is another one")
+    error = pushed.refuses(BadData, "wrong.csv", "the values differ from those of the existing row")
     assert "wrong.csv" in str(error)
     pushed.write("half.csv", "op,id,note,at\n2,1,a,2024-01-01\n")
     pushed.refuses(BadData, "half.csv", "a -C has to be followed by the +C")

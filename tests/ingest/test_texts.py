@@ -115,7 +115,7 @@ def test_arrays_keep_every_digit(tmp_path: Path) -> None:
         ('[{"a": 1},\n{"b": "x', None, "in.json: line 2: ends in the middle"),
         ('[{"a": 1}\n', None, "ends where ',' or '\\]' is missing"),
         ('[{"a": 1},\n\n{"b": oops}]', None, "in.json: line 3: is not JSON: Expecting value"),
-        ('[{"a": 1}, 7]', None, "an element is a number, not an object"),
+        ('[{"a": 1}, 7]', None, "the element is a number, not an object"),
         ('[{"a": 1}] x', None, "goes on after the end"),
         ('{"a": 1}', None, "the document is not an array"),
         ("", None, "is empty"),
@@ -200,12 +200,12 @@ def test_shapes(tmp_path: Path, reporter: Recorder, geometry: str, written: str)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"type": "Feature", "properties": null, "geometry": {}}', "a feature has no properties"),
-        ('{"type": "Feature", "properties": {"a": 1}, "geometry": null}', "a feature has no geometry"),
-        ('{"type": "Feature", "properties": {"a": 1}}', "a feature has no geometry"),
+        ('{"type": "Feature", "properties": null, "geometry": {}}', "the feature has no properties"),
+        ('{"type": "Feature", "properties": {"a": 1}, "geometry": null}', "the feature has no geometry"),
+        ('{"type": "Feature", "properties": {"a": 1}}', "the feature has no geometry"),
         ('{"type": "Feature", "properties": {"geometry": 1}, "geometry": {}}', "has a property 'geometry'"),
         ('{"type": "Point"}', "is not a GeoJSON feature"),
-        ("[1]", "an element is an array, not a GeoJSON feature"),
+        ("[1]", "the element is an array, not a GeoJSON feature"),
         ('{"type": ', "is not JSON"),
     ],
 )

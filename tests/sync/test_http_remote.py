@@ -210,7 +210,7 @@ def test_what_may_pass_is_tried_again(
     server.says["ds/refs"] = behave
     assert remote.head() == HEAD
     first, second = access.reporter.lines  # type: ignore[attr-defined]
-    assert "answered 503; trying again in 0.0 s" in first
+    assert "answered 503; retrying in 0.0 s" in first
     assert "asked too often (429); trying again" in second
     server.says["ds/refs"] = lambda exchange: exchange.answer("503 Busy")
     with pytest.raises(SourceUnavailable, match="answered 503") as caught:
@@ -221,7 +221,7 @@ def test_what_may_pass_is_tried_again(
 def test_nobody_there(access: RemoteAccess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
-    with pytest.raises(SourceUnavailable, match="the connection failed: Connection refused"):
+    with pytest.raises(SourceUnavailable, match="connection failed: Connection refused"):
         HttpRemote(f"http://127.0.0.1:{port}/ds/", access).head()
     with pytest.raises(SourceUnavailable, match="host name is not known"):
         HttpRemote("http://nowhere.invalid/ds/", access).head()
@@ -312,7 +312,7 @@ def test_a_login_stays_at_home(server: HostileServer, access: RemoteAccess, fold
 @pytest.mark.parametrize(
     ("status", "login", "text", "hint"),
     [
-        (401, None, "asks for a login", "odf repo login http://127.0.0.1:"),
+        (401, None, "asks for a login", "run odf repo login http://127.0.0.1:"),
         (401, Login(token=SECRET), "does not accept the login that is kept", "odf repo login"),
         (403, None, "forbids it", "odf repo login"),
         (403, Login(user="me", secret=SECRET), "forbids it", "ask its owner"),

@@ -321,7 +321,7 @@ def test_refusals(s3: S3Server, remote: S3Remote, status: int, code: str, text: 
 def test_retries_and_no_network(s3: S3Server, url: str, access: RemoteAccess) -> None:
     s3.before = lambda request: len(s3.requests) == 1 and refuse(request, 503, "SlowDown")
     assert opened(url, access, retries=2).head() is None
-    with pytest.raises(SourceUnavailable, match=r"the connection failed: .*127.0.0.1"):
+    with pytest.raises(SourceUnavailable, match=r"connection failed: .*127.0.0.1"):
         opened("s3+http://127.0.0.1:9/bucket/x/", access).head()
 
 

@@ -173,10 +173,10 @@ def _unknown_event(entry: DatasetEntry) -> None:
 
 
 BROKEN: dict[str, tuple[Damage, str, str]] = {
-    "changed": (_turned_bytes, "the block is damaged", "bring it back from a copy of the dataset"),
-    "cut": (_cut_block, "the block is damaged", "bring it back from a copy of the dataset"),
-    "missing": (_missing_block, "the block is missing", "bring it back from a copy of the dataset"),
-    "nowhere": (_head_to_nothing, "the block is missing", "bring it back from a copy of the dataset"),
+    "changed": (_turned_bytes, "the block is damaged", "restore it from a copy of the dataset"),
+    "cut": (_cut_block, "the block is damaged", "restore it from a copy of the dataset"),
+    "missing": (_missing_block, "the block is missing", "restore it from a copy of the dataset"),
+    "nowhere": (_head_to_nothing, "the block is missing", "restore it from a copy of the dataset"),
     "garbage": (_garbage_head, "refs/head does not hold the hash of a block", "bring it back from a copy"),
     "headless": (_no_head, "refs/head is missing, which names the newest", "bring it back from a copy"),
     "numbers": (_large_offsets, "is larger than 2^63 - 1", "the dataset cannot be used; delete it"),
@@ -235,7 +235,7 @@ def test_a_broken_chain_is_a_problem_of_its_dataset_only(workspace: Workspace, n
 
 
 BROKEN_SLICES: dict[str, tuple[Damage, str]] = {
-    "lost-slice": (_missing_slice, "the slice is not here"),
+    "lost-slice": (_missing_slice, "slice not found"),
     "cut-slice": (_cut_slice, "the slice cannot be read"),
 }
 

@@ -82,7 +82,7 @@ def busy(source: FakeSource) -> Job:
     source.changed(source.job(JobState.queued, "air-by-day"))
     source.changed(source.job(JobState.queued, READINGS, "verify"))
     source.line(first.id, "file sources/air-readings.csv, 311,210,011 bytes, of 2024-03-11T08:00:00Z")
-    source.line(first.id, "remembers the keys up to offset 7,199", "debug")
+    source.line(first.id, "key index updated to offset 7,199", "debug")
     source.line(first.id, "air-readings.csv: read, merged and written, 41,000 rows, 318,207 bytes in 9.3 s")
     source.line(first.id, f"air-readings.csv: block f1620{'ab' * 32}, 41,000 rows, in 9.9 s all in all")
     source.committed(first.id, first.dataset, 41_000)

@@ -312,7 +312,7 @@ async def test_a_typed_address_is_pulled(source: FakeSource) -> None:
     here = dataset("visits", remotes=(Remote(url=f"{BASE}visits/", label="hospital/visits", pull=True),))
     source.rows_.append(here)
     url = "ipns://k51/clinics/wards/"
-    typed = type_in(url[:-1], wrong={"hospital": "is not a remote dataset alias"})
+    typed = type_in(url[:-1], wrong={"hospital": "invalid remote dataset alias"})
     fakes = await browse(source, pick("address"), typed, type_in("wards", proposed="wards"))
     assert fakes.jobs.requests == [Pull(dataset=url, url=url, alias="wards")]
     assert fakes.jobs.remarks == [f", from {url[:-1]}"]

@@ -245,7 +245,7 @@ async def test_push_to_a_typed_address(source: FakeSource) -> None:
     wrong = {
         "ftp://x/y": "no address",
         "nowhere/visits": "no repository",
-        "visits": "is not a remote dataset alias",
+        "visits": "invalid remote dataset alias",
         "did:odf:fed01df230b49615d175307d580c33d6fda61fc7b9aec91df0f5c1a5ebe3b8cbfee02": "found by name",
         HOSPITAL: "only read",
     }

@@ -145,7 +145,7 @@ def test_sides_that_are_none(workspace: Workspace, stations: DatasetEntry, appen
     found = differs(workspace)  # the first rows of all
     assert (found.added, found.blocks, found.schema, found.settings) == (1, 1, [], [])
     head = stations.dataset.head()
-    with pytest.raises(UsageError, match="both sides are block 3 of stations"):
+    with pytest.raises(UsageError, match="both versions are block 3 of stations"):
         differs(workspace, as_at=str(head))
     with pytest.raises(UsageError, match="nothing was known of it"):
         differs(workspace, as_at="1999-01-01T00:00:00Z")
