@@ -62,5 +62,5 @@ def test_from_path() -> None:
         event_time_from_path(FromPath("(.*)/"), "2024-99-01/x.csv")
     with pytest.raises(InvalidManifest, match="no group"):
         event_time_from_path(FromPath(r"\d+"), "1")
-    with pytest.raises(InvalidManifest, match="no regular expression"):
+    with pytest.raises(InvalidManifest, match="not a valid regular expression"):
         event_time_from_path(FromPath("(("), "1")

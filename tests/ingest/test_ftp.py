@@ -124,7 +124,7 @@ def test_refusals(workspace: Workspace, ftp: Server, reporter: Recorder) -> None
         get(workspace, Url(f"{url}/a%0D%0ADELE%20b"), reporter)
     with pytest.raises(SourceUnavailable, match="Connection refused"):
         get(workspace, Url("ftp://127.0.0.1:9/x"), reporter, retries=0)
-    with pytest.raises(SourceUnavailable, match="no public address"):
+    with pytest.raises(SourceUnavailable, match="not a public address"):
         get(workspace, Url(f"{url}/a%20folder/%C3%BC.csv"), reporter, untrusted=True)
     assert len(ftp.asked("RETR")) == 1
     wrong = url.replace("ftp://", "ftp://me:wrong-password@")
@@ -157,7 +157,7 @@ def test_encrypted(
         if implicit:
             monkeypatch.setattr(ftp_module, "_IMPLICIT_PORT", server.port)
         step = Url(f"ftps://{server.address}/x.csv")
-        with pytest.raises(SourceUnavailable, match="certificate is not valid"):
+        with pytest.raises(SourceUnavailable, match="invalid certificate"):
             get(workspace, step, reporter)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         server.cut_after = 500_000

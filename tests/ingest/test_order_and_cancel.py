@@ -64,7 +64,7 @@ def test_event_times(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str,
     pulled.add(SOURCE.format(merge="{kind: Append}"), name="again")
     assert pulled.pull().records == ROWS
     assert pulled.table().drop_columns(["system_time"]).equals(table.drop_columns(["system_time"]))
-    assert any("they are sorted" in text for _, text in pulled.reporter.lines) is again
+    assert any("sorting them" in text for _, text in pulled.reporter.lines) is again
 
 
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])

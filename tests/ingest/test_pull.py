@@ -86,7 +86,7 @@ def test_ledger(pulled: Pulled) -> None:
     pulled.add(CSV + "merge: {kind: Ledger, primaryKey: [ID]}")
     pulled.write("data.csv", "id,name,at\n2,b,2024-03-02\n1,a,2024-03-01\n2,b,2024-03-02\n")
     assert pulled.pull().records == 2
-    assert pulled.reporter.warnings == ["1 rows were exact copies of others and count once"]
+    assert pulled.reporter.warnings == ["1 duplicate row dropped"]
     pulled.write(
         "data.csv", "id,name,at\n5,e,2024-02-01\n4,d,2024-02-01\n3,c,2024-03-03\n2,B,2024-03-02\n1,a,\n"
     )

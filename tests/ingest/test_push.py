@@ -227,7 +227,7 @@ def test_from_polling_to_pushing_and_back(pushed: Pushed) -> None:
     pushed.refuses(Unsupported, "a.ndjson", "no push source")
     pushed.append(AddPushSource(source_name="main", read=NdJson(schema=["id BIGINT"]), merge=Append()))
     assert pushed.pull().status == "up-to-date"
-    assert pushed.said("rows are pushed into it")
+    assert pushed.said("it has a push source")
     assert pushed.push("a.ndjson").records == 1
     event = pushed.newest()
     assert str(event.new_watermark) == "2030-01-01T00:00:00Z"
@@ -272,7 +272,7 @@ def test_formats(pushed: Pushed) -> None:
     }.items():  # fmt: skip
         assert pushed.push(name, **options).records == 2, name
         assert pushed.rows("id", "note")[-2:] == expected, name
-        assert pushed.said("as its name says") == (not options and name != "own.csv"), name
+        assert pushed.said("according to its file name") == (not options and name != "own.csv"), name
     pushed.refuses(UsageError, "own.csv", "no format 'cvs'", "ndgeojson", format="cvs")
     pushed.refuses(InvalidSchema, "plain.txt", "unknown: id,note")  # the source's separator is ';'
     # Another format than the source's knows nothing of its options.
@@ -301,7 +301,7 @@ def test_columns_have_to_be_those_of_the_source(pushed: Pushed) -> None:
         "unknown columns are left out: nott", "missing columns are null: at, note",
     ]  # fmt: skip
     pushed.write("none.ndjson", '{"note": "n"}\n')
-    pushed.refuses(InvalidSchema, "none.ndjson", "missing: at, id", "id may not be null", ignore_unknown=True)
+    pushed.refuses(InvalidSchema, "none.ndjson", "missing: at, id", "not nullable: id", ignore_unknown=True)
     pushed.write("case.ndjson", '{"at": null, "ID": 1, "note": null}\n')
     assert pushed.push("case.ndjson").records == 1
     pushed.write("some.csv", "ID,extra,NOTE\n7,x,seven\n")
@@ -309,7 +309,7 @@ def test_columns_have_to_be_those_of_the_source(pushed: Pushed) -> None:
     assert pushed.push("some.csv", ignore_unknown=True).records == 1
     assert pushed.rows("id", "note")[-1] == (7, "seven")
     pushed.write("twice.csv", "id,at,note,Id\n7,,seven,8\n")
-    pushed.refuses(InvalidSchema, "twice.csv", "twice.csv: line 1", "'Id' twice")
+    pushed.refuses(InvalidSchema, "twice.csv", "twice.csv: line 1", "duplicate column 'Id'")
     table = pa.table({"Note": ["n"], "ID": [8], "more": [1.5]})
     pq.write_table(table, pushed.workspace.folder / "some.parquet")
     pushed.refuses(InvalidSchema, "some.parquet", "unknown: more; missing: at")
@@ -340,7 +340,7 @@ def test_rows_that_bring_operations(pushed: Pushed) -> None:
     error = pushed.refuses(BadData, "wrong.csv", "the values differ from those of the existing row")
     assert "wrong.csv" in str(error)
     pushed.write("half.csv", "op,id,note,at\n2,1,a,2024-01-01\n")
-    pushed.refuses(BadData, "half.csv", "a -C has to be followed by the +C")
+    pushed.refuses(BadData, "half.csv", "a -C must be followed by the +C")
     pushed.write(
         "right.csv", "op,id,note,at\n-C,1,a,2024-01-01\n+C,1,A,2024-01-05\n-R,2,b,\n+A,3,c,2024-01-03\n"
     )
@@ -357,4 +357,4 @@ def test_rows_that_bring_operations(pushed: Pushed) -> None:
     pushed.add(
         "fetch: {kind: Url, url: in.csv}\nread: {kind: Csv, header: true}\nmerge: {kind: Append}", name="p"
     )
-    pushed.fails(InvalidSchema, "'op', which is the name of a system column")
+    pushed.fails(InvalidSchema, "'op', which is a system column")

@@ -93,7 +93,7 @@ def test_an_object_that_changes_meanwhile(workspace: Workspace, s3: S3Server, re
     ("status", "code", "attempts", "text", "hint"),
     [
         (404, "NoSuchKey", 1, "object not found", "bucket and key"),
-        (403, "AccessDenied", 1, "does not let this object be read", "s3Anonymous"),
+        (403, "AccessDenied", 1, "access to the object denied", "s3Anonymous"),
         (301, "PermanentRedirect", 1, "301", "s3Region"),
         (503, "SlowDown", 2, "503", "later"),
     ],
@@ -130,7 +130,7 @@ def test_without_credentials_and_without_a_service(
 
 
 def test_what_others_wrote(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
-    with pytest.raises(SourceUnavailable, match=r"127.0.0.1, which is no public address"):
+    with pytest.raises(SourceUnavailable, match=r"127.0.0.1 is not a public address"):
         get(workspace, Url("s3://bucket/x"), reporter, untrusted=True)
     assert s3.requests == []
 

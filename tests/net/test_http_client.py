@@ -208,8 +208,6 @@ def test_public_addresses_at_each_redirect(
         client = HttpClient(secure.url, FetchConfig(), Reporter(), policy=PublicAddresses())
         with closing(client):
             assert client.get_bytes(f"{secure.url}file", 10) == b"0123456789"
-            with pytest.raises(
-                SourceUnavailable, match=r"inside\.example \(127\.0\.0\.2\) is not a public"
-            ):
+            with pytest.raises(SourceUnavailable, match=r"inside\.example \(127\.0\.0\.2\) is not a public"):
                 client.get_bytes(f"{secure.url}start", 10)
         assert [asked.path for asked in secure.asked] == ["/file", "/start"]

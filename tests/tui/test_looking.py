@@ -175,9 +175,7 @@ async def test_a_count_that_is_stopped_or_fails(source: FakeSource) -> None:
         await drive.until(lambda: "cancelled: what is shown is what the files tell" in drive.text())
         await drive.press("escape", "i")
         job = await job_of(drive)
-        error = Failure(
-            "file not found", hint="odf verify shows it", where="slice abc"
-        )
+        error = Failure("file not found", hint="odf verify shows it", where="slice abc")
         await ends(drive, job, state=JobState.failed, error=error)
         await drive.until(lambda: "not there – odf verify shows it (slice abc)" in drive.text())
         assert drive.healths[AIR] is Health.current

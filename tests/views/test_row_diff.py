@@ -147,7 +147,7 @@ def test_sides_that_are_none(workspace: Workspace, stations: DatasetEntry, appen
     head = stations.dataset.head()
     with pytest.raises(UsageError, match="both versions are block 3 of stations"):
         differs(workspace, as_at=str(head))
-    with pytest.raises(UsageError, match="nothing was known of it"):
+    with pytest.raises(UsageError, match="has no blocks at"):
         differs(workspace, as_at="1999-01-01T00:00:00Z")
     with pytest.raises(NotFound, match="no block 'abcdef'"):
         differs(workspace, as_at="abcdef")
