@@ -41,7 +41,7 @@ CSV_THAT_IS_WRONG: list[tuple[str | bytes, type[OdfError], list[str]]] = [
     ("<html><body>Not found</body></html>", BadData, ["cases.csv: not a data file: HTML page"]),
     (gzip.compress(GOOD.encode()), BadData, ["cases.csv: not a text file: gzip", "Decompress"]),
     (GOOD + "<<<<<<< HEAD\n3,c,1,\n=======\n3,c,2,\n>>>>>>> x\n", BadData,
-     ["cases.csv: line 4: a version-control"]),
+     ["cases.csv: line 4: merge conflict marker"]),
     (GOOD + '3,"c,1,\n4,d,1,\n', BadData, ["cases.csv: line 4: a quote is opened and never closed"]),
     ("id,name,day,count\n1,a,2024-01-01,10\n", InvalidSchema,
      ["cases.csv: line 1: column 'day' has another place"]),
@@ -116,7 +116,7 @@ merge: {kind: Snapshot, primaryKey: [zcta]}
     assert len(pulled.reporter.commits) == 2
     # Without its first line it is found further down.
     pulled.write("in/2020-12-09-conflict.csv", conflict.partition(b"\n")[2])
-    pulled.fails(BadData, "2020-12-09-conflict.csv: line 179: a version-control conflict mark", "=======")
+    pulled.fails(BadData, "2020-12-09-conflict.csv: line 179: merge conflict marker", "=======")
     (pulled.workspace.folder / "in" / "2020-12-09-conflict.csv").unlink()
     pulled.write("in/2020-12-09.csv", (data / "2020-12-09.csv").read_bytes())
     assert pulled.pull().blocks == 1
@@ -282,7 +282,7 @@ JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
          ['a.json: line 2, column "at.lat": \'north\' is not a DOUBLE']),
         ('{"id":1,"at":{"day":"2024-02-30"}}\n', ['line 1, column "at.day": \'2024-02-30\' is not a DATE']),
         ('{"id":1,"at":[2]}\n', ['line 1, column "at": \'[\' is not a STRUCT']),
-        ('{"id":1}\n<<<<<<< HEAD\n', ["a.json: line 2: a version-control conflict mark"]),
+        ('{"id":1}\n<<<<<<< HEAD\n', ["a.json: line 2: merge conflict marker"]),
         ('{"id":1}\n{"name":"größe"}\n'.encode("cp1252"), ["a.json: line 2: byte 0xf6 at 20 is not UTF-8"]),
     ],
     "Json": [
@@ -303,7 +303,7 @@ JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
          ['a.json: feature 1, column "id": \'x\' is not a BIGINT']),
     ],
     "NdGeoJson": [
-        (FEATURE + "\n" + FEATURE.replace("Point", "Po\nint"), ["a.json: line 2: is not JSON"]),
+        (FEATURE + "\n" + FEATURE.replace("Point", "Po\nint"), ["a.json: line 2: invalid JSON"]),
     ],
     "Parquet": [('{"id":1}', ["a.json: this is not a Parquet file"])],
     "EsriShapefile": [('{"id":1}', ["a.json: not a zip archive"])],

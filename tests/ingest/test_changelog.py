@@ -96,7 +96,7 @@ def test_by_key(log: Log) -> None:
         (
             [(A, 9, "x"), (A, 1, "again"), (A, 9, "y"), (R, 4, "d", T1), (R, 7, "d", T1), (A, 2, "b")],
             (
-                "5 rows",
+                "5 invalid rows",
                 "row 2 ",
                 "id=1",
                 "already exists",
@@ -114,7 +114,16 @@ def test_by_key(log: Log) -> None:
         ([(R, 1, "AA", T2)], ("a row does", "values differ")),
         (
             [(F, 3, "c"), (A, 9, "x"), (T, 3, "d"), (F, 1, "AA"), (T, 2, "d"), (T, 8, "e")],
-            ("5 rows", "row 1 ", "followed by", "row 3 ", "follow the -C", "row 4 ", "row 5 ", "row 6 "),
+            (
+                "5 invalid rows",
+                "row 1 ",
+                "followed by",
+                "row 3 ",
+                "follow the -C",
+                "row 4 ",
+                "row 5 ",
+                "row 6 ",
+            ),
         ),
         (
             [("+B", 9, "x"), (None, 8, "x"), (A, None, "x"), (A, 1, "x"), (A, 1, "x"), (A, 1, "x")],

@@ -56,7 +56,7 @@ def test_from_path() -> None:
     )
     assert str(event_time_from_path(FromPath("^(.*?)/x", "yyyyMM"), "202403/x.csv")) == "2024-03-01T00:00:00Z"
     assert str(event_time_from_path(FromPath("(.*)"), "2024-03-01T10:00:00Z")) == "2024-03-01T10:00:00Z"
-    with pytest.raises(BadData, match=r"other.txt: the name does not match"):
+    with pytest.raises(BadData, match=r"other.txt: the file name does not match"):
         event_time_from_path(FromPath(pattern), "other.txt")
     with pytest.raises(BadData, match=r"x.csv: '2024-99-01' does not match the time format 'yyyy-MM-dd'"):
         event_time_from_path(FromPath("(.*)/"), "2024-99-01/x.csv")

@@ -175,7 +175,7 @@ def test_a_ledger_keeps_the_first_values(data: ArrowMerge) -> None:
     data.merge(LEDGER, [Row(1, 1, 3), Row(2, 2, 1)])
     assert [row["id"] for row in data.rows()] == [2, 1]
     changed = [Row(1, 9, 3), Row(2, 2, 4), Row(3, 3, 1)]
-    with pytest.raises(BadData, match="2 rows have a known primary key"):
+    with pytest.raises(BadData, match="2 rows with an existing primary key"):
         data.merge(LEDGER, changed, strict=True)
     assert data.merge(LEDGER, changed) == 1
     (warning,) = data.reporter.warnings
@@ -199,7 +199,7 @@ def test_a_ledger_that_is_too_large_to_sort_in_memory(
     is_second_attempt = "the rows are not ordered by event time: sorting them" in str(data.reporter.lines)
     assert is_second_attempt is (late == 4)
     (warning,) = data.reporter.warnings
-    assert warning.startswith("1 rows")
+    assert warning.startswith("1 row with")
 
 
 def test_a_snapshot_is_a_changelog(data: ArrowMerge) -> None:

@@ -68,7 +68,7 @@ def test_wrong_queries_say_where(pulled: Pulled) -> None:
     pulled.fails(InvalidQuery, "'flink'", "engines: spark")
     add(pulled, "SELECT town AS event_time, n FROM input", name="time")
     pulled.fails(
-        InvalidSchema, "in.csv", "event time column 'event_time' is STRING", "CAST(event_time AS TIMESTAMP)"
+        InvalidSchema, "in.csv", "event time column 'event_time' is a STRING", "CAST(event_time AS TIMESTAMP)"
     )
     add(pulled, "SELECT n, town AS N FROM input", name="twice")
     pulled.fails(InvalidSchema, "'n' and 'N' have the same name")

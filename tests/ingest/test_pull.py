@@ -92,7 +92,7 @@ def test_ledger(pulled: Pulled) -> None:
     )
     assert pulled.pull().records == 3
     assert len(pulled.reporter.warnings) == 1
-    assert pulled.reporter.warnings[0].startswith("1 rows have a known primary key and other values")
+    assert pulled.reporter.warnings[0].startswith("1 row with an existing primary key and different values")
     assert "id=2" in pulled.reporter.warnings[0]
     assert pulled.rows("offset", "op", "id") == [(0, 0, 1), (1, 0, 2), (2, 0, 5), (3, 0, 4), (4, 0, 3)]
     # Late rows do not move the watermark back, new ones move it on.

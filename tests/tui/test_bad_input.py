@@ -173,11 +173,11 @@ def _unknown_event(entry: DatasetEntry) -> None:
 
 
 BROKEN: dict[str, tuple[Damage, str, str]] = {
-    "changed": (_turned_bytes, "the block is damaged", "restore it from a copy of the dataset"),
-    "cut": (_cut_block, "the block is damaged", "restore it from a copy of the dataset"),
-    "missing": (_missing_block, "the block is missing", "restore it from a copy of the dataset"),
-    "nowhere": (_head_to_nothing, "the block is missing", "restore it from a copy of the dataset"),
-    "garbage": (_garbage_head, "refs/head does not hold the hash of a block", "bring it back from a copy"),
+    "changed": (_turned_bytes, "the block is damaged", "bring it back from a copy of the dataset"),
+    "cut": (_cut_block, "the block is damaged", "bring it back from a copy of the dataset"),
+    "missing": (_missing_block, "the block is missing", "bring it back from a copy of the dataset"),
+    "nowhere": (_head_to_nothing, "the block is missing", "bring it back from a copy of the dataset"),
+    "garbage": (_garbage_head, "refs/head does not contain the hash of a block", "restore it from a copy"),
     "headless": (_no_head, "refs/head is missing, which names the newest", "bring it back from a copy"),
     "numbers": (_large_offsets, "is larger than 2^63 - 1", "the dataset cannot be used; delete it"),
     "newer": (_unknown_version, "block version 99 is not one of those", "a newer version of this program"),
@@ -305,7 +305,7 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
         assert "row 900 of 900" in drive.text()
         await go_to("more-rows")
         await drive.press("2", "3", "g", "G")
-        assert "the slice has 300 rows where its block says 9223372036854774907" in drive.text()
+        assert "slice has 300 rows, but its block declares 9223372036854774907" in drive.text()
         await go_to(replaced.name)
         assert "! damaged" in drive.text()
         assert "the dataset is empty" in words(drive)

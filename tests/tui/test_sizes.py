@@ -50,7 +50,7 @@ def damaged_source(tmp_path: Path) -> FakeSource:
     source = FakeSource(folder)
     source.story()
     problem = (
-        "the block is missing – restore it from a copy of the dataset; odf verify shows what else is"
+        "the block is missing – bring it back from a copy of the dataset; odf verify shows what else is"
         " wrong (block f1620" + "0a" * 32 + ")"
     )
     source.rows_ = [*HAVEN, dataset("wrecks", problem=problem, blocks=0)]

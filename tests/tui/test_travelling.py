@@ -350,7 +350,7 @@ async def test_the_slider_in_the_workstation(source: FakeSource) -> None:
             await drive.press("left", "pageup")
             await drive.pilot.press("enter")
             job = await job_of(drive, number)
-            amounts = Progress("find newest", rows=1200, total_rows=7200)
+            amounts = Progress("find latest", rows=1200, total_rows=7200)
             running = replace(job, state=JobState.running, started="2024-03-11T09:00:00Z", progress=amounts)
             drive.source.link.tell(drive.source.changed(running))
             await drive.until(lambda: "1 200 of 7 200 rows" in track(drive))

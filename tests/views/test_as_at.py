@@ -108,7 +108,7 @@ def test_a_block_that_is_there_and_not_in_the_chain(entry: DatasetEntry) -> None
     left = describe(entry, "one history")
     (entry.dataset.folder / "refs" / "head").write_text(str(head))
     describe(entry, "another one")
-    with pytest.raises(NotFound, match="not part of numbers"):
+    with pytest.raises(NotFound, match="not in the current history of numbers"):
         resolve_as_at(entry, str(left))
 
 

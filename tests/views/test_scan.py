@@ -110,7 +110,7 @@ def test_a_time_range_needs_a_column_of_times() -> None:
     scan = Scan(schema, DEFAULT_VOCABULARY, [], "x")
     with pytest.raises(InvalidSchema, match="invalid type of the event time"):
         scan.where(event_time=(Timestamp.from_ms(0), None))
-    with pytest.raises(InvalidSchema, match="no column 'system_time'"):
+    with pytest.raises(InvalidSchema, match="column 'system_time' not found"):
         scan.where(system_time=(None, None))
     with pytest.raises(InvalidSchema, match="no column 'offset'"):
         Scan(pa.schema([]), DEFAULT_VOCABULARY, [], "x").where(offsets=(0, 1))

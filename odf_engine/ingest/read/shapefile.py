@@ -308,7 +308,7 @@ def _cut(name: str, record: int, count: int) -> BadData:
 
 def _other_count(name: str, shapes: str, count: int) -> BadData:
     return BadData(
-        f"{shapes} shapes, but {count:,} records in the .dbf file",
+        f"different numbers of shapes ({shapes}) and records in the .dbf file ({count:,})",
         where=name,
         hint="fetch the archive again, or report the error to its publisher",
     )
