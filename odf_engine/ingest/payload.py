@@ -217,8 +217,8 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
     if new and not changed:
         listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
         hint = (
-            f"add {listed} to SetDataSchema in the manifest, which odf show --manifest prints,"
-            " and run odf add --update; or omit them in the query"
+            f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest (see"
+            " odf show --manifest) and run odf add --update; or omit them in the query"
         )
         if missing:
             hint += ", and select NULL for missing columns"

@@ -44,7 +44,7 @@ CSV_THAT_IS_WRONG: list[tuple[str | bytes, type[OdfError], list[str]]] = [
      ["cases.csv: line 4: merge conflict marker"]),
     (GOOD + '3,"c,1,\n4,d,1,\n', BadData, ["cases.csv: line 4: a quote is opened and never closed"]),
     ("id,name,day,count\n1,a,2024-01-01,10\n", InvalidSchema,
-     ["cases.csv: line 1: column 'day' has another place"]),
+     ["cases.csv: line 1: column 'day' has different positions"]),
     ("id,name\n1,a\n", InvalidSchema,
      ["the file has 2 columns, read.schema declares 4", "id, name, count, day"]),
 ]  # fmt: skip
@@ -130,7 +130,7 @@ def test_http_errors(pulled: Pulled, web: WebServer) -> None:
     web.answer = lambda request: reply(request, 500, Retry_After="0")
     pulled.fails(SourceUnavailable, "the server returned 500")
     web.answer = lambda request: reply(request, 200, b"<!DOCTYPE html><html>Log in", ETag='"login"')
-    pulled.fails(BadData, f"{web.url}/cases.csv: is a web page", "error page")
+    pulled.fails(BadData, f"{web.url}/cases.csv: not a data file: HTML page", "error page")
     web.answer = lambda request: reply(request, 200, GOOD.encode(), ETag='"one"')
     assert pulled.pull().records == 2
     web.answer = lambda request: reply(request, 304)
@@ -276,7 +276,7 @@ JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
         ('{"id":1}\n{"id":"x"}\n', ['a.json: line 2, column "id": \'x\' is not a BIGINT']),
         ('{"id":1}\n{"id":\n{"id":2}\n', ["a.json: line 2: a line is not one JSON object: Exp"]),
         ('{"id":1}\n\n{"name":"x"}\n', ['a.json: line 3, column "id"', "NOT NULL"]),
-        ('{"key":1,"more":2}\n', ["a.json: none of the declared columns is in the data", "key, more"]),
+        ('{"key":1,"more":2}\n', ["a.json: none of the declared columns found in the data", "key, more"]),
         ('{"id":1}\n{"ID":2}\n', ["a.json: line 2: the column `id` is written 'id' in line 1, and 'ID'"]),
         ('{"id":1,"at":{"lat":1}}\n{"id":2,"at":{"lat":"north"}}\n',
          ['a.json: line 2, column "at.lat": \'north\' is not a DOUBLE']),
@@ -289,7 +289,7 @@ JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
         ('[{"id":1},\n{"id":1.5}]', ['a.json: object 2, column "id": \'1.5\' is not a BIGINT']),
         ('[{"id":1},\n{"id":', ["a.json: line 2: unexpected end of file"]),
         ('{"error":"quota"}', ["a.json: line 1: the document is not an array", "subPath"]),
-        ('\n<html>', ["a.json: is a web page"]),
+        ('\n<html>', ["a.json: not a data file: HTML page"]),
     ],
     "Json, subPath: data.rows": [
         ('{"data": {\n"items": [], "n": 0}}', ["a.json: line 2: 'data.rows' (read.subPath) not", "items, n"]),

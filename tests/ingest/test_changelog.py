@@ -109,7 +109,7 @@ def test_by_key(log: Log) -> None:
         ),
         (
             [(R, 1, "A", T1), (R, 2, "b", T1, [1, None]), (R, 3, "c"), (R, 3, "c")],
-            ("3 rows", "row 1 ", "values differ", "row 2 ", "row 4 ", "does not exist"),
+            ("3 invalid rows", "row 1 ", "values differ", "row 2 ", "row 4 ", "does not exist"),
         ),
         ([(R, 1, "AA", T2)], ("a row does", "values differ")),
         (

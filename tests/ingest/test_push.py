@@ -303,7 +303,7 @@ def test_columns_have_to_be_those_of_the_source(pushed: Pushed) -> None:
     )
     assert pushed.push("some.ndjson", ignore_unknown=True).records == 1
     assert [text.partition(": ")[2] for text in pushed.reporter.warnings] == [
-        "unknown columns are left out: nott", "missing columns are null: at, note",
+        "unknown columns are dropped: nott", "missing columns are null: at, note",
     ]  # fmt: skip
     pushed.write("none.ndjson", '{"note": "n"}\n')
     pushed.refuses(InvalidSchema, "none.ndjson", "missing: at, id", "not nullable: id", ignore_unknown=True)

@@ -333,8 +333,8 @@ def test_archives_that_are_wrong(tmp_path: Path) -> None:
         (files | {"a.shp": shp[:50]}, r"a\.shp: not a \.shp file"),
         (files | {"a.shp": dbf}, r"a\.shp: not a \.shp file"),
         (files | {"a.shp": endless}, r"a\.shp: truncated or damaged file: record 1 of 3"),
-        (files | {"a.shp": shp[:108] + b"\x63" + shp[109:]}, r"a\.shp: record 1: the shape is damaged"),
-        (files | {"a.shp": shp[:108] + b"\x0d" + shp[109:]}, r"a\.shp: record 1: the shape is damaged"),
+        (files | {"a.shp": shp[:108] + b"\x63" + shp[109:]}, r"a\.shp: record 1: damaged shape"),
+        (files | {"a.shp": shp[:108] + b"\x0d" + shp[109:]}, r"a\.shp: record 1: damaged shape"),
         (
             files | {"a.shp": other["a.shp"]},
             r"a\.shp: different numbers of shapes \(1\) and records in the \.dbf file \(3\)",

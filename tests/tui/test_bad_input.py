@@ -236,7 +236,7 @@ def test_a_broken_chain_is_a_problem_of_its_dataset_only(workspace: Workspace, n
 
 BROKEN_SLICES: dict[str, tuple[Damage, str]] = {
     "lost-slice": (_missing_slice, "slice not found"),
-    "cut-slice": (_cut_slice, "the slice cannot be read"),
+    "cut-slice": (_cut_slice, "slice cannot be read"),
 }
 
 

@@ -177,7 +177,7 @@ async def test_a_count_that_is_stopped_or_fails(source: FakeSource) -> None:
         job = await job_of(drive)
         error = Failure("file not found", hint="odf verify shows it", where="slice abc")
         await ends(drive, job, state=JobState.failed, error=error)
-        await drive.until(lambda: "not there – odf verify shows it (slice abc)" in drive.text())
+        await drive.until(lambda: "not found – odf verify shows it (slice abc)" in drive.text())
         assert drive.healths[AIR] is Health.current
 
 
