@@ -75,7 +75,7 @@ def test_files_may_have_any_names(fresh: Odf, tmp_path: Path) -> None:
     assert fresh("block", "encode", path.name).err.startswith("error: caf\\udce9.yaml:")
     ran = fresh("ingest", "cases", path.name)
     assert (ran.code, ran.out) == (2, "") and "is not UTF-8 text, and cannot be sent to the worker" in ran.err
-    assert fresh("digest", path.name).err.startswith("error: caf\\udce9.yaml: the file's name is not UTF-8")
+    assert fresh("digest", path.name).err.startswith("error: caf\\udce9.yaml: the file name is not UTF-8")
 
 
 def test_a_workspace_may_be_anywhere_but_without_a_worker(tmp_path: Path) -> None:

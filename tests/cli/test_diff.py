@@ -67,12 +67,12 @@ def _other_dataset(odf: Odf, workspace: Workspace, folder: Path) -> None:
 
 def _what_is_wrong(odf: Odf) -> None:
     for arguments, code, words in (
-        (("numbers", "--from", "4", "--to", "4"), 2, "both sides are block 4 of numbers"),
+        (("numbers", "--from", "4", "--to", "4"), 2, "both versions are block 4 of numbers"),
         (("numbers", "numbers"), 0, ""),
         (("numbers", "--from", "1999-01-01"), 2, "nothing was known of it at 1999-01-01"),
         (("numbers", "--from", "2024-13-01"), 2, "'2024-13-01' is not a time"),
         (("numbers", "--to", "77"), 1, "block 77 not found"),
-        (("numbers", "--key", "nope"), 1, "there is no column 'nope'"),
+        (("numbers", "--key", "nope"), 1, "column 'nope' not found"),
         (("numbers", "nothing"), 1, "nothing"),
         (("numbers", "--csv", "--json"), 2, "--json, --csv and -o exclude each other"),
         (("numbers", "-o", "x.txt"), 2, "unknown file format"),

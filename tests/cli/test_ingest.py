@@ -74,8 +74,7 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
     assert ran.code == 1
     assert ran.out == ""
     assert (
-        "error: events: stdin: line 1: the columns are not those that the source takes; unknown: nott"
-        in ran.err
+        "error: events: stdin: line 1: the columns differ from those of the source: unknown: nott" in ran.err
     )
     assert "--ignore-unknown" in ran.err
     (entry,) = odf("ingest", "events", "--json", input=event(7) + '{"id": 8,\n').json

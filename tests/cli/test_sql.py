@@ -93,9 +93,9 @@ def test_datasets_as_they_were(odf: Odf) -> None:
     pin = f"port-haven.stations@{first['hash'][-8:]}"
     assert odf("sql", again, "--csv", "--at", pin).out.split() == ["n", str(rows)]
     for wrong, place, message in (
-        ("as_at(port-haven.stations, '2020-01-01')", "column 15", "begins at"),
+        ("as_at(port-haven.stations, '2020-01-01')", "column 15", "has no blocks at"),
         ("as_at(port-haven.stations, '2999-01-01')", "column 15", "is in the future"),
-        ("current(port-haven.stations, nope)", "column 15", "there is no column 'nope'"),
+        ("current(port-haven.stations, nope)", "column 15", "column 'nope' not found"),
         ("current(port-haven.clinic-visits)", "column 15", "key"),
         ("current(port-haven.station)", "column 15", "dataset 'port-haven.station' not found"),
         ("as_at(port-haven.stations, now())", "column 42", "nothing to compute"),

@@ -39,7 +39,7 @@ def test_rows_as_at_a_block_or_a_time(odf: Odf) -> None:
         (("--as-at", "nope"), 1, "block 'nope' not found"),
         (("--as-at", "2024-02-31"), 2, "'2024-02-31' is not a time"),
         (("--as-of", "soon"), 2, "'soon' is not a time"),
-        (("--key", "nope"), 1, "there is no column 'nope'"),
+        (("--key", "nope"), 1, "column 'nope' not found"),
     ],
 )
 def test_what_nobody_can_see(odf: Odf, arguments: tuple[str, ...], code: int, words: str) -> None:

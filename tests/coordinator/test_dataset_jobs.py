@@ -107,7 +107,7 @@ def test_the_state_as_at_a_block_and_as_of_a_time(entry, context):
         assert run_request(BuildProjection(str(entry.id), as_of=moment), context, Reporter())["rows"] == rows
     with pytest.raises(UsageError, match="not an RFC 3339 time"):
         run_request(BuildProjection(str(entry.id), as_of="yesterday"), context, Reporter())
-    with pytest.raises(UsageError, match="nothing was known"):
+    with pytest.raises(UsageError, match="has no blocks at"):
         run_request(BuildProjection(str(entry.id), as_at="2000-01-01T00:00:00Z"), context, Reporter())
 
 

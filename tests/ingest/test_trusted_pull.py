@@ -93,7 +93,7 @@ prepare: [{kind: Pipe, command: [sh, -c, "cat; echo no luck >&2; exit 9"]}]
 read: {kind: Csv, schema: [id BIGINT]}
 merge: {kind: Append}
 """)
-    pulled.fails(BadData, "data.csv: the command sh -c", "ended with exit code 9: no luck")
+    pulled.fails(BadData, "data.csv: command sh -c", "exited with code 9: no luck")
 
 
 def test_a_container_is_run_until_it_has_no_more(

@@ -211,7 +211,7 @@ def test_a_chain_from_before_034_says_so():
     old_id = b"\x01\xed\x01\x16\x20" + bytes(32)
     error = broken(hand.block(3, hand.table(o0=hand.bytes(old_id))))
     assert error.where == "event.datasetId"
-    assert "before 0.34" in error.message
+    assert "before Open Data Fabric 0.34" in error.message
     assert error.hint
 
 

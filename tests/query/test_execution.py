@@ -34,7 +34,7 @@ def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
     with pytest.raises(InvalidQuery, match="had no rows at block 0"):
         at("0")
     wrong: list[tuple[str, type[OdfError], str]] = [
-        ("2024-04-30", UsageError, "begins at"),
+        ("2024-04-30", UsageError, "has no blocks at"),
         ("2999-01-01", UsageError, "is in the future"),
         ("6", NotFound, "block 6 not found"),
         ("yesterday", NotFound, "block 'yesterday' not found"),

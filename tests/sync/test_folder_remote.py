@@ -60,7 +60,7 @@ def test_heads(remote: FolderRemote) -> None:
     assert remote.head() == NAME
     for text in ("", "<html>", "f1620", "x" * 100_000):
         head.write_text(text)
-        with pytest.raises(BadData, match="does not hold the hash of a block"):
+        with pytest.raises(BadData, match="does not contain the hash of a block"):
             remote.head()
     head.unlink()
     os.mkfifo(head)

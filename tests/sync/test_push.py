@@ -215,7 +215,7 @@ def test_a_damaged_place(here: Workspace, target: FolderRemote) -> None:
     send(entry, target)
     head = str(target.head())
     (target.folder / "refs/head").write_text("<html>")
-    with pytest.raises(BadData, match="does not hold the hash of a block"):
+    with pytest.raises(BadData, match="does not contain the hash of a block"):
         send(entry, target, force=True)
     # A block that is not here, under a wrong name.
     (target.folder / "refs/head").write_text(head[:-1] + ("0" if head[-1] != "0" else "1"))
@@ -273,7 +273,7 @@ def test_the_head_moves_meanwhile(here: Workspace, there: Workspace, target: Fol
             send(other, target)
             super().set_head(expected, new)
 
-    with pytest.raises(Conflict, match="moved by somebody else"):
+    with pytest.raises(Conflict, match="changed by another process"):
         send(entry, Slow(target.url))
     assert target.head() == other.dataset.head()
     with pytest.raises(Conflict, match="the histories have diverged"):

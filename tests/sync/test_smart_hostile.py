@@ -184,7 +184,7 @@ def test_a_public_server_does_not_lead_into_the_network_around_us(
     node.location = lambda path: f"http://127.0.0.2:{node.port}/{NAME}/{path}"
     if what == "pull":
         node.store.load(entry.dataset.folder)
-    with pytest.raises(SourceUnavailable, match="in a network of this machine"):
+    with pytest.raises(SourceUnavailable, match="in a private network"):
         pulled(here, remote, access) if what == "pull" else pushed(entry, remote, access)
     assert not any("/data/" in line for line in node.requests)
 

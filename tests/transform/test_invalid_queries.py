@@ -59,9 +59,9 @@ WRONG: list[tuple[str, type[OdfError], str, list[str]]] = [
     ("SELECT CAST(event_time AS STRING) AS event_time FROM input", InvalidQuery, "query", ["is STRING"]),
     (f"SELECT CAST(window.start AS BIGINT) AS event_time FROM input {DAY}", InvalidQuery, "query",
      ["BIGINT"]),
-    ("SELECT event_time, x AS offset FROM input", InvalidQuery, "query", ["'offset'", "another name"]),
+    ("SELECT event_time, x AS offset FROM input", InvalidQuery, "query", ["'offset'", "rename it"]),
     (f"SELECT window.start AS event_time, count(*) AS offset FROM input {DAY}", InvalidQuery, "query",
-     ["'offset'", "another name"]),
+     ["'offset'", "rename it"]),
     # Windows that Spark cannot have.
     ("SELECT window.start AS event_time FROM input GROUP BY window(event_time, '1 month')", InvalidQuery,
      "query", ["fixed length", "date_trunc('MONTH'"]),

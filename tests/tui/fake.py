@@ -223,7 +223,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
     def add(self, path: Path) -> dict[str, str]:
         """Add a dataset named as the file. Files with ``bad`` in their name are invalid."""
         if not path.exists():
-            raise OdfError("there is no such file", where=str(path))
+            raise OdfError("file not found", where=str(path))
         if "bad" in path.name:
             raise InvalidManifest(
                 "unknown field 'mrge'",

@@ -180,7 +180,7 @@ BROKEN: dict[str, tuple[Damage, str, str]] = {
     "cut": (_cut_block, "the block is damaged", "restore it from a copy of the dataset"),
     "missing": (_missing_block, "the block is missing", "restore it from a copy of the dataset"),
     "nowhere": (_head_to_nothing, "the block is missing", "restore it from a copy of the dataset"),
-    "garbage": (_garbage_head, "refs/head does not hold the hash of a block", "bring it back from a copy"),
+    "garbage": (_garbage_head, "refs/head does not contain the hash of a block", "restore it from a copy"),
     "headless": (
         _no_head,
         "refs/head, the reference to the newest block, is missing",
@@ -242,8 +242,8 @@ def test_a_broken_chain_is_a_problem_of_its_dataset_only(workspace: Workspace, n
 
 
 BROKEN_SLICES: dict[str, tuple[Damage, str]] = {
-    "lost-slice": (_missing_slice, "the slice is not here"),
-    "cut-slice": (_cut_slice, "the slice cannot be read"),
+    "lost-slice": (_missing_slice, "slice not found"),
+    "cut-slice": (_cut_slice, "slice cannot be read"),
 }
 
 
@@ -312,7 +312,7 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
         assert "row 900 of 900" in drive.text()
         await go_to("more-rows")
         await drive.press("2", "3", "g", "G")
-        assert "the slice has 300 rows where its block says 9223372036854774907" in drive.text()
+        assert "slice has 300 rows, but its block declares 9223372036854774907" in drive.text()
         await go_to(replaced.name)
         assert "! damaged" in drive.text()
         assert "the dataset is empty" in words(drive)

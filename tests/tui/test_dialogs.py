@@ -49,7 +49,7 @@ async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
         await until(pilot, lambda: "unknown field" not in app.text())
         line.value = "nowhere.yaml"
         await pilot.press("enter")
-        await until(pilot, lambda: "there is no such file" in app.text())
+        await until(pilot, lambda: "file not found" in app.text())
         # Some letters are enough; tab completes the path.
         line.value = "boa"
         await until(pilot, lambda: "manifests/boats.yaml" in app.text())

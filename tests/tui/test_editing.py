@@ -128,7 +128,7 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         await drive.press("r")
         await drive.until(lambda: "my.dataset" in drive.text())
         await drive.press("=no name", "enter")
-        assert "'no name' is not a dataset alias" in drive.text()
+        assert "invalid dataset alias 'no name'" in drive.text()
         await drive.press("=boats")
         await drive.pilot.press("enter")
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))

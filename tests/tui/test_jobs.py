@@ -81,10 +81,10 @@ def busy(source: FakeSource) -> Job:
     source.changed(source.job(JobState.queued, "port-haven.clinics"))
     source.changed(source.job(JobState.queued, "air-by-day"))
     source.changed(source.job(JobState.queued, READINGS, "verify"))
-    source.line(first.id, "file sources/air-readings.csv, 311,210,011 bytes, of 2024-03-11T08:00:00Z")
-    source.line(first.id, "remembers the keys up to offset 7,199", "debug")
-    source.line(first.id, "air-readings.csv: read, merged and written, 41,000 rows, 318,207 bytes in 9.3 s")
-    source.line(first.id, f"air-readings.csv: block f1620{'ab' * 32}, 41,000 rows, in 9.9 s all in all")
+    source.line(first.id, "file sources/air-readings.csv, 311,210,011 bytes, modified 2024-03-11T08:00:00Z")
+    source.line(first.id, "key index updated to offset 7,199", "debug")
+    source.line(first.id, "air-readings.csv: 41,000 rows, 318,207 bytes written in 9.3 s")
+    source.line(first.id, f"air-readings.csv: committed block f1620{'ab' * 32}, 41,000 rows, total 9.9 s")
     source.committed(first.id, first.dataset, 41_000)
     source.line(first.id, "3 rows came too late for what they belong to: left out", "warning")
     return first
@@ -150,7 +150,7 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
         text = drive.text()
         assert "20%" in text and "48.0k rows/s" in text and "~2 min left" in text
         assert "after pull port-haven.air-readings" in text
-        assert "◆ air-readings.csv: block …abababab, 41,000 rows" in text
+        assert "◆ air-readings.csv: committed block …abababab, 41,000 rows" in text
         assert text.count("abababab") == 1  # the event of the block is not shown again
         assert "1.0 GB" in text
         compare(drive, "running")  # gauges, and why a job is queued

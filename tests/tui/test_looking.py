@@ -175,11 +175,9 @@ async def test_a_count_that_is_stopped_or_fails(source: FakeSource) -> None:
         await drive.until(lambda: "cancelled: statistics are from file metadata only" in drive.text())
         await drive.press("escape", "i")
         job = await job_of(drive)
-        error = Failure(
-            "the file with these rows is not there", hint="odf verify shows it", where="slice abc"
-        )
+        error = Failure("file not found", hint="odf verify shows it", where="slice abc")
         await ends(drive, job, state=JobState.failed, error=error)
-        await drive.until(lambda: "not there – odf verify shows it (slice abc)" in drive.text())
+        await drive.until(lambda: "not found – odf verify shows it (slice abc)" in drive.text())
         assert drive.healths[AIR] is Health.current
 
 
@@ -241,14 +239,14 @@ async def test_a_key_is_chosen_where_there_is_none_and_remembered(source: FakeSo
         "port-haven.air-readings",
         answers=[answer, answer],
         widgets={DataPane: fake_pane(source.rows(AIR))},
-        results={BuildProjection: OdfError("there is no column 'station'")},
+        results={BuildProjection: OdfError("column 'station' not found")},
     )
     controller = TimeTravelController(fakes.context)
     for _ in range(2):
         controller.toggle_current_state()
         await fakes.host.stories()
     assert fakes.jobs.requests == [BuildProjection(AIR, ["station"])]
-    assert fakes.host.last_notice == "there is no column 'station'"
+    assert fakes.host.last_notice == "column 'station' not found"
     first, second = dialogs
     assert not {"offset", "op", "system_time"} & set(dict(first._lines.columns))
     assert (first._lines.key, second._lines.key) == ([], ["station"])
@@ -299,7 +297,7 @@ async def test_the_dialog_of_an_export(tmp_path: Path) -> None:
 async def test_rows_without_a_file_are_written_for_the_worker(source: FakeSource) -> None:
     view = TableView(None, "", "", "sorted", (0, 0))  # type: ignore[arg-type]
     for failure, removed in (
-        (OdfError("the folder is not there"), ["spool-1"]),
+        (OdfError("folder not found"), ["spool-1"]),
         (LeftRunning(), ["spool-1"]),
     ):
         source.spooled.clear()

@@ -288,7 +288,7 @@ async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) ->
 
 
 async def test_repositories_are_added_and_removed(source: FakeSource) -> None:
-    url = type_in("s3://lake/odf", wrong={"ftp://old.example/": "no address that is known"})
+    url = type_in("s3://lake/odf", wrong={"ftp://old.example/": "unsupported URL"})
     name = type_in("lake", wrong={"my lake": "invalid name: use letters"})
     lake = NamedUrl("lake", "s3://lake/odf/")
     fakes = await browse(source, pick("add", without=["forget", "all"]), url, name, None)
@@ -312,7 +312,7 @@ async def test_a_typed_address_is_pulled(source: FakeSource) -> None:
     here = dataset("visits", remotes=(Remote(url=f"{BASE}visits/", label="hospital/visits", pull=True),))
     source.rows_.append(here)
     url = "ipns://k51/clinics/wards/"
-    typed = type_in(url[:-1], wrong={"hospital": "is not a remote dataset alias"})
+    typed = type_in(url[:-1], wrong={"hospital": "invalid remote dataset alias"})
     fakes = await browse(source, pick("address"), typed, type_in("wards", proposed="wards"))
     assert fakes.jobs.requests == [Pull(dataset=url, url=url, alias="wards")]
     assert fakes.jobs.remarks == [f", from {url[:-1]}"]
@@ -359,7 +359,7 @@ async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
         # Repositories are added and removed in dialogs that lead back to the choice.
         await open_dialog(drive, "I", "plus", kind=PromptDialog)
         await drive.press("=ftp://old.example/", "enter")
-        assert "no address that is known" in drive.text()
+        assert "unsupported URL" in drive.text()
         await drive.press("=s3://depot/odf", "enter")
         await drive.until(lambda: "Repository name" in drive.text())
         await drive.press("=depot", "enter")

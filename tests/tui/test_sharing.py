@@ -243,9 +243,9 @@ async def test_push_offers_writable_repositories(source: FakeSource) -> None:
 async def test_push_to_a_typed_address(source: FakeSource) -> None:
     row = with_remotes(source, backup())
     wrong = {
-        "ftp://x/y": "no address",
+        "ftp://x/y": "unsupported URL",
         "nowhere/visits": "repository 'nowhere' not found",
-        "visits": "is not a remote dataset alias",
+        "visits": "invalid remote dataset alias",
         "did:odf:fed01df230b49615d175307d580c33d6fda61fc7b9aec91df0f5c1a5ebe3b8cbfee02": "invalid address",
         HOSPITAL: "read-only address",
     }

@@ -374,7 +374,7 @@ async def test_the_job_of_a_query_opens_it_with_its_result(source: FakeSource) -
             assert shown.panel.editor.text == text
         assert "SQL · 120 rows" in shown.drive.text()
         assert "truncated: the query has more rows" in shown.drive.text()
-        assert "not kept any more" in shown.host.last_notice
+        assert "was removed" in shown.host.last_notice
 
 
 async def test_the_blocks_of_a_result(source: FakeSource) -> None:

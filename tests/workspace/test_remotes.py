@@ -300,6 +300,6 @@ def test_files_that_nest_too_deeply_or_cannot_be_read(remotes: Remotes, tmp_path
 
 @pytest.mark.parametrize("text", ["https://h.org/caf\udce9", "/mnt/\udcff/x", "file:///\ud800"])
 def test_addresses_are_utf8(text: str) -> None:
-    with pytest.raises(UsageError, match="an address is UTF-8 text") as caught:
+    with pytest.raises(UsageError, match="the URL is not UTF-8 text") as caught:
         normalize_url(text)
     assert str(caught.value).isprintable()
