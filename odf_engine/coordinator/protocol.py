@@ -605,7 +605,7 @@ def encode_line(message: Command | Event) -> bytes:
         return _encoder.encode(message) + b"\n"
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"{error.object[:200]!r} is not UTF-8 text, and cannot be sent to the worker",
+            f"{error.object[:200]!r} cannot be sent to the worker: not UTF-8",
             hint="rename the file or folder, or correct the text",
         ) from None
 

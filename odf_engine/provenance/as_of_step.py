@@ -49,9 +49,7 @@ class AsOfTrace(StatefulTrace):
         self._joined: dict[str, DataFrame] | None = None
         traced = super().trace()
         names = ", ".join(f"'{join.table.name}'" for join in self._prepared.as_of.joins)
-        traced.operations.insert(
-            0, f"joined FOR SYSTEM_TIME AS OF their event time: rows with a version of {names}"
-        )
+        traced.operations.insert(0, f"as-of join: each row with the version of {names} at its event time")
         return traced
 
     def _plan_query(self) -> StreamingPlan:

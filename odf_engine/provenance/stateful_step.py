@@ -290,7 +290,7 @@ class Timeline:
         planned = [own] if past is None else [past, own]
         count = sum(len(each.data_paths) for part in planned for each in part.request.query_inputs)
         if count > _MAX_SLICES:
-            raise Unsupported(f"the state was made of {count:,} slices, more than are followed at once")
+            raise Unsupported(f"the state covers {count:,} slices, more than can be traced at once")
         self._parts = planned
         self._request = own.request
         self._exact = exact
@@ -397,7 +397,7 @@ def _binary_search(column: str, steps: Sequence[tuple[int, int]]) -> str:
     return f"IF({column} <= {steps[middle - 1][0]}, {left}, {right})"
 
 
-_FINISHED: Final = "its transaction ended the state of a query, and gave what was still to come"
+_FINISHED: Final = "its transaction flushed the state of a query"
 
 
 class StatefulTrace:
@@ -654,12 +654,8 @@ def _from_comparable(value: Any, data_type: pa.DataType) -> Any:
 
 
 _MAX_PREFIXES: Final = 200
-_REPLACED: Final = (
-    "the row is one of the query before, which a new query took back when its state was made anew"
-)
+_REPLACED: Final = "the row is from a previous query and was retracted when the state was rebuilt"
 _UNKNOWN_BATCH: Final = (
-    "its group changed often in this transaction, and it cannot be said by which rows the group was this row"
+    "its group changed too often in this transaction to determine the input rows of this version"
 )
-_AMBIGUOUS: Final = (
-    "several rows are the same in all columns, and it cannot be said which of them came out here"
-)
+_AMBIGUOUS: Final = "several rows are equal in all columns, so their input rows are ambiguous"

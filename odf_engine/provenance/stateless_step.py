@@ -28,13 +28,10 @@ if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
 LOST: Final = (
-    "some of these rows were not found when the query was followed: rows that came late can be so, and those "
-    "of another version of the engine"
+    "some of these rows were not found in the replay, such as late rows or rows of another engine version"
 )
-AMBIGUOUS_ROWS: Final = (
-    "several rows are the same in all columns, and it cannot be said which came from which"
-)
-SCATTERED: Final = "the rows are too many and too scattered to be named one by one"
+AMBIGUOUS_ROWS: Final = "several rows are equal in all columns, so their input rows are ambiguous"
+SCATTERED: Final = "the rows are too many and too scattered to list one by one"
 
 
 @dataclass
@@ -151,5 +148,5 @@ def _add_origins(batch: pa.RecordBatch, traced: StepResult) -> None:
 
 def _describe(tracked: TrackedResult, request: TransformRequest) -> str:
     which = "of one of the inputs" if len(request.query_inputs) > 1 else "of the input"
-    order = ", and all are put in order" if tracked.ordered else ""
-    return f"row by row: each row is made of one row {which}{order}"
+    order = ", then all are sorted" if tracked.ordered else ""
+    return f"row by row: each row is derived from one row {which}{order}"

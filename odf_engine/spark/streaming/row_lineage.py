@@ -56,25 +56,25 @@ def is_session(grouping: Any) -> bool:
 def describe_distinct(columns: Sequence[Any]) -> str:
     """Describe a DISTINCT."""
     return (
-        f"of rows that are the same in {_join_sql(columns)}, the first is there (DISTINCT); the others up to "
-        "this transaction would have taken its place"
+        f"deduplicated by {_join_sql(columns)} (DISTINCT): the first row is the result; each later one "
+        "up to this transaction could replace it"
     )
 
 
 def describe_first_row(keys: Sequence[Any]) -> str:
     """Describe a deduplication by key."""
     return (
-        f"of rows of the same {_join_sql(keys)} the first is there; the others up to this transaction would "
-        "have taken its place"
+        f"deduplicated by {_join_sql(keys)}: the first row is the result; each later one up to this "
+        "transaction could replace it"
     )
 
 
 def describe_grouping(grouping: Sequence[Any]) -> str:
     """Describe a grouping."""
     if not grouping:
-        return "grouped: all rows together"
-    sessions = " and in one session" if any(map(is_session, grouping)) else ""
-    return f"grouped: rows of the same {_join_sql(grouping)}{sessions}"
+        return "grouped: all rows"
+    sessions = " within one session" if any(map(is_session, grouping)) else ""
+    return f"grouped by {_join_sql(grouping)}{sessions}"
 
 
 def describe_join(join: Any) -> str:
