@@ -559,7 +559,7 @@ class _Run:
     async def _cancel(self) -> None:
         for job_id, job in list(self._jobs.items()):
             if job is None or not job.state.final:
-                with contextlib.suppress(OdfError):  # it has ended meanwhile
+                with contextlib.suppress(OdfError):  # it has just ended
                     await self._client.cancel(job_id)
 
     def _interrupted(self) -> None:

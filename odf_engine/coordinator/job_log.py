@@ -140,7 +140,7 @@ class JobLogReader:
         dead = not self._worker_alive()
         jobs = [self._decoded(_job, body) for (body,) in self._rows(query, *parameters)]
         if all(job.state.final for job in jobs) or not dead or self._worker_alive():
-            return jobs  # checked before and after: a worker may start or end meanwhile
+            return jobs  # checked before and after: a worker may start or end
         return [job if job.state.final else _interrupted(job) for job in jobs]
 
     def _events(self, rows: list[tuple]) -> list[JournalEvent]:

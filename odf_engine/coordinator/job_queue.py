@@ -211,7 +211,7 @@ class JobQueue:
             return len(self._waiting)
 
     def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
-        """Queue a job and return it; ``environment`` may have secrets and is only kept in memory."""
+        """Queue a job and return it; ``environment`` may have secrets and is only in memory."""
         with self._lock:
             job = self._journal.create(request, target)
             self._waiting[job.id] = _Entry(job, request, environment, JobReporter(self._journal, job.id))
@@ -248,7 +248,7 @@ class JobQueue:
             try:
                 self.cancel(job_id)
             except (NotFound, UsageError):
-                continue  # it has ended meanwhile
+                continue  # it has just ended
 
     def mark_interrupted(self) -> None:
         """Mark the running jobs as interrupted, because the process ends."""

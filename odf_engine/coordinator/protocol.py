@@ -43,10 +43,10 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
-    """Bring a dataset up to date.
+    """Pull new data into a dataset.
 
     A root dataset polls its source until there are no more data. A derivative dataset transforms the new
-    records of its inputs. A dataset with a pull remote is synchronized from that remote instead.
+    rows of its inputs. A dataset with a pull remote is synchronized from that remote instead.
 
     Attributes:
         dataset: id of the dataset; for one which is not in the workspace yet, its URL.
@@ -73,7 +73,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
 
 
 class Push(JobRequest[PushResult], frozen=True, tag="push"):
-    """Bring the remote ``url`` up to date with a dataset.
+    """Push a dataset to the remote ``url``.
 
     With ``force``, a diverged history of the remote is replaced. Where the remote supports it, the previous
     head stays there as a reference.

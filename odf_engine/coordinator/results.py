@@ -355,7 +355,7 @@ class CheckProofResult(msgspec.Struct, frozen=True):
     """Result of the check of a query proof: the document of ``odf verify --proof --json``.
 
     Attributes:
-        valid: whether the same query over the same blocks gave the same rows, and the signature is valid.
+        valid: whether the same query over the same blocks returned the same rows, and the signature is valid.
         checked: False when the query was not run because blocks are missing.
         findings: the reasons why the proof is not valid.
         query: the query.

@@ -211,7 +211,7 @@ def _stop_quietly(runtime: Runtime) -> None:
 
 PERIOD_SECONDS: Final = 1.0
 MAX_SAMPLES: Final = 240
-"""Number of samples kept for new subscribers."""
+"""Number of samples stored for new subscribers."""
 _log = logging.getLogger(__name__)
 
 

@@ -24,7 +24,7 @@ from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSo
 from odf_engine.views.scan import Scan
 
 _MAX_ROWS: Final = 10_000
-"""Maximum number of rows to look up, so that memory is bounded."""
+"""Maximum number of rows in a search for earlier rows; it bounds memory."""
 _Key = tuple[str, ...]
 
 
@@ -333,7 +333,7 @@ _OPERATION_TEXTS: Final = {
 
 
 def describe_operations(counts: Sequence[tuple[int, int]]) -> list[str]:
-    """Describe the operations of rows, such as ``2 rows added (+A)``; ``counts`` are operations and row
+    """Describe the operations of rows, such as ``2 rows appended (+A)``; ``counts`` are operations and row
     counts.
     """
     return [

@@ -30,7 +30,7 @@ from odf_engine.provenance.model import OffsetRange, OffsetSet
 from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
 from odf_engine.provenance.stateless_step import (
     SCATTERED,
-    SoughtRows,
+    RowSelection,
     StepResult,
     trace_rows,
     transaction_session,
@@ -339,19 +339,19 @@ def _run_trace(
     reporter: Reporter,
 ) -> StepResult:
     own = _plan(history, history.transaction(workspace), folder / "own")
-    sought = _sought_rows(history, runs)
+    selection = _select_rows(history, runs)
     session = transaction_session(spark, own.request)
     try:
         if not history.keeps_state:
-            return trace_rows(session, own.request, sought, reporter)
+            return trace_rows(session, own.request, selection, reporter)
         if history.carries_state:
             # The state may be that of a previous query, which this query does not use.
             with suppress(StatefulQueryError):
-                return trace_rows(session, own.request, sought, reporter)
+                return trace_rows(session, own.request, selection, reporter)
         before = history.earlier_transactions(workspace)
         past = None if before is None else _plan(history, before, folder / "past")
         trace_class = AsOfTrace if uses_as_of_join(own.request.transform.queries or []) else StatefulTrace
-        return trace_class(session, past, own, sought, folder, reporter).trace()
+        return trace_class(session, past, own, selection, folder, reporter).trace()
     except StatefulQueryError as reason:
         return StepResult([], reason=f"the query has {reason}", lost=True)
 
@@ -374,11 +374,11 @@ def _plan(history: TransactionHistory, transaction: Transaction, folder: Path) -
     return PlannedTransaction(transaction, make_request(transaction, folder, folder / "data", system_time))
 
 
-def _sought_rows(history: TransactionHistory, runs: list[OffsetRange]) -> SoughtRows:
+def _select_rows(history: TransactionHistory, runs: list[OffsetRange]) -> RowSelection:
     data = history.event.new_data
     assert data is not None  # rows were found in it
     dataset = history.entry.dataset
-    return SoughtRows(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
+    return RowSelection(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
 
 
 def _untraceable_reason(

@@ -63,7 +63,7 @@ def throwable_chain(error: BaseException) -> list[JavaThrowable]:
             causes.append(_cause(thrown))
             thrown = thrown.getCause()
     except (Py4JError, OSError):
-        return causes  # Java exited meanwhile: return the causes read so far
+        return causes  # Java has exited: return the causes read so far
     if not causes and isinstance(error, PySparkException):
         causes.append(JavaThrowable(type(error).__name__, str(error), error.getCondition() or ""))
     return causes
@@ -109,7 +109,7 @@ _ADVICE: Final = re.compile(
 )
 _CONTEXT_STOPPED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")
 _OUT_OF_MEMORY: Final = 52
-"""Exit code of Spark's process after one of its own tasks ran out of memory."""
+"""Exit code of Spark's process after one of its tasks ran out of memory."""
 _EXECUTOR_OUT_OF_MEMORY: Final = re.compile(rf"ExecutorLostFailure .* code {_OUT_OF_MEMORY}\b", re.DOTALL)
 _WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
 
@@ -121,7 +121,7 @@ class RejectedRow(BadData):
         record: text of the row, if known.
         column: name of the column, if known.
         value: the invalid value as text, if known.
-        wanted: declared type of the column, if known.
+        expected: declared type of the column, if known.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class RejectedRow(BadData):
         record: str | None = None,
         column: str | None = None,
         value: str | None = None,
-        wanted: str | None = None,
+        expected: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint, where=where)
         self.record = record
         self.column = column
         self.value = value
-        self.wanted = wanted
+        self.expected = expected
 
 
 class QueryError(InvalidQuery):
@@ -172,7 +172,7 @@ def translate_errors(reporter: Reporter | None = None) -> Iterator[None]:
     """Translate exceptions of Spark in the block into an :class:`OdfError`.
 
     Raises:
-        Cancelled: the reporter was cancelled, whatever the exception.
+        Cancelled: the reporter was cancelled; this applies to any exception.
         QueryError: the query is invalid.
         RejectedRow: a row or value is invalid.
         SparkFailed: any other failure.
@@ -250,7 +250,7 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
         case "MALFORMED_CSV_RECORD":
             record = parameters["badRecord"]
             return RejectedRow(
-                f"the number of values in a row differs from the number of columns: {truncate(record)}",
+                f"a row has more or fewer values than columns: {truncate(record)}",
                 record=record,
                 hint="check the separator and quotes of the manifest, or the row itself",
             )
@@ -280,23 +280,23 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
 
 def _parse_bad_value(message: str) -> RejectedRow:
     """Parse an error that a job reported through :mod:`odf_engine.spark.sql_types`."""
-    _, column, wanted, value = message.split(SEPARATOR, 3)
-    if wanted == "NOT NULL":
+    _, column, expected, value = message.split(SEPARATOR, 3)
+    if expected == "NOT NULL":
         return RejectedRow(
             f"column `{column}` is declared NOT NULL, but a row has no value for it",
             column=column,
-            wanted=wanted,
+            expected=expected,
             hint="remove NOT NULL from the schema, or filter out such rows in the preprocess query",
         )
-    return _value_error(column, wanted, value)
+    return _value_error(column, expected, value)
 
 
-def _value_error(column: str, wanted: str, value: str) -> RejectedRow:
+def _value_error(column: str, expected: str, value: str) -> RejectedRow:
     return RejectedRow(
-        f"column `{column}` has the value '{truncate(value)}', which is not {_with_article(wanted)}",
+        f"column `{column}` has the value '{truncate(value)}', which is not {_with_article(expected)}",
         column=column,
         value=value,
-        wanted=wanted,
+        expected=expected,
         hint=f"declare `{column}` STRING and convert it in the preprocess query, or correct the data",
     )
 
@@ -343,7 +343,7 @@ def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
             return f"column {parameters['objectName']} not found", f"did you mean {parameters['proposal']}?"
         case "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION":
             return f"column {parameters['objectName']} not found", (
-                "check the FROM clause: Spark found no table in the query"
+                "check the syntax: as Spark reads it, the query has no FROM clause"
             )
         case "AMBIGUOUS_REFERENCE":
             which = parameters["referenceNames"].strip("[]").replace(", ", " or ")
@@ -390,9 +390,9 @@ def _bad_value(cause: JavaThrowable) -> OdfError | None:
         return None
     fragment = cause.fragment
     if cause.condition == "CAST_INVALID_INPUT":
-        value, wanted = cause.parameters["expression"], unquote_name(cause.parameters["targetType"])
-        message = f"the value {truncate(value)} is not {_with_article(wanted)}"
-        error = RejectedRow(message, value=value.strip("'"), wanted=wanted)
+        value, expected = cause.parameters["expression"], unquote_name(cause.parameters["targetType"])
+        message = f"the value {truncate(value)} is not {_with_article(expected)}"
+        error = RejectedRow(message, value=value.strip("'"), expected=expected)
         error.hint = "use `try_cast` in the query to convert such values to NULL"
     else:
         first, *more = clean_message(cause.message).split(". ")

@@ -128,7 +128,7 @@ def to_list(sequence: Any) -> list[Any]:
 
 
 def column_id(column: Any) -> int:
-    """Return the expression id of a column, unique whatever the column's name."""
+    """Return the expression id of a column, which is unique even among columns of one name."""
     return column.exprId().id()
 
 

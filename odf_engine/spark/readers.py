@@ -42,7 +42,7 @@ _BATCH_ROWS: Final = 16384
 def prepare_parquet_file(
     path: Path, scratch: Path, name: str, reporter: Reporter
 ) -> tuple[Path, pq.FileMetaData]:
-    """Return a file that Spark can read in place of a Parquet file, and the footer of the original.
+    """Return a file that Spark can read instead of a Parquet file, and the footer of the original.
 
     Args:
         path: the file.
@@ -299,8 +299,8 @@ def read_parquet(
 
 
 def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
-    """Return the formats of a step. Patterns are checked first, since an invalid one looks like invalid
-    data.
+    """Return the formats of a step. Patterns are checked first, since an invalid one would be reported
+    as invalid data.
     """
     formats = Formats.parse(step.date_format, step.timestamp_format)
     for option, pattern in (("dateFormat", formats.date), ("timestampFormat", formats.timestamp)):
@@ -432,12 +432,12 @@ def slices_frame(
 ) -> DataFrame:
     """Return a lazy frame of the rows of slices.
 
-    The offset is a BIGINT and the operation an INT, whatever their stored types. Columns that an older slice
-    lacks are null. The order of the slices is kept for up to 16 slices, and is undefined for more.
+    The offset is a BIGINT and the operation an INT, independent of their stored types. Columns that an older
+    slice lacks are null. Up to 16 slices stay in order; the order of more slices is undefined.
 
     Args:
         session: session of the job.
-        paths: files, oldest first; an empty list gives a frame without rows.
+        paths: files, oldest first; a frame without rows for an empty list.
         schema: schema of the input.
         vocab: column names of the input.
 

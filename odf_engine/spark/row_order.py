@@ -219,7 +219,7 @@ def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame
         frame: the result of the query.
 
     Returns:
-        The sorted frame, and whether the query has an ORDER BY of its own.
+        The sorted frame, and whether the query itself has an ORDER BY.
 
     Raises:
         InvalidQuery: the query is not repeatable.

@@ -363,7 +363,7 @@ def _conversion(
 ) -> tuple[str, str]:
     """Return the conversion of a scalar type, and the condition that ``converted`` and ``raw`` must meet.
 
-    The expression has ``{}`` in place of the value, and is empty if no conversion is needed.
+    The expression has ``{}`` instead of the value, and is empty if no conversion is needed.
     """
     if target == source and declared not in _UNSIGNED_MAX:
         return "", ""
@@ -387,7 +387,7 @@ def _conversion(
 
 
 def _from_text(target: st.DataType, raw: str, value: str, formats: Formats) -> tuple[str, str]:
-    """Return the conversion from text, with ``{}`` in place of the column, and the condition on its result.
+    """Return the conversion from text, with ``{}`` instead of the column, and the condition on its result.
 
     Guards accept the usual spelling without a regular expression, for speed.
     """

@@ -201,7 +201,7 @@ class QuoteScan:
 
 
 class LineScan:
-    """Checks that no line exceeds the memory limit: Spark reads each line as a whole.
+    """Checks that no line exceeds the memory limit: Spark holds a complete line in memory.
 
     Args:
         name: name of the file in errors.

@@ -108,7 +108,9 @@ def check_confined(
 
 
 def check_analyzed(session: SparkSession, frame: DataFrame) -> None:
-    """Check that the analyzed plan of a query contains no program, whatever the parsed plan contained.
+    """Check that the analyzed plan of a query contains no program.
+
+    The analysis can add nodes that the parsed plan does not contain.
 
     Raises:
         QueryError: it contains one; with line and column.
@@ -496,7 +498,7 @@ def _run_step(
 def parse_select(session: SparkSession, query: str, where: str) -> Any:
     """Parse a query; a command is rejected by name.
 
-    The returned plan is the one to run: parsing the text again could give a plan that was not checked.
+    The returned plan is the one to run: parsing the text again could return an unchecked plan.
 
     Raises:
         InvalidQuery: a command.

@@ -27,7 +27,7 @@ from odf_engine.sql.query_text import one_line_summary
 
 
 class LineageUnresolved(Exception):
-    """The lineage of the query cannot be resolved; the message gives the reason."""
+    """The lineage of the query cannot be resolved; the message has the reason."""
 
 
 _MAX_MESSAGE_QUERY: Final = 40
@@ -279,7 +279,7 @@ def _merge_columns(outs: Sequence[OutputColumn]) -> OutputColumn | None:
 
 
 def default_column_name(node: exp.Expr) -> str | None:
-    """Return the name that Spark gives the column of an expression; None if that is uncertain."""
+    """Return Spark's name for the column of an expression; None if that is uncertain."""
     if isinstance(node, exp.Alias):
         return node.alias
     if isinstance(node, exp.Column | exp.Dot):

@@ -1,4 +1,4 @@
-"""Column lineage of whole queries: steps, subqueries, joins, unions."""
+"""Column lineage of queries: steps, subqueries, joins, unions."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class MigrationPreview:
     Attributes:
         columns: result columns of the query, without the system columns of the engine.
         new: columns that the dataset does not have yet; empty if it has no schema.
-        state: outcome for the state of the current query: none, kept or lost.
+        state: outcome for the state of the current query, see :data:`StateOutcome`.
     """
 
     columns: pa.Schema
@@ -255,9 +255,9 @@ def migrate_query(
         origin: origin of the definition if its author is a third party.
 
     Raises:
-        UsageError: the state cannot be kept, and no choice was made.
+        UsageError: the state cannot be used, and no choice was made.
         InvalidQuery: the new query is invalid, or lacks columns of the dataset.
-        Conflict: another process has committed meanwhile.
+        Conflict: another process has committed.
         OdfError: the definition is invalid, or a transaction failed.
     """
     return _Migration(workspace, entry, snapshot, engine, reporter).run(choice, accept_columns, origin)

@@ -265,7 +265,7 @@ def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
         UsageError: a root dataset, whose rows cannot be recomputed.
         NotFound: an input is not in the workspace, so the rows cannot be recomputed.
         Unsupported: a setting is from a newer specification.
-        Conflict: another process has committed to the dataset meanwhile.
+        Conflict: another process has committed to the dataset.
     """
     state = entry.dataset.state()
     if state.kind is not DatasetKind.Derivative:

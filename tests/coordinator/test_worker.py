@@ -53,7 +53,7 @@ def numbers(events):
 async def cut_off(home):
     """Waits until the worker waits no longer for a client that does not read."""
     async with asyncio.timeout(60):
-        while "was cut off" not in (home.odf / "worker.log").read_text():
+        while "disconnected a client" not in (home.odf / "worker.log").read_text():
             await asyncio.sleep(0.02)
 
 
@@ -141,7 +141,7 @@ async def test_cancelling(home, follow):
     for job in (running, queued):
         with pytest.raises(OdfError, match="it is cancelled already"):
             await client.cancel(job)
-    with pytest.raises(OdfError, match="there is no job '99'"):
+    with pytest.raises(OdfError, match="job '99' not found"):
         await client.cancel("99")
     await client.close()
 
@@ -290,7 +290,7 @@ async def test_failures_as_people_read_them(home):
     assert logged[0].text.startswith("Traceback") and any("programs.py" in line.text for line in logged)
 
     error = (await home.job(full)).error
-    assert (error.message, error.where) == ("no space is left on the disk", "/data/slice")
+    assert (error.message, error.where) == ("the disk is full", "/data/slice")
     assert (await client.ping()).running == 0
     await client.close()
 

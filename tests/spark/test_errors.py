@@ -50,8 +50,8 @@ def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: JavaThrowable) -> Exce
 
 def test_a_process_that_is_gone() -> None:
     error = to_user_error(EOFError())
-    assert "process died" in str(error)
-    assert "started afresh" in str(error.hint)
+    assert "process has exited" in str(error)
+    assert "restarts" in str(error.hint)
 
 
 def test_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,7 +268,7 @@ def test_where_no_sandbox_can_be_had(
     deriving.engine = Sandbox(allowed, odf / "cache", odf / "sandbox.log", "output", here)
     reporter = Listening()
     assert deriving.run(made, reporter) == 1
-    assert "there is no sandbox here: the query runs like one's own, as allowed" in reporter.lines
+    assert "no sandbox is available: the query runs without one (sandbox.allowWithout)" in reporter.lines
     assert list((odf / "cache").glob("sandbox-*")) == []
 
 

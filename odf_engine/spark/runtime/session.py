@@ -192,7 +192,7 @@ class SparkRuntime:
 
         Raises:
             SparkFailed: it did not start (the log has the reason), a cluster does not respond, its executors
-                cannot access ``cache_dir``, or :meth:`stop` was called meanwhile.
+                cannot access ``cache_dir``, or :meth:`stop` was called during the start.
             JavaMissing: there is no suitable Java runtime.
             UsageError: the configuration changes a fixed setting.
         """
@@ -254,7 +254,7 @@ class SparkRuntime:
     def warm_up(self) -> None:
         """Run a small job, so that the first real job does not wait for class loading.
 
-        Takes about two seconds. Ends early and silently if Spark is stopped meanwhile.
+        Takes about two seconds. Ends early and silently if Spark is stopped.
         """
         folder = self._folder
         if folder is None or not self.is_alive:

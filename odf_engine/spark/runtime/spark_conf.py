@@ -89,7 +89,7 @@ def check_executors(session: SparkSession, folder: Path, shared_path: Path) -> N
     checked: set[str] = set()
     try:
         for _ in range(_ROUNDS):
-            # Executors that started meanwhile are checked in the next round.
+            # Executors that started in this round are checked in the next round.
             unchecked = [each for each in _executors(session) if str(each.id()) not in checked]
             if checked and not unchecked:
                 return

@@ -1,4 +1,4 @@
-"""As-of joins: splits plans at temporal joins, looks up row versions."""
+"""As-of joins: plans split at temporal joins, lookup of row versions."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class AsOfJoin:
     Attributes:
         view: name of the view of the joined rows, for the rest of the query.
         table: the keyed input.
-        outer: whether rows without a version are kept.
+        outer: whether rows without a version are part of the result.
         left: plan of the left rows.
         right: columns of the keyed input in the plan after the join.
         output: all columns after the join.

@@ -293,7 +293,7 @@ class StreamingPlan:
             that prevents it.
         exact: whether rows with a time equal to the watermark may still arrive.
         by_commit: whether rows are emitted in the order of the inputs' commits instead of the event time.
-            Each commit must be a batch of its own then, for a deterministic row order.
+            Each commit must then be a separate batch, for a deterministic row order.
         order: sort terms of a final ORDER BY over hidden columns of the frame: column, direction and null
             order. The order applies within one transaction. Rows of later transactions always follow, so that
             no row moves. The rows are independent of the batches; their order is too if the event time is the

@@ -273,7 +273,7 @@ class _EngineProcess:
 
         Raises:
             OdfError: it does not start.
-            Cancelled: the job was cancelled meanwhile.
+            Cancelled: the job was cancelled.
         """
         deadline = time.monotonic() + _START_SECONDS
         while not self._socket.exists():
@@ -368,7 +368,7 @@ def _disk_usage(folder: Path) -> int:
     while pending:
         with contextlib.suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
             for each in entries:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
                     used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK_BYTES)
                     if each.is_dir(follow_symlinks=False):
                         pending.append(Path(each.path))
@@ -384,7 +384,7 @@ def _count_threads(pid: int, limit: int) -> int:
     count = 0
     pending = [pid]
     while pending and count <= limit:
-        with contextlib.suppress(OSError):  # exited meanwhile
+        with contextlib.suppress(OSError):  # exited since it was listed
             for task in Path(f"/proc/{pending.pop()}/task").iterdir():
                 count += 1
                 pending += map(int, (task / "children").read_text().split())

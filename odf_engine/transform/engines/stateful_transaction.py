@@ -208,7 +208,7 @@ def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
 def batches_by_slice(
     slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
 ) -> Iterator[Batch]:
-    """Yield the batches of a transaction. Larger batches give the same rows as single slices.
+    """Yield the batches of a transaction. Larger batches produce the same rows as single slices.
 
     Args:
         slices: in order.
