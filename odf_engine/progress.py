@@ -77,3 +77,8 @@ class Reporter:
         finally:
             with self._lock:
                 self._hooks.remove(hook)
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a count with its noun, such as ``1 row`` or ``1,234 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

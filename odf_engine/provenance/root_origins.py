@@ -19,7 +19,7 @@ from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.ingest.fetch.files_glob import read_state
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
 from odf_engine.metadata import model
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, format_count
 from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSource, row_count, to_ranges
 from odf_engine.views.scan import Scan
 
@@ -337,9 +337,9 @@ def describe_operations(counts: Sequence[tuple[int, int]]) -> list[str]:
     counts.
     """
     return [
-        f"{count:,} {'row' if count == 1 else 'rows'} {_OPERATION_TEXTS[Op(op)]} ({Op(op).code})"
+        f"{format_count(count, 'row')} {_OPERATION_TEXTS[Op(op)]} ({Op(op).code})"
         if op in _OPERATION_TEXTS
-        else f"{count:,} with an unknown operation {op}"
+        else f"{format_count(count, 'row')} with an unknown operation {op}"
         for op, count in counts
     ]
 

@@ -629,7 +629,7 @@ class StatefulTrace:
             f"SELECT DISTINCT {keys}, b.{LAST_BATCH} FROM odf_groups a JOIN odf_cuts b ON {same}"
         )
 
-    # --- What comes from Spark ----------------------------------------------------------------
+    # --- Results of Spark ---------------------------------------------------------------------
 
     def _new_result(self) -> StepResult:
         return StepResult([OffsetSet() for _ in self._request.query_inputs])

@@ -10,7 +10,7 @@ from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind, SqlQueryStep
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, format_count
 from odf_engine.provenance.model import (
     InputRows,
     OffsetRange,
@@ -215,7 +215,7 @@ class Tracer:
         key = str(entry.id), tuple(runs), wanted, depth
         if (step := self._steps.get(key)) is None:
             self._reporter.phase("trace")
-            self._reporter.log(f"{entry.alias}: {row_count(runs):,} rows")
+            self._reporter.log(f"{entry.alias}: {format_count(row_count(runs), 'row')}")
             root = entry.dataset.state().kind is DatasetKind.Root
             step = (
                 self._trace_root(entry, runs, wanted)

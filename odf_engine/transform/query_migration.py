@@ -314,7 +314,7 @@ class _Migration:
         self._reporter.log(_OUTCOME_MESSAGES[outcome])
         return MigrationResult(update.changes, outcome)
 
-    # --- What shall be ------------------------------------------------------------------------
+    # --- The new definition -------------------------------------------------------------------
 
     def _validate(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
         try:
@@ -359,7 +359,7 @@ class _Migration:
                 "warning",
             )
 
-    # --- The state at the boundary ------------------------------------------------------------
+    # --- State --------------------------------------------------------------------------------
 
     def _flush_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("flush")

@@ -31,7 +31,7 @@ from odf_engine.metadata.model import (
     Watermark,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, format_count
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, TransactionResult
@@ -136,7 +136,7 @@ class _TransactionRun:
             block_version=self._version,
         )
         rows = written.rows if written is not None else 0
-        reporter.log(f"block {head}, {rows:,} rows, {monotonic() - begun:.1f} s in total")
+        reporter.log(f"block {head}, {format_count(rows, 'row')}, {monotonic() - begun:.1f} s in total")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
 
 
@@ -243,7 +243,9 @@ def _previous_watermark(each: InputPlan) -> Iterator[Watermark]:
 
 def _describe_result(result: TransactionResult, seconds: float) -> str:
     written = result.written
-    rows = f"{written.rows:,} rows, {written.size:,} bytes" if written is not None else "no rows"
+    rows = "no rows"
+    if written is not None:
+        rows = f"{format_count(written.rows, 'row')}, {format_count(written.size, 'byte')}"
     state = ", with state" if result.checkpoint is not None else ""
     return f"the query returned {rows} in {seconds:.1f} s{state}"
 
@@ -251,8 +253,8 @@ def _describe_result(result: TransactionResult, seconds: float) -> str:
 def _describe_input(each: InputPlan) -> str:
     rows = sum(row.end - row.start + 1 for row in each.slices)
     watermark = f", watermark {each.watermark}" if each.watermark is not None else ""
-    slices = "slice" if len(each.slices) == 1 else "slices"
-    return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} {slices}{watermark}"
+    slices = format_count(len(each.slices), "slice")
+    return f"input {each.alias}: {format_count(rows, 'new row')} in {slices}{watermark}"
 
 
 def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:

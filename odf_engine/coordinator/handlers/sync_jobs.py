@@ -25,7 +25,7 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.urls import normalize_url
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, format_count
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Kind, Remotes, RemoteStatus
 from odf_engine.workspace.workspace import Workspace
@@ -97,7 +97,8 @@ def pull(
         kind: Kind | None = None if keeps_source else "pull"
         _record_status(workspace, entry, url, pulled.relation, pulled.their_head, kind)
     if pulled.status == "updated":
-        reporter.log(f"{pulled.blocks:,} blocks, {pulled.records:,} rows, {pulled.bytes:,} bytes")
+        blocks, rows = format_count(pulled.blocks, "block"), format_count(pulled.records, "row")
+        reporter.log(f"{blocks}, {rows}, {format_count(pulled.bytes, 'byte')}")
     return PullResult(
         name=str(entry.alias),
         status=pulled.status,
@@ -165,7 +166,8 @@ def push(request: Push, context: JobContext, reporter: Reporter) -> PushResult:
         pushed = push_to(entry, remote, reporter, force=request.force, parallel=parallel)
         _record_status(workspace, entry, url, pushed.relation, pushed.new_head, "push")
     if pushed.status == "updated":
-        reporter.log(f"{pushed.blocks:,} blocks, {pushed.objects:,} objects, {pushed.bytes:,} bytes")
+        blocks, objects = format_count(pushed.blocks, "block"), format_count(pushed.objects, "object")
+        reporter.log(f"{blocks}, {objects}, {format_count(pushed.bytes, 'byte')}")
     return PushResult(
         name=str(entry.alias),
         url=url,

@@ -212,7 +212,7 @@ class SparkRuntime:
             except SparkFailed:
                 if archive is None or self._interrupted:
                     raise
-                # A damaged archive must never prevent the start of Spark. It is to blame only if Spark starts
+                # A damaged archive must never prevent the start of Spark. It is the cause if Spark starts
                 # without it.
                 self._launch_spark([])
                 class_data_archive.discard_archive(self._java)

@@ -253,7 +253,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     # No checksum files next to written files.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Paths are local, whatever the default file system of a cluster's Hadoop.
+    # Paths are local, even if a cluster's Hadoop has another default file system.
     "spark.hadoop.fs.defaultFS": "file:///",
     "spark.log.structuredLogging.enabled": "false",
     "spark.sql.metadataCacheTTLSeconds": "1",

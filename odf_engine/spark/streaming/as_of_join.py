@@ -346,7 +346,7 @@ class AsOfQuery(PlanBuilder):
             name for child in to_list(plan.children()) for name in self._find_inputs(child, through=through)
         }
 
-    # --- Cutting ------------------------------------------------------------------------------
+    # --- Splitting ----------------------------------------------------------------------------
 
     def _split(self, plan: Any) -> Any:
         """Return the plan with a placeholder for the rows of each join."""
@@ -456,7 +456,7 @@ class AsOfQuery(PlanBuilder):
         self.system |= {column_id(column): "" for column in join.right if column.name() in hidden}
         self.inputs[join.view] = JOINED_VOCABULARY
 
-    # --- Rows in their places -----------------------------------------------------------------
+    # --- Replaced rows ------------------------------------------------------------------------
 
     def _substitute(self, plan: Any, views: Mapping[str, DataFrame]) -> Any:
         """Return the plan over other rows with the same columns."""

@@ -618,7 +618,7 @@ class StreamPlanner(OriginTracker):
         single_partition = self.catalyst.plans.logical.Repartition(1, False, below.plan)
         return self.sort([self.ascending(each) for each in keys], single_partition, everywhere=False)
 
-    # --- What is known of inputs --------------------------------------------------------------
+    # --- Properties of inputs -----------------------------------------------------------------
 
     def _record_operations(self, expressions: list[Any]) -> None:
         """Record the inputs whose operation column the query itself reads."""
