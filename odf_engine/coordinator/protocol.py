@@ -149,7 +149,7 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
 
 
 class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
-    """Update a derivative dataset to a definition, after the current query has processed earlier records.
+    """Update a derivative dataset to a definition, after the current query has processed earlier rows.
 
     Attributes:
         dataset: id of the dataset.
@@ -575,7 +575,7 @@ class LogLine(msgspec.Struct, frozen=True, tag="line"):
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
-    """A dataset has a new head; ``rows`` is the number of records of the block."""
+    """A dataset has a new head; ``rows`` is the number of rows in the block."""
 
     seq: int
     job: str

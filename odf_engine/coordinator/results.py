@@ -38,7 +38,7 @@ class PullResult(msgspec.Struct, frozen=True):
         name: alias of the dataset.
         status: ``updated`` or ``up-to-date``; ``failed`` only in the output of the command line.
         old_head, new_head: head before and after the job.
-        blocks, records: number of appended blocks, and of the records in them.
+        blocks, records: number of appended blocks, and of the rows in them.
         error: always null; the command line puts a failed job's error here.
         url, label: the remote and its display name. Only pulls from a remote have these and the next two.
         bytes: number of bytes transferred.
@@ -258,7 +258,7 @@ class UpdateResult(msgspec.Struct, frozen=True):
         name: alias of the dataset.
         status: ``updated`` or ``unchanged``.
         old_head, new_head: head before and after the job.
-        blocks, records: number of appended blocks, and of the records in them.
+        blocks, records: number of appended blocks, and of the rows in them.
         state: what happened to the state of the query: ``none``, ``kept``, ``flushed`` or ``rebuilt``.
         changes: the appended events.
     """

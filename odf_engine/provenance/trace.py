@@ -355,7 +355,7 @@ def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[OffsetRang
     if last is None:
         raise UsageError(f"{entry.alias} has no rows yet", hint="run odf pull or odf ingest")
     if not runs:
-        raise UsageError("missing rows", hint="enter an offset, or a range such as 10..20")
+        raise UsageError("no rows specified", hint="enter an offset, or a range such as 10..20")
     for first, end in runs:
         if first > end:
             raise UsageError(f"invalid rows {first}..{end}: the first is after the last")

@@ -74,7 +74,7 @@ def test_files_may_have_any_names(fresh: Odf, tmp_path: Path) -> None:
     assert fresh("keys", "sign", "cases", path.name).code == 0
     assert fresh("block", "encode", path.name).err.startswith("error: caf\\udce9.yaml:")
     ran = fresh("ingest", "cases", path.name)
-    assert (ran.code, ran.out) == (2, "") and "is not UTF-8 text, and cannot be sent to the worker" in ran.err
+    assert (ran.code, ran.out) == (2, "") and "cannot be sent to the worker: not UTF-8" in ran.err
     assert fresh("digest", path.name).err.startswith("error: caf\\udce9.yaml: the file's name is not UTF-8")
 
 

@@ -274,13 +274,13 @@ def test_rows_that_are_pushed_into_what_has_pull_remote(do, here, there, log) ->
 def test_what_does_not_go(do, here, there, tmp_path) -> None:
     theirs = make_root(there)
     url = url_of(theirs)
-    with pytest.raises(UsageError, match="no name"):
+    with pytest.raises(UsageError, match="missing name"):
         do(Pull(dataset=url, url=url))
     do(pull_new(url))
     with pytest.raises(UsageError, match="the watermark cannot be set"):
         do(Pull(dataset=str(theirs.id), set_watermark="2024-01-01T00:00:00Z"))
     Remotes(here.odf).attach(theirs.id, "file:///b/", "pull")
-    with pytest.raises(UsageError, match=r"comes from .*, file:///b/"):
+    with pytest.raises(UsageError, match=r"several pull remotes: .*, file:///b/"):
         do(Pull(dataset=str(theirs.id)))
     for request in (Push(str(theirs.id), "https://joe:geheim@h/x"), Push(str(theirs.id), "gopher://h/x")):
         with pytest.raises(UsageError) as caught:

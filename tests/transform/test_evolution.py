@@ -171,7 +171,7 @@ def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
     deriving.rows(root, (1, "a", 1))
     deriving.run(made)
     plain = "SELECT event_time, city, x AS s FROM input"
-    with pytest.raises(UsageError, match="cannot go on"):
+    with pytest.raises(UsageError, match="cannot continue"):
         becomes(deriving, made, plain)
     with pytest.raises(UsageError, match="there is no state to rebuild"):
         becomes(deriving, made, plain, choice="rebuild")

@@ -244,7 +244,7 @@ def test_a_foreign_query_gives_the_same(deriving: Deriving, runtime: SparkRuntim
             deriving.run(wrong)
     assert error.value.where == "query, line 2, column 3"
     said = [line for line in reporter.lines if "runs in a sandbox" in line]
-    assert len(said) == 1 and said[0].startswith("output is not trusted")
+    assert len(said) == 1 and said[0].startswith("output is untrusted")
     assert list((deriving.workspace.odf / "cache").glob("sandbox-*")) == []
     assert deriving.result(made, "s") == [(2,)]
     replay = Replay(deriving.workspace, made, here, reporter)

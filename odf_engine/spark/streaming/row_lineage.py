@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 
 _SESSION_METADATA: Final = "spark.sessionWindow"
+_FIRST_ROW: Final = "the first row is the result; later ones up to this transaction are alternatives"
 
 
 def is_session(grouping: Any) -> bool:
@@ -55,18 +56,12 @@ def is_session(grouping: Any) -> bool:
 
 def describe_distinct(columns: Sequence[Any]) -> str:
     """Describe a DISTINCT."""
-    return (
-        f"deduplicated by {_join_sql(columns)} (DISTINCT): the first row is the result; each later one "
-        "up to this transaction could replace it"
-    )
+    return f"deduplicated by {_join_sql(columns)} (DISTINCT): {_FIRST_ROW}"
 
 
 def describe_first_row(keys: Sequence[Any]) -> str:
     """Describe a deduplication by key."""
-    return (
-        f"deduplicated by {_join_sql(keys)}: the first row is the result; each later one up to this "
-        "transaction could replace it"
-    )
+    return f"deduplicated by {_join_sql(keys)}: {_FIRST_ROW}"
 
 
 def describe_grouping(grouping: Sequence[Any]) -> str:
