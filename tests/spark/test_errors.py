@@ -91,7 +91,7 @@ def test_what_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(error, SparkFailed)
     assert error.message == "Spark failed: something odd"
     assert with_causes(monkeypatch, JavaThrowable("com.example.Odd", "")).args == ("Spark failed: Odd",)
-    assert "died" in str(with_causes(monkeypatch))
+    assert "has exited" in str(with_causes(monkeypatch))
 
 
 def test_long_values_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_aliases_that_make_no_sense(query: Query) -> None:
         ([], "no steps"),
         ([("a", "SELECT 1")], "last step .* has the alias `a`"),
         (["SELECT 1", "SELECT 2"], "step 1 of the query has no alias"),
-        ([("Input", "SELECT 1"), "SELECT 2"], "alias `Input` of step 1 is taken"),
+        ([("Input", "SELECT 1"), "SELECT 2"], "alias `Input` of step 1 already exists"),
     ):
         with pytest.raises(InvalidQuery, match=message):
             query(*steps)
@@ -258,5 +258,5 @@ def test_entities_that_grow_without_bound(query: Query) -> None:
 def test_sessions_do_not_see_each_other(runtime: SparkRuntime, query: Query) -> None:
     query("SELECT 1")
     other = runtime.session()
-    with pytest.raises(InvalidQuery, match="there is no table or view `input`"):
+    with pytest.raises(InvalidQuery, match="table or view `input` not found"):
         run_query(other, {}, [SqlQueryStep(query="SELECT * FROM input")])
