@@ -139,7 +139,7 @@ def test_a_worker_that_is_stopped_while_spark_starts(tmp_path: Path, moment: Cal
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     log = odf / "worker.log"
-    wait_until(lambda: log.exists() and " serves " in log.read_text())
+    wait_until(lambda: log.exists() and " started in " in log.read_text())
     moment(tmp_path)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0
