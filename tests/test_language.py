@@ -58,6 +58,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "odf_tui/gateway/protocol.py": ("whole: whether",),  # the name of an attribute
     "odf_engine/verify/report.py": ("proof-elsewhere",),
     "odf_engine/ingest/fetch/files_glob.py": ("EXISTS taken", "FROM taken", "INTO taken"),
+    "odf_engine/coordinator/results.py": ("``kept``",),
 }
 
 

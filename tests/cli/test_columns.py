@@ -69,7 +69,7 @@ def test_for_people(odf: Odf) -> None:
     assert "harbour.readings: event_time window" in lines
     everything = odf("graph", "--columns")
     assert "source of harbour.readings: at" in everything.out
-    assert "odd: there is no column 'nothing'" in everything.err
+    assert "odd: column 'nothing' not found" in everything.err
 
 
 def test_for_programs(odf: Odf) -> None:
@@ -81,7 +81,7 @@ def test_for_programs(odf: Odf) -> None:
     assert {**source, "column": "event_time", "how": "window"} in found["by-day"]["rows"]
     columns = {each["name"]: each["from"] for each in found["harbour.readings"]["columns"]}
     assert columns["event_time"] == [{"source": True, "column": "at", "how": "identity"}]
-    assert found["odd"]["problem"] == "there is no column 'nothing'"
+    assert found["odd"]["problem"] == "column 'nothing' not found"
 
 
 def test_for_graphviz(odf: Odf) -> None:

@@ -43,8 +43,8 @@ def test_a_trace_in_every_form(odf: Odf) -> None:
     )
     assert "file:" not in tree.out
     assert [line for line in lines if "checked" in line] == [
-        "  checked: yes: run again with these rows alone, the query makes the same",
-        "  checked: yes: run again without them, it does not make it any more",
+        "  checked: yes: with these rows alone, the query returns the same rows",
+        "  checked: yes: without these rows, the query no longer returns the traced rows",
     ]
 
     dot = odf("provenance", "port-haven.air-readings", "0..900", "--dot").out
@@ -57,7 +57,7 @@ def test_questions_that_make_no_sense(odf: Odf) -> None:
     for arguments, said in (
         ((name, "99999"), "has no row 99999: its offsets are 0 to "),
         ((name, "0..99999"), "has no row 99999"),
-        ((name, "5..2"), "the first comes after the last"),
+        ((name, "5..2"), "the first is after the last"),
         ((name, "x"), "invalid offset 'x'"),
         ((name, "9" * 30), "invalid offset"),
         ((name, "0", "-c", "pm52"), "did you mean pm25?"),

@@ -98,7 +98,7 @@ def test_datasets_as_they_were(odf: Odf) -> None:
         ("current(port-haven.stations, nope)", "column 15", "column 'nope' not found"),
         ("current(port-haven.clinic-visits)", "column 15", "key"),
         ("current(port-haven.station)", "column 15", "dataset 'port-haven.station' not found"),
-        ("as_at(port-haven.stations, now())", "column 42", "nothing to compute"),
+        ("as_at(port-haven.stations, now())", "column 42", "not an expression"),
     ):
         ran = odf("sql", f"SELECT 1 FROM {wrong}")
         assert ran.code == 1, wrong
@@ -139,11 +139,11 @@ def test_what_proves_an_answer(odf: Odf, tmp_path: Path) -> None:
     later = [document["tables"][0] | {"sequenceNumber": 99, "block": "f1620" + "0" * 64}]
     missing = changed(signature=None, tables=later)
     assert (missing.code, missing.json["checked"]) == (1, False)
-    assert missing.json["findings"][0]["hint"] == "bring it up to date: odf pull port-haven.stations"
+    assert missing.json["findings"][0]["hint"] == "update the local copy: odf pull port-haven.stations"
     assert "not a query proof" in odf("verify", "--proof", str(_written(other, "{}"))).err
     for wrong, message in (
         ("SELECT * FROM port-haven.stations LIMIT 3", "column 35: LIMIT without ORDER BY"),
-        ("SELECT now()", r"now() gives another value each time"),
+        ("SELECT now()", r"now() is not deterministic"),
         ("SELECT (SELECT max(a) FROM (SELECT 1 AS a ORDER BY a LIMIT 1))", "LIMIT within an expression"),
     ):
         assert message in odf("sql", wrong, "--proof", str(other)).err
@@ -166,7 +166,7 @@ def _written(path: Path, text: str) -> Path:
 def test_what_is_wrong_has_its_place_in_the_query(odf: Odf) -> None:
     ran = odf("sql", "SELECT port-haven.stations.station,\n  nope FROM port-haven.stations")
     assert ran.code == 1
-    assert "query, line 2, column 3: there is no column `nope`" in ran.err
+    assert "query, line 2, column 3: column `nope` not found" in ran.err
     assert "  2 |   nope FROM port-haven.stations\n    |   ^\n" in ran.err
     ran = odf("sql", "SELECT port-haven.stations.station, nope FROM port-haven.stations")
     assert "column 37:" in ran.err  # and not where it is once the name before it is quoted

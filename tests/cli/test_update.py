@@ -159,9 +159,9 @@ def test_a_query_with_a_state_changes(odf: Odf) -> None:
         assert wrong.code == 1 and "pm52" in wrong.err
         # Its columns are listed in the manifest: one more has to be meant.
         listed = odf("add", "--update", "-", input=weekly)
-        assert listed.code == 1 and "SetDataSchema does not list: hours" in listed.err
+        assert listed.code == 1 and "missing in the definition's SetDataSchema: hours" in listed.err
         refused = odf("add", "--update", "--accept-columns", "-", input=weekly)
-        assert refused.code == 2 and "cannot go on from the state of the old one" in refused.err
+        assert refused.code == 2 and "cannot continue from the state of the old one" in refused.err
         assert "--flush" in refused.err and "--rebuild" in refused.err
         (done,) = odf("add", "--update", "--flush", "--accept-columns", "--json", "-", input=weekly).json
         assert (done["status"], done["state"]) == ("updated", "flushed")

@@ -118,7 +118,7 @@ def test_what_cannot_be_done(entry, context, tmp_path):
         run_request(
             ComputeStatistics(str(entry.id), file=str(tmp_path / "gone.parquet")), context, Reporter()
         )
-    with pytest.raises(UsageError, match="neither a dataset nor a file"):
+    with pytest.raises(UsageError, match="missing dataset or file"):
         run_request(Export("", str(tmp_path / "x.csv")), context, Reporter())
 
 

@@ -42,7 +42,7 @@ CSV_THAT_IS_WRONG: list[tuple[str | bytes, type[OdfError], list[str]]] = [
     (gzip.compress(GOOD.encode()), BadData, ["cases.csv: not a text file: gzip", "Decompress"]),
     (GOOD + "<<<<<<< HEAD\n3,c,1,\n=======\n3,c,2,\n>>>>>>> x\n", BadData,
      ["cases.csv: line 4: merge conflict marker"]),
-    (GOOD + '3,"c,1,\n4,d,1,\n', BadData, ["cases.csv: line 4: a quote is opened and never closed"]),
+    (GOOD + '3,"c,1,\n4,d,1,\n', BadData, ["cases.csv: line 4: a quote is not closed"]),
     ("id,name,day,count\n1,a,2024-01-01,10\n", InvalidSchema,
      ["cases.csv: line 1: column 'day' has different positions"]),
     ("id,name\n1,a\n", InvalidSchema,
@@ -305,7 +305,7 @@ JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
     "NdGeoJson": [
         (FEATURE + "\n" + FEATURE.replace("Point", "Po\nint"), ["a.json: line 2: invalid JSON"]),
     ],
-    "Parquet": [('{"id":1}', ["a.json: this is not a Parquet file"])],
+    "Parquet": [('{"id":1}', ["a.json: the Parquet file cannot be read"])],
     "EsriShapefile": [('{"id":1}', ["a.json: not a zip archive"])],
 }  # fmt: skip
 

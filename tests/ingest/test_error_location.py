@@ -24,7 +24,7 @@ def csv(tmp_path: Path, error: BadData, text: str = TEXT, **options: object) -> 
 def value(
     text: str, wanted: str = "BIGINT", column: str | None = "n", where: str | None = None
 ) -> RejectedRow:
-    return RejectedRow("a message", column=column, value=text, wanted=wanted, hint="a hint", where=where)
+    return RejectedRow("a message", column=column, value=text, expected=wanted, hint="a hint", where=where)
 
 
 def test_a_value(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_advice(tmp_path: Path, text: str, wanted: str, hint: str) -> None:
 
 
 def test_no_value(tmp_path: Path) -> None:
-    error = RejectedRow("column `n` is declared NOT NULL", column="n", wanted="NOT NULL")
+    error = RejectedRow("column `n` is declared NOT NULL", column="n", expected="NOT NULL")
     assert csv(tmp_path, error, "id,name,n\n1,x,2\n2,y,\n")[0] == (
         'a.csv: line 3, column "n": column `n` is declared NOT NULL'
     )

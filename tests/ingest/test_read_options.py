@@ -58,7 +58,7 @@ def test_keys_and_columns_that_do_not_go_together(pulled: Pulled) -> None:
     said = dict(reversed(line) for line in pulled.reporter.lines)
     assert said["nd: absent not found, null in all rows"] == "warning"
     assert said["nd: not in read.schema, dropped: more, other"] == "info"
-    assert said["nd: names are found in another case: 'ID' as `id`, 'Name' as `name`"] == "info"
+    assert said["nd: names differ in case: 'ID' as `id`, 'Name' as `name`"] == "info"
 
 
 def test_features(pulled: Pulled) -> None:

@@ -140,7 +140,7 @@ def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     deriving.rows(root, (2.5, "a", 8))
     longer = DAILY.replace("1 day", "2 days")
     deriving.run(ended)
-    with pytest.raises(UsageError, match="cannot go on from the state of the old one") as raised:
+    with pytest.raises(UsageError, match="cannot continue from the state of the old one") as raised:
         becomes(deriving, ended, longer)
     assert "--flush" in str(raised.value.hint) and "--rebuild" in str(raised.value.hint)
     assert becomes(deriving, ended, longer, choice="flush").state == "flushed"
@@ -171,7 +171,7 @@ def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
     deriving.rows(root, (1, "a", 1))
     deriving.run(made)
     plain = "SELECT event_time, city, x AS s FROM input"
-    with pytest.raises(UsageError, match="cannot go on"):
+    with pytest.raises(UsageError, match="cannot continue"):
         becomes(deriving, made, plain)
     with pytest.raises(UsageError, match="there is no state to rebuild"):
         becomes(deriving, made, plain, choice="rebuild")
@@ -268,7 +268,7 @@ class Foreign(SparkEngine):
     """An engine that can only run queries."""
 
     def validate(self, transform: Sql, inputs: Any, vocab: Any, declared: Any) -> ValidatedQuery:
-        raise Unsupported("the engine cannot do this")
+        raise Unsupported("unsupported by the engine")
 
 
 def test_a_foreign_engine_is_taken_at_its_word(deriving: Deriving, runtime: SparkRuntime) -> None:
@@ -286,5 +286,5 @@ def test_a_foreign_engine_is_taken_at_its_word(deriving: Deriving, runtime: Spar
     deriving.rows(root, (4, "a", 5))
     deriving.run(made)
     assert deriving.result(made, "x") == [(1,), (2,), (3,), (4,), (6,)]
-    with pytest.raises(Unsupported, match="the engine cannot do this"):
+    with pytest.raises(Unsupported, match="unsupported by the engine"):
         becomes(deriving, made, "SELECT event_time, x FROM input")

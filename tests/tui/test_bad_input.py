@@ -363,7 +363,7 @@ def test_settings_that_cannot_be_read_are_a_problem_of_the_gateway(workspace: Wo
 def test_a_journal_that_is_no_database(workspace: Workspace) -> None:
     (workspace.odf / "jobs.sqlite").write_bytes(b"this is no database" * 100)
     source = WorkspaceGateway(Workspace(workspace.folder))
-    with pytest.raises(OdfError, match="the journal of jobs cannot be read"):
+    with pytest.raises(OdfError, match="the job log cannot be read"):
         source.jobs()
     assert [row.records for row in source.datasets()] == [900, 900]
 
@@ -372,7 +372,7 @@ async def test_a_journal_that_cannot_be_read_is_a_notice(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
-        raise OdfError("the journal of jobs cannot be read", hint="restore it")
+        raise OdfError("the job log cannot be read", hint="restore it")
 
     pane = JobsPane("jobs", JobBook(), JobRates())
     async with shown(pane):
@@ -380,7 +380,7 @@ async def test_a_journal_that_cannot_be_read_is_a_notice(
         JobsController(fakes.context)
         monkeypatch.setattr(source, "jobs", fail)
         fakes.state.jobs_outdated.send(None)
-    assert fakes.host.notices == [("the journal of jobs cannot be read – restore it", "bad")]
+    assert fakes.host.notices == [("the job log cannot be read – restore it", "bad")]
 
 
 def test_datasets_that_cannot_be_read(workspace: Workspace) -> None:

@@ -135,7 +135,7 @@ async def test_control_characters_in_names_and_problems_of_queries(source: FakeS
         assert "\x1b" not in drive.text()
         assert "␛[31mmark" in drive.text()
     async with columns_of(source, "harbour.tides") as drive:
-        assert "there is no column 'nothing'" in squeezed(drive)
+        assert "column 'nothing' not found" in squeezed(drive)
     async with columns_of(source, "port-haven.clinics") as drive:
         assert "no columns yet: the dataset has no data" in drive.text()
         await drive.press("j", "h", "enter", "o", "y", "escape")

@@ -86,7 +86,7 @@ def busy(source: FakeSource) -> Job:
     source.line(first.id, "air-readings.csv: 41,000 rows, 318,207 bytes written in 9.3 s")
     source.line(first.id, f"air-readings.csv: committed block f1620{'ab' * 32}, 41,000 rows, total 9.9 s")
     source.committed(first.id, first.dataset, 41_000)
-    source.line(first.id, "3 rows came too late for what they belong to: left out", "warning")
+    source.line(first.id, "late rows dropped: 3", "warning")
     return first
 
 
@@ -161,7 +161,7 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
             source.changed(replace(job, state=JobState.interrupted, error=INTERRUPTED))
         source.link.die()
         await drive.until(lambda: "· interrupted" in drive.text())
-        assert "the worker ended before this job did" in drive.text()
+        assert "worker stopped while this job was running" in drive.text()
         await drive.press("full_stop")  # leaves the log, and submits the request again
         await drive.until(lambda: len(source.links) == 3 and source.link.submitted)
         assert drive.app.screen is drive.bench
@@ -518,7 +518,7 @@ async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource
         log.screen.apply_events([], replace(log.job, state=JobState.interrupted, error=INTERRUPTED))
         await drive.settle()
         assert "· interrupted" in drive.text()
-        assert "the worker ended before this job did" in drive.text()
+        assert "worker stopped while this job was running" in drive.text()
         await drive.press("full_stop")
         assert drive.app.result == "retry"
 

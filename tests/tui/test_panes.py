@@ -124,14 +124,16 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
 async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
     source.rows_, known, journal = [], source.known, source.journal
     source.known, source.journal = [], []
-    source.connecting = [OdfError("the worker ended right after its start", hint="its log is worker.log")] * 2
+    source.connecting = [
+        OdfError("the worker exited right after its start", hint="its log is worker.log")
+    ] * 2
     app = Workstation(source)
     async with app.run_test(size=(160, 50)) as pilot:
         drive = Driven(app, pilot, source)
         # A worker that does not start: each submission tries again.
         await drive.until(lambda: drive.worker_state == "gone")
         await drive.settle()
-        assert "the worker ended right after its start" in drive.hint()
+        assert "the worker exited right after its start" in drive.hint()
         # An empty workspace names the first steps, and no key fails.
         text = drive.text()
         assert "No datasets yet" in text
@@ -185,7 +187,7 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         await show_datasets(drive, *FakeSource(source.folder).rows_)
         await drive.press("g", "p")
         await drive.until(lambda: not source.connecting)
-        await drive.until(lambda: "ended right after its start" in drive.hint())
+        await drive.until(lambda: "exited right after its start" in drive.hint())
         await drive.press("p")
         await drive.until(lambda: source.links and source.link.submitted)
         assert source.link.submitted == [Pull(dataset="did:odf:port-haven.air-readings")]
@@ -229,14 +231,14 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         await drive.until(lambda: source.link.cancelled == ["5"])
         # The worker dies: its jobs are interrupted, keys still work, R restarts it.
         job = source.known[-1]
-        gone = Failure("the worker ended before this job did", hint="run it again")
+        gone = Failure("worker stopped while this job was running", hint="run it again")
         source.changed(replace(job, state=JobState.interrupted, error=gone))
         source.link.die()
         await drive.until(lambda: "no worker, R restarts it" in drive.status())
         await drive.until(lambda: drive.book.jobs[job.id].state is JobState.interrupted)
         assert "press R to restart it" in drive.hint()
         await drive.press("4", "g")
-        assert "the worker ended before this job did" in drive.text()
+        assert "worker stopped while this job was running" in drive.text()
         await drive.press("1", "j", "k", "R")
         await drive.until(lambda: len(source.links) == 2)
         await drive.until(lambda: "● ready" in drive.status())

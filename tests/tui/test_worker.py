@@ -110,7 +110,7 @@ async def test_jobs_run_fail_are_cancelled_and_repeated_and_the_worker_crashes(
         await drive.until(lambda: "no worker" in drive.status())
         await drive.until(lambda: book.jobs["5"].state is JobState.interrupted)
         await drive.settle()
-        assert "the worker ended before this job did" in drive.text()
+        assert "worker stopped while this job was running" in drive.text()
         await drive.press("R")
         await drive.until(lambda: drive.worker_state == "connected")
         assert len(source.links) == 2

@@ -262,7 +262,7 @@ def _bad_value(error: BadData, where: str, hint: str | None) -> BadData:
     """Return the error for an invalid value at a location."""
     if not isinstance(error, RejectedRow) or error.value is None:
         return BadData(error.message, where=where, hint=hint or error.hint)
-    wanted = error.wanted or "value of its type"
+    wanted = error.expected or "value of its type"
     article = "an" if wanted[0] in "AEIOU" else "a"
     hint = hint or _advice(error.value, wanted) or error.hint
     message = f"'{shorten(error.value)}' is not {article} {wanted}"
