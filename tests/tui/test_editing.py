@@ -273,7 +273,9 @@ async def test_editors_that_fail(
     assert "the manifest is unchanged: nothing was added" in await writing.add("root")
     assert "the editor vi exited with code 1" in await writing.add("derivative")
     assert manifests(workspace) == []
-    assert "terminated by signal 15 – your changes are in new-derivative.yaml" in await writing.add("derivative")
+    assert "terminated by signal 15 – your changes are in new-derivative.yaml" in await writing.add(
+        "derivative"
+    )
     assert manifests(workspace) == ["new-derivative.yaml"]
     monkeypatch.setenv("VISUAL", "no-such-editor --wait")
     problem = "no-such-editor (from $VISUAL) cannot be started: No such file or directory"
