@@ -532,7 +532,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
         failed = source.job(JobState.failed, "visits", error=error)
         source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
         source.link.tell(source.changed(failed))
-        await drive.until(lambda: "V shows both histories" in drive.hint())
+        await drive.until(lambda: "press V to compare histories" in drive.hint())
         assert "V compares histories, . retries" in drive.text()
         await drive.press("4", "V")
         await drive.until(lambda: source.link.submitted)
