@@ -100,5 +100,5 @@ def test_for_graphviz(odf: Odf) -> None:
 
 def test_wrong_use(odf: Odf) -> None:
     assert "NAMES require --columns" in odf("graph", "by-day").err
-    assert "no dataset 'nowhere'" in odf("graph", "--columns", "nowhere").err
+    assert "dataset 'nowhere' not found" in odf("graph", "--columns", "nowhere").err
     assert "--json and --dot exclude each other" in odf("graph", "--columns", "--json", "--dot").err
