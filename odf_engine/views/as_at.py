@@ -109,7 +109,7 @@ def _block_at(entry: DatasetEntry, newest: BlockSummary, moment: Timestamp) -> B
         begin = _block_before(entry.dataset, 1)
         assert begin is not None
         raise UsageError(
-            f"{entry.alias} has no blocks at {moment}: its first block is of {begin.system_time}",
+            f"{entry.alias} has no blocks at {moment}: its first block is from {begin.system_time}",
             hint="use a later time; run odf log to list the times of its blocks",
         )
     return found

@@ -69,7 +69,7 @@ def _what_is_wrong(odf: Odf) -> None:
     for arguments, code, words in (
         (("numbers", "--from", "4", "--to", "4"), 2, "both versions are block 4 of numbers"),
         (("numbers", "numbers"), 0, ""),
-        (("numbers", "--from", "1999-01-01"), 2, "nothing was known of it at 1999-01-01"),
+        (("numbers", "--from", "1999-01-01"), 2, "has no blocks at 1999-01-01"),
         (("numbers", "--from", "2024-13-01"), 2, "'2024-13-01' is not a time"),
         (("numbers", "--to", "77"), 1, "block 77 not found"),
         (("numbers", "--key", "nope"), 1, "column 'nope' not found"),

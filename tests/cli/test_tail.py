@@ -35,7 +35,7 @@ def test_rows_as_at_a_block_or_a_time(odf: Odf) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--as-at", "2001-02"), 2, "nothing was known of it at 2001-02-01T00:00:00Z"),
+        (("--as-at", "2001-02"), 2, "has no blocks at 2001-02-01T00:00:00Z"),
         (("--as-at", "nope"), 1, "block 'nope' not found"),
         (("--as-at", "2024-02-31"), 2, "'2024-02-31' is not a time"),
         (("--as-of", "soon"), 2, "'soon' is not a time"),

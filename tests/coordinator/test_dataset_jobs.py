@@ -114,7 +114,7 @@ def test_the_state_as_at_a_block_and_as_of_a_time(entry, context):
 def test_what_cannot_be_done(entry, context, tmp_path):
     with pytest.raises(NotFound):
         run_request(ComputeStatistics("port/nobody"), context, Reporter())
-    with pytest.raises(NotFound, match="not there"):
+    with pytest.raises(NotFound, match="file not found"):
         run_request(
             ComputeStatistics(str(entry.id), file=str(tmp_path / "gone.parquet")), context, Reporter()
         )

@@ -111,7 +111,7 @@ def test_by_key(log: Log) -> None:
             [(R, 1, "A", T1), (R, 2, "b", T1, [1, None]), (R, 3, "c"), (R, 3, "c")],
             ("3 invalid rows", "row 1 ", "values differ", "row 2 ", "row 4 ", "does not exist"),
         ),
-        ([(R, 1, "AA", T2)], ("a row does", "values differ")),
+        ([(R, 1, "AA", T2)], ("1 invalid row", "values differ")),
         (
             [(F, 3, "c"), (A, 9, "x"), (T, 3, "d"), (F, 1, "AA"), (T, 2, "d"), (T, 8, "e")],
             (
@@ -127,7 +127,7 @@ def test_by_key(log: Log) -> None:
         ),
         (
             [("+B", 9, "x"), (None, 8, "x"), (A, None, "x"), (A, 1, "x"), (A, 1, "x"), (A, 1, "x")],
-            ("6 rows", "invalid operation '+B'", "row 2 ", "row 3 ", "primary key is null", "row 5 "),
+            ("6 invalid rows", "invalid operation '+B'", "row 2 ", "row 3 ", "primary key is null", "row 5 "),
         ),
     ):
         said = log.refuses(*rows)

@@ -306,7 +306,9 @@ def test_columns_have_to_be_those_of_the_source(pushed: Pushed) -> None:
         "unknown columns are dropped: nott", "missing columns are null: at, note",
     ]  # fmt: skip
     pushed.write("none.ndjson", '{"note": "n"}\n')
-    pushed.refuses(InvalidSchema, "none.ndjson", "missing: at, id", "not nullable: id", ignore_unknown=True)
+    pushed.refuses(
+        InvalidSchema, "none.ndjson", "missing columns: at, id", "not nullable: id", ignore_unknown=True
+    )
     pushed.write("case.ndjson", '{"at": null, "ID": 1, "note": null}\n')
     assert pushed.push("case.ndjson").records == 1
     pushed.write("some.csv", "ID,extra,NOTE\n7,x,seven\n")

@@ -348,7 +348,7 @@ def test_archives_that_are_wrong(tmp_path: Path) -> None:
         (files | {"a.dbf": dbf[:40]}, r"a\.dbf: not a dBASE table: incomplete header"),
         (
             files | {"a.dbf": dbf[:10] + b"\0\1" + dbf[12:]},
-            r"a\.dbf: is not a dBASE table: its header contra",
+            r"a\.dbf: not a dBASE table: inconsistent header",
         ),
     ]
     for number, (archive, message) in enumerate(cases):

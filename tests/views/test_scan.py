@@ -112,7 +112,7 @@ def test_a_time_range_needs_a_column_of_times() -> None:
         scan.where(event_time=(Timestamp.from_ms(0), None))
     with pytest.raises(InvalidSchema, match="column 'system_time' not found"):
         scan.where(system_time=(None, None))
-    with pytest.raises(InvalidSchema, match="no column 'offset'"):
+    with pytest.raises(InvalidSchema, match="column 'offset' not found"):
         Scan(pa.schema([]), DEFAULT_VOCABULARY, [], "x").where(offsets=(0, 1))
 
 

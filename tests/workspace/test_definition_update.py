@@ -349,7 +349,11 @@ def test_refusals_leave_everything_as_it_was(workspace: Workspace, filled: Datas
         (NotFound, r"'nothing' \(input of made\)", lost),
         (AlreadyExists, "DATA is defined twice", manifest("", "DATA")),
         (InvalidSchema, "unknown type STRNG", manifest("- {kind: SetDataSchema, schema: [x STRNG]}")),
-        (InvalidSchema, "clashes", manifest("- {kind: SetDataSchema, schema: [op INT]}", "y")),
+        (
+            InvalidSchema,
+            "name of a system column",
+            manifest("- {kind: SetDataSchema, schema: [op INT]}", "y"),
+        ),
     ]
     for kind, message, snapshot in refused:
         further = [manifest(PUSHED % "a", "new"), *([manifest("")] if snapshot.name == "DATA" else [])]

@@ -269,7 +269,7 @@ def _default_time(inputs: MergeInputs) -> pa.Scalar:
 
 
 def _quoted(text: str | None) -> str:
-    return "nothing" if text is None else f"'{text}'"
+    return "NULL" if text is None else f"'{text}'"
 
 
 def _as_time(values: pa.Array, kind: pa.DataType) -> pa.Array:
