@@ -69,7 +69,7 @@ def test_each_query_goes_to_the_engine_that_it_is_for(
     assert isinstance(engines.get_engine("FLINK"), GrpcEngine) and engines.get_engine(
         "flink"
     ) is engines.get_engine("FLINK")
-    with pytest.raises(InvalidQuery, match="'risingwave', which is not here") as error:
+    with pytest.raises(InvalidQuery, match="'risingwave', which is not configured") as error:
         engines.get_engine("risingwave")
     assert "flink, spark" in str(error.value.hint)
     nobody = EngineRouter(set_value(config, "engines.spark", "grpc://127.0.0.1:9"), here)

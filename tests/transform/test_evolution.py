@@ -117,7 +117,7 @@ def test_rows_are_made_by_the_version_that_the_chain_says(deriving: Deriving) ->
     older = replace(transform, transform=replace(transform.transform, version="4.2.0+odf1"))
     deriving.commit(made, [older])
     deriving.rows(root, (1, "a", 1))
-    with pytest.raises(Unsupported, match=r"for version 4\.2\.0\+odf1 of the engine, and this is"):
+    with pytest.raises(Unsupported, match=r"for version 4\.2\.0\+odf1 of the engine, but this is"):
         deriving.run(made)
     snapshot = current_definition(made)
     assert deriving.workspace.update([snapshot])[0].events == []  # the version is not said: it stays

@@ -176,8 +176,8 @@ def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> 
         (lambda request: changed(request, "offset", [0, 2]), "its offsets do not continue"),
         (lambda request: changed(request, "event_time", [0, None]), "without an event time"),
         (lambda request: changed(request, "system_time", [0, 1 << 50]), "a later system time"),
-        (link, "no file: data"),
-        (pipe, "no file: data"),
+        (link, "not a regular file: data"),
+        (pipe, "not a regular file: data"),
     ):
         with lying(work, tmp_path / "exchange") as engine:
             deriving.engine = engine

@@ -303,10 +303,10 @@ def _copy_regular_file(source: Path, target: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        raise BadData(f"the engine wrote an output that is not a regular file: {source.name}") from None
+        raise BadData(f"its output is not a regular file: {source.name}") from None
     with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadData(f"the engine wrote an output that is not a regular file: {source.name}")
+            raise BadData(f"its output is not a regular file: {source.name}")
         shutil.copyfileobj(file, copy, _CHUNK)
         copy.flush()
         os.fsync(copy.fileno())
