@@ -96,7 +96,7 @@ class NotSynced(OdfError):
         """``change`` is the completed change as a past participle, such as ``committed``."""
         super().__init__(
             f"{change}, but could not be synced to disk: {reason}",
-            hint="check the disk: a power failure may undo it; it need not be repeated",
+            hint="check the disk: a power failure may undo the change; do not repeat it",
             where=where,
         )
         self.reason = reason

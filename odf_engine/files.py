@@ -66,7 +66,7 @@ def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) 
     while rest:
         written = os.write(descriptor, rest) if at is None else os.pwrite(descriptor, rest, at)
         if written == 0:
-            raise OSError(errno.EIO, "the file takes no more bytes")
+            raise OSError(errno.EIO, "no more bytes can be written")
         rest = rest[written:]
         at = None if at is None else at + written
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_process_running(pid: int) -> bool:
-    """Return whether a process with this id exists, whatever its owner."""
+    """Return whether a process with this id exists, also if another user owns it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -77,3 +77,12 @@ class Reporter:
         finally:
             with self._lock:
                 self._hooks.remove(hook)
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number of things for a message, such as ``1 row`` or ``1,200 rows``.
+
+    Args:
+        noun: in the singular; its plural is formed with ``s``.
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

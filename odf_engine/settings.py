@@ -20,8 +20,8 @@ IN_WORKSPACE: Final = "in-workspace"
 """Key in the ``extra`` of a setting: a regular expression of the values that the workspace's file may set.
 
 A workspace may have another author, for example when it was unpacked from an archive. A setting that starts
-programs, loads code, sends data elsewhere or weakens the sandbox is therefore read only from the user's own
-configuration. The values that the expression matches do none of this.
+programs, loads code, sends data to other hosts or weakens the sandbox is therefore read only from the user's
+own configuration. The values that the expression matches do none of this.
 """
 _NEVER: Final = {IN_WORKSPACE: ""}
 
@@ -46,20 +46,20 @@ class SparkConfig(SettingsGroup, frozen=True):
     ] = "1500m"
     conf: Annotated[
         dict[str, str],
-        Meta(description="any other setting of Spark, as its documentation names them", extra=_NEVER),
+        Meta(description="other Spark settings by their names", extra=_NEVER),
     ] = {}
 
 
 class WorkerConfig(SettingsGroup, frozen=True):
     """The background process that runs jobs."""
 
-    idle_minutes: Annotated[
-        float, Meta(gt=0, description="the worker ends by itself after this long without a job")
-    ] = 30
+    idle_minutes: Annotated[float, Meta(gt=0, description="minutes without a job until the worker stops")] = (
+        30
+    )
     max_jobs: Annotated[
         int,
         Meta(
-            ge=1, le=64, description="how many jobs run at the same time, and how many more exchange datasets"
+            ge=1, le=64, description="maximum number of concurrent jobs, and of additional pulls and pushes"
         ),
     ] = 2
 
@@ -67,29 +67,27 @@ class WorkerConfig(SettingsGroup, frozen=True):
 class FetchConfig(SettingsGroup, frozen=True):
     """How sources are fetched from the network."""
 
-    connect_timeout_seconds: Annotated[float, Meta(gt=0, description="patience for a connection")] = 30
-    read_timeout_seconds: Annotated[float, Meta(gt=0, description="patience for the next bytes")] = 60
+    connect_timeout_seconds: Annotated[float, Meta(gt=0, description="timeout for a connection")] = 30
+    read_timeout_seconds: Annotated[float, Meta(gt=0, description="timeout for the next bytes")] = 60
     retries: Annotated[
-        int, Meta(ge=0, le=20, description="further attempts after a broken connection or a 5xx answer")
+        int, Meta(ge=0, le=20, description="retries after a broken connection or a 5xx response")
     ] = 3
-    max_redirects: Annotated[int, Meta(ge=0, le=50, description="redirects to follow")] = 10
+    max_redirects: Annotated[int, Meta(ge=0, le=50, description="maximum number of redirects")] = 10
     longest_pause_seconds: Annotated[
-        float, Meta(gt=0, description="give up when a server asks to wait longer than this")
+        float, Meta(gt=0, description="longest pause requested by a server that is accepted")
     ] = 60
-    s3_endpoint: Annotated[
-        str, Meta(description="URL of the S3 service, where it is another one than Amazon's")
-    ] = ""
+    s3_endpoint: Annotated[str, Meta(description="URL of the S3 service, if it is not that of Amazon")] = ""
     s3_region: Annotated[
-        str, Meta(description="region of the S3 service; by default the environment or the bucket says it")
+        str, Meta(description="region of the S3 service; by default from the environment or the bucket")
     ] = ""
-    s3_anonymous: Annotated[bool, Meta(description="ask S3 without credentials, as for public buckets")] = (
-        False
-    )
+    s3_anonymous: Annotated[
+        bool, Meta(description="access S3 without credentials, as for public buckets")
+    ] = False
     container_runtime: Annotated[
         str,
         Meta(
             min_length=1,
-            description="what runs containers: auto, podman, docker, or a program's path",
+            description="container runtime: auto, podman, docker, or the path of a program",
             extra={IN_WORKSPACE: "auto|podman|docker"},
         ),
     ] = "auto"
@@ -97,80 +95,84 @@ class FetchConfig(SettingsGroup, frozen=True):
         str,
         Meta(
             pattern=r"^([1-9][0-9]*[kKmMgG])?$",
-            description="memory that a container may use, such as 2g; empty: all",
+            description="memory limit of a container, such as 2g; empty: no limit",
         ),
     ] = "2g"
 
 
 class SyncConfig(SettingsGroup, frozen=True):
-    """How datasets are exchanged with other places; patience is that of fetch."""
+    """How datasets are pulled and pushed; timeouts are those of fetch."""
 
-    parallel: Annotated[int, Meta(ge=1, le=64, description="how many files travel at the same time")] = 4
+    parallel: Annotated[int, Meta(ge=1, le=64, description="number of concurrent file transfers")] = 4
     most_message_bytes: Annotated[
         int,
         Meta(
             ge=1 << 16,
-            description="a message of a smart transfer, in bytes; most servers take 64 MiB",
+            description="message size of a smart transfer, in bytes; most servers accept 64 MiB",
         ),
     ] = 64 << 20
     ipfs_gateway: Annotated[
-        str, Meta(pattern=r"^https?://[^/?#]+(/.*)?$", description="through which ipfs: and ipns: are read")
+        str, Meta(pattern=r"^https?://[^/?#]+(/.*)?$", description="gateway for ipfs: and ipns: URLs")
     ] = "http://localhost:8080"
 
 
 class ServeConfig(SettingsGroup, frozen=True):
-    """Bounds on what others may ask of `odf serve`."""
+    """Limits for clients of `odf serve`."""
 
-    connections: Annotated[int, Meta(ge=1, le=65_536, description="open connections in all")] = 1024
-    connections_each: Annotated[int, Meta(ge=1, description="open connections of one address")] = 512
-    sessions: Annotated[int, Meta(ge=1, description="smart pulls at the same time")] = 128
-    sessions_each: Annotated[int, Meta(ge=1, description="smart pulls of one address")] = 80
-    pushes: Annotated[int, Meta(ge=1, le=64, description="pushes at the same time")] = 4
+    connections: Annotated[int, Meta(ge=1, le=65_536, description="total number of open connections")] = 1024
+    connections_each: Annotated[int, Meta(ge=1, description="open connections per address")] = 512
+    sessions: Annotated[int, Meta(ge=1, description="concurrent smart pulls")] = 128
+    sessions_each: Annotated[int, Meta(ge=1, description="smart pulls per address")] = 80
+    pushes: Annotated[int, Meta(ge=1, le=64, description="concurrent pushes")] = 4
     idle_seconds: Annotated[
-        float, Meta(gt=0, description="a client that neither sends nor takes anything for so long is let go")
+        float, Meta(gt=0, description="idle time after which a client is disconnected")
     ] = 60
-    session_minutes: Annotated[float, Meta(gt=0, description="a transfer ends after this long")] = 720
+    session_minutes: Annotated[float, Meta(gt=0, description="maximum duration of a transfer")] = 720
     most_message_bytes: Annotated[
-        int, Meta(ge=1 << 16, description="a message of a smart transfer, in bytes")
+        int, Meta(ge=1 << 16, description="message size of a smart transfer, in bytes")
     ] = 64 << 20
-    most_push_blocks: Annotated[int, Meta(ge=1, description="blocks of one push")] = 1_000_000
-    most_push_objects: Annotated[int, Meta(ge=0, description="slices and checkpoints of one push")] = 100_000
+    most_push_blocks: Annotated[int, Meta(ge=1, description="maximum blocks per push")] = 1_000_000
+    most_push_objects: Annotated[int, Meta(ge=0, description="maximum slices and checkpoints per push")] = (
+        100_000
+    )
     most_push_bytes: Annotated[
-        int, Meta(ge=0, description="what one push may bring, in bytes, blocks and objects together")
+        int, Meta(ge=0, description="maximum bytes per push, blocks and objects together")
     ] = 1 << 40
     behind_proxy: Annotated[
-        bool, Meta(description="believe X-Forwarded-Proto and -Host: a proxy in front of it sets them")
+        bool, Meta(description="trust X-Forwarded-Proto and -Host: set by a proxy in front of the server")
     ] = False
 
 
 class PrepareConfig(SettingsGroup, frozen=True):
-    """Bounds on what is unpacked or piped, against archives that would fill the disk."""
+    """Limits for unpacked and piped data, against archives that would fill the disk."""
 
-    most_bytes: Annotated[int, Meta(ge=1, description="what a prepare step may write, in bytes")] = 256 << 30
+    most_bytes: Annotated[int, Meta(ge=1, description="maximum output of a prepare step, in bytes")] = (
+        256 << 30
+    )
     most_ratio: Annotated[
-        int, Meta(ge=1, description="how many times its packed size a file may unpack to, from 256 MiB on")
+        int, Meta(ge=1, description="maximum ratio of unpacked to packed size, above 256 MiB")
     ] = 250
 
 
 class TransformConfig(SettingsGroup, frozen=True):
-    """How derivative datasets are made."""
+    """How derivative datasets are computed."""
 
-    most_rows: Annotated[
-        int, Meta(ge=1, description="so many new rows of an input go into one transaction, and one commit")
-    ] = 50_000_000
+    most_rows: Annotated[int, Meta(ge=1, description="maximum new rows of an input per transaction")] = (
+        50_000_000
+    )
 
 
 class SandboxConfig(SettingsGroup, frozen=True):
-    """Where queries of datasets run that are somebody else's and not trusted."""
+    """The sandbox for queries of untrusted datasets."""
 
     program: Annotated[
         Literal["auto", "bwrap", "unshare"],
-        Meta(description="what shuts the engine in: bwrap, unshare, or auto for whichever works here"),
+        Meta(description="sandbox program: bwrap, unshare, or auto for the first that works"),
     ] = "auto"
     allow_without: Annotated[
         bool,
         Meta(
-            description="run such queries like one's own where no sandbox can be had",
+            description="run untrusted queries without a sandbox if none is available",
             extra={IN_WORKSPACE: "false"},
         ),
     ] = False
@@ -182,7 +184,7 @@ class SandboxConfig(SettingsGroup, frozen=True):
         str,
         Meta(
             pattern=r"^[1-9][0-9]*[mMgG]$",
-            description="disk space that the engine in the sandbox may use, such as 50g",
+            description="disk space of the engine in the sandbox, such as 50g",
         ),
     ] = "20g"
     tmp: Annotated[
@@ -192,32 +194,28 @@ class SandboxConfig(SettingsGroup, frozen=True):
             description="size of /tmp in the sandbox, which is in memory, such as 64m",
         ),
     ] = "64m"
-    processes: Annotated[
-        int, Meta(ge=256, description="processes and threads in the sandbox at the same time")
-    ] = 4096
-    minutes: Annotated[float, Meta(gt=0, description="a transaction in the sandbox ends after this long")] = (
-        60
-    )
+    processes: Annotated[int, Meta(ge=256, description="maximum processes and threads in the sandbox")] = 4096
+    minutes: Annotated[float, Meta(gt=0, description="maximum duration of a transaction in the sandbox")] = 60
 
 
 class UiConfig(SettingsGroup, frozen=True):
-    """The workstation's looks."""
+    """The user interface of the workstation."""
 
     theme: Annotated[str, Meta(min_length=1, description="name of the colour theme, or auto")] = "auto"
     ascii: Annotated[
         Literal["auto", "always", "never"],
-        Meta(description="draw with ASCII alone; auto: where the locale is not UTF-8"),
+        Meta(description="use ASCII only; auto: if the locale is not UTF-8"),
     ] = "auto"
     keys: Annotated[
         dict[str, str | list[str]],
         Meta(description="keys of actions, such as pull: ctrl+l, zoom: [z, Z], add: none"),
     ] = {}
     notify_after_seconds: Annotated[
-        float, Meta(ge=0, description="a job that took so long is announced when it ends; 0: none is")
+        float, Meta(ge=0, description="minimum duration of jobs whose end is notified; 0: no notifications")
     ] = 10
     notify_by: Annotated[
         Literal["both", "bell", "osc9", "none"],
-        Meta(description="how: the terminal's bell, its notifications (OSC 9), both, or none"),
+        Meta(description="terminal bell, terminal notifications (OSC 9), both, or none"),
     ] = "both"
 
 
@@ -231,7 +229,7 @@ class Config(SettingsGroup, frozen=True):
 
     block_version: Annotated[
         int,
-        Meta(ge=2, le=3, description="version of new metadata blocks; 2 for older peers"),
+        Meta(ge=2, le=3, description="format version of new metadata blocks; 2 for older clients"),
     ] = 3
     spark: SparkConfig = SparkConfig()
     worker: WorkerConfig = WorkerConfig()
@@ -248,14 +246,14 @@ class Config(SettingsGroup, frozen=True):
     engines: Annotated[
         dict[str, EngineAddress],
         Meta(
-            description="engines elsewhere, by the name that queries give, such as flink: grpc://HOST:2884",
+            description="remote engines by the name in queries, such as flink: grpc://HOST:2884",
             extra=_NEVER,
         ),
     ] = {}
     safe_directories: Annotated[
         list[str],
         Meta(
-            description="workspaces of other users to open, and folders that links in .odf may lead to",
+            description="allowed workspaces of other users, and allowed targets of links in .odf",
             extra=_NEVER,
         ),
     ] = []
@@ -278,16 +276,16 @@ CONFIG_FILE: Final = "config.yaml"
 
 
 _HEAD: Final = (
-    "# Settings of this workspace; a line behind '#' shows the default.\n"
-    "# `odf config set KEY VALUE` writes this file anew: remarks of your own are lost then.\n"
+    "# Settings of this workspace; commented lines show the defaults.\n"
+    "# `odf config set KEY VALUE` overwrites this file: your own comments are lost.\n"
 )
 _USER_HEAD: Final = (
-    "# Settings of all workspaces of this user; a line behind '#' shows the default.\n"
-    "# `odf config set --user KEY VALUE` overwrites this file: comments of your own are lost.\n"
+    "# Settings of all workspaces of this user; commented lines show the defaults.\n"
+    "# `odf config set --user KEY VALUE` overwrites this file: your own comments are lost.\n"
 )
 _USER_WORKSPACE_HEAD: Final = (
-    "# Settings of one workspace that are only read from here; a line behind '#' shows the default.\n"
-    "# `odf config set KEY VALUE` overwrites this file: comments of your own are lost.\n"
+    "# Settings of one workspace that are only read from here; commented lines show the defaults.\n"
+    "# `odf config set KEY VALUE` overwrites this file: your own comments are lost.\n"
     "# Workspace: {}\n"
 )
 
@@ -490,7 +488,7 @@ def set_value(config: Config, key: str, text: str | None) -> Config:
     try:
         return msgspec.convert(plain, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"'{text}' does not fit {key}: {_format_validation_error(error)}") from None
+        raise UsageError(f"invalid value '{text}' for {key}: {_format_validation_error(error)}") from None
 
 
 def _parse_list(text: str) -> Any:
@@ -557,7 +555,7 @@ def _resolve(key: str) -> tuple[str, ...]:
 
     close = get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean '{close[0]}'?" if close else "settings: " + ", ".join(known)
-    raise UsageError(f"there is no setting '{key}'", hint=hint)
+    raise UsageError(f"unknown setting '{key}'", hint=hint)
 
 
 _GROUPS: Final = frozenset(field.name for field in _fields(Config) if _is_group(field.type))
@@ -665,11 +663,11 @@ def _check_harmless(plain: Mapping[str, Any], path: Path) -> None:
                 keys = (*keys, next(iter(value)))
             key = shlex.quote(".".join(keys))
             raise InvalidManifest(
-                f"{key} is not read from the file of a workspace, which may come from others",
+                f"{key} is not read from the workspace file, which may have another author",
                 where=f"{path}:{_find_line(path, keys)}",
                 # The hint omits the value, so that users review it before they set it.
-                hint=f"if it is yours, set it in your own configuration: odf config set {key} VALUE; "
-                f"else remove it: odf config set {key}",
+                hint=f"to use it, set it in your own configuration: odf config set {key} VALUE; "
+                f"to remove it: odf config set {key}",
             )
 
 
@@ -691,5 +689,5 @@ def _format_validation_error(error: msgspec.ValidationError) -> str:
     message, _, path = str(error).partition(" - at `$.")
     message = message[:1].lower() + message[1:].replace("`", "'")
     if repr(ENGINE_ADDRESS)[1:-1] in message:
-        message = "it is no address such as grpc://127.0.0.1:2884"
+        message = "not an address such as grpc://127.0.0.1:2884"
     return f"{path.rstrip('`')}: {message}" if path else message

@@ -82,7 +82,10 @@ class Workstation(App[None], inherit_bindings=False):
         return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
     def get_default_screen(self) -> Workbench:
-        """Return the workbench with the classes for the size of the terminal, to lay it out only once."""
+        """Return the workbench with the classes for the size of the terminal.
+
+        Its layout is then computed only once.
+        """
         bench = Workbench(self.gateway, self._early, self._painted)
         for breakpoints, cells in (
             (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
@@ -144,7 +147,7 @@ class Workstation(App[None], inherit_bindings=False):
         }  # fmt: skip
 
     def use_theme(self, name: str) -> bool:
-        """Use a theme. Returns False if its file is missing or invalid; a notice says why."""
+        """Use a theme. Returns False if its file is missing or invalid; a notice shows the reason."""
         try:
             theme = themes.load(name, few=self._few_colours)
         except OdfError as error:
@@ -175,7 +178,7 @@ class Workstation(App[None], inherit_bindings=False):
             self._driver.write(sequence)
 
     async def edit(self, path: Path, line: int | None = None) -> None:
-        """Run the user's editor in the terminal until it ends. Events are still applied meanwhile.
+        """Run the user's editor in the terminal until it ends. Events are still applied during this time.
 
         Raises:
             OdfError: there is no editor, it does not start, or it ends with an error.
@@ -198,10 +201,10 @@ class Workstation(App[None], inherit_bindings=False):
     def leave(self, jobs: Sequence[str]) -> None:
         """Exit, and name the jobs that continue in the farewell."""
         if jobs:
-            verb = "goes" if len(jobs) == 1 else "go"
+            verb = "continues" if len(jobs) == 1 else "continue"
             self.farewell = (
-                f"{', '.join(jobs)} {verb} on in the background.\n"
-                "odf jobs shows how; odf opens the workstation again."
+                f"{', '.join(jobs)} {verb} in the background.\n"
+                "Run odf jobs to see the progress, or odf to open the workstation again."
             )
         self.exit()
 

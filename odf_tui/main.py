@@ -65,8 +65,7 @@ class DeferredGateway:
 
     Attributes:
         folder, ui, theme, settings_problem: see :class:`odf_tui.gateway.protocol.Gateway`. They are
-            available
-            without the engine.
+            available without the engine.
     """
 
     def __init__(self, folder: Path, ui: UiConfig) -> None:

@@ -1,4 +1,4 @@
-"""The main screen: four panes; it hands keys, messages and results to controllers."""
+"""The main screen: four panes. It passes keys, messages and results to controllers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     Args:
         gateway: the engine.
-        early: datasets and jobs that are being read already.
+        early: the reads of datasets and jobs that have already started.
         painted: called after the first paint.
 
     Attributes:
-        state: what controllers share.
-        context: what controllers get.
-        keys, key_problems: the keys in use, and what is wrong with those that the user changed.
+        state: the state that controllers share.
+        context: the services that controllers receive.
+        keys, key_problems: the keys in use, and the errors in the user's key maps.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -115,7 +115,7 @@ class Workbench(Screen[None], inherit_bindings=False):
             return False
         try:
             early = self._early.result(_EARLY_SECONDS)
-        except Exception:  # too late, or unreadable: it is read again, and a notice says why it fails
+        except Exception:  # late, or unreadable: it is read again, and a notice shows why it fails
             return False
         self.state.load_jobs(early.jobs, early.last_seq)
         self.state.set_datasets(early.datasets)
@@ -158,7 +158,7 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     @on(Message)
     def _deliver(self, message: Message) -> None:
-        """Hand a message of a widget to the controllers that follow it."""
+        """Pass a message of a widget to the controllers that handle it."""
         for handler in self._routes.get(type(message), ()):
             handler(message)
 
@@ -180,7 +180,7 @@ class Workbench(Screen[None], inherit_bindings=False):
             self.perform(message.action)
 
     def perform(self, action: str) -> None:
-        """Run an action by its id; a notice says why if its guard refuses."""
+        """Run an action by its id; a notice shows the reason if its guard refuses."""
         refusal = self.keys.by_id[action].guard(self.situation())
         if refusal is not None:
             self.notice(refusal, "warn")
@@ -190,16 +190,16 @@ class Workbench(Screen[None], inherit_bindings=False):
         self.save_soon()
 
     def up(self) -> None:
-        """Leave the innermost thing: the filter, then what features and panes show, the zoom, the pane."""
+        """Leave the innermost of filter, view, zoom and pane."""
         if not self._layout.clear_filter():
             any(controller.leave() for controller in reversed(list(self._loaded())))
         self.show_hints()
 
     def situation(self) -> Situation:
-        """Return what the guards of actions depend on."""
+        """Return the situation, which guards of actions check."""
         return self._layout.situation()
 
-    # --- What the host of controllers does: see services/host.py ---
+    # --- The interface for controllers: see services/host.py ---
 
     @property
     def station(self) -> Station:
@@ -218,12 +218,12 @@ class Workbench(Screen[None], inherit_bindings=False):
 
     @property
     def focused_widget(self) -> Widget | None:
-        """The focused widget; None while a pane has the keys."""
+        """The focused widget; None while a pane has the focus."""
         return self.focused
 
     @property
     def front(self) -> Pane:
-        """The pane that has the keys."""
+        """The focused pane."""
         return self.query_one(f"#{self.state.pane}", Pane)
 
     def widget(self, kind: type[W]) -> W:
@@ -231,7 +231,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         return self.query_one(kind)
 
     def find(self, kind: type[W]) -> W | None:
-        """Return the first widget of a class that may not be there."""
+        """Return the first widget of a class; None if there is none."""
         return next(iter(self.query(kind)), None)
 
     def notice(self, text: str, style: str = "good") -> None:
@@ -245,7 +245,7 @@ class Workbench(Screen[None], inherit_bindings=False):
         self.notice(message.text, message.style)
 
     def copy_text(self, what: str, text: str) -> None:
-        """Copy a text to the clipboard; a notice says by which way."""
+        """Copy a text to the clipboard; a notice shows the method used."""
         self.notice(f"{what}: {self.station.copy(text)}")
 
     def show_hints(self) -> None:

@@ -42,7 +42,7 @@ class Dataset:
     def __init__(self, workspace: Workspace, entry: DatasetEntry, runner: JobRunner) -> None:
         self._workspace, self._entry, self._runner = workspace, entry, runner
 
-    # --- What it is ---
+    # --- Identity ---
 
     @property
     def id(self) -> str:
@@ -66,7 +66,7 @@ class Dataset:
 
     @property
     def definition(self) -> str:
-        """Its definition as its chain has it: a manifest in YAML."""
+        """Its current definition: a manifest in YAML."""
         from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
         from odf_engine.workspace.definition import current_definition
 
@@ -162,14 +162,14 @@ class Dataset:
         """Poll the source, run the query, or synchronize with the remote, until there are no more data.
 
         Args:
-            force: fetch even if the source says that nothing changed; replace a diverged history.
+            force: fetch even if the source reports no changes; replace a diverged history.
             set_watermark: only set the watermark.
 
         Returns:
-            The status, and the numbers of new blocks and records.
+            The status, and the numbers of new blocks and rows.
 
         Raises:
-            NotTrusted: its definition is from another author, and was not trusted.
+            NotTrusted: its definition is by another author, and untrusted.
             OdfError: a step of the ingest failed. Nothing, or complete blocks, were committed.
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
@@ -313,7 +313,7 @@ def instant_text(moment: Moment) -> str:
     """Return a time in RFC 3339; a date is its first moment in UTC.
 
     Raises:
-        UsageError: a datetime has no time zone, or a text is no time.
+        UsageError: a datetime has no time zone, or a text is not a time.
     """
     return str(parse_user_time(moment_text(moment)))
 
@@ -351,6 +351,6 @@ def _write_parquet(data: Any, path: Path) -> None:
     else:
         raise UsageError(
             f"rows cannot be read from {type(data).__name__}",
-            hint="give a path, a list of dictionaries, or a table of pyarrow, pandas or Polars",
+            hint="pass a path, a list of dictionaries, or a table of pyarrow, pandas or Polars",
         )
     pq.write_table(table, path)

@@ -40,7 +40,7 @@ _POLL_SECONDS: Final = 0.2
 
 
 class ProgressLine:
-    """One line on a terminal or below a notebook cell that says what a job does.
+    """One line on a terminal or below a notebook cell that shows what a job does.
 
     Args:
         out: where it is written; None: nowhere.

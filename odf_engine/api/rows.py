@@ -22,7 +22,7 @@ _WIDTH: Final = 24
 class Rows:
     """Rows that are read when they are used. Memory is bounded until they become a table.
 
-    Libraries that know the Arrow PyCapsule interface read the rows without copying them::
+    Libraries that support the Arrow PyCapsule interface read the rows without copying them::
 
         duckdb.sql("SELECT count(*) FROM rows")
         polars.from_arrow(rows)

@@ -107,7 +107,7 @@ class Workspace:
             definition: the path of a manifest (:class:`pathlib.Path`), its text in YAML, or its content.
 
         Raises:
-            InvalidManifest: it is no valid definition; the error has line and column.
+            InvalidManifest: it is not a valid definition; the error has line and column.
             AlreadyExists: a dataset of the name exists.
         """
         from odf_engine.metadata.yaml import read_manifests  # deferred: most scripts do not need it
@@ -138,7 +138,7 @@ class Workspace:
 
         Args:
             query: the query.
-            as_at: a system time: all datasets as they were known then.
+            as_at: a system time: all datasets as at that time.
             as_of: an event time: only the events up to it.
             limit: maximum number of rows; None for all.
 

@@ -56,7 +56,7 @@ CONTENT_ERRORS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeEr
 def content_error(block_hash: Multihash, error: Exception) -> MalformedBlock:
     """Return the error for a block whose content caused one of the :data:`CONTENT_ERRORS`."""
     return MalformedBlock(
-        f"the block has content that cannot be processed: {type(error).__name__}: {error}",
+        f"block content cannot be processed: {type(error).__name__}: {error}",
         hint="report this as a bug; a dataset that cannot be read can still be deleted",
         where=f"block {block_hash}",
     )
@@ -88,18 +88,20 @@ def check_not_empty(state: ChainState, block: MetadataBlock, event: DataEvent) -
     if isinstance(event, AddData):
         values.append(event.new_source_state)
     if all(part is None for part in values):
-        raise no_op_event(block, "data-not-empty", f"{kind_of(event)} brings nothing")
+        raise no_op_event(
+            block, "data-not-empty", f"{kind_of(event)} has no data, checkpoint, watermark or source state"
+        )
 
 
 def check_watermark(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """A data block repeats the watermark or advances it. It never omits or lowers it."""
     if state.data_watermark is not None and event.new_watermark is None:
         raise rule_violation(
-            block, "watermark", f"it does not carry {state.data_watermark}, that of the data block before"
+            block, "watermark", f"watermark is missing, expected {state.data_watermark} or later"
         )
     new = event.new_watermark
     if new is not None and state.watermark is not None and new < state.watermark:
-        raise rule_violation(block, "watermark", f"the watermark went back from {state.watermark} to {new}")
+        raise rule_violation(block, "watermark", f"watermark decreases from {state.watermark} to {new}")
 
 
 def check_prev_offset(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
@@ -108,7 +110,7 @@ def check_prev_offset(state: ChainState, block: MetadataBlock, event: DataEvent)
         raise rule_violation(
             block,
             "prev-offset",
-            f"it carries {format_optional(event.prev_offset)} as the last offset, and that is "
+            f"prevOffset is {format_optional(event.prev_offset)}, expected "
             f"{format_optional(state.last_offset)}",
         )
 
@@ -120,9 +122,7 @@ def check_offset_sequence(state: ChainState, block: MetadataBlock, event: DataEv
     expected = 0 if event.prev_offset is None else event.prev_offset + 1
     start = event.new_data.offset_interval.start
     if start != expected:
-        raise rule_violation(
-            block, "offset-sequence", f"its records start at offset {start} and not at {expected}"
-        )
+        raise rule_violation(block, "offset-sequence", f"first offset is {start}, expected {expected}")
 
 
 def check_offset_interval(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
@@ -132,14 +132,14 @@ def check_offset_interval(state: ChainState, block: MetadataBlock, event: DataEv
     interval = event.new_data.offset_interval
     if interval.end < interval.start:
         raise rule_violation(
-            block, "offset-interval", f"its records end at offset {interval.end}, before {interval.start}"
+            block, "offset-interval", f"last offset {interval.end} is before first offset {interval.start}"
         )
 
 
 def check_schema_before_data(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """SetDataSchema precedes data."""
     if event.new_data is not None and not state.has_schema:
-        raise rule_violation(block, "schema-before-data", "it brings data, and no SetDataSchema came before")
+        raise rule_violation(block, "schema-before-data", "data without a preceding SetDataSchema")
 
 
 def check_prev_checkpoint(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
@@ -149,7 +149,7 @@ def check_prev_checkpoint(state: ChainState, block: MetadataBlock, event: DataEv
         raise rule_violation(
             block,
             "prev-checkpoint",
-            f"it carries {format_optional(event.prev_checkpoint)} as the last checkpoint, and that is "
+            f"prevCheckpoint is {format_optional(event.prev_checkpoint)}, expected "
             f"{format_optional(expected)}",
         )
 
@@ -167,7 +167,7 @@ def check_changes_something(state: ChainState, block: MetadataBlock, event: Data
     else:
         changed = changed or any(_advances(item) for item in event.query_inputs)
     if not changed:
-        raise no_op_event(block, "data-changes-something", f"{kind_of(event)} repeats what is known already")
+        raise no_op_event(block, "data-changes-something", f"{kind_of(event)} changes nothing")
 
 
 # --- ExecuteTransform --------------------------------------------------------------------------
@@ -182,10 +182,10 @@ def check_transform_inputs(state: ChainState, block: MetadataBlock, event: Execu
     elif "SetTransform" in state.not_understood:
         return
     else:
-        raise rule_violation(block, "transform-inputs", "no SetTransform came before")
+        raise rule_violation(block, "transform-inputs", "transaction without a preceding SetTransform")
     if [item.dataset_id for item in event.query_inputs] != expected:
         raise rule_violation(
-            block, "transform-inputs", "its inputs are not those of the transform, each once and in its order"
+            block, "transform-inputs", "inputs differ from those of SetTransform in number or order"
         )
 
 
@@ -204,15 +204,15 @@ def _interval_problem(before: ExecuteTransformInput | None, item: ExecuteTransfo
         block = before.new_block_hash or before.prev_block_hash
         offset = before.prev_offset if before.new_offset is None else before.new_offset
     if item.prev_block_hash != block:
-        return f"prevBlockHash is {format_optional(item.prev_block_hash)} and not {format_optional(block)}"
+        return f"prevBlockHash is {format_optional(item.prev_block_hash)}, expected {format_optional(block)}"
     if item.prev_offset != offset:
-        return f"prevOffset is {format_optional(item.prev_offset)} and not {format_optional(offset)}"
+        return f"prevOffset is {format_optional(item.prev_offset)}, expected {format_optional(offset)}"
     if item.new_block_hash is not None and item.new_block_hash == item.prev_block_hash:
-        return "newBlockHash is prevBlockHash: an input that does not advance has no newBlockHash"
+        return "newBlockHash equals prevBlockHash, but an input that does not advance has no newBlockHash"
     if item.new_offset is None:
         return None
     if item.new_block_hash is None:
-        return "it has a newOffset and no newBlockHash"
+        return "newOffset without newBlockHash"
     if item.prev_offset is not None and item.new_offset <= item.prev_offset:
         return f"newOffset {item.new_offset} is not after prevOffset {item.prev_offset}"
     return None
@@ -236,7 +236,7 @@ def check_no_push_source(state: ChainState, block: MetadataBlock, event: SetPoll
         raise rule_violation(
             block,
             "polling-or-push",
-            f"the dataset has the push source '{names[0].removeprefix('AddPushSource ')}'",
+            f"the dataset already has push source '{names[0].removeprefix('AddPushSource ')}'",
             hint="disable its push sources first",
         )
 
@@ -245,7 +245,7 @@ def check_no_polling_source(state: ChainState, block: MetadataBlock, event: AddP
     """A dataset has a polling source or push sources, not both."""
     if state.polling_source is not None or "SetPollingSource" in state.not_understood:
         raise rule_violation(
-            block, "polling-or-push", "the dataset has a polling source", hint="disable that source first"
+            block, "polling-or-push", "the dataset already has a polling source", hint="disable it first"
         )
 
 
@@ -253,7 +253,7 @@ def check_push_source_differs(state: ChainState, block: MetadataBlock, event: Ad
     """A redefined push source differs from its previous definition."""
     if state.push_sources.get(event.source_name) == event:
         raise no_op_event(
-            block, "push-source-new", f"push source '{event.source_name}' is defined so already"
+            block, "push-source-new", f"push source '{event.source_name}' already has this definition"
         )
 
 
@@ -262,7 +262,7 @@ def check_push_source_schema(state: ChainState, block: MetadataBlock, event: Add
     read: Any = event.read
     if isinstance(read, _UNTYPED_FORMATS) and not read.schema and read.odf_schema is None:
         raise rule_violation(
-            block, "push-source-schema", f"push source '{event.source_name}' needs a schema in its read step"
+            block, "push-source-schema", f"the read step of push source '{event.source_name}' has no schema"
         )
 
 
@@ -272,14 +272,14 @@ def check_one_read_schema(
     """A read step does not have both ``schema`` and ``odfSchema``."""
     read: Any = event.read
     if getattr(read, "schema", None) is not None and getattr(read, "odf_schema", None) is not None:
-        raise rule_violation(block, "one-read-schema", "its read step has both a DDL schema and another one")
+        raise rule_violation(block, "one-read-schema", "the read step has both schema and odfSchema")
 
 
 def check_ethereum_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
     """An EthereumLogs source has a chain id or a node URL."""
     fetch = event.fetch
     if isinstance(fetch, EthereumLogs) and fetch.chain_id is None and fetch.node_url is None:
-        raise rule_violation(block, "ethereum-source", "an EthereumLogs source needs a chainId or a nodeUrl")
+        raise rule_violation(block, "ethereum-source", "an EthereumLogs source requires chainId or nodeUrl")
 
 
 def check_preprocess_normalized(
@@ -298,11 +298,11 @@ def check_transform_normalized(state: ChainState, block: MetadataBlock, event: S
 def check_transform_input_refs(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
     """A transform has inputs, each with an id and an alias."""
     if not event.inputs:
-        raise rule_violation(block, "transform-input-refs", "a transform needs at least one input")
+        raise rule_violation(block, "transform-input-refs", "a transform requires at least one input")
     for item in event.inputs:
         if not isinstance(_id_or_text(item.dataset_ref), DatasetId):
             raise rule_violation(
-                block, "transform-input-refs", f"input '{item.dataset_ref}' is no id of a dataset"
+                block, "transform-input-refs", f"input '{item.dataset_ref}' is not a dataset id"
             )
         if not item.alias:
             raise rule_violation(block, "transform-input-refs", f"input {item.dataset_ref} has no alias")
@@ -316,9 +316,7 @@ def check_unique_inputs(state: ChainState, block: MetadataBlock, event: SetTrans
     ):
         duplicate = find_duplicate(values)
         if duplicate is not None:
-            raise rule_violation(
-                block, "transform-inputs-once", f"{noun} {duplicate} is there more than once"
-            )
+            raise rule_violation(block, "transform-inputs-once", f"duplicate {noun} {duplicate}")
 
 
 def _id_or_text(ref: str) -> DatasetId | str:
@@ -358,7 +356,7 @@ def check_vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVo
     if vocabulary == state.vocabulary:
         return
     if state.slices:
-        problem = "the system columns cannot be called otherwise: the dataset has records that name them"
+        problem = "system columns cannot be renamed: the dataset has rows"
     else:
         columns = (
             _ignore_invalid_schema(lambda: read_schema(state.schema or b"").names) if state.schema else None
@@ -366,8 +364,8 @@ def check_vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVo
         missing = [name for name in astuple(vocabulary) if columns is not None and name not in columns]
         if not missing:
             return
-        problem = f"the schema of the dataset has no column '{missing[0]}'"
-    raise rule_violation(block, "vocabulary-fixed", problem, hint="make a new dataset for other names")
+        problem = f"the schema has no column '{missing[0]}'"
+    raise rule_violation(block, "vocabulary-fixed", problem, hint="create a new dataset to use other names")
 
 
 # --- SetDataSchema -----------------------------------------------------------------------------
@@ -382,7 +380,7 @@ def check_schema_present(state: ChainState, block: MetadataBlock, event: SetData
     try:
         read_schema(event.schema)
     except InvalidSchema as error:
-        raise rule_violation(block, "schema-given", f"its schema cannot be read: {error.message}") from error
+        raise rule_violation(block, "schema-given", f"the schema cannot be read: {error.message}") from error
 
 
 def check_schema_differs(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
@@ -391,7 +389,7 @@ def check_schema_differs(state: ChainState, block: MetadataBlock, event: SetData
     if not same and _both_arrow(state, event) and event.odf_schema == state.odf_schema:
         same = _ignore_invalid_schema(lambda: same_schema(state.schema or b"", event.schema or b""))
     if same and state.has_schema:
-        raise no_op_event(block, "schema-new", "the dataset has this schema already")
+        raise no_op_event(block, "schema-new", "the dataset already has this schema")
 
 
 def check_schema_evolution(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
@@ -403,7 +401,7 @@ def check_schema_evolution(state: ChainState, block: MetadataBlock, event: SetDa
         raise rule_violation(
             block,
             "schema-evolution",
-            f"the schema changes so that its readers break: {breaking.problem}",
+            f"incompatible schema change: {breaking.problem}",
             hint=breaking.advice,
         )
 
@@ -468,18 +466,18 @@ def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], syst
 def check_seed_first(state: None, block: MetadataBlock, event: Any) -> None:
     """The first block is a Seed without a previous block."""
     if not isinstance(event, Seed):
-        raise rule_violation(
-            block, "seed-first", f"the first block has to be a Seed, this one is {kind_of(event)}"
-        )
+        raise rule_violation(block, "seed-first", f"the first block is {kind_of(event)}, expected Seed")
     if block.prev_block_hash is not None:
-        raise rule_violation(block, "seed-first", "a Seed follows no other block, this one says it does")
+        raise rule_violation(block, "seed-first", "the Seed has a previous block")
 
 
 def check_first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None:
     """The first sequence number is 0."""
     if block.sequence_number != 0:
         raise rule_violation(
-            block, "sequence-number", f"the first block has number 0, this one {block.sequence_number}"
+            block,
+            "sequence-number",
+            f"the first block has sequence number {block.sequence_number}, expected 0",
         )
 
 
@@ -495,18 +493,16 @@ def check_number_range(state: ChainState | None, block: MetadataBlock, event: An
 def check_single_seed(state: ChainState, block: MetadataBlock, event: Any) -> None:
     """Only the first block is a Seed."""
     if isinstance(event, Seed):
-        raise rule_violation(block, "seed-once", "the dataset has its Seed already")
+        raise rule_violation(block, "seed-once", "the chain already has a Seed")
 
 
 def check_prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
     """``prevBlockHash`` is the head of the chain."""
     if block.prev_block_hash is None:
-        raise rule_violation(
-            block, "prev-block", "a block that is not the first has to name the one before it"
-        )
+        raise rule_violation(block, "prev-block", "prevBlockHash is missing")
     if block.prev_block_hash != state.head:
         raise rule_violation(
-            block, "prev-block", f"it follows block {block.prev_block_hash}, and the head is {state.head}"
+            block, "prev-block", f"prevBlockHash is {block.prev_block_hash}, but the head is {state.head}"
         )
 
 
@@ -516,7 +512,7 @@ def check_sequence_number(state: ChainState, block: MetadataBlock, event: Any) -
         raise rule_violation(
             block,
             "sequence-number",
-            f"number {state.sequence_number + 1} comes next, not {block.sequence_number}",
+            f"sequence number is {block.sequence_number}, expected {state.sequence_number + 1}",
         )
 
 
@@ -526,7 +522,7 @@ def check_system_time(state: ChainState, block: MetadataBlock, event: Any) -> No
         raise rule_violation(
             block,
             "system-time",
-            f"its system time {block.system_time} is before {state.system_time}, that of the block before",
+            f"system time {block.system_time} is before that of the previous block, {state.system_time}",
             hint="check the clock of this computer",
         )
 
@@ -536,7 +532,9 @@ def check_event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -
     misfits = _ROOT_ONLY if state.kind is DatasetKind.Derivative else _DERIVATIVE_ONLY
     if isinstance(event, misfits):
         raise rule_violation(
-            block, "event-fits-kind", f"{kind_of(event)} does not fit a {state.kind.value.lower()} dataset"
+            block,
+            "event-fits-kind",
+            f"{kind_of(event)} is not allowed in a {state.kind.value.lower()} dataset",
         )
 
 

@@ -29,7 +29,7 @@ from odf_engine.storage.databases import connect_database
 
 SNAPSHOT_EVERY: Final = 512
 """Number of blocks between two stored states, from which the states of earlier blocks are folded."""
-_FORMAT: Final = 5  # increment it when the tables, ChainState or apply_block change
+_FORMAT: Final = 6  # increment it when the tables, summaries, ChainState or apply_block change
 _BUSY_SECONDS: Final = 5.0
 _TABLES: Final = """
 CREATE TABLE chains(id INTEGER PRIMARY KEY, head BLOB NOT NULL UNIQUE, sequence INTEGER NOT NULL,
@@ -198,7 +198,7 @@ class BlockIndex:
 
     @contextmanager
     def read_transaction(self) -> Iterator[None]:
-        """Read one consistent state of the index within the block, whatever other processes change."""
+        """Read one consistent state of the index within the block, despite changes by other processes."""
         with self._lock:
             self._run(lambda db: db.execute("BEGIN"))
             try:
@@ -508,7 +508,7 @@ def fold_state_at(index: BlockIndex, read: BlockReader, at: BlockPosition) -> Ch
     for sequence in range(first, at.sequence + 1):
         block_hash = index.hash_at(at.chain, sequence)
         if block_hash is None:
-            raise Conflict("the chain changes while it is read", where=f"block {sequence}", hint="try again")
+            raise Conflict("the chain changed while it was read", where=f"block {sequence}", hint="try again")
         state = _apply_stored(state, read(block_hash))
     assert state is not None  # at.sequence >= 0
     return state
@@ -519,7 +519,7 @@ def _apply_stored(state: ChainState | None, stored: StoredBlock) -> ChainState:
     if stored.block.sequence_number != expected:
         raise ChainRuleViolated(
             "sequence-number",
-            f"number {expected} comes next, not {stored.block.sequence_number}",
+            f"sequence number is {stored.block.sequence_number}, expected {expected}",
             block=str(stored.hash),
         )
     try:

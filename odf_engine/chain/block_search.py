@@ -171,11 +171,11 @@ def resolve_block_number(dataset: Dataset, text: str) -> int:
     if digits.isdecimal() and (int(digits) < newest.blocks or len(digits) < MIN_HASH_CHARACTERS):
         if int(digits) >= newest.blocks:
             raise NotFound(
-                f"there is no block {text}: they go from 0 to {_group_digits(newest.sequence_number)}"
+                f"block {text} not found: sequence numbers are 0 to {_group_digits(newest.sequence_number)}"
             )
         return int(digits)
     if len(text) < MIN_HASH_CHARACTERS or not re.fullmatch(r"[a-zA-Z0-9_+/=-]+", text):
-        raise UsageError(f"'{text}' is no number, hash, date or offset such as #{newest.last_offset or 0}")
+        raise UsageError(f"'{text}' is not a number, hash, date or offset such as #{newest.last_offset or 0}")
     return _find_by_hash(dataset, text, newest.sequence_number)
 
 
@@ -185,9 +185,9 @@ def _find_by_offset(dataset: Dataset, offset: int) -> int:
         return slices[0].sequence_number
     state = dataset.state()
     if state.last_offset is None:
-        raise NotFound(f"there is no row {_group_digits(offset)}: this dataset has none")
+        raise NotFound(f"row {_group_digits(offset)} not found: the dataset has no rows")
     raise NotFound(
-        f"there is no row {_group_digits(offset)}: offsets go up to {_group_digits(state.last_offset)}"
+        f"row {_group_digits(offset)} not found: the last offset is {_group_digits(state.last_offset)}"
     )
 
 
@@ -202,7 +202,7 @@ def _find_by_time(dataset: Dataset, text: str) -> int:
     ]
     if number is None:
         newest = str(dataset.state().system_time)[:19].replace("T", " ")
-        raise NotFound(f"there is no block since {text}: the newest is of {newest}")
+        raise NotFound(f"no block at or after {text}: the newest is from {newest}")
     return int(number)
 
 
@@ -211,17 +211,18 @@ def _find_by_hash(dataset: Dataset, text: str, newest: int) -> int:
         block_hash = Multihash.parse(text)
         numbers_by_hash = block_numbers(dataset, [str(block_hash)])
         if not numbers_by_hash:
-            raise NotFound(f"the chain holds no block {block_hash}")
+            raise NotFound(f"block {block_hash} is not in the chain")
         return numbers_by_hash[str(block_hash)]
     numbers: list[int] = []
     for spelling in (text.lower(), _HASH_PREFIX + text.lower()):
         numbers = numbers or dataset.query_index(partial(_find_numbers, spelling))
     if len(numbers) > 1:
         examples = ", ".join(map(_group_digits, numbers[:3]))
-        raise NotFound(f"{text} means more than one block, such as {examples}: give more of the hash")
+        raise NotFound(f"'{text}' matches more than one block, such as {examples}: use more of the hash")
     if not numbers:
         raise NotFound(
-            f"no block's hash begins or ends with {text}; numbers go from 0 to {_group_digits(newest)}"
+            f"block {text} not found: no hash starts or ends with it; "
+            f"sequence numbers are 0 to {_group_digits(newest)}"
         )
     return numbers[0]
 
@@ -266,7 +267,7 @@ def read_from_head(dataset: Dataset, max_blocks: int = MAX_BLOCKS) -> PartialCha
         while at is not None and len(rows) < max_blocks:
             stored = dataset.block(at)
             if number is not None and stored.block.sequence_number != number:
-                problem = f"number {number} comes here, not {stored.block.sequence_number}"
+                problem = f"sequence number is {stored.block.sequence_number}, expected {number}"
                 raise ChainRuleViolated("sequence-number", problem, block=str(at))
             rows.append(summarize_block(stored))
             number, at = stored.block.sequence_number - 1, stored.block.prev_block_hash
@@ -342,7 +343,7 @@ class BlockFiles:
             head = self._dataset.head()
         except OdfError as error:
             return None, ("head-malformed", error.message)
-        return head, None if head else ("head-missing", "the dataset has no head: refs/head is not there")
+        return head, None if head else ("head-missing", "the dataset has no head: refs/head is missing")
 
     def _numbers(self) -> dict[int, list[Multihash]]:
         """Return all valid blocks by sequence number, including orphans. Only needed for damaged chains."""

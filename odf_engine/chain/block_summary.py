@@ -45,15 +45,15 @@ def _describe(event: Any, before: ChainState | None) -> str:
             old = before and before.push_sources.get(event.source_name)
             return _describe_source(f"source '{event.source_name}'", event, old)
         case model.DisablePushSource():
-            return f"source '{event.source_name}' ended"
+            return f"source '{event.source_name}' disabled"
         case model.DisablePollingSource():
-            return "source ended"
+            return "source disabled"
         case model.SetTransform():
             return _describe_transform(event, before and before.transform)
         case model.SetDataSchema():
             return _describe_schema(event, before)
         case model.Opaque():
-            return "an event of a newer specification"
+            return "event of a newer specification"
         case _:
             return _describe_metadata(event, before)
 
@@ -86,7 +86,7 @@ def _describe_add_data(event: model.AddData, before: ChainState | None) -> str:
     parts += _describe_watermark(event.new_watermark, before)
     if not parts:
         parts.append("no new rows")
-        parts += ["source state kept"] if event.new_source_state is not None else []
+        parts += ["source state stored"] if event.new_source_state is not None else []
     return ", ".join(parts)
 
 
@@ -97,11 +97,11 @@ def _describe_transaction(event: model.ExecuteTransform, before: ChainState | No
     parts += _describe_watermark(event.new_watermark, before)
     kind = classify_transaction(event)
     if kind != "execute":
-        parts.append("the state has ended" if kind == "finish" else "the state was rebuilt")
+        parts.append("state finished" if kind == "finish" else "state rebuilt")
     elif event.new_checkpoint is not None:
         same = event.new_checkpoint.physical_hash == event.prev_checkpoint
-        parts.append("state kept" if same else "state saved")
-    return ", ".join(parts) or "nothing new"
+        parts.append("state unchanged" if same else "state stored")
+    return ", ".join(parts) or "no changes"
 
 
 def _describe_inputs(event: model.ExecuteTransform, before: ChainState | None) -> str:
@@ -141,7 +141,7 @@ def _describe_source(
 ) -> str:
     if old is not None:
         changed = _join(list(_find_source_changes(event, old)))
-        return f"{name} changed: {changed}" if changed else f"{name} as before"
+        return f"{name} changed: {changed}" if changed else f"{name} unchanged"
     location = f" {_describe_fetch(event.fetch)}" if isinstance(event, model.SetPollingSource) else ""
     query = f", {_describe_query(event.preprocess)}" if event.preprocess is not None else ""
     return f"{name}{location}, read {_step_name(event.read)}{query}, merge {_step_name(event.merge)}"
@@ -202,8 +202,8 @@ def _describe_transform(event: model.SetTransform, old: model.SetTransform | Non
     parts += [f"+ input {name}" for ref, name in refs.items() if ref not in old_refs]
     parts += [f"- input {name}" for ref, name in old_refs.items() if ref not in refs]
     if not parts and event.inputs != old.inputs:
-        parts.append(f"inputs are {names}")
-    return ", ".join(parts) or "query as before"
+        parts.append(f"inputs {names}")
+    return ", ".join(parts) or "query unchanged"
 
 
 # --- Schemas -------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def _describe_schema(event: model.SetDataSchema, before: ChainState | None) -> s
     parts = [f"+{_count_columns(len(added))} {_join(added)}"] if added else []
     parts += [f"-{_count_columns(len(removed))} {_join(removed)}"] if removed else []
     if not parts:
-        parts.append("other order of columns" if new != old else "other types or comments")
+        parts.append("columns reordered" if new != old else "types or comments changed")
     return "schema: " + ", ".join(parts)
 
 
@@ -272,7 +272,7 @@ class StoredBlock(msgspec.Struct, frozen=True):
 
 
 class BlockSummary(msgspec.Struct, frozen=True):
-    """A block in a list; ``rows`` is the number of added records, ``size`` the size of the block in bytes."""
+    """A block in a list; ``rows`` is the number of added rows, ``size`` the size of the block in bytes."""
 
     sequence_number: int
     hash: Multihash

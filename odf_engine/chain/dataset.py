@@ -36,21 +36,21 @@ def store_file(
     for item in filter(None, described):
         if staged is None:
             if find_object_name(objects, item.physical_hash) is None:
-                raise NotFound(f"{objects.folder.name} object {item.physical_hash} is not in the dataset")
+                raise NotFound(f"{objects.folder.name} object {item.physical_hash} is missing")
             continue
         if (size := staged.stat().st_size) != item.size:
-            raise BadData(f"the staged file has {size} bytes, its block says {item.size}", where=str(staged))
+            raise BadData(f"the staged file has {size} bytes, expected {item.size}", where=str(staged))
         objects.put_file(str(item.physical_hash), staged)
         staged = None
     if staged is not None:
-        raise BadData("no event says what the staged file is", where=str(staged))
+        raise BadData("no event refers to the staged file", where=str(staged))
 
 
 T = TypeVar("T")
 _MAX_ATTEMPTS: Final = 5
 _DAY_SECONDS: Final = 86_400.0
 _RESET_REF_PREFIX: Final = "before-reset-"
-_RESTORE_HINT: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
+_RESTORE_HINT: Final = "restore it from a copy of the dataset; run odf verify to find other damage"
 
 
 class _NewBlock(NamedTuple):
@@ -115,14 +115,14 @@ class Dataset:
         block_hash = self._hash_at(which) if isinstance(which, int) else which
         data = self.block_bytes(block_hash)
         if Multihash.sha3_256(data) != block_hash:
-            problem = "the block is damaged: its bytes are not those that its hash was made of"
+            problem = "the block is damaged: its bytes do not match its hash"
             raise MalformedBlock(problem, where=f"block {block_hash}", hint=_RESTORE_HINT)
         try:
             decoded = decode_block(data)
         except MalformedBlock as error:
             field = f", {error.where}" if error.where else ""
             problem = f"the block cannot be read: {error.message}"
-            hint = error.hint or "whoever published the dataset may have a right one"
+            hint = error.hint or "request an undamaged copy from the publisher of the dataset"
             raise MalformedBlock(problem, hint=hint, where=f"block {block_hash}{field}") from error
         return StoredBlock(block_hash, decoded.block, decoded.version, len(data), decoded.unknown)
 
@@ -140,7 +140,7 @@ class Dataset:
         except InvalidIdentity:
             return self._find_abbreviated(text.strip().lower())
         if find_object_name(self._blocks, block_hash, text) is None:
-            raise NotFound(f"there is no block {block_hash} in this dataset")
+            raise NotFound(f"block {block_hash} not found in this dataset")
         return block_hash
 
     def list_blocks(
@@ -179,7 +179,7 @@ class Dataset:
         return self.query_index(lambda index, at: index.find_ancestor(at, block) is not None)
 
     def slices(self, first_offset: int | None = None, last_offset: int | None = None) -> list[SliceSummary]:
-        """Return the slices with records in this range of offsets (inclusive), oldest first."""
+        """Return the slices with rows in this range of offsets (inclusive), oldest first."""
         if self.head() is None:
             return []
         return self.query_index(lambda index, at: index.slices(at, first_offset, last_offset))
@@ -229,7 +229,7 @@ class Dataset:
             NotSynced: the head has moved, but a power failure may undo it.
         """
         if not events:
-            raise UsageError("a commit needs at least one event")
+            raise UsageError("a commit requires at least one event")
         with translate_commit_errors(self.folder):
             if expected_head is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -260,7 +260,7 @@ class Dataset:
             ChainRuleViolated: an event violates an append rule.
         """
         if not events:
-            raise UsageError("a dataset that begins anew needs at least one event")
+            raise UsageError("a reset requires at least one event")
         with self._refs.locked():
             self._check_head(expected_head)
             first = self.block(0)
@@ -327,10 +327,10 @@ class Dataset:
         head = self.head()
         if head != expected:
             raise Conflict(
-                "somebody else committed to the dataset meanwhile"
+                "another process has committed to the dataset"
                 if expected is not None
-                else "the dataset has been created already",
-                hint="try again: the work starts from the new head",
+                else "the dataset already exists",
+                hint="try again, based on the new head",
                 where=f"head {head}, expected {expected}",
             )
         return None if head is None else self.state()
@@ -379,13 +379,15 @@ class Dataset:
             head = self.head()
             if head is None:
                 if any(self._blocks.names()):
-                    raise NotFound("refs/head is missing, which names the newest block", hint=_RESTORE_HINT)
+                    raise NotFound(
+                        "refs/head, the reference to the newest block, is missing", hint=_RESTORE_HINT
+                    )
                 raise NotFound("the dataset is empty", where=str(self.folder))
             if (result := query(head)) is not None:
                 return result
             if head == self.head():
                 index_to_head(self._index, self.block, head)
-        raise Conflict("the dataset's head keeps moving", where=str(self.folder), hint="try again")
+        raise Conflict("the head of the dataset keeps changing", where=str(self.folder), hint="try again")
 
     def query_index(self, query: Callable[[BlockIndex, BlockPosition], T]) -> T:
         """Query the index, up to date with the head; raise NotFound if the dataset is empty."""
@@ -403,7 +405,7 @@ class Dataset:
 
         (block_hash,) = self.query_index(query_hash)
         if block_hash is None:
-            raise NotFound(f"there is no block number {number} in this dataset")
+            raise NotFound(f"block {number} not found in this dataset")
         return block_hash
 
     def _find_abbreviated(self, text: str) -> Multihash:
@@ -411,10 +413,11 @@ class Dataset:
             self.query_index(lambda index, at: index.find_hashes(at, text, limit=4)) if self.head() else []
         )
         if not matches:
-            raise NotFound(f"there is no block '{text}' in this dataset")
+            raise NotFound(f"block '{text}' not found in this dataset")
         if len(matches) > 1:
             raise NotFound(
-                f"'{text}' means more than one block", hint="such as " + ", ".join(map(str, matches[:3]))
+                f"'{text}' matches more than one block",
+                hint="use one of: " + ", ".join(map(str, matches[:3])),
             )
         return matches[0]
 

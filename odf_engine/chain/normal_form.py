@@ -70,10 +70,10 @@ def _find_contradiction(snapshot: DatasetSnapshot) -> str | None:
     pushed = [event.source_name for event in snapshot.metadata if isinstance(event, AddPushSource)]
     polled = any(isinstance(event, SetPollingSource) for event in snapshot.metadata)
     if pushed and polled:
-        return "a dataset has either a polling source or push sources, this one has both"
+        return "a dataset cannot have both a polling source and push sources"
     duplicate = find_duplicate(pushed)
     if duplicate is not None:
-        return f"push source '{duplicate}' is there more than once"
+        return f"duplicate push source '{duplicate}'"
     for event in snapshot.metadata:
         if isinstance(event, DisablePollingSource) and polled:
             return "the polling source is both defined and disabled"
@@ -87,11 +87,11 @@ def _find_misplacement(kind: DatasetKind, event: MetadataEvent) -> str | None:
         return None
     name = kind_of(event)
     if isinstance(event, Seed):
-        return "a Seed does not belong in a manifest: the dataset's identity is made when it is added"
+        return "a Seed is not allowed in a manifest: it is generated when the dataset is added"
     for other, allowed in _ALLOWED.items():
         if isinstance(event, allowed):
-            return f"{name} belongs to {other.value} datasets, and this one is {kind.value}"
-    return f"{name} does not belong in a manifest: it is written when the dataset changes"
+            return f"{name} is only allowed in {other.value} datasets, and this one is {kind.value}"
+    return f"{name} is not allowed in a manifest: it is generated when the dataset changes"
 
 
 def normalize_event(event: Event) -> Event:
@@ -116,17 +116,17 @@ def normalize_transform(transform: Sql) -> Sql:
         InvalidQuery: no query, ``query`` and ``queries`` both, or not exactly one result.
     """
     if transform.query is not None and transform.queries is not None:
-        raise InvalidQuery("a transform has either 'query' or 'queries', this one has both")
+        raise InvalidQuery("a transform cannot have both 'query' and 'queries'")
     steps = transform.queries or []
     if transform.query is not None:
         steps = [SqlQueryStep(query=transform.query)]
     if not steps:
-        raise InvalidQuery("the transform has no query", hint="write it under 'query'")
+        raise InvalidQuery("the transform has no query", hint="add the field 'query'")
     results = [step for step in steps if step.alias is None]
     if len(results) != 1:
         raise InvalidQuery(
-            f"{len(results)} of the queries have no alias, and exactly one, the result, has to",
-            hint="give every step but the last an alias",
+            f"{len(results)} of the queries have no alias; exactly one, the result, must have none",
+            hint="add an alias to every query except the last",
         )
     named = [step for step in steps if step.alias is not None]
     normal = replace(transform, query=None, queries=[*named, *results])
@@ -140,15 +140,15 @@ def normal_form_problem(transform: Sql) -> str | None:
     """Return why a query is not in normal form, as a sentence; None if it is."""
     steps = transform.queries
     if transform.query is not None:
-        return "a query in a chain is written as 'queries', not as 'query'"
+        return "the transform has 'query'; a chain requires 'queries'"
     if not steps:
         return "the transform has no queries"
     if steps[-1].alias is not None:
-        return "the last query is the result and has no alias"
+        return "the last query is the result and must not have an alias"
     if any(not step.alias for step in steps[:-1]):
-        return "every query but the last needs an alias"
+        return "every query except the last requires an alias"
     duplicate = find_duplicate(step.alias for step in steps[:-1])
-    return None if duplicate is None else f"two queries have the alias '{duplicate}'"
+    return None if duplicate is None else f"duplicate query alias '{duplicate}'"
 
 
 SPARK: Final = "spark"
@@ -167,9 +167,9 @@ def with_engine_version(event: SetTransform) -> SetTransform:
         return event
     if transform.version not in (None, SPARK_VERSION):
         raise InvalidManifest(
-            f"the transform is for version {transform.version} of the engine, and this is {SPARK_VERSION}",
+            f"unsupported engine version {transform.version}: this is {SPARK_VERSION}",
             where="SetTransform",
-            hint="leave `version` out: it is written down when the transform is",
+            hint="omit `version`; it is recorded with the transform",
         )
     return replace(event, transform=replace(transform, version=SPARK_VERSION))
 

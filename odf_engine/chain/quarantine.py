@@ -42,7 +42,7 @@ class Quarantine:
         folder: the folder of received files, with a folder for each kind of object.
         state: the state of the chain after the blocks appended so far; None before the first.
         blocks: the number of appended blocks.
-        records: the number of records in them.
+        records: the number of rows in them.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -73,8 +73,8 @@ class Quarantine:
             except BlockingIOError:
                 os.close(lock)
                 raise Conflict(
-                    "somebody else is just bringing blocks into the dataset",
-                    hint="wait until that has ended, then try again",
+                    "another process is adding blocks to the dataset",
+                    hint="wait until it has finished, then try again",
                     where=str(self.dataset.folder),
                 ) from None
             self._lock = lock
@@ -108,7 +108,7 @@ class Quarantine:
         return None
 
     def store(self, block_hash: Multihash, data: bytes) -> None:
-        """Store the bytes of a block, which must match its hash. Blocks may come in any order.
+        """Store the bytes of a block, which must match its hash. Blocks may be stored in any order.
 
         Raises:
             OdfError: the block cannot be written.
@@ -136,7 +136,7 @@ class Quarantine:
             ChainRuleViolated: the block violates an append rule.
             MalformedBlock: the block has content that cannot be processed.
         """
-        assert stored.hash.code == SHA3_256, "no other hash names a block"
+        assert stored.hash.code == SHA3_256, "blocks have SHA3-256 hashes"
         before = self.state
         try:
             check_append(before, stored.block)
@@ -174,7 +174,7 @@ class Quarantine:
             Conflict: the head is not ``expected_head``; nothing is changed.
             NotSynced: the head has moved, but a power failure may undo it.
         """
-        assert self.state is not None, "nothing to follow"
+        assert self.state is not None, "no blocks were appended"
         with translate_commit_errors(self.dataset.folder):
             self._move_blocks()
         try:
@@ -223,7 +223,7 @@ class Quarantine:
             return self.dataset.state()
         (state,) = self.dataset.query_index(query_state)
         if state is None:
-            raise NotFound(f"there is no block {block} in this dataset")
+            raise NotFound(f"block {block} not found in this dataset")
         return state
 
     def _move_blocks(self) -> int:

@@ -40,14 +40,14 @@ def find_breaking_change(old: bytes, new: bytes) -> BreakingChange | None:
     for field in before:
         indices = after.get_all_field_indices(field.name)
         if len(indices) > 1:
-            return BreakingChange(f"column '{field.name}' is in it more than once", "name each column once")
+            return BreakingChange(f"duplicate column '{field.name}'", "use each column name once")
         breaking = _removal(field) if not indices else _find_field_change(field, after.field(indices[0]))
         if breaking is not None:
             return breaking
     for field in after:
         if field.name not in before.names and not field.nullable:
             return BreakingChange(
-                f"the new column '{field.name}' may not be null, and older records have no value for it",
+                f"the new column '{field.name}' is NOT NULL, but existing rows have no value for it",
                 "declare it without NOT NULL",
             )
     return None
@@ -56,7 +56,7 @@ def find_breaking_change(old: bytes, new: bytes) -> BreakingChange | None:
 def _removal(field: pa.Field) -> BreakingChange:
     expression = f"CAST(NULL AS {_ddl(field)}) AS {field.name}"
     advice = f"keep it, as {expression} in the preprocess query" if field.nullable else "keep it"
-    return BreakingChange(f"column '{field.name}' is not in it", f"{advice}, or make a new dataset")
+    return BreakingChange(f"column '{field.name}' is missing", f"{advice}, or create a new dataset")
 
 
 def _find_field_change(old: pa.Field, new: pa.Field) -> BreakingChange | None:
@@ -66,15 +66,15 @@ def _find_field_change(old: pa.Field, new: pa.Field) -> BreakingChange | None:
         if old_type == new_type:  # types with the same DDL
             old_type, new_type = str(old.type), str(new.type)
         return BreakingChange(
-            f"column '{name}' was {old_type} and became {new_type}",
-            f"keep '{name}' as {old_type} and give the new values under another name in the preprocess query,"
-            " or make a new dataset",
+            f"column '{name}' changed from {old_type} to {new_type}",
+            f"keep '{name}' as {old_type} and add the new values under another name in the preprocess query,"
+            " or create a new dataset",
         )
     if new.nullable != old.nullable:
         old_type = "without NOT NULL" if old.nullable else "NOT NULL"
         return BreakingChange(
-            f"column '{name}' {_nullability(old)} be null before and {_nullability(new)} now",
-            f"declare it {old_type}, as it was, or make a new dataset",
+            f"column '{name}' changed from {_nullability(old)} to {_nullability(new)}",
+            f"declare it {old_type}, as before, or create a new dataset",
         )
     return None
 
@@ -94,7 +94,7 @@ def read_schema(schema: bytes) -> pa.Schema:
     Raises:
         InvalidSchema: the bytes are not a schema.
     """
-    # Deferred, as in this whole module: Arrow is slow to import, and opening a chain does not need it.
+    # Deferred, as everywhere in this module: Arrow is slow to import, and opening a chain does not need it.
     from odf_engine.data.arrow_schema import decode_schema
 
     return decode_schema(schema)
@@ -107,7 +107,7 @@ def _ddl(field: pa.Field) -> str:
 
 
 def _nullability(field: pa.Field) -> str:
-    return "could" if field.nullable else "could not"
+    return "nullable" if field.nullable else "NOT NULL"
 
 
 def declared_schema(state: ChainState) -> pa.Schema | None:
@@ -122,8 +122,8 @@ def declared_schema(state: ChainState) -> pa.Schema | None:
         return decode_schema(state.schema)
     if state.has_schema:
         raise Unsupported(
-            "the dataset's schema is written in terms of a newer specification",
-            hint="its data can be read and verified, but not added to",
+            "the dataset's schema is from a newer specification",
+            hint="its data can be read and verified, but not extended",
         )
     return None
 

@@ -79,7 +79,7 @@ def _read_name(data: bytes, at: int) -> str:
     start = _follow_offset(data, _field_position(data, _follow_offset(data, at), _NAME_SLOT))
     (length,) = struct.unpack_from("<I", data, start)
     if start + 4 + length > len(data):
-        raise LookupError("longer than the bytes that are left")
+        raise LookupError("longer than the remaining bytes")
     return str(data[start + 4 : start + 4 + length], "utf-8")
 
 
@@ -95,7 +95,7 @@ def _field_position(data: bytes, table: int, slot: int) -> int:
         raise LookupError("the table has no such field")
     (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * slot)
     if not offset:
-        raise LookupError("the field is not there")
+        raise LookupError("the field is absent")
     return table + int(offset)
 
 
@@ -139,7 +139,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         odf_schema: ``odfSchema`` of the newest SetDataSchema.
         vocabulary: names of the system columns, with defaults.
         push_sources: the active push sources by name.
-        last_offset: offset of the newest record.
+        last_offset: offset of the newest row.
         watermark: the newest watermark of any data block.
         last_checkpoint: ``newCheckpoint`` of the newest data block, or None.
         source_state: the newest recorded state of the active sources; reset if the polling source moves to
@@ -148,7 +148,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         data_watermark, data_source_state: those of the newest data block, or None.
         has_data_block: whether there is an AddData or ExecuteTransform.
         last_inputs: ``queryInputs`` of the newest ExecuteTransform.
-        records, data_size, slices: totals: records by their offsets, bytes, files.
+        records, data_size, slices: totals: rows by their offsets, bytes, files.
         last_data_time: system time of the newest AddData or ExecuteTransform.
         not_understood: settings with parts from a newer specification, with the sequence number of their
             block. The fields above do not include them.
@@ -257,7 +257,7 @@ def find_unstorable(state: ChainState | None, block: MetadataBlock) -> str | Non
         interval = data.offset_interval
         counts += [("first offset", interval.start), ("last offset", interval.end)]
         counts.append(("size of all data", data.size + (state.data_size if state else 0)))
-        counts.append(("number of records", record_count(data) + (state.records if state else 0)))
+        counts.append(("number of rows", record_count(data) + (state.records if state else 0)))
     if (checkpoint := event.new_checkpoint) is not None:
         counts.append(("checkpoint size", checkpoint.size))
     if isinstance(event, ExecuteTransform):
@@ -270,7 +270,7 @@ def find_unstorable(state: ChainState | None, block: MetadataBlock) -> str | Non
 def _find_large(counts: list[tuple[str, int]]) -> str | None:
     for name, value in counts:
         if value > MAX_NUMBER:
-            return f"its {name} {value} is larger than 2^63 - 1, the largest number that can be stored"
+            return f"{name} {value} is larger than 2^63 - 1, the largest supported number"
     return None
 
 
@@ -284,13 +284,13 @@ def apply_block(state: ChainState | None, block: MetadataBlock, block_hash: Mult
     """
     event: Any = block.event
     if (problem := find_unstorable(state, block)) is not None:
-        hint = "the dataset cannot be used; delete it, and pull it again once its publisher has corrected it"
+        hint = "delete the dataset, and pull it again after its publisher has corrected it"
         raise ChainRuleViolated("number-range", problem, block=str(block_hash), hint=hint)
     if state is None:
         if not isinstance(event, Seed):
             raise ChainRuleViolated(
                 "seed-first",
-                f"the first block has to be a Seed, this one is {kind_of(event)}",
+                f"the first block is {kind_of(event)}, expected Seed",
                 block=str(block_hash),
             )
         return ChainState(
@@ -435,7 +435,7 @@ def resolve_vocabulary(event: SetVocab) -> DatasetVocabulary:
 
 
 def record_count(data: DataSlice | None) -> int:
-    """Return the number of records of a slice by its offsets; 0 for None."""
+    """Return the number of rows of a slice by its offsets; 0 for None."""
     if data is None:
         return 0
     return max(0, data.offset_interval.end - data.offset_interval.start + 1)

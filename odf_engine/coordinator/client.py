@@ -51,9 +51,9 @@ from odf_engine.workspace.environment import read_allowed_variables
 _ALREADY_RUNNING: Final = 75
 _WAIT: Final = 0.02
 _HINTS: Final = {
-    errno.EROFS: "the disk can only be read, and so can what is here; a job has to write",
-    errno.ENOSPC: "make room on the disk; what is here can be read meanwhile",
-    errno.EDQUOT: "make room on the disk; what is here can be read meanwhile",
+    errno.EROFS: "read-only file system: browsing works, jobs cannot run",
+    errno.ENOSPC: "free disk space; browsing still works",
+    errno.EDQUOT: "free disk space; browsing still works",
 }
 _children: list[subprocess.Popen[bytes]] = []
 """Workers started by this process. They are polled, so that ended ones do not stay zombies."""
@@ -87,9 +87,9 @@ class WorkerLauncher:
         """
         code = None if self._child is None else self._child.poll()
         if code is not None and code != _ALREADY_RUNNING:
-            raise self._failed("the worker ended right after its start")
+            raise self._failed("the worker exited right after its start")
         if time.monotonic() > self._deadline:
-            raise self._failed("the worker does not answer")
+            raise self._failed("the worker does not respond")
         if (self._child is None or code == _ALREADY_RUNNING) and not self._files.worker_alive():
             self._child = self._spawn()
         await asyncio.sleep(_WAIT)
@@ -97,7 +97,7 @@ class WorkerLauncher:
     def _spawn(self) -> subprocess.Popen[bytes]:
         workspace = str(self._files.workspace)
         if has_surrogates(workspace):
-            problem = "no worker can run in a folder whose path is not UTF-8 text"
+            problem = "the worker cannot be started: the path of the workspace is not UTF-8"
             raise OdfError(problem, where=workspace, hint="rename the folder")
         command = self._command or [
             *(sys.executable, "-P", "-m", "odf_engine.coordinator.worker"),
@@ -108,8 +108,8 @@ class WorkerLauncher:
             log = open_file(self._files.log, "ab")
         except OSError as error:
             raise OdfError(
-                f"no worker can be started here: {(error.strerror or str(error)).lower()}",
-                hint=_HINTS.get(error.errno or 0, f"look who owns {self._files.log}, and its mode"),
+                f"the worker cannot be started: {(error.strerror or str(error)).lower()}",
+                hint=_HINTS.get(error.errno or 0, f"check the owner and the mode of {self._files.log}"),
             ) from None
         with log:
             child = subprocess.Popen(
@@ -126,7 +126,7 @@ class WorkerLauncher:
         return child
 
     def _failed(self, message: str) -> OdfError:
-        hint, reason = f"its log is {self._files.log}", ""
+        hint, reason = f"see the log {self._files.log}", ""
         for line in self._files.log_tail().splitlines():
             if line.startswith("hint: "):  # the hint which the worker printed before it exited
                 hint = line.removeprefix("hint: ")
@@ -224,9 +224,9 @@ class Client:
             reader, writer = await asyncio.open_unix_connection(files.address())
         except PermissionError:
             raise OdfError(
-                "the worker of this workspace cannot be reached: permission denied",
+                "cannot connect to the worker of this workspace: permission denied",
                 where=files.address(),
-                hint=f"give it back its mode: chmod 600 {files.address()}",
+                hint=f"restore its mode: chmod 600 {files.address()}",
             ) from None
         except OSError:
             return None
@@ -239,7 +239,7 @@ class Client:
             await client.close()
             pid = files.worker_pid()
             raise OdfError(
-                f"the worker (process {pid}) does not answer", hint=f"end it with: kill {pid}"
+                f"the worker (process {pid}) does not respond", hint=f"stop it: kill {pid}"
             ) from None
         except BaseException:
             await client.close()
@@ -258,8 +258,8 @@ class Client:
                     f"{ours}, protocol {PROTOCOL_VERSION}",
                 )
             error = VersionMismatch(
-                f"a worker of version {theirs} is busy, and this is version {ours}",
-                hint="wait for its jobs, or end it with 'odf worker stop'",
+                f"a worker of version {theirs} is busy; this is version {ours}",
+                hint="wait for its jobs, or run odf worker stop",
             )
             error.jobs = status.running + status.queued
             raise error
@@ -315,7 +315,7 @@ class Client:
         while self._files.worker_pid() == self.status.pid:
             if asyncio.get_running_loop().time() > deadline:
                 pid = self.status.pid
-                raise OdfError(f"the worker (process {pid}) does not end", hint=f"end it with: kill -9 {pid}")
+                raise OdfError(f"the worker (process {pid}) does not exit", hint=f"stop it: kill -9 {pid}")
             await asyncio.sleep(0.02)
 
     async def events(self, since: int | None = None) -> AsyncGenerator[Event, None]:
@@ -404,7 +404,7 @@ class Client:
 
     async def _lose_connection(self) -> WorkerLost:
         await self.close()
-        return WorkerLost("the worker has ended", hint="its jobs are marked as interrupted: run them again")
+        return WorkerLost("the worker has stopped", hint="run its jobs again: they are marked as interrupted")
 
 
 class _EventReader:
@@ -535,7 +535,7 @@ class _Run:
             await follow
         except asyncio.CancelledError:
             if self._interrupts > 1:
-                raise Cancelled("left; the jobs are being cancelled in the background") from None
+                raise Cancelled("stopped waiting; the jobs are being cancelled in the background") from None
             raise
         for job_id, job in self._jobs.items():
             if job is None or not job.state.final:  # the worker has ended: the job log has the final state
@@ -559,7 +559,7 @@ class _Run:
     async def _cancel(self) -> None:
         for job_id, job in list(self._jobs.items()):
             if job is None or not job.state.final:
-                with contextlib.suppress(OdfError):  # it has ended meanwhile
+                with contextlib.suppress(OdfError):  # it has just ended
                     await self._client.cancel(job_id)
 
     def _interrupted(self) -> None:

@@ -67,7 +67,7 @@ class WorkerEndpoint:
             OdfError: it belongs to another user, or contains symbolic links.
         """
         if not self.odf.is_dir():
-            raise NotFound(f"'{self.workspace}' is not a workspace", hint="'odf init' makes one there")
+            raise NotFound(f"'{self.workspace}' is not a workspace", hint="run odf init there to create one")
         check_odf_folder(self.odf)
 
     # --- Client and worker ---
@@ -114,7 +114,7 @@ class WorkerEndpoint:
                     raise OdfError(
                         f"the worker of this workspace belongs to another user ({user_name(owner)})",
                         where=str(path),
-                        hint="use a workspace of your own, or run as that user",
+                        hint="use your own workspace, or run as that user",
                     )
 
     def log_tail(self, lines: int = 5) -> str:

@@ -29,8 +29,8 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect_database
 
 INTERRUPTED: Final = Failure(
-    message="the worker ended before this job did",
-    hint="run it again: what was committed stays, and the rest starts afresh",
+    message="worker stopped while this job was running",
+    hint="run it again; committed blocks are not lost",
 )
 VERSION: Final = 1
 _LAST: Final = 2**63 - 1
@@ -89,7 +89,7 @@ class JobLogReader:
         """
         found = self._decode("SELECT body FROM jobs WHERE number = ?", _number(job_id))
         if not found:
-            raise NotFound(f"there is no job '{job_id}'", hint="'odf jobs' lists them")
+            raise NotFound(f"job '{job_id}' not found", hint="list the jobs: odf jobs")
         return found[0]
 
     def events(
@@ -140,7 +140,7 @@ class JobLogReader:
         dead = not self._worker_alive()
         jobs = [self._decoded(_job, body) for (body,) in self._rows(query, *parameters)]
         if all(job.state.final for job in jobs) or not dead or self._worker_alive():
-            return jobs  # checked before and after: a worker may start or end meanwhile
+            return jobs  # checked before and after: a worker may start or end
         return [job if job.state.final else _interrupted(job) for job in jobs]
 
     def _events(self, rows: list[tuple]) -> list[JournalEvent]:
@@ -180,9 +180,9 @@ def _open_for_reading(path: Path) -> sqlite3.Connection | None:
 
 def _damaged(path: Path, error: Exception) -> OdfError:
     return OdfError(
-        f"the journal of jobs cannot be read: {error}",
+        f"the job log cannot be read: {error}",
         where=str(path),
-        hint="no dataset depends on it; it is made anew when the worker starts next",
+        hint="restart the worker, which recreates it; no dataset depends on it",
     )
 
 
@@ -300,7 +300,7 @@ class JobLog(JobLogReader):
             if job is None:
                 raise NotFound(f"job '{job_id}' is not queued or running")
             if state not in _NEXT[job.state]:
-                raise ValueError(f"job {job_id} cannot go from {job.state.value} to {state.value}")
+                raise ValueError(f"job {job_id}: invalid transition from {job.state.value} to {state.value}")
             job = msgspec.structs.replace(job, state=state, error=error, result=result)
             if state.final:
                 job = msgspec.structs.replace(job, ended=_now())
@@ -404,7 +404,7 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):
-            raise sqlite3.DatabaseError(f"the journal has version {version}")
+            raise sqlite3.DatabaseError(f"the job log has version {version}")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         if version == 0:

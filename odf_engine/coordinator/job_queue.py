@@ -131,7 +131,9 @@ class JobReporter(Reporter):
         try:
             self._journal.append_commit(self._job, dataset, block, event, rows)
         except sqlite3.Error:
-            _log.warning("job %s committed %s to %s; the journal misses it", self._job, block, dataset)
+            _log.warning(
+                "job %s committed %s to %s, which is missing in the job log", self._job, block, dataset
+            )
 
     def collect(self) -> Progress | None:
         """Return the progress if it has changed since the last call and the job has not ended."""
@@ -209,7 +211,7 @@ class JobQueue:
             return len(self._waiting)
 
     def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
-        """Queue a job and return it; ``environment`` may have secrets and is only kept in memory."""
+        """Queue a job and return it; ``environment`` may have secrets and is only in memory."""
         with self._lock:
             job = self._journal.create(request, target)
             self._waiting[job.id] = _Entry(job, request, environment, JobReporter(self._journal, job.id))
@@ -231,7 +233,7 @@ class JobQueue:
                 self.last_end = time.monotonic()
         if waiting is None and running is None:
             state = self._journal.job(job_id).state
-            raise UsageError(f"job {job_id} cannot be cancelled: it is {state.value} already")
+            raise UsageError(f"job {job_id} cannot be cancelled: it is already {state.value}")
         if running is not None:
             # The hooks of a job can block, and the caller is the event loop of the worker.
             threading.Thread(
@@ -246,7 +248,7 @@ class JobQueue:
             try:
                 self.cancel(job_id)
             except (NotFound, UsageError):
-                continue  # it has ended meanwhile
+                continue  # it has just ended
 
     def mark_interrupted(self) -> None:
         """Mark the running jobs as interrupted, because the process ends."""
@@ -296,7 +298,7 @@ class JobQueue:
         try:
             entry.reporter.cancel()
         except Exception:
-            _log.exception("while cancelling job %s", entry.job.id)
+            _log.exception("error while cancelling job %s", entry.job.id)
 
     def _run(self, entry: _Entry) -> None:
         state, error, result = self._execute(entry)
@@ -317,7 +319,7 @@ class JobQueue:
             return JobState.cancelled, None, None
         except BaseException as error:
             if reporter.cancelled:  # most likely a consequence of the cancellation
-                reporter.log(f"while it was cancelled: {_trace(error)}", "debug")
+                reporter.log(f"error during cancellation: {_trace(error)}", "debug")
                 return JobState.cancelled, None, None
             if not isinstance(error, OdfError) or error.__cause__ is not None:
                 reporter.log(_trace(error), "debug")
@@ -327,7 +329,7 @@ class JobQueue:
         try:
             self._journal.set_progress(job_id, progress)
         except sqlite3.Error:
-            _log.warning("the progress of job %s is not written", job_id, exc_info=True)
+            _log.warning("the progress of job %s cannot be stored", job_id, exc_info=True)
 
     def _finish(self, job_id: str, state: JobState, error: Failure | None, result: str | None) -> bool:
         """Store a job's end, with retries; return False if the job log cannot be written."""
@@ -341,7 +343,7 @@ class JobQueue:
                     self.last_end = time.monotonic()
                     return True
                 except sqlite3.Error:
-                    _log.exception("the end of job %s (%s) is not written", job_id, state.value)
+                    _log.exception("the end of job %s (%s) cannot be stored", job_id, state.value)
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.5)
@@ -358,18 +360,18 @@ def _failure(error: BaseException, job: Job) -> Failure:
         return Failure(error.message, error.hint, error.where, error.exit_code, list(error.excerpt), kind)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Failure(
-            "no space is left on the disk",
+            "the disk is full",
             where=_file_name(error),
-            hint="nothing half-written was committed; make room and run it again",
+            hint="free disk space and run the job again; no incomplete block was committed",
         )
     if isinstance(error, PermissionError):
-        return Failure("permission denied", where=_file_name(error), hint="check who owns it and its mode")
+        return Failure("permission denied", where=_file_name(error), hint="check its owner and mode")
     if isinstance(error, MemoryError):
-        return Failure("not enough memory", hint="end other programs, or run fewer jobs: worker.maxJobs")
+        return Failure("not enough memory", hint="close other programs, or reduce worker.maxJobs")
     reason = (str(error).strip().splitlines() or ["no reason given"])[0][:300]
     return Failure(
         f"{job.kind} failed unexpectedly: {type(error).__name__}: {reason}",
-        hint=f"'odf logs {job.id} -v' shows the details; this should be reported",
+        hint=f"report this with the output of odf logs {job.id} -v",
     )
 
 

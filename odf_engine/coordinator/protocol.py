@@ -43,10 +43,10 @@ class JobRequest(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
-    """Bring a dataset up to date.
+    """Pull new data into a dataset.
 
     A root dataset polls its source until there are no more data. A derivative dataset transforms the new
-    records of its inputs. A dataset with a pull remote is synchronized from that remote instead.
+    rows of its inputs. A dataset with a pull remote is synchronized from that remote instead.
 
     Attributes:
         dataset: id of the dataset; for one which is not in the workspace yet, its URL.
@@ -73,7 +73,7 @@ class Pull(JobRequest[PullResult], frozen=True, tag="pull"):
 
 
 class Push(JobRequest[PushResult], frozen=True, tag="push"):
-    """Bring the remote ``url`` up to date with a dataset.
+    """Push a dataset to the remote ``url``.
 
     With ``force``, a diverged history of the remote is replaced. Where the remote supports it, the previous
     head stays there as a reference.
@@ -149,7 +149,7 @@ class Validate(JobRequest[ValidateResult], frozen=True, tag="validate"):
 
 
 class Update(JobRequest[UpdateResult], frozen=True, tag="update"):
-    """Update a derivative dataset to a definition, after the current query has processed earlier records.
+    """Update a derivative dataset to a definition, after the current query has processed earlier rows.
 
     Attributes:
         dataset: id of the dataset.
@@ -575,7 +575,7 @@ class LogLine(msgspec.Struct, frozen=True, tag="line"):
 
 
 class Committed(msgspec.Struct, frozen=True, tag="committed"):
-    """A dataset has a new head; ``rows`` is the number of records of the block."""
+    """A dataset has a new head; ``rows`` is the number of rows in the block."""
 
     seq: int
     job: str
@@ -605,7 +605,7 @@ def encode_line(message: Command | Event) -> bytes:
         return _encoder.encode(message) + b"\n"
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"{error.object[:200]!r} is not UTF-8 text, and cannot be sent to the worker",
+            f"{error.object[:200]!r} cannot be sent to the worker: not UTF-8",
             hint="rename the file or folder, or correct the text",
         ) from None
 

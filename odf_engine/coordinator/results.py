@@ -38,7 +38,7 @@ class PullResult(msgspec.Struct, frozen=True):
         name: alias of the dataset.
         status: ``updated`` or ``up-to-date``; ``failed`` only in the output of the command line.
         old_head, new_head: head before and after the job.
-        blocks, records: number of appended blocks, and of the records in them.
+        blocks, records: number of appended blocks, and of the rows in them.
         error: always null; the command line puts a failed job's error here.
         url, label: the remote and its display name. Only pulls from a remote have these and the next two.
         bytes: number of bytes transferred.
@@ -258,7 +258,7 @@ class UpdateResult(msgspec.Struct, frozen=True):
         name: alias of the dataset.
         status: ``updated`` or ``unchanged``.
         old_head, new_head: head before and after the job.
-        blocks, records: number of appended blocks, and of the records in them.
+        blocks, records: number of appended blocks, and of the rows in them.
         state: what happened to the state of the query: ``none``, ``kept``, ``flushed`` or ``rebuilt``.
         changes: the appended events.
     """
@@ -355,7 +355,7 @@ class CheckProofResult(msgspec.Struct, frozen=True):
     """Result of the check of a query proof: the document of ``odf verify --proof --json``.
 
     Attributes:
-        valid: whether the same query over the same blocks gave the same rows, and the signature is valid.
+        valid: whether the same query over the same blocks returned the same rows, and the signature is valid.
         checked: False when the query was not run because blocks are missing.
         findings: the reasons why the proof is not valid.
         query: the query.

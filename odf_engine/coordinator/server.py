@@ -215,15 +215,15 @@ class _Session:
         try:
             command = decode_command(line)
         except (ValueError, RecursionError) as error:
-            return _reject(_find_tag(line), f"not a command: {error}")
+            return _reject(_find_tag(line), f"invalid command: {error}")
         tag = getattr(command, "tag", "")
         try:
             return self._execute(command)
         except OdfError as error:
             return Rejected(tag, Failure(error.message, error.hint, error.where, error.exit_code))
         except sqlite3.Error as error:
-            hint = "make room on the disk of the workspace, or make it writable; reading goes on meanwhile"
-            return Rejected(tag, Failure(f"the journal of jobs cannot be written: {error}", hint=hint))
+            hint = "free disk space or make the workspace writable; browsing still works"
+            return Rejected(tag, Failure(f"the job log cannot be written: {error}", hint=hint))
         except Exception as error:
             # The command itself is not logged: it may have secrets.
             _log.exception("a command failed: %s", type(command).__name__)
@@ -298,7 +298,7 @@ class _Session:
 
 def _reject(tag: str, message: str) -> Rejected:
     return Rejected(
-        tag, Failure(message, hint="is the client of another version than the worker?", exit_code=2)
+        tag, Failure(message, hint="check that client and worker have the same version", exit_code=2)
     )
 
 
@@ -314,6 +314,6 @@ def _find_tag(line: bytes) -> str:
 def _log_failure(result: object) -> None:
     """Log why a connection failed; a lost connection is normal, and a slow client only a warning."""
     if isinstance(result, TimeoutError):
-        _log.warning("a client took nothing for a long time and was cut off")
+        _log.warning("disconnected a client that did not read its events")
     elif isinstance(result, Exception) and not isinstance(result, OSError):
         _log.error("a connection failed", exc_info=result)

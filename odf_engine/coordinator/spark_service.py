@@ -148,7 +148,7 @@ class SparkService:
             if runtime is not self._runtime or self._busy():
                 return
             self._runtime, self.state = None, "off"
-        _log.warning("a cancelled job does not leave Spark: it is started again")
+        _log.warning("restarting Spark: tasks of a cancelled job do not stop")
         _stop_quietly(runtime)
         self.start()
 
@@ -162,7 +162,7 @@ class SparkService:
                 return
             runtime, self._runtime = self._runtime, None
             self.state = "off"
-        _log.warning("Spark's Java process has ended; it is started again")
+        _log.warning("restarting Spark: its Java process has exited")
         _stop_quietly(runtime)
 
     def _set_starting(self, runtime: Runtime) -> None:
@@ -183,7 +183,7 @@ class SparkService:
             reason = (str(failure).splitlines() or [""])[0]
             error = OdfError(
                 f"Spark does not start: {type(failure).__name__}: {reason}",
-                hint="spark.log and worker.log in the workspace's .odf folder say more",
+                hint="see spark.log and worker.log in the workspace's .odf folder",
             )
         with self._condition:
             self._starting, late = None, self._closed
@@ -206,12 +206,12 @@ def _stop_quietly(runtime: Runtime) -> None:
     try:
         runtime.stop()
     except Exception:
-        _log.warning("while clearing away the Spark that ended", exc_info=True)
+        _log.warning("error while cleaning up after Spark", exc_info=True)
 
 
 PERIOD_SECONDS: Final = 1.0
 MAX_SAMPLES: Final = 240
-"""Number of samples kept for new subscribers."""
+"""Number of samples stored for new subscribers."""
 _log = logging.getLogger(__name__)
 
 
@@ -254,7 +254,7 @@ class LoadSampler:
             try:
                 sample = self._take_sample(now - at)
             except Exception:  # the load display must not affect jobs
-                _log.exception("no sample was taken")
+                _log.exception("the load could not be sampled")
                 return
             at = now
             self.samples.append(sample)

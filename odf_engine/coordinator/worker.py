@@ -143,7 +143,7 @@ class Worker:
         """
         self._last_command = time.monotonic()
         if self._stopping:
-            raise OdfError("the worker is stopping", hint="try again in a moment: a new one is started then")
+            raise OdfError("the worker is stopping", hint="try again: a new worker is started")
         if needs_spark(request):
             self.warm_up()
         job = self._queue.submit(request, target, environment)
@@ -195,14 +195,14 @@ class Worker:
         )
         interrupted = self._journal.interrupt_open_jobs()
         for job in interrupted:
-            _log.warning("job %s was interrupted: an earlier worker ended before it", job.id)
+            _log.warning("job %s was interrupted: its worker stopped while it was running", job.id)
         remove_staged_files(self.folder, [job.dataset for job in interrupted])
         sweep_spools(self._files.odf)
         self._journal.prune()
         self._handle_signals()
         if not self._spark_later:
             self._spark.start()
-        _log.info("worker %s serves %s", os.getpid(), self.folder)
+        _log.info("worker %s started in %s", os.getpid(), self.folder)
         server = await asyncio.start_unix_server(self._serve_client, sock=listening, limit=MAX_COMMAND_BYTES)
         idle = asyncio.create_task(self._end_when_idle())
         try:
@@ -218,7 +218,7 @@ class Worker:
         await self._sessions.serve(reader, writer)
 
     async def _shut_down(self) -> None:
-        _log.info("worker %s stops", os.getpid())
+        _log.info("worker %s is stopping", os.getpid())
         self._queue.cancel_all()
         deadline = time.monotonic() + self._stop_patience
         while self._queue.running and time.monotonic() < deadline:
@@ -243,10 +243,10 @@ class Worker:
             since = time.monotonic() if self._busy() else max(self._last_command, self._queue.last_end)
             left = since + self._idle_seconds - time.monotonic()
             if left <= 0:
-                _log.info("nobody has needed this worker for %.0f s", self._idle_seconds)
+                _log.info("stopping: idle for %.0f s", self._idle_seconds)
                 return self.stop()
             if not self._files.workspace_exists():
-                _log.warning("the workspace is gone")
+                _log.warning("stopping: the workspace no longer exists")
                 return self.stop()
             await asyncio.sleep(min(left, _CHECK_SECONDS))
 
@@ -275,7 +275,7 @@ class Worker:
         self._call_in_loop(self._sessions.send_status)
 
     def _journal_lost(self) -> None:
-        _log.critical("the journal cannot be written, so nobody would learn how jobs end: the worker ends")
+        _log.critical("stopping: the job log cannot be written")
         self.stop()
 
     def _call_in_loop(self, action: Callable[[], None]) -> None:
@@ -293,7 +293,7 @@ async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
         try:
             work()
         except Exception:
-            _log.exception("while stopping")
+            _log.exception("error while stopping")
         finally:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(done.set)
@@ -366,8 +366,10 @@ def main(arguments: list[str] | None = None) -> int:
     escape_standard_streams()
     parser = argparse.ArgumentParser(prog="odf-worker", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("workspace", type=Path)
-    parser.add_argument("--foreground", action="store_true", help="stay in this terminal")
-    parser.add_argument("--spark-later", action="store_true", help="start Spark when a job needs it")
+    parser.add_argument("--foreground", action="store_true", help="Run in the foreground.")
+    parser.add_argument(
+        "--spark-later", action="store_true", help="Start Spark with the first job that needs it."
+    )
     options = parser.parse_args(arguments)
     files = WorkerEndpoint(options.workspace)
     try:
@@ -390,8 +392,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (OSError, sqlite3.Error) as error:  # mostly a full or read-only disk
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         sys.stderr.write(
-            f"the worker cannot write in {files.odf}: {reason}\n"
-            "hint: it needs some room on a disk that can be written to; reading goes on without it\n"
+            f"the worker cannot write to {files.odf}: {reason}\nhint: free disk space or make the "
+            "workspace writable; browsing works without the worker\n"
         )
         return OdfError.exit_code
 

@@ -109,7 +109,7 @@ def _type(
             inner = [data_type.field(index) for index in range(data_type.num_fields)]
             fields = [_field(builder, field, f"{column}.{field.name}", depth + 1) for field in inner]
             return number, _table(builder, slots(data_type)), _vector(builder, fields)
-    raise InvalidSchema(f"column '{column}' has type {data_type}, which a data slice cannot hold")
+    raise InvalidSchema(f"column '{column}' has type {data_type}, which data slices do not support")
 
 
 def _timestamp(builder: flatbuffers.Builder, data_type: pa.DataType) -> int:
@@ -156,13 +156,13 @@ def decode_schema(data: bytes) -> pa.Schema:
         InvalidSchema: not a bare Arrow schema.
     """
     if len(data) < 8:
-        raise InvalidSchema(f"{len(data)} bytes are no Arrow schema")
+        raise InvalidSchema(f"invalid Arrow schema: {len(data)} bytes")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(_message(data)))
         for field in schema:
             check_field(field)
     except (pa.ArrowException, UnicodeDecodeError, struct.error, OSError) as error:
-        raise InvalidSchema(f"the bytes are no Arrow schema: {error}") from error
+        raise InvalidSchema(f"invalid Arrow schema: {error}") from error
     return schema
 
 
@@ -189,7 +189,7 @@ def check_field(field: pa.Field, depth: int = 0) -> None:
     if depth > _MAX_DEPTH:
         raise InvalidSchema("the schema is nested too deeply")
     if not isinstance(field.name, str):
-        raise InvalidSchema("a column has no name")
+        raise InvalidSchema("a column in the schema has no name")
     if types.is_timestamp(field.type):
         _ = field.type.tz  # decoding may raise
     for index in range(field.type.num_fields):

@@ -49,7 +49,7 @@ def replay_changelog(
         InvalidSchema: a key or system column is missing, or has a type that cannot be a key.
     """
     if not primary_key:
-        raise InvalidSchema("a changelog can be replayed only by a primary key")
+        raise InvalidSchema("the state of a changelog requires a primary key")
     state: pa.Table | None = None
     waiting: list[pa.Table] = []
     rows = 0
@@ -74,15 +74,13 @@ def _newest(
     places = match_columns(table.column_names, names)
     for name, place in zip(names, places, strict=True):
         if place is None:
-            raise InvalidSchema(f"there is no column '{name}' in the changelog")
+            raise InvalidSchema(f"column '{name}' not found in the changelog")
     *keys, offset, op = (table.column(place) for place in places)
     index = pa.table({**{f"k{at}": key for at, key in enumerate(keys)}, "offset": offset})
     try:
         grouped = index.group_by([f"k{at}" for at in range(len(keys))]).aggregate([("offset", "max")])
     except pa.ArrowNotImplementedError as error:
-        raise InvalidSchema(
-            f"the columns {', '.join(primary_key)} cannot be a primary key: {error}"
-        ) from error
+        raise InvalidSchema(f"invalid primary key {', '.join(primary_key)}: {error}") from error
     newest = pc.is_in(offset, value_set=grouped.column("offset_max"))
     stays = pc.is_in(op, value_set=pa.array([Op.APPEND, Op.CORRECT_TO], op.type))
     return table.filter(pc.and_(newest, stays))

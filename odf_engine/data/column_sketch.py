@@ -173,8 +173,8 @@ class ColumnSketch:
             return
         if types.is_temporal(data_type):
             array = array.view(pa.int64() if data_type.bit_width == 64 else pa.int32())
-        whole = types.is_temporal(data_type) or types.is_integer(data_type)
-        self.histogram.add(pc.cast(array, pa.float64(), safe=False), whole)
+        integral = types.is_temporal(data_type) or types.is_integer(data_type)
+        self.histogram.add(pc.cast(array, pa.float64(), safe=False), integral)
 
     # --- Serialization ---
 
@@ -203,7 +203,7 @@ class ColumnSketch:
         found.shortest, found.longest, found.histogram = kept.shortest, kept.longest, kept.histogram
         found._counts = _table(kept.counts)
         if found._counts["value"].type != found.data_type:
-            raise ValueError("it is about another type")
+            raise ValueError("the sketch is of another type")
         found._hashes = _array(_table(kept.hashes)["hash"])
         if kept.ends:
             found.ends = _array(_table(kept.ends)["value"])

@@ -109,7 +109,7 @@ class _Parser:
         while at < end:
             match = _TOKEN.match(entry, at)
             if match is None:
-                raise self._error(f"cannot read '{entry[at:].strip()}'", "check the quotes")
+                raise self._error(f"invalid syntax: '{entry[at:].strip()}'", "check the quotes")
             self._tokens.append((match.lastgroup or "", match[0].strip()))
             at = match.end()
         self._tokens.reverse()
@@ -120,7 +120,7 @@ class _Parser:
             if self._tokens:
                 fields.append(self._top_column())
         if self._tokens:
-            raise self._error(f"'{self._tokens[-1][1]}' is not expected here", "separate columns by commas")
+            raise self._error(f"unexpected '{self._tokens[-1][1]}'", "separate columns with commas")
         return fields
 
     def _top_column(self) -> pa.Field:
@@ -137,28 +137,30 @@ class _Parser:
                 nullable = False
             elif self._accept("COMMENT"):
                 if not self._tokens or self._tokens.pop()[0] not in ("text", "quoted"):
-                    raise self._error("a quoted text is expected after COMMENT")
+                    raise self._error("expected a quoted text after COMMENT")
             elif not self._accept("NULL"):
-                raise self._error(f"'{self._tokens[-1][1]}' is not expected after the type")
+                raise self._error(f"unexpected '{self._tokens[-1][1]}' after the type")
         return pa.field(name, data_type, nullable)
 
     def _name(self) -> str:
         if not self._tokens:
-            raise self._error("a column name is missing")
+            raise self._error("missing column name")
         group, text = self._tokens.pop()
         if group == "quoted":
             return text[1:-1].replace(text[0] * 2, text[0])
         if group != "word":
-            raise self._error(f"'{text}' is not a column name", "quote unusual names with backticks")
+            raise self._error(
+                f"invalid column name '{text}'", "quote names with special characters with backticks"
+            )
         return text
 
     def _type(self, depth: int) -> pa.DataType:
         self._check_depth(depth)
         if not self._tokens:
-            raise self._error("the type is missing", "write for example 'name STRING'")
+            raise self._error("missing type", "add a type, such as 'name STRING'")
         group, text = self._tokens.pop()
         if group != "word":
-            raise self._error(f"{text} is not a type")
+            raise self._error(f"invalid type {text}")
         data_type = self._named_type(text.upper(), depth)
         while self._accept("["):
             self._expect("]")
@@ -169,7 +171,7 @@ class _Parser:
 
     def _check_depth(self, depth: int) -> None:
         if depth > _MAX_DEPTH:
-            raise self._error("types are nested too deeply")
+            raise self._error("the type is nested too deeply")
 
     def _named_type(self, name: str, depth: int) -> pa.DataType:
         if name == "ARRAY":
@@ -215,7 +217,7 @@ class _Parser:
                 raise self._error(f"member '{name}' is defined twice")
             fields.append(self._rest_of_column(name, depth + 1))
         if not fields:
-            raise self._error("a STRUCT has at least one member")
+            raise self._error("empty STRUCT")
         return pa.struct(fields)
 
     def _decimal(self) -> pa.DataType:
@@ -223,8 +225,8 @@ class _Parser:
         precision, scale = (*numbers, 0)[:2] if numbers else (10, 0)
         if not 1 <= precision <= 38 or not 0 <= scale <= precision:
             raise self._error(
-                f"DECIMAL({precision},{scale}) is not possible",
-                "the precision is 1 to 38, the scale 0 to the precision",
+                f"invalid type DECIMAL({precision},{scale})",
+                "use a precision from 1 to 38 and a scale from 0 to the precision",
             )
         return pa.decimal128(precision, scale)
 
@@ -233,13 +235,13 @@ class _Parser:
         if name != "BINARY" or not numbers:
             return pa.binary()
         if not 1 <= numbers[0] <= 1 << 20:
-            raise self._error(f"BINARY({numbers[0]}) is not possible", "leave the length out")
+            raise self._error(f"invalid type BINARY({numbers[0]})", "omit the length")
         return pa.binary(numbers[0])
 
     def _time(self, name: str) -> pa.DataType:
         digits = (*self._numbers(1), 6)[0]
         if digits > 9:
-            raise self._error(f"{name}({digits}) is not possible", "the precision is 0 to 9")
+            raise self._error(f"invalid type {name}({digits})", "use a precision from 0 to 9")
         if name == "TIMESTAMP":
             if self._accept("WITH"):
                 for word in ("TIME", "ZONE"):
@@ -256,7 +258,7 @@ class _Parser:
         while not numbers or self._accept(","):
             group, text = self._tokens.pop() if self._tokens else ("", "")
             if group != "word" or not re.fullmatch(r"[0-9]{1,9}", text):
-                raise self._error(f"a number is expected instead of '{text}'")
+                raise self._error(f"expected a number, found '{text}'")
             numbers.append(int(text))
         self._expect(")")
         if len(numbers) > most:
@@ -278,7 +280,7 @@ class _Parser:
     def _expect(self, text: str) -> None:
         if not self._accept(text):
             found = f"'{self._tokens[-1][1]}'" if self._tokens else "the end"
-            raise self._error(f"'{text}' is expected instead of {found}")
+            raise self._error(f"expected '{text}', found {found}")
 
     def _error(self, message: str, hint: str | None = None) -> InvalidSchema:
         column = f"column '{self._column}': " if self._column else ""

@@ -152,11 +152,11 @@ _TIME: Final = 8
 _TIMESTAMP: Final = 9
 _LIST: Final = 11
 _RESHAPE: Final = {
-    "struct": "a list of structs can be split into one list column per member, or kept as JSON text",
-    "map": "keep its keys and its values in two list columns, or the whole as JSON text",
-    "duration": "cast it to BIGINT with its unit in the column's name",
-    "interval": "cast it to BIGINT with its unit in the column's name",
-    "null": "give the column a type, for example with CAST(... AS STRING)",
+    "struct": "use one list column per member, or store it as JSON text",
+    "map": "use two list columns for keys and values, or store it as JSON text",
+    "duration": "cast it to BIGINT with the unit in the column name",
+    "interval": "cast it to BIGINT with the unit in the column name",
+    "null": "declare a type for the column, such as CAST(... AS STRING)",
 }
 
 
@@ -244,8 +244,8 @@ def _inexpressible(data_type: pa.DataType, column: str) -> InvalidSchema:
     name = str(data_type)
     word = next((word for word in _RESHAPE if word in name.split("<")[0]), "")
     return InvalidSchema(
-        f"column '{column}' has type {name}, which the logical hash cannot express",
-        hint=_RESHAPE.get(word, "reshape it into text, numbers, times, structs or lists of those"),
+        f"column '{column}' has type {name}, which the logical hash does not support",
+        hint=_RESHAPE.get(word, "convert it to text, numbers, times, structs or lists of those"),
     )
 
 
@@ -439,7 +439,7 @@ class LogicalHasher:
         names, leaves = schema_bytes(schema)
         expected = [leaf.type_bytes for leaf, _ in self._columns]
         if names != self._names or [leaf.type_bytes for leaf in leaves] != expected:
-            raise InvalidSchema("a batch has other columns than the schema of the data")
+            raise InvalidSchema("the columns of a batch differ from the schema of the data")
 
     def finish(self) -> Multihash:
         """Return the hash of all rows."""
@@ -493,7 +493,7 @@ def physical_hash(path: Path) -> tuple[Multihash, int]:
 
 def _must_exist(path: Path) -> None:
     if not path.is_file():
-        raise NotFound(f"there is no file {path}")
+        raise NotFound(f"file {path} not found")
 
 
 def digest_file(path: Path) -> FileDigest:
@@ -508,7 +508,7 @@ def digest_file(path: Path) -> FileDigest:
     """
     _must_exist(path)
     if has_surrogates(str(path)):
-        problem = "the file's name is not UTF-8 text, and Arrow cannot open it"
+        problem = "the file name is not UTF-8 text"
         raise BadData(problem, where=str(path), hint="rename the file")
     with path.open("rb") as file:
         is_parquet = file.read(len(_PARQUET)) == _PARQUET
@@ -573,9 +573,7 @@ def _digest_isolated(path: Path) -> FileDigest:
     command = [sys.executable, "-P", "-m", __name__, str(path)]
     done = subprocess.run(command, capture_output=True, env=build_python_environment(), check=False)
     if done.returncode < 0:
-        raise BadData(
-            f"is damaged: reading it crashed the Arrow reader (signal {-done.returncode})", where=str(path)
-        )
+        raise BadData(f"damaged file: the Arrow reader crashed (signal {-done.returncode})", where=str(path))
     try:
         found = json.loads(done.stdout)
         if "error" in found:
@@ -588,9 +586,7 @@ def _digest_isolated(path: Path) -> FileDigest:
         )
     except ValueError:
         lines = done.stderr.decode(errors="replace").splitlines()
-        raise BadData(
-            f"cannot be read: {lines[-1] if lines else 'no reason is known'}", where=str(path)
-        ) from None
+        raise BadData(f"cannot be read: {lines[-1] if lines else 'unknown error'}", where=str(path)) from None
 
 
 def _main(path: Path) -> None:

@@ -20,13 +20,13 @@ class Histogram(msgspec.Struct):
     exponent: int | None = None
     bins: dict[int, int] = {}
 
-    def add(self, values: pa.Array, whole: bool) -> None:
-        """Count 64-bit floating point numbers. ``whole``: no bin is narrower than one."""
+    def add(self, values: pa.Array, integral: bool) -> None:
+        """Count 64-bit floating point numbers. With ``integral``, no bin is narrower than one."""
         values = values.filter(pc.fill_null(pc.is_finite(values), False))
         if not len(values):
             return
         least, greatest = pc.min_max(values).values()
-        exponent = _smallest_exponent(least.as_py(), greatest.as_py(), 0 if whole else _MIN_EXPONENT)
+        exponent = _smallest_exponent(least.as_py(), greatest.as_py(), 0 if integral else _MIN_EXPONENT)
         if self.exponent is not None:
             exponent = max(exponent, self.exponent)
         self._widen(exponent)

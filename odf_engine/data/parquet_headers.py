@@ -219,4 +219,4 @@ def _zigzag(value: int) -> int:
 
 
 def _malformed() -> pa.ArrowInvalid:
-    return pa.ArrowInvalid("a page header or the footer is malformed")
+    return pa.ArrowInvalid("malformed page header or footer")

@@ -1,7 +1,7 @@
 """Reads untrusted Parquet files in bounded memory.
 
 A Parquet file of a kilobyte can declare gigabytes: pages are compressed, and a run of equal values is stored
-once. The footer alone cannot be trusted, because each page has a header of its own. Before a row group is
+once. The footer alone cannot be trusted, because each page has its own header. Before a row group is
 decoded, the headers of its pages are read and compared with a limit. Its rows are then decoded in batches of
 bounded size.
 """
@@ -94,8 +94,7 @@ def read_bounded(
         columns: names of columns to read; all by default.
         start: the number of the first row, from 0.
         stop: the number of the row after the last; by default the end of the file. Row groups without rows
-            in
-            this range are not read.
+            in this range are not read.
         max_rows: maximum number of rows in a batch.
         max_bytes: maximum size of a batch. A single row may be larger.
         opened: the file from :func:`open_parquet`, which saves time. It stays open.

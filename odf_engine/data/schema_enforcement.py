@@ -44,7 +44,7 @@ def slice_type(data_type: pa.DataType) -> pa.DataType:
 
 
 def match_columns(available: list[str], wanted: list[str]) -> list[int | None]:
-    """Return for each wanted name its index among the available names, or None: exact, else ignoring case.
+    """Return for each requested name its index among the available names, or None: exact, else ignoring case.
 
     Raises:
         InvalidSchema: a name is ambiguous.
@@ -59,9 +59,7 @@ def match_columns(available: list[str], wanted: list[str]) -> list[int | None]:
         places = exact.get(name) or folded.get(name.casefold()) or []
         if len(places) > 1:
             names = " and ".join(f"'{available[place]}'" for place in places)
-            raise InvalidSchema(
-                f"column '{name}' is there more than once, as {names}", hint="rename one of them in the query"
-            )
+            raise InvalidSchema(f"ambiguous column '{name}': {names}", hint="rename one of them in the query")
         found.append(places[0] if places else None)
     return found
 
@@ -81,12 +79,12 @@ def cast_lossless(array: pa.Array, target: pa.Field, row: int) -> pa.Array:
     array = decode_array(array)
     if not target.nullable and array.null_count:
         place = pc.index(array.is_null(), True).as_py()
-        raise BadData(f"column '{target.name}' has no value and is NOT NULL", where=f"row {row + place + 1}")
+        raise BadData(f"column '{target.name}' is NOT NULL but has no value", where=f"row {row + place + 1}")
     cast = _caster(array.type, target.type)
     if cast is None:
         raise InvalidSchema(
-            f"column '{target.name}' is {type_ddl(array.type)}, and the dataset's schema has it as"
-            f" {type_ddl(target.type)}",
+            f"column '{target.name}' is {type_ddl(array.type)}, but {type_ddl(target.type)} in"
+            " the schema of the dataset",
             hint=f"cast it in the preprocess query: CAST({target.name} AS {type_ddl(target.type)})",
         )
     try:
@@ -174,7 +172,7 @@ def _before_1970(array: pa.Array) -> bool:
 def _to_uuid(array: pa.Array) -> pa.Array:
     digits = pc.replace_substring(array.cast(pa.string()), "-", "")
     if pc.all(pc.match_substring_regex(digits, "^[0-9a-fA-F]{32}$")).as_py() is False:
-        raise pa.ArrowInvalid("not a UUID")
+        raise pa.ArrowInvalid("invalid UUID")
     text = "".join(value or "0" * 32 for value in digits.to_pylist())
     raw = pa.Array.from_buffers(UUID, len(array), [None, pa.py_buffer(bytes.fromhex(text))])
     return pc.if_else(array.is_null(), pa.scalar(None, UUID), raw) if array.null_count else raw

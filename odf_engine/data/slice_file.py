@@ -15,6 +15,7 @@ from odf_engine.data.arrow_compute import decode_array, pc
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.row_groups import MAX_BYTES, MAX_ROWS
 from odf_engine.errors import BadData, NotFound
+from odf_engine.progress import count_of
 
 RowRange = tuple[int, int]
 """Row numbers from 0: of the first row, and of the row after the last."""
@@ -31,9 +32,9 @@ class FileLabel(NamedTuple):
     """
 
     where: str
-    hint: str | None = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
-    subject: str = "the slice"
-    missing: str = "the slice is not here"
+    hint: str | None = "restore it from a copy of the dataset; run odf verify to find further errors"
+    subject: str = "slice"
+    missing: str = "slice not found"
 
 
 class Bounds(NamedTuple):
@@ -125,7 +126,9 @@ class SliceFile:
 
     def row_count_error(self, declared: int) -> BadData:
         """Return the error for a file that does not have the number of rows declared in its block."""
-        return self._error(f"{self._label.subject} has {self.rows} rows where its block says {declared}")
+        return self._error(
+            f"{self._label.subject} has {count_of(self.rows, 'row')}, but its block declares {declared}"
+        )
 
     # --- Reading -----------------------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class SliceFile:
         max_rows: int = MAX_ROWS,
         max_bytes: int = MAX_BYTES,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows in order. A row group is decoded once, whatever number of ranges is in it.
+        """Yield rows in order. A row group is decoded once, even if it contains several ranges.
 
         Args:
             schema: columns to read. A column that the file lacks is null; other types are cast.
@@ -172,7 +175,7 @@ class SliceFile:
             BadData: as in :meth:`batches`; or there is no such row.
         """
         if len(rows) and rows[-1].as_py() >= self.rows:
-            raise self._error(f"{self._label.subject} has fewer rows than its block says")
+            raise self._error(f"{self._label.subject} has fewer rows than its block declares")
         names = self._stored(schema.names)
         begin = first = 0
         try:
@@ -252,7 +255,7 @@ class SliceFile:
             return column if column.type == field.type else column.cast(field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             raise self._error(
-                f"column '{field.name}' is {column.type} where the dataset's schema says {field.type}"
+                f"column '{field.name}' is {column.type}, but {field.type} in the schema of the dataset"
             ) from None
 
     def _stored(self, names: Sequence[str]) -> list[str]:

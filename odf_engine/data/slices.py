@@ -42,8 +42,8 @@ def check_event_time(name: str, data_type: pa.DataType) -> None:
     """
     if not (types.is_timestamp(data_type) or types.is_date(data_type)):
         raise InvalidSchema(
-            f"the event time column '{name}' is {data_type}, not a TIMESTAMP or DATE",
-            hint="cast it in the preprocess query, or name another column in SetVocab.eventTimeColumn",
+            f"the event time column '{name}' is a {data_type}, not a TIMESTAMP or DATE",
+            hint="cast it in the preprocess query, or set another column in SetVocab.eventTimeColumn",
         )
 
 
@@ -55,8 +55,8 @@ def check_clash(name: str, system_columns: Sequence[str]) -> None:
     """
     if name.casefold() in [column.casefold() for column in system_columns]:
         raise InvalidSchema(
-            f"column '{name}' clashes with the system column of that name",
-            hint="give it another name in the preprocess query, or change the vocabulary (SetVocab)",
+            f"column '{name}' has the name of a system column",
+            hint="rename it in the preprocess query, or rename the system column in SetVocab",
         )
 
 
@@ -85,7 +85,7 @@ class SliceRowBuilder:
         names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         for name in (*names, vocab.event_time_column):
             if schema.get_field_index(name) < 0:
-                raise InvalidSchema(f"the schema of the slice has no column '{name}', or has it twice")
+                raise InvalidSchema(f"column '{name}' is missing or repeated in the schema of the slice")
         self.schema = pa.schema(list(schema))
         self._offset, self._op, self._system_time = names
         self._event_time = vocab.event_time_column
@@ -124,15 +124,15 @@ class SliceRowBuilder:
         for field, place in zip(self._body, places, strict=True):
             if place is None and field.name not in (self._op, self._event_time):
                 raise InvalidSchema(
-                    f"column '{field.name}' of the dataset's schema is missing in the data",
-                    hint=f"the data has: {', '.join(schema.names)}",
+                    f"missing column '{field.name}' in the data",
+                    hint=f"columns of the data: {', '.join(schema.names)}",
                 )
         for index, name in enumerate(schema.names):
             if index not in places:
                 check_clash(name, (self._offset, self._system_time))
                 raise InvalidSchema(
-                    f"column '{name}' is not in the dataset's schema",
-                    hint=f"the schema has: {', '.join(self._body.names)}",
+                    f"unknown column '{name}': not in the schema of the dataset",
+                    hint=f"columns of the schema: {', '.join(self._body.names)}",
                 )
         return places
 
@@ -155,7 +155,7 @@ class SliceRowBuilder:
         wrong = pc.index(pc.is_in(values, pa.array(list(Op), field.type)), False).as_py()
         if wrong >= 0:
             raise BadData(
-                f"column '{field.name}': {values[wrong]} is not an operation (0 to {max(Op)})",
+                f"column '{field.name}': invalid operation {values[wrong]} (valid: 0 to {max(Op)})",
                 where=f"row {row + wrong + 1}",
             )
         return values
@@ -208,7 +208,7 @@ def _timestamp(value: int | None, data_type: pa.DataType) -> Timestamp | None:
     try:
         return Timestamp(value * _unit_ns(data_type))
     except ValueError as error:
-        raise BadData(f"an event time is out of range: {error}") from error
+        raise BadData(f"event time out of range: {error}") from error
 
 
 # Level 1 is as fast as snappy, since fewer bytes are hashed, and a quarter smaller.
@@ -284,7 +284,7 @@ def write_slice(
     fallback_event_time: Timestamp,
     reporter: Reporter,
 ) -> WrittenSlice | None:
-    """Write a slice. The same rows give the same file and hashes, independent of their batches.
+    """Write a slice. The same rows produce the same file and hashes, independent of their batches.
 
     Args:
         batches: rows in order: data columns by name, and optionally the operation and the event time.
@@ -460,16 +460,16 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Re
         names = file.schema.names if columns is None else columns
         missing = [name for name in names if name not in file.schema.names]
         if missing:
-            raise InvalidSchema(f"the slice has no column '{missing[0]}'", where=str(path))
+            raise InvalidSchema(f"column '{missing[0]}' not found in the slice", where=str(path))
         yield from file.batches(_decoded_schema(file.schema, names), [(0, file.rows)])
 
 
-def read_rows_at(path: Path, places: pa.Array, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def read_rows_at(path: Path, positions: pa.Array, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield single rows of a slice. Only their row groups are decoded.
 
     Args:
         path: the file.
-        places: row numbers from 0, ascending.
+        positions: row numbers from 0, ascending.
         columns: names of the columns to read. Columns that the slice lacks are left out.
 
     Raises:
@@ -478,13 +478,13 @@ def read_rows_at(path: Path, places: pa.Array, columns: list[str]) -> Iterator[p
     """
     with _open_slice(path) as file:
         known = [name for name in columns if name in file.schema.names]
-        yield from file.take(_decoded_schema(file.schema, known), places)
+        yield from file.take(_decoded_schema(file.schema, known), positions)
 
 
 def _open_slice(path: Path) -> SliceFile:
     if not path.is_file():
-        raise NotFound(f"there is no file {path}")
-    return SliceFile(path, FileLabel(str(path), None, "the data slice"))
+        raise NotFound(f"file {path} not found")
+    return SliceFile(path, FileLabel(str(path), None, "data slice"))
 
 
 def _decoded_schema(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -26,7 +26,7 @@ _STAGING: Final = ".new-"  # odf fsck finds files of killed processes by this pr
 class DatasetId:
     """The identity of a dataset: an ed25519 public key.
 
-    Equality compares keys, whatever the encoding of the text.
+    Equality compares keys, not the encoding of the text.
 
     Attributes:
         public_key: 32 bytes.
@@ -38,7 +38,7 @@ class DatasetId:
 
     def __init__(self, public_key: bytes) -> None:
         if len(public_key) != 32:
-            raise InvalidIdentity(f"an ed25519 public key has 32 bytes, this one {len(public_key)}")
+            raise InvalidIdentity(f"invalid ed25519 public key: {len(public_key)} bytes instead of 32")
         object.__setattr__(self, "public_key", public_key)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -54,11 +54,11 @@ class DatasetId:
         codec, at = varint_decode(data)
         if codec == 1:
             raise InvalidIdentity(
-                "this id is of a version of Open Data Fabric before 0.34, which only hashed the key",
-                hint="the dataset has to be created anew by its publisher",
+                "unsupported dataset id: it was created before Open Data Fabric 0.34",
+                hint="use a dataset created with version 0.34 or later",
             )
         if codec != ED25519_PUB:
-            raise InvalidIdentity(f"unknown key type 0x{codec:x} in a dataset id")
+            raise InvalidIdentity(f"unknown key type 0x{codec:x} in the dataset id")
         return cls(bytes(data[at:]))
 
     @classmethod
@@ -69,7 +69,7 @@ class DatasetId:
             InvalidIdentity: the prefix is missing, or the rest is malformed.
         """
         if text[: len(DID_PREFIX)].lower() != DID_PREFIX:
-            raise InvalidIdentity(f"'{text}' is not a dataset id: it does not start with {DID_PREFIX}")
+            raise InvalidIdentity(f"invalid dataset id '{text}': it does not start with {DID_PREFIX}")
         return cls.from_bytes(multibase_decode(text[len(DID_PREFIX) :]))
 
     def __bytes__(self) -> bytes:
@@ -177,7 +177,7 @@ class KeyStore:
         try:
             return self._path(dataset_id).read_text()
         except FileNotFoundError:
-            raise NotFound(f"the private key of {dataset_id} is not in this workspace") from None
+            raise NotFound(f"private key of {dataset_id} not found in this workspace") from None
         except UnicodeDecodeError:
             raise BadData("the private key is damaged", where=str(self._path(dataset_id))) from None
 

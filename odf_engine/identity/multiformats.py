@@ -91,20 +91,20 @@ def multibase_decode(text: str) -> bytes:
         InvalidIdentity: empty, in an unknown encoding, or malformed.
     """
     if not text:
-        raise InvalidIdentity("an empty text is not a multibase value")
+        raise InvalidIdentity("empty multibase text")
     decoder = _DECODERS.get(text[0])
     if decoder is None:
         raise InvalidIdentity(
-            f"'{_truncate(text)}' starts with '{text[0]}', which is no final multibase encoding",
-            hint="known prefixes: " + " ".join(_DECODERS),
+            f"'{_truncate(text)}' starts with '{text[0]}', which is not a supported multibase encoding",
+            hint="supported prefixes: " + " ".join(_DECODERS),
         )
     body = text[1:]
     if len(text) > _MAX_TEXT or not body.isascii() or (body and body.split() != [body]):
-        raise InvalidIdentity(f"'{_truncate(text)}' is not a multibase value")
+        raise InvalidIdentity(f"invalid multibase text '{_truncate(text)}'")
     try:
         return decoder(body)
     except (ValueError, KeyError, binascii.Error) as error:
-        raise InvalidIdentity(f"'{_truncate(text)}' is malformed multibase") from error
+        raise InvalidIdentity(f"malformed multibase text '{_truncate(text)}'") from error
 
 
 def _truncate(text: str) -> str:
@@ -138,7 +138,7 @@ def varint_decode(data: bytes, at: int = 0) -> tuple[int, int]:
 
 
 class Multihash:
-    """A hash with the code of its algorithm. Equality compares values, whatever the encoding of the text.
+    """A hash with the code of its algorithm. Equality compares values, not the encoding of the text.
 
     Attributes:
         code: multicodec code of the algorithm.
@@ -154,7 +154,7 @@ class Multihash:
         if code not in HASH_NAMES:
             raise InvalidIdentity(f"unknown hash algorithm 0x{code:x}")
         if len(digest) != 32:
-            raise InvalidIdentity(f"a {HASH_NAMES[code]} digest has 32 bytes, this one {len(digest)}")
+            raise InvalidIdentity(f"invalid {HASH_NAMES[code]} digest: {len(digest)} bytes instead of 32")
         object.__setattr__(self, "code", code)
         object.__setattr__(self, "digest", digest)
 
@@ -176,7 +176,9 @@ class Multihash:
         code, at = varint_decode(data)
         length, at = varint_decode(data, at)
         if length != len(data) - at:
-            raise InvalidIdentity(f"multihash says {length} digest bytes and has {len(data) - at}")
+            raise InvalidIdentity(
+                f"invalid multihash: it declares {length} digest bytes and has {len(data) - at}"
+            )
         return cls(code, bytes(data[at:]))
 
     @classmethod

@@ -16,7 +16,7 @@ _PATTERN_PART: Final = r"[A-Za-z0-9%]+(?:-[A-Za-z0-9%]+)*"
 _NAME_PATTERN: Final = re.compile(rf"{_PATTERN_PART}(?:\.{_PATTERN_PART})*", re.ASCII)
 _URL: Final = re.compile(r"[A-Za-z0-9]+(?:\+[A-Za-z0-9]+)*://[^\n]+", re.ASCII)
 
-_NAME_HINT: Final = "names are letters and digits, with single dots and dashes between them"
+_NAME_HINT: Final = "use letters and digits, separated by single dots or dashes"
 
 
 def is_valid_name(text: str) -> bool:
@@ -56,7 +56,7 @@ class DatasetAlias(_CaseInsensitive):
         Raises:
             InvalidIdentity: a part is not a valid name, or there are more than two.
         """
-        parts = _split_names(text, "a dataset alias", at_least=1, at_most=2)
+        parts = _split_names(text, "dataset alias", at_least=1, at_most=2)
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class DatasetAliasRemote(_CaseInsensitive):
         Raises:
             InvalidIdentity: a part is not a valid name, or there are not two or three.
         """
-        parts = _split_names(text, "a remote dataset alias", at_least=2, at_most=3)
+        parts = _split_names(text, "remote dataset alias", at_least=2, at_most=3)
         return cls(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
 
     @property
@@ -160,7 +160,7 @@ def parse_ref_any(text: str, is_repo: Callable[[str], bool] | None = None) -> Da
     ref = _parse_id_or_url(text)
     if ref is not None:
         return ref
-    parts = _split_names(text, "a dataset reference", at_least=1, at_most=3)
+    parts = _split_names(text, "dataset reference", at_least=1, at_most=3)
     if len(parts) == 1:
         return DatasetAlias(None, text)
     if len(parts) == 3:
@@ -196,7 +196,7 @@ class DatasetPattern:
             return cls(parse_ref(text))
         if (slash and not is_valid_name(account)) or not _NAME_PATTERN.fullmatch(name):
             raise InvalidIdentity(
-                f"'{text}' is not a dataset pattern", hint=f"{_NAME_HINT}; % stands for any characters"
+                f"invalid dataset pattern '{text}'", hint=f"{_NAME_HINT}; % matches any characters"
             )
         return cls(None, account if slash else None, name)
 
@@ -219,7 +219,7 @@ class DatasetPattern:
 def matches_pattern(pattern: str, name: str) -> bool:
     """Return whether ``name`` matches ``pattern`` in full, without case; ``%`` is any sequence of characters.
 
-    The time is linear in both, whatever the number of ``%``.
+    The time is linear in both, for any number of ``%``.
     """
     first, *rest = pattern.lower().split("%")
     name = name.lower()
@@ -254,5 +254,5 @@ def _parse_id_or_url(text: str) -> DatasetId | DatasetIdRemote | DatasetUrl | No
 def _split_names(text: str, expected: str, *, at_least: int, at_most: int) -> list[str]:
     parts = text.split("/")
     if not at_least <= len(parts) <= at_most or not all(map(is_valid_name, parts)):
-        raise InvalidIdentity(f"'{text}' is not {expected}", hint=_NAME_HINT)
+        raise InvalidIdentity(f"invalid {expected} '{text}'", hint=_NAME_HINT)
     return parts

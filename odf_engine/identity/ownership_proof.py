@@ -61,15 +61,15 @@ class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
             BadData: not a proof; the message states the reason.
         """
         if len(data) > MAX_PROOF_BYTES:
-            raise BadData(f"a proof has at most {MAX_PROOF_BYTES:,} bytes, this one {len(data):,}")
+            raise BadData(f"invalid proof: {len(data):,} bytes, more than {MAX_PROOF_BYTES:,}")
         try:
             document = msgspec.json.decode(data, type=_Document)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadData(f"this is not a proof: {error}") from None
+            raise BadData(f"invalid proof: {error}") from None
         if document.kind != _KIND or document.version != _VERSION:
             raise BadData(
-                f"this is not a proof: it says kind '{document.kind[:40]}', version {document.version}",
-                hint=f"known is {_KIND}, version {_VERSION}",
+                f"unsupported proof: kind '{document.kind[:40]}', version {document.version}",
+                hint=f"supported: {_KIND}, version {_VERSION}",
             )
         try:
             proof = cls(
@@ -78,9 +78,9 @@ class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
                 multibase_decode(document.signature),
             )
         except InvalidIdentity as error:
-            raise BadData(f"this is not a proof: {error.message}") from None
+            raise BadData(f"invalid proof: {error.message}") from None
         if len(proof.signature) != 64:
-            raise BadData(f"a signature has 64 bytes, the one of this proof {len(proof.signature)}")
+            raise BadData(f"invalid proof: the signature has {len(proof.signature)} bytes instead of 64")
         return proof
 
 
@@ -113,11 +113,11 @@ def verify_proof(proof: OwnershipProof, dataset_id: DatasetId, head: Multihash) 
         BadData: it is not; the message states the reason.
     """
     if proof.head != head:
-        raise BadData(f"the proof is for another block, {proof.head.abbreviated}, not for {head.abbreviated}")
+        raise BadData(f"the proof is for block {proof.head.abbreviated}, not for {head.abbreviated}")
     if proof.dataset_id != dataset_id:
-        raise BadData(f"the proof is by the key of another dataset, {proof.dataset_id}")
+        raise BadData(f"the proof is signed with the key of another dataset, {proof.dataset_id}")
     if not verify_signature(dataset_id, bytes(head), proof.signature):
-        raise BadData(f"the signature of the proof is not one of the key of {dataset_id}")
+        raise BadData(f"invalid signature: not signed with the key of {dataset_id}")
 
 
 def store_proof(folder: Path, proof: OwnershipProof) -> Path:
@@ -198,13 +198,13 @@ def load_private_key(pem: str | bytes, passphrase: str | None = None) -> EccKey:
         key = ECC.import_key(pem, passphrase=passphrase)
     except (ValueError, IndexError, TypeError, UnicodeError):
         raise BadData(
-            "this is not a private key in PEM text, or it is locked with another passphrase",
-            hint="what `odf keys export` writes is one; a passphrase is given with --passphrase-file",
+            "invalid private key: not in PEM format, or encrypted with another passphrase",
+            hint="use the output of `odf keys export`; use --passphrase-file for its passphrase",
         ) from None
     if not key.has_private() or key.curve.lower() != "ed25519":
-        actual = "public key" if not key.has_private() else f"key of the kind {key.curve}"
+        actual = "public key" if not key.has_private() else f"key of type {key.curve}"
         raise BadData(
-            f"this is a {actual}", hint="the id of a dataset is an ed25519 key: its private half is needed"
+            f"not an ed25519 private key: {actual}", hint="use the ed25519 private key of the dataset"
         )
     return key
 
@@ -247,6 +247,6 @@ def create_and_store_proof(
     """
     proof = create_proof(private_key_pem, head)
     if proof.dataset_id != dataset_id:
-        raise NotFound(f"the private key of {dataset_id} is not here: its file holds another key")
+        raise NotFound(f"private key of {dataset_id} not found: its file contains another key")
     store_proof(folder, proof)
     return proof

@@ -40,7 +40,7 @@ from odf_engine.metadata.model import (
     Transform,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.settings import Config
 from odf_engine.spark.row_order import has_nondeterministic_order
 from odf_engine.spark.sql_types import arrow_schema, spark_schema
@@ -67,9 +67,12 @@ def preprocess(session: SparkSession, frame: DataFrame, step: Transform | None) 
         return frame
     if step.engine.lower() not in ENGINES:
         raise InvalidQuery(
-            f"the preprocess query is for the engine '{step.engine}', which is not here",
+            f"unsupported engine of the preprocess query: '{step.engine}'",
             where="preprocess",
-            hint=f"engines: {', '.join(ENGINES)}. Set engine: spark and write the query in Spark SQL",
+            hint=(
+                "set engine to spark and write the query in Spark SQL; supported engines:"
+                f" {', '.join(ENGINES)}"
+            ),
         )
     steps = steps_of(step)
     with attach_query_excerpt(steps):
@@ -83,7 +86,7 @@ def steps_of(step: Sql) -> list[SqlQueryStep]:
         InvalidQuery: it has both ``query`` and ``queries``, or neither.
     """
     if (step.query is None) == (step.queries is None):
-        raise InvalidQuery("a transform has either query or queries", where="preprocess")
+        raise InvalidQuery("a transform requires either query or queries", where="preprocess")
     return step.queries if step.queries is not None else [SqlQueryStep(query=step.query or "")]
 
 
@@ -167,18 +170,23 @@ def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
         for column in result.names:
             if column.casefold() == name.casefold():
                 raise InvalidSchema(
-                    f"the data has a column '{column}', which is the name of a system column",
-                    hint=f"rename it in the preprocess query, or give the system column another name: "
-                    f"SetVocab with {key}",
+                    f"the data contains a column '{column}', which is a system column",
+                    hint=(
+                        f"rename it in the preprocess query, or rename the system column with {key} in"
+                        " SetVocab"
+                    ),
                 )
     for field in result:
         if field.name.casefold() == vocab.event_time_column.casefold() and not (
             pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_null(field.type)
         ):
             raise InvalidSchema(
-                f"the event time column '{field.name}' is {type_ddl(field.type)}, not TIMESTAMP or DATE",
-                hint=f"convert it in the preprocess query: CAST({field.name} AS TIMESTAMP), "
-                "or name another column in SetVocab.eventTimeColumn",
+                (
+                    f"the event time column '{field.name}' is a {type_ddl(field.type)}, not a TIMESTAMP"
+                    " or DATE"
+                ),
+                hint=f"cast it in the preprocess query: CAST({field.name} AS TIMESTAMP), or set another"
+                " column in SetVocab.eventTimeColumn",
             )
 
 
@@ -205,16 +213,16 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
     differences = [*missing, *changed, *(f"column '{field.name}' is new" for field in new)]
     if not differences:
         return
-    hint = "give the dataset's columns in the preprocess query, or start a new dataset for the others"
+    hint = "select the dataset's columns in the preprocess query, or create a new dataset for the others"
     if new and not changed:
         listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
         hint = (
-            f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest, which"
-            " odf show --manifest prints, and run odf add --update; or leave them out in the query"
+            f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest (see"
+            " odf show --manifest) and run odf add --update; or omit them in the query"
         )
         if missing:
-            hint += ", which can also give NULL for what is missing"
-    raise InvalidSchema("the columns are not those of the dataset: " + "; ".join(differences), hint=hint)
+            hint += ", and select NULL for missing columns"
+    raise InvalidSchema("the columns differ from those of the dataset: " + "; ".join(differences), hint=hint)
 
 
 _LINE: Final = re.compile(r": line ([0-9]+)")
@@ -282,8 +290,8 @@ class PayloadJob:
         self._state = entry.dataset.state()
         if after is not None and self._state.head != after:
             raise Conflict(
-                "somebody else changed the dataset while its source was read",
-                hint="try again: the work starts from the new head",
+                "the dataset was changed while its source was read",
+                hint="try again from the new head",
                 where=f"head {self._state.head}, expected {after}",
             )
         self._system_time = max(Timestamp.now(), self._state.system_time)
@@ -402,8 +410,8 @@ class PayloadJob:
             self._reporter.log(f"{self._payload.name}: no new rows")
         else:
             self._reporter.log(
-                f"{self._payload.name}: read, merged and written, {written.rows:,} rows,"
-                f" {written.size:,} bytes in {monotonic() - started:.1f} s"
+                f"{self._payload.name}: {count_of(written.rows, 'row')}, {written.size:,} bytes"
+                f" written in {monotonic() - started:.1f} s"
             )
         return written
 
@@ -422,7 +430,7 @@ class PayloadJob:
         written = None if staged_slice is None else staged_slice.merged.written
         source_state = self._payload.state or state.source_state
         if written is None and source_state == state.source_state:
-            reporter.log(f"{self._payload.name}: nothing changed")
+            reporter.log(f"{self._payload.name}: no changes")
             return state.head
         reporter.phase("commit")
         reporter.raise_if_cancelled()
@@ -450,7 +458,9 @@ class PayloadJob:
         )
         rows = written.rows if written is not None else 0
         took = monotonic() - self._started
-        reporter.log(f"{self._payload.name}: block {head}, {rows:,} rows, in {took:.1f} s all in all")
+        reporter.log(
+            f"{self._payload.name}: committed block {head}, {count_of(rows, 'row')}, total {took:.1f} s"
+        )
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
         keys = None if staged_slice is None else staged_slice.merged.keys
         if written is not None and keys is not None:

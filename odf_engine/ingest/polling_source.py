@@ -61,8 +61,8 @@ def pull(
     before = dataset.state()
     if before.kind is not DatasetKind.Root:
         raise Unsupported(
-            f"{entry.alias} is a derivative dataset, and only root datasets can be pulled",
-            hint="pull the datasets that it reads",
+            f"{entry.alias} is a derivative dataset; only root datasets have a polling source",
+            hint="pull its inputs",
         )
     if set_watermark is not None:
         _set_watermark(workspace, entry, before, set_watermark, reporter)
@@ -84,7 +84,7 @@ def _needs_fetch(
     source = state.polling_source
     if "SetPollingSource" in state.not_understood:
         raise Unsupported(
-            "the polling source is of a kind that only a newer version understands",
+            "the polling source requires a newer version of the program",
             where=f"block {state.not_understood['SetPollingSource']}",
         )
     if source is None:
@@ -93,12 +93,12 @@ def _needs_fetch(
     if force or isinstance(source.fetch, FilesGlob) or not state.was_polled:
         return True
     if getattr(source.fetch, "cache", None) is not None:
-        reporter.log("the source is cached forever, and was ingested already")
+        reporter.log("the source is cached forever and already ingested")
         return False
     if state.source_state is None and not fetch_uncacheable:
         reporter.log(
-            "the source does not say whether it changed, and was ingested already: it is not fetched again"
-            " (pull with --fetch-uncacheable to fetch it)",
+            "the source is already ingested and reports no changes: not fetched (use"
+            " --fetch-uncacheable to fetch it again)",
             "warning",
         )
         return False
@@ -110,14 +110,14 @@ def _no_source_message(dataset: Dataset, state: ChainState) -> str:
         why = f"the polling source was disabled by block {disabled[0].sequence_number}"
     else:
         why = "the dataset has no polling source"
-    return why + (": rows are pushed into it" if state.push_sources else ": there is nothing to pull")
+    return why + ("; it has a push source" if state.push_sources else "; nothing to pull")
 
 
 def _set_watermark(
     workspace: Workspace, entry: DatasetEntry, state: ChainState, watermark: Timestamp, reporter: Reporter
 ) -> None:
     if state.watermark is not None and watermark <= state.watermark:
-        reporter.log(f"the watermark is {state.watermark} already")
+        reporter.log(f"the watermark is already {state.watermark}")
         return
     reporter.phase("commit")
     checkpoint = state.last_checkpoint

@@ -38,7 +38,7 @@ def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter
         Cancelled: the command and its child processes were killed.
     """
     if not step.command or not step.command[0]:
-        raise InvalidManifest("a Pipe step has no command", where="prepare")
+        raise InvalidManifest("missing command in a Pipe step", where="prepare")
     reporter.log(f"{name} | {shlex.join(step.command)}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="pipe-") as folder:
         ended = run_command(
@@ -51,7 +51,7 @@ def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter
             most_bytes=most_bytes,
         )
     if ended.code != 0:
-        raise BadData(f"the command {shlex.join(step.command)} {ended}", where=name)
+        raise BadData(f"command {shlex.join(step.command)} {ended}", where=name)
 
 
 _GZIP: Final = 31  # Window bits of zlib for a gzip stream.
@@ -124,13 +124,15 @@ def prepare(
 def _gunzip(path: Path, name: str, target: Path, packed: int, reporter: Reporter, limits: Limits) -> None:
     with path.open("rb") as source:
         if source.read(2) != b"\x1f\x8b":
-            raise BadData("is not gzip", where=name, hint="remove the prepare step, or check what is fetched")
+            raise BadData(
+                "not a gzip file", where=name, hint="check the fetched file, or remove the prepare step"
+            )
         source.seek(0)
         try:
             _write(_gunzipped(source, name), target, packed, name, reporter, limits)
         except zlib.error as error:
             text = str(error).rpartition(": ")[2]
-            raise BadData(f"is damaged gzip: {text}", where=name, hint="fetch the file again") from None
+            raise BadData(f"damaged gzip file: {text}", where=name, hint="fetch the file again") from None
 
 
 def _gunzipped(source: BinaryIO, name: str) -> Iterator[bytes]:
@@ -150,7 +152,7 @@ def _gunzipped(source: BinaryIO, name: str) -> Iterator[bytes]:
     if stream is not None:
         yield stream.flush()
         if not stream.eof:
-            raise BadData("is gzip that was cut short", where=name, hint="fetch the whole file again")
+            raise BadData("truncated gzip file", where=name, hint="fetch the file again")
 
 
 def _unzip(
@@ -167,24 +169,22 @@ def _unzip(
             entry = _choose(archive, sub_path, name)
             if entry.flag_bits & 1:
                 raise BadData(
-                    f"the entry '{entry.filename}' is encrypted",
+                    f"entry '{entry.filename}' is encrypted",
                     where=name,
-                    hint="no password can be given: unpack it before the pull, or with a Pipe step",
+                    hint="extract it before the pull or in a Pipe step; passwords are not supported",
                 )
             with archive.open(entry) as source:
                 chunks = iter(lambda: source.read(_CHUNK), b"")
                 _write(chunks, target, min(packed, entry.compress_size), name, reporter, limits)
             return entry.filename
     except zipfile.BadZipFile as error:
-        raise BadData(
-            f"is not a sound zip archive: {error}", where=name, hint="fetch the file again"
-        ) from None
+        raise BadData(f"invalid zip archive: {error}", where=name, hint="fetch the file again") from None
     except (NotImplementedError, RuntimeError) as error:
-        raise BadData(f"is a zip archive that cannot be unpacked: {error}", where=name) from None
+        raise BadData(f"unsupported zip archive: {error}", where=name) from None
     except ZIP_ERRORS as error:
         if is_disk_error(error):
             raise
-        raise BadData(f"is a damaged zip archive: {error}", where=name, hint="fetch the file again") from None
+        raise BadData(f"damaged zip archive: {error}", where=name, hint="fetch the file again") from None
 
 
 ZIP_ERRORS: Final = (
@@ -212,29 +212,29 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfil
     for entry in entries:
         if _escapes(entry.orig_filename):
             raise BadData(
-                f"the archive has an entry outside of itself: '{_printable(entry.orig_filename)}'",
+                f"the archive has an entry outside its root folder: '{_printable(entry.orig_filename)}'",
                 where=name,
-                hint="archives like this are made to overwrite files: nothing of it is unpacked",
+                hint="check the source of the archive; nothing was extracted",
             )
     files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")]
     names = ", ".join(_printable(entry.filename) for entry in files[:10]) + (", …" if len(files) > 10 else "")
     if not files:
-        raise BadData("the archive has no files", where=name)
+        raise BadData("the archive contains no files", where=name)
     if sub_path is None:
         if len(files) > 1:
             raise BadData(
-                f"the archive has {len(files)} files, and no subPath says which to read: {names}",
+                f"the archive contains {len(files)} files and subPath is not set: {names}",
                 where=name,
-                hint=f"add one to the Decompress step, such as subPath: {_printable(files[0].filename)}",
+                hint=f"set subPath in the Decompress step, such as subPath: {_printable(files[0].filename)}",
             )
         return files[0]
     found = [entry for entry in files if entry.filename == sub_path] or [
         entry for entry in files if fnmatch.fnmatchcase(entry.filename, sub_path)
     ]
     if len(found) != 1:
-        problem = "no file" if not found else f"{len(found)} files"
+        problem = "no files" if not found else f"{len(found)} files"
         raise BadData(
-            f"{problem} of the archive match subPath '{sub_path}'", where=name, hint=f"it has: {names}"
+            f"{problem} in the archive match subPath '{sub_path}'", where=name, hint=f"choose one of: {names}"
         )
     return found[0]
 
@@ -261,9 +261,9 @@ def _write(
                 size > limits.ratio_from and size > limits.most_ratio * max(packed, 1)
             ):
                 raise BadData(
-                    f"unpacks to more than {size:,} bytes from {packed:,}: this looks like an archive bomb",
+                    f"decompression bomb suspected: more than {size:,} bytes from {packed:,}",
                     where=name,
-                    hint="if it is not, raise the bound: odf config set prepare.mostRatio N",
+                    hint="if the file is valid, raise the limit: odf config set prepare.mostRatio N",
                 )
             file.write(chunk)
             reporter.set_amounts(bytes=size)
@@ -285,9 +285,7 @@ class CommandResult:
     remarks: str
 
     def __str__(self) -> str:
-        status = (
-            f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
-        )
+        status = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with code {self.code}"
         return f"{status}: {self.remarks}" if self.remarks else status
 
 
@@ -354,13 +352,13 @@ def _start(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        problem = "is not installed" if isinstance(error, FileNotFoundError) else "cannot be started"
+        problem = "not found" if isinstance(error, FileNotFoundError) else "cannot be started"
         reason = (
             "" if isinstance(error, FileNotFoundError) else f": {getattr(error, 'strerror', None) or error}"
         )
         raise Unsupported(
-            f"the command '{argv[0]}' {problem}{reason}",
-            hint=f"it is looked for in {environment.get('PATH', 'no folder')}",
+            f"command '{argv[0]}' {problem}{reason}",
+            hint=f"install it in a folder of PATH: {environment.get('PATH', 'not set')}",
         ) from None
 
 
@@ -391,8 +389,8 @@ def _collect_output(
                     size += len(chunk)
                     if most_bytes is not None and size > most_bytes:
                         raise BadData(
-                            f"the command '{program}' wrote more than {most_bytes:,} bytes",
-                            hint="raise the bound if that is right: odf config set prepare.mostBytes BYTES",
+                            f"command '{program}' wrote more than {most_bytes:,} bytes",
+                            hint="raise the limit if required: odf config set prepare.mostBytes BYTES",
                         )
                     file.write(chunk)
                     reporter.set_amounts(bytes=size)

@@ -126,7 +126,9 @@ class PushedFileReader:
         duplicate = next((name for at, name in enumerate(names) if folded[at] in folded[:at]), None)
         if duplicate is not None or "" in names:
             raise InvalidSchema(
-                "the header lacks a name" if duplicate is None else f"the header has '{duplicate}' twice",
+                "a column in the header has no name"
+                if duplicate is None
+                else f"duplicate column '{duplicate}' in the header",
                 where=f"{prepared.name}: line 1",
             )
         return names or None
@@ -171,17 +173,16 @@ class PushedFileReader:
         if any(name.casefold() == self.operations.casefold() for name in unknown):
             # Without the column, retractions would be appended as rows.
             raise InvalidSchema(
-                f"the rows say in a column '{self.operations}' what is done with each, and the source does"
-                " not take that column",
+                f"the rows have operations in column '{self.operations}', which the source does not declare",
                 where=file,
-                hint=f"declare it in the source's read.schema, as {self.operations} STRING: odf add --update",
+                hint=f"add {self.operations} STRING to read.schema of the source and run odf add --update",
             )
         if required or ((unknown or not_optional) and not self.ignore_unknown):
             if unknown and isinstance(found, Mapping) and isinstance(self.step, NdJson):
                 file = f"{file}: line {found[unknown[0]]}"
             raise self._mismatch(columns, unknown, not_optional, required, file)
         if unknown:
-            reporter.log(f"{file}: unknown columns are left out: {_listed(unknown)}", "warning")
+            reporter.log(f"{file}: unknown columns are dropped: {_listed(unknown)}", "warning")
         if not_optional:
             reporter.log(f"{file}: missing columns are null: {_listed(not_optional)}", "warning")
         return missing
@@ -189,9 +190,9 @@ class PushedFileReader:
     def _mismatch(
         self, columns: pa.Schema, unknown: list[str], missing: list[str], required: list[str], where: str
     ) -> InvalidSchema:
-        problems = [f"unknown: {_listed(unknown)}"] if unknown else []
-        problems += [f"missing: {_listed(missing)}"] if missing else []
-        hint = f"the source takes {_listed(columns.names)}"
+        problems = [f"unknown columns: {_listed(unknown)}"] if unknown else []
+        problems += [f"missing columns: {_listed(missing)}"] if missing else []
+        hint = f"columns of the source: {_listed(columns.names)}"
         folded = {name.casefold(): name for name in missing}
         pairs = {
             name: folded[close[0]]
@@ -199,13 +200,17 @@ class PushedFileReader:
             if (close := get_close_matches(name.casefold(), folded, n=1))
         }
         if pairs:
-            hint += "; is " + ", ".join(f"'{name}' '{close}'" for name, close in pairs.items()) + "?"
+            hint += (
+                "; did you mean "
+                + ", ".join(f"'{close}' instead of '{name}'" for name, close in pairs.items())
+                + "?"
+            )
         elif self.ignore_unknown:
-            hint += f"; {_listed(required)} may not be null"
+            hint += f"; not nullable: {_listed(required)}"
         elif not required:
-            hint += "; --ignore-unknown leaves out what is unknown and makes null what is missing"
+            hint += "; use --ignore-unknown to drop unknown columns and fill missing ones with null"
         return InvalidSchema(
-            "the columns are not those that the source takes; " + "; ".join(problems), where=where, hint=hint
+            "the columns differ from those of the source: " + "; ".join(problems), where=where, hint=hint
         )
 
     def _select_columns(self, reading: ReadPlan, columns: pa.Schema) -> ReadPlan:
@@ -270,7 +275,7 @@ def format_named(name: str) -> type[ReadStep]:
     try:
         return FORMATS[name.lower()]
     except KeyError:
-        raise UsageError(f"there is no format '{name}'", hint="formats: " + ", ".join(FORMATS)) from None
+        raise UsageError(f"unknown format '{name}'", hint="formats: " + ", ".join(FORMATS)) from None
 
 
 def read_step_for(source: ReadStep, requested: str | None, path: Path, reporter: Reporter) -> ReadStep:
@@ -293,7 +298,7 @@ def read_step_for(source: ReadStep, requested: str | None, path: Path, reporter:
         return source
     if requested is None:
         own, other = kind_of(source), selected.__name__  # type: ignore[arg-type]
-        reporter.log(f"{path.name} is read as {other}, as its name says, and not as {own}")
+        reporter.log(f"{path.name} is read as {other}, according to its file name, instead of {own}")
     return replace(selected(), schema=source.schema, odf_schema=source.odf_schema)
 
 
@@ -393,7 +398,7 @@ def _state_before(entry: DatasetEntry, source: AddPushSource, path: Path) -> Cha
         raise Conflict(
             f"push source '{source.source_name}' changed while files were pushed",
             where=path.name,
-            hint="push what is left again",
+            hint="push the remaining files again",
         )
     return state
 
@@ -434,14 +439,14 @@ def _reject_compressed(path: Path, step: ReadStep, entry: DatasetEntry) -> None:
     for magic, command in _COMPRESSED.items():
         if head.startswith(magic) and not (isinstance(step, EsriShapefile) and magic.startswith(b"PK")):
             raise BadData(
-                "is packed, and what is pushed is read as it is",
+                "the file is compressed, and push sources have no prepare steps",
                 where=path.name,
-                hint=f"unpack it first: {command} {path.name} | odf ingest {entry.alias} -",
+                hint=f"decompress it first: {command} {path.name} | odf ingest {entry.alias} -",
             )
 
 
 def _add_committed_files(error: OdfError, done: Sequence[str]) -> None:
     """Add the names of the committed files to the hint, which must not be pushed again."""
     if done:
-        committed = f"already in the dataset: {', '.join(done)}; push only the files after it"
+        committed = f"already committed: {', '.join(done)}; push the remaining files only"
         error.hint = f"{error.hint}; {committed}" if error.hint else committed

@@ -124,7 +124,7 @@ class _Spans:
 
 def _gap_span(data: bytes, start: int, end: int, fault: LayoutError | None) -> ByteSpan:
     read = fault is None or (end - start < _ALIGNMENT and not any(data[start:end]))
-    return ByteSpan(start, end, "", "padding" if read else "was not read")
+    return ByteSpan(start, end, "", "padding" if read else "not read")
 
 
 class _Walker:
@@ -147,27 +147,27 @@ class _Walker:
 
     def _unpack(self, format: str, at: int, path: str) -> Any:
         if at < self._base or at + struct.calcsize("<" + format) > self._end:
-            raise _InvalidLayout(max(min(at, self._end - 1), 0), path, "it leads past the end of the bytes")
+            raise _InvalidLayout(max(min(at, self._end - 1), 0), path, "offset past the end of the data")
         return struct.unpack_from("<" + format, self._data, at)[0]
 
     def _follow(self, at: int, path: str) -> int:
         offset = self._unpack("I", at, path)
         if offset < 4 or at + offset > self._end:
-            raise _InvalidLayout(at, path, "it leads to a place that cannot be")
+            raise _InvalidLayout(at, path, "invalid offset")
         return at + offset
 
     def _charge(self, at: int, path: str, cost: int) -> None:
         # Several offsets may point to the same bytes. The budget bounds the work.
         if not self._spans.charge(cost + 8):
-            raise _InvalidLayout(at, path, "it holds more than its size allows")
+            raise _InvalidLayout(at, path, "more content than its size allows")
 
     def _bytes(self, at: int, path: str) -> tuple[int, int]:
         """Add spans for the offset and the length of a text or a byte vector; return its bounds."""
         start = self._follow(at, path)
-        self._spans.add(at, at + 4, path, f"lies at {start:#x}")
+        self._spans.add(at, at + 4, path, f"at {start:#x}")
         length = self._unpack("I", start, path)
         if start + 4 + length > self._end:
-            raise _InvalidLayout(start, path, "it is longer than the bytes that are left")
+            raise _InvalidLayout(start, path, "longer than the remaining bytes")
         self._charge(start, path, length)
         self._spans.add(start, start + 4, path, f"{length} bytes")
         return start + 4, start + 4 + length
@@ -183,14 +183,14 @@ class _Walker:
         size, offsets = self._vtable(at, path, [field.key for field in layout.fields])
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise _InvalidLayout(at, path, "it nests too deeply")
+            raise _InvalidLayout(at, path, "nested too deeply")
         for field in layout.fields:
             offset = offsets[field.slot] if field.slot < len(offsets) else 0
             if not offset:
                 continue
             field_path = f"{path}.{field.key}".removeprefix(".")
             if not 4 <= offset < size:
-                raise _InvalidLayout(at, field_path, "it lies outside of its table")
+                raise _InvalidLayout(at, field_path, "outside of its table")
             if isinstance(field.shape, UnionType):
                 self._union(at, offsets, field, field.shape, field_path)
             else:
@@ -201,14 +201,14 @@ class _Walker:
         """Add spans for a table's vtable; return the size of the table and the offsets of its fields."""
         vtable = at - self._unpack("i", at, path)
         if not self._base <= vtable <= self._end - 4:
-            raise _InvalidLayout(at, path, "its list of fields lies outside of the bytes")
-        self._spans.add(at, at + 4, path or _ROOT, f"its list of fields lies at {vtable:#x}")
+            raise _InvalidLayout(at, path, "vtable outside of the data")
+        self._spans.add(at, at + 4, path or _ROOT, f"vtable at {vtable:#x}")
         length, size = self._unpack("H", vtable, path), self._unpack("H", vtable + 2, path)
         slots = (length - 4) >> 1
         if length & 1 or not 0 <= slots <= _MAX_SLOTS or vtable + length > self._end:
-            raise _InvalidLayout(vtable, path, "its list of fields has an impossible size")
+            raise _InvalidLayout(vtable, path, "invalid vtable size")
         if size < 4 or at + size > self._end:
-            raise _InvalidLayout(vtable, path, "it has an impossible size")
+            raise _InvalidLayout(vtable, path, "invalid table size")
         offsets = struct.unpack_from(f"<{slots}H", self._data, vtable + 4)
         known = dict(enumerate(keys))
         present = [
@@ -223,17 +223,15 @@ class _Walker:
         position = at + offsets[field.slot]
         number = self._unpack("B", position, path)
         known = 0 < number <= len(shape.members)
-        name = (
-            shape.members[number - 1].__name__ if known else "nothing" if not number else "of a newer version"
-        )
+        name = shape.members[number - 1].__name__ if known else "nothing" if not number else "newer version"
         self._spans.add(position, position + 1, path, f"{name}, number {number}", True)
         offset = offsets[field.slot + 1] if field.slot + 1 < len(offsets) else 0
         if not number:
             return
         if not offset:
-            raise _InvalidLayout(position, path, "it has a kind and no value")
+            raise _InvalidLayout(position, path, "union type without a value")
         start = self._follow(at + offset, path)
-        self._spans.add(at + offset, at + offset + 4, path, f"lies at {start:#x}")
+        self._spans.add(at + offset, at + offset + 4, path, f"at {start:#x}")
         if known:
             self._table(start, shape.members[number - 1], path)
 
@@ -248,7 +246,7 @@ class _Walker:
             case EnumType(enum, format):
                 number, members = self._unpack(format, at, path), tuple(enum)
                 if not 0 <= number < len(members):
-                    raise _InvalidLayout(at, path, f"{number} is no {enum.__name__}")
+                    raise _InvalidLayout(at, path, f"unknown {enum.__name__} {number}")
                 end = at + struct.calcsize("<" + format)
                 self._spans.add(at, end, path, f"{members[number].value}, number {number}", True)
             case InstantType():
@@ -259,7 +257,7 @@ class _Walker:
                 self._blob(at, kind, path)
             case TableType(kind):
                 start = self._follow(at, path)
-                self._spans.add(at, at + 4, path, f"lies at {start:#x}")
+                self._spans.add(at, at + 4, path, f"at {start:#x}")
                 self._table(start, kind, path)
             case VectorType(item):
                 self._vector(at, item, path)
@@ -283,7 +281,7 @@ class _Walker:
         try:
             text = str(self._data[start:end], "utf-8")
         except UnicodeDecodeError as error:
-            raise _InvalidLayout(start + error.start, path, "it is not UTF-8 text") from None
+            raise _InvalidLayout(start + error.start, path, "not UTF-8 text") from None
         self._spans.add(start, end, path, text[:_MAX_TEXT], True)
 
     def _blob(self, at: int, kind: type, path: str) -> None:
@@ -313,10 +311,10 @@ class _Walker:
 
     def _vector(self, at: int, item: FieldType, path: str) -> None:
         start = self._follow(at, path)
-        self._spans.add(at, at + 4, path, f"lies at {start:#x}")
+        self._spans.add(at, at + 4, path, f"at {start:#x}")
         length = self._unpack("I", start, path)
         if start + 4 + 4 * length > self._end:
-            raise _InvalidLayout(start, path, "it is longer than the bytes that are left")
+            raise _InvalidLayout(start, path, "longer than the remaining bytes")
         self._charge(start, path, 4 * length)
         self._spans.add(start, start + 4, path, f"{length} items")
         for index in range(length):
@@ -324,7 +322,7 @@ class _Walker:
 
     def _wrapped(self, at: int, shape: UnionType, path: str) -> None:
         start = self._follow(at, path)
-        self._spans.add(at, at + 4, path, f"lies at {start:#x}")
+        self._spans.add(at, at + 4, path, f"at {start:#x}")
         _, offsets = self._vtable(start, path, ["kind", "value"])
         if offsets and offsets[0]:
             self._union(

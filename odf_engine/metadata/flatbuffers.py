@@ -88,7 +88,7 @@ class _Writer:
         """Write the children, then the fields, both in order of slots."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise Unsupported(f"data types must not nest deeper than {MAX_DEPTH} levels")
+            raise Unsupported(f"data types are nested deeper than {MAX_DEPTH} levels")
         layout = describe_table(type(value))
         values = [getattr(value, field.name) for field in layout.fields]
         children = [
@@ -103,7 +103,7 @@ class _Writer:
         return self._builder.EndObject()
 
     def wrapper(self, union: UnionType, value: model.Model) -> int:
-        """Write a table with a union's value, for places where FlatBuffers does not support unions."""
+        """Write a table with a union's value, where FlatBuffers does not support unions."""
         child = self._union_value(value)
         self._builder.StartObject(2)
         self._union_slots(0, union, value, child)
@@ -129,9 +129,9 @@ class _Writer:
     def _union_value(self, value: model.Model) -> int:
         if isinstance(value, model.Opaque):
             raise Unsupported(
-                f"{value.union} number {value.discriminant} comes from a newer specification "
+                f"{value.union} number {value.discriminant} is from a newer specification "
                 "and cannot be written",
-                hint="blocks that were received are kept and passed on as they are",
+                hint="received blocks are stored and transferred unchanged",
             )
         return self.table(value)
 
@@ -251,18 +251,18 @@ class BufferDecoder:
         try:
             return self._table(self._follow(0), plan)
         except struct.error:
-            self._fail("it leads past the end of the bytes")
+            self._fail("offset past the end of the data")
 
     def _fail(self, problem: str, hint: str | None = None) -> NoReturn:
         where = "".join(self._path).removeprefix(".")
         if not where:  # nothing could be decoded: not a damaged block, but another format
-            raise MalformedBlock(f"these are not the bytes of a block or message: {problem}", hint=hint)
+            raise MalformedBlock(f"not a block or message: {problem}", hint=hint)
         raise MalformedBlock(problem, hint=hint, where=where)
 
     def _charge(self, cost: int) -> None:
         self._budget -= cost
         if self._budget < 0:
-            self._fail("it holds more than its size allows")
+            self._fail("more content than its size allows")
 
     def _note(self, part: str) -> None:
         if len(self.unknown) < _MAX_NOTES:
@@ -271,26 +271,26 @@ class BufferDecoder:
     def _follow(self, at: int) -> int:
         offset = _U32.unpack_from(self._data, at)[0]
         if offset < 4 or at + offset > self._size:
-            self._fail("it leads to a place that cannot be")
+            self._fail("invalid offset")
         return at + offset
 
     def _table(self, at: int, plan: _Plan) -> Any:
         data = self._data
         vtable = at - _I32.unpack_from(data, at)[0]
         if vtable < 0:
-            self._fail("its list of fields lies outside of the bytes")
+            self._fail("vtable outside of the data")
         vtable_size, size = _VTABLE_HEAD.unpack_from(data, vtable)
         count = (vtable_size - 4) >> 1
         if vtable_size & 1 or not 0 <= count <= _MAX_SLOTS:
-            self._fail("its list of fields has an impossible size")
+            self._fail("invalid vtable size")
         if size < 4 or at + size > self._size:
-            self._fail("it has an impossible size")
+            self._fail("invalid table size")
         offsets = _SLOTS[count].unpack_from(data, vtable + 4)
         extra = count - plan.count
         self._charge(4 if extra <= 0 else 4 + extra)
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            self._fail("it nests too deeply")
+            self._fail("nested too deeply")
         values = self._fields(at, size, offsets, plan)
         self._depth -= 1
         if extra > 0:
@@ -298,7 +298,7 @@ class BufferDecoder:
                 if offsets[slot]:
                     self._note(f"slot {slot}")
         if plan.needs_one_of and values.keys().isdisjoint(plan.needs_one_of):
-            self._fail(f"it has none of {', '.join(plan.needs_one_of)}")
+            self._fail(f"requires one of {', '.join(plan.needs_one_of)}")
         return plan.build(**values)
 
     def _fields(self, at: int, size: int, offsets: tuple[int, ...], plan: _Plan) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class BufferDecoder:
             elif offset:
                 if offset < 4 or offset + field.width > size:
                     path.append(field.key)
-                    self._fail("it lies outside of its table")
+                    self._fail("outside of its table")
                 path.append(field.key)
                 values[field.name] = field.read(self, at + offset)
                 path.pop()
@@ -323,7 +323,7 @@ class BufferDecoder:
                         values[field.name] = field.default
                 else:
                     path.append(field.key)
-                    self._fail("it is missing")
+                    self._fail("missing")
         return values
 
     def _member(
@@ -333,12 +333,12 @@ class BufferDecoder:
         self._path.append(field.key)
         offset = offsets[field.slot]
         if not 4 <= offset < size:
-            self._fail("it lies outside of its table")
+            self._fail("outside of its table")
         number = self._data[at + offset]
         if number:
             offset = offsets[field.slot + 1] if field.slot + 1 < len(offsets) else 0
             if offset < 4 or offset + 4 > size:
-                self._fail("it has a kind and no value")
+                self._fail("union type without a value")
             values[field.name] = field.read(self, (at + offset) << 8 | number)
         self._path.pop()
         return number
@@ -350,7 +350,7 @@ class BufferDecoder:
         length = _U32.unpack_from(self._data, start)[0]
         end = start + 4 + length
         if end > self._size:
-            self._fail("it is longer than the bytes that are left")
+            self._fail("longer than the remaining bytes")
         self._charge(4 + length)
         return self._data[start + 4 : end]
 
@@ -358,31 +358,31 @@ class BufferDecoder:
         try:
             return str(self._bytes(at), "utf-8")
         except UnicodeDecodeError:
-            self._fail("its text is not UTF-8")
+            self._fail("not UTF-8 text")
 
     def _json(self, at: int) -> dict[str, Any]:
         try:
             value = _json_object.decode(self._bytes(at))
         except (msgspec.MsgspecError, RecursionError, ValueError):
-            self._fail("its text is not a JSON object")
+            self._fail("not a JSON object")
         if json_depth(value) > MAX_DEPTH:
-            self._fail("it nests too deeply")
+            self._fail("nested too deeply")
         return value
 
     def _instant(self, at: int) -> Timestamp:
         year, day, second, ns = _INSTANT.unpack_from(self._data, at)
         if not (1 <= year <= 9999 and 1 <= day <= 366 and second < 86_400 and ns < 10**9):
-            self._fail("it is not a time")
+            self._fail("invalid time")
         first = date(year, 1, 1).toordinal()
         if day == 366 and date(year, 12, 31).toordinal() - first != 365:
-            self._fail("it is not a time")
+            self._fail("invalid time")
         return Timestamp(((first + day - 1 - _EPOCH_DAY) * 86_400 + second) * 10**9 + ns)
 
     def _vector(self, at: int, item: _Read) -> list[Any]:
         start = self._follow(at)
         length = _U32.unpack_from(self._data, start)[0]
         if start + 4 + 4 * length > self._size:
-            self._fail("it is longer than the bytes that are left")
+            self._fail("longer than the remaining bytes")
         self._charge(4)
         values: list[Any] = []
         path = self._path
@@ -463,7 +463,7 @@ def _enum_reader(enum: type[Enum], format: str) -> _Read:
     def read(reader: BufferDecoder, at: int) -> Enum:
         number = unpack(reader._data, at)[0]
         if not 0 <= number < len(members):
-            reader._fail(f"{number} is no {enum.__name__}")
+            reader._fail(f"unknown {enum.__name__} {number}")
         return members[number]
 
     return read
@@ -534,7 +534,7 @@ def encode_block(block: MetadataBlock, version: int = BLOCK_VERSION) -> bytes:
         Unsupported: a part is from a newer specification.
     """
     if version not in READABLE_VERSIONS:
-        raise ValueError(f"blocks are written in version 2 or 3, not {version}")
+        raise ValueError(f"unsupported block version {version}: expected 2 or 3")
     content = encode_root(block, aligned=version > 2)
     return encode_root(Manifest(kind=ODF_METADATA_BLOCK, version=version, content=content))
 
@@ -556,17 +556,17 @@ def decode_block(data: bytes) -> DecodedBlock:
 
 def _check_manifest(manifest: Manifest) -> None:
     if manifest.kind != ODF_METADATA_BLOCK:
-        raise MalformedBlock(f"this is not a metadata block: its kind is 0x{manifest.kind:x}", where="kind")
+        raise MalformedBlock(f"not a metadata block: kind is 0x{manifest.kind:x}", where="kind")
     if manifest.version == 1:
         raise MalformedBlock(
-            "block version 1 is obsolete and cannot be read",
-            hint="the dataset has to be created anew by its publisher",
+            "block version 1 is obsolete and unsupported",
+            hint="request a dataset in a current format from its publisher",
             where="version",
         )
     if manifest.version not in READABLE_VERSIONS:
         raise MalformedBlock(
-            f"block version {manifest.version} is not one of those that can be read: 2 and 3",
-            hint="a newer version of this program may read it" if manifest.version > 3 else None,
+            f"unsupported block version {manifest.version}: expected 2 or 3",
+            hint="try a newer version of this program" if manifest.version > 3 else None,
             where="version",
         )
 

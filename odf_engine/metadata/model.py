@@ -84,7 +84,7 @@ TimeUnit16 = Annotated[TimeUnit, Meta(extra={"wire": "i16"})]
 
 
 class OffsetInterval(Model):
-    """A closed interval of record offsets."""
+    """A closed interval of row offsets."""
 
     start: U64
     end: U64

@@ -33,7 +33,7 @@ class Timestamp:
 
     def __init__(self, ns: int) -> None:
         if not _MIN <= ns <= _MAX:
-            raise ValueError("a time outside of the years 1 to 9999")
+            raise ValueError("time outside of the years 1 to 9999")
         object.__setattr__(self, "ns", ns)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -41,7 +41,7 @@ class Timestamp:
 
     @classmethod
     def now(cls) -> Self:
-        """Return the current time in whole milliseconds, the precision of the system time column."""
+        """Return the current time, truncated to milliseconds, the precision of the system time column."""
         return cls.from_ms(time.time_ns() // 1_000_000)
 
     @classmethod
@@ -73,7 +73,7 @@ class Timestamp:
         if zone not in "Zz":
             hours, minutes = int(zone[1:3]), int(zone[4:6])
             if hours > 23 or minutes > 59:
-                raise ValueError(f"'{text}' has an impossible offset")
+                raise ValueError(f"'{text}' has an invalid UTC offset")
             ns -= (hours * 3600 + minutes * 60) * _SECOND * (-1 if zone[0] == "-" else 1)
         return cls(ns)
 
@@ -116,7 +116,7 @@ class Timestamp:
 _USER_TIME: Final = re.compile(
     r"(\d{4})-(\d\d?)(?:-(\d\d?)(?:[T ](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?Z?", re.ASCII
 )
-_HINT: Final = "write 2026-03-01, 2026-03-01 14:00 (UTC) or 2026-03-01T14:00:00Z"
+_HINT: Final = "use 2026-03-01, 2026-03-01 14:00 (UTC) or 2026-03-01T14:00:00Z"
 
 
 def looks_like_time(text: str) -> bool:
@@ -143,4 +143,4 @@ def parse_user_time(text: str) -> Timestamp:
         moment = Timestamp.from_datetime(start + timedelta(days=hour // 24))
         return Timestamp(moment.ns + int((match[7] or "").ljust(9, "0")))
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"'{text}' is no day or time: {error}", hint=_HINT) from None
+        raise UsageError(f"'{text}' is not a time: {error}", hint=_HINT) from None

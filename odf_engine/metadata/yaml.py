@@ -118,7 +118,7 @@ def parse_documents(text: str | bytes, source: str) -> list[Node]:
         character = error.character if isinstance(error.character, str) else chr(error.character)
         line, column = _line_and_column(decoded, decoded.find(character))
         raise InvalidManifest(
-            f"the character U+{ord(character):04X} must not stand in YAML as it is",
+            f"the character U+{ord(character):04X} must be escaped in YAML",
             hint='write it as an escape within double quotes, such as "\\u0007"',
             where=f"{source}:{line}:{column}",
         ) from error
@@ -153,12 +153,12 @@ def _yaml_error(error: yaml.MarkedYAMLError, text: str, source: str) -> InvalidM
     mark = error.problem_mark or error.context_mark
     problem = " ".join(part for part in (error.context, error.problem) if part)
     if mark is None:
-        return InvalidManifest(f"this is not YAML: {problem}", where=source)
+        return InvalidManifest(f"invalid YAML: {problem}", where=source)
     line = text.splitlines()[mark.line : mark.line + 1]
     tab = line and line[0][mark.column : mark.column + 1] == "\t"
-    hint = "YAML is indented with spaces, not with tabs" if tab else None
+    hint = "indent with spaces; YAML does not allow tabs" if tab else None
     where = f"{source}:{mark.line + 1}:{mark.column + 1}"
-    return InvalidManifest(f"this is not YAML: {problem}", hint=hint, where=where)
+    return InvalidManifest(f"invalid YAML: {problem}", hint=hint, where=where)
 
 
 class _Composer:
@@ -172,7 +172,7 @@ class _Composer:
         keys: list[Scalar | None] = []
         for event in events:
             if isinstance(event, yaml.AliasEvent):
-                self._refuse(event, "aliases (*name) are not supported", "write the value out again")
+                self._refuse(event, "aliases (*name) are not supported", "repeat the value")
             elif isinstance(event, yaml.NodeEvent):
                 node = self._node(event)
                 if stack:
@@ -183,7 +183,7 @@ class _Composer:
                     stack.append(node)
                     keys.append(None)
                     if len(stack) > MAX_TEXT_DEPTH:
-                        self._refuse(event, "this nests too deeply", None)
+                        self._refuse(event, "nested too deeply", None)
             elif isinstance(event, yaml.CollectionEndEvent):
                 stack.pop()
                 keys.pop()
@@ -191,9 +191,9 @@ class _Composer:
     def _node(self, event: yaml.NodeEvent) -> Node:
         tag = getattr(event, "tag", None)
         if event.anchor is not None:
-            self._refuse(event, f"anchors (&{event.anchor}) are not supported", "write the value out")
+            self._refuse(event, f"anchors (&{event.anchor}) are not supported", "write the value itself")
         if tag is not None:
-            self._refuse(event, f"tags ({tag}) are not supported", "leave it out, or quote the text")
+            self._refuse(event, f"tags ({tag}) are not supported", "remove the tag, or quote the text")
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         if isinstance(event, yaml.ScalarEvent):
             return Scalar(line, column, event.value, plain=not event.style)
@@ -210,7 +210,7 @@ class _Composer:
         elif isinstance(node, Scalar):
             keys[-1] = node
         else:
-            self._refuse(event, "a key has to be text", None)
+            self._refuse(event, "a key must be text", None)
 
     def _refuse(self, event: yaml.Event, message: str, hint: str | None) -> None:
         mark = event.start_mark
@@ -313,14 +313,14 @@ class ModelReader:
         for key, child in node.entries:
             if layout.tag is not None and key.text == "kind":
                 if "" in seen:
-                    self.add_problem(key, path, "the field 'kind' is there twice")
+                    self.add_problem(key, path, "duplicate field 'kind'")
                 seen.add("")
                 continue
             field = _select_field(known.get(key.text, ()), child)
             if field is None:
                 self.add_problem(key, path, f"unknown field '{key.text}'", _suggest(key.text, known))
             elif field.name in seen:
-                self.add_problem(key, path, f"the field '{key.text}' is there twice")
+                self.add_problem(key, path, f"duplicate field '{key.text}'")
             else:
                 seen.add(field.name)
                 values[field.name] = self._field(field, child, f"{path}.{key.text}" if path else key.text)
@@ -329,11 +329,11 @@ class ModelReader:
     def _build(self, layout: TableDescriptor, node: Node, path: str, values: dict[str, Any]) -> Any:
         for field in layout.fields:
             if not field.optional and field.name not in values:
-                values[field.name] = self.add_problem(node, path, f"the field '{field.key}' is missing")
+                values[field.name] = self.add_problem(node, path, f"missing field '{field.key}'")
         needed = layout.type.NEEDS_ONE_OF
         if needed and all(values.get(name) is None for name in needed):
             keys = " or ".join(f"'{field.newer_key}'" for field in layout.fields if field.name in needed)
-            return self.add_problem(node, path, f"one of the fields {keys} has to be there")
+            return self.add_problem(node, path, f"missing field: {keys}")
         if any(value is INVALID for value in values.values()):
             return INVALID
         return layout.type(**values)
@@ -341,7 +341,7 @@ class ModelReader:
     def _field(self, field: FieldDescriptor, node: Node, path: str) -> Any:
         if not (isinstance(node, Scalar) and node.is_null):
             return self.read(field.shape, node, path)
-        return None if field.optional else self.add_problem(node, path, "it has no value, and needs one")
+        return None if field.optional else self.add_problem(node, path, "missing value")
 
     def _union(self, union: UnionType, node: Node, path: str) -> Any:
         if not isinstance(node, Mapping):
@@ -352,7 +352,7 @@ class ModelReader:
         kinds = [value for key, value in node.entries if key.text == "kind"]
         if not kinds:
             choices = ", ".join(by_tag)
-            return self.add_problem(node, path, f"the field 'kind' is missing, which is one of {choices}")
+            return self.add_problem(node, path, f"missing field 'kind', one of {choices}")
         tag = self._match_spelling(kinds[0], by_tag, union.name, f"{path}.kind" if path else "kind")
         return INVALID if tag is None else self.table(describe_table(by_tag[tag]), node, path)
 
@@ -364,7 +364,7 @@ class ModelReader:
         for name in names:
             if node.text in accepted_spellings(name):
                 return name
-        self.add_problem(node, path, f"'{node.text}' is no {type_name}", _suggest(node.text, names))
+        self.add_problem(node, path, f"unknown {type_name} '{node.text}'", _suggest(node.text, names))
         return None
 
     def _vector(self, item: FieldType, node: Node, path: str) -> Any:
@@ -413,7 +413,7 @@ class ModelReader:
         try:
             return base64.b64decode(node.text, validate=True)
         except (binascii.Error, ValueError) as error:
-            return self.add_problem(node, path, f"it is not base64: {error}")
+            return self.add_problem(node, path, f"invalid base64: {error}")
 
     def _parse(self, parse: Any, node: Scalar, path: str) -> Any:
         try:
@@ -428,7 +428,7 @@ class ModelReader:
             return self.add_problem(node, path, f"expected an object, found {_describe_node(node)}")
         value = self._json(node, path)
         if value is not INVALID and json_depth(value) > MAX_DEPTH:
-            return self.add_problem(node, path, "this nests too deeply")
+            return self.add_problem(node, path, "nested too deeply")
         return value
 
     def _json(self, node: Node, path: str) -> Any:
@@ -440,7 +440,7 @@ class ModelReader:
         assert isinstance(node, Scalar)
         value = node.value
         if isinstance(value, float) and not math.isfinite(value):
-            return self.add_problem(node, path, f"{node.text} is no number that JSON knows")
+            return self.add_problem(node, path, f"{node.text} is not a JSON number")
         return value
 
     def _json_members(self, node: Mapping, path: str) -> Any:
@@ -455,7 +455,7 @@ class ModelReader:
                 )
                 members[key.text] = INVALID
             elif key.text in members:
-                members[key.text] = self.add_problem(key, path, f"the field '{key.text}' is there twice")
+                members[key.text] = self.add_problem(key, path, f"duplicate field '{key.text}'")
             else:
                 members[key.text] = self._json(child, f"{path}.{key.text}")
         return INVALID if any(value is INVALID for value in members.values()) else members
@@ -490,13 +490,13 @@ def _suggest(word: str, known: Iterable[str]) -> str:
     guess = closest_match(word, known)
     if guess is not None:
         return f"did you mean '{guess}'?"
-    return f"known are: {', '.join(known)}" if known else "there are none"
+    return f"use one of: {', '.join(known)}" if known else "remove it"
 
 
 def _describe_type(shape: FieldType) -> str:
     match shape:
         case IntegerType():
-            return "a whole number"
+            return "an integer"
         case BoolType():
             return "true or false"
         case EnumType(enum):
@@ -521,7 +521,7 @@ def _describe_node(node: Node) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, bool):
-        return f"the truth value {node.text}"
+        return f"the boolean {node.text}"
     if isinstance(value, int | float):
         return f"the number {node.text}"
     return f"the text '{value if len(value) <= 60 else value[:57] + '…'}'"
@@ -625,7 +625,7 @@ def read_manifests(text: str | bytes, source: str) -> list[DatasetSnapshot]:
     """
     roots = parse_documents(text, source)
     if not roots:
-        raise InvalidManifest("there is no manifest in it", where=source)
+        raise InvalidManifest("no manifest found", where=source)
     reader = ModelReader(source, definition=True)
     snapshots = [_read(reader, root, "DatasetSnapshot", bare=False)[0] for root in roots]
     reader.raise_problems()
@@ -688,8 +688,8 @@ def _read(reader: ModelReader, root: Node, kind: str, *, bare: bool) -> tuple[An
         reader.add_problem(
             root,
             "",
-            "this is no manifest: the fields 'version' and 'content' are missing",
-            f"a manifest starts with 'kind: {kind}', 'version: 1' and 'content:'",
+            "not a manifest: the fields 'version' and 'content' are missing",
+            f"start it with 'kind: {kind}', 'version: 1' and 'content:'",
         )
         return INVALID, None
     version, content = _parse_wrapper(reader, root, kind)
@@ -706,11 +706,11 @@ def _parse_wrapper(reader: ModelReader, root: Mapping, kind: str) -> tuple[int |
             hint = f"did you mean '{guess}'?" if guess else "a manifest has kind, version and content"
             reader.add_problem(key, "", f"unknown field '{key.text}'", hint)
         elif key.text in parts:
-            reader.add_problem(key, "", f"the field '{key.text}' is there twice")
+            reader.add_problem(key, "", f"duplicate field '{key.text}'")
         parts.setdefault(key.text, value)
     for name in _WRAPPER:
         if name not in parts:
-            reader.add_problem(root, "", f"the field '{name}' is missing")
+            reader.add_problem(root, "", f"missing field '{name}'")
     if not all(name in parts for name in _WRAPPER) or not _check_kind(reader, parts["kind"], kind):
         return None, None
     return _parse_version(reader, parts["version"], kind), parts["content"]
@@ -720,10 +720,7 @@ def _check_kind(reader: ModelReader, node: Node, kind: str) -> bool:
     found = node.text if isinstance(node, Scalar) else None
     if found == kind:
         return True
-    if found in _CONTENTS:
-        reader.add_problem(node, "kind", f"this is a {found}, and a {kind} is needed here")
-    else:
-        reader.add_problem(node, "kind", f"expected {kind}" + (f", found '{found}'" if found else ""))
+    reader.add_problem(node, "kind", f"expected {kind}" + (f", found '{found}'" if found else ""))
     return False
 
 
@@ -735,8 +732,8 @@ def _parse_version(reader: ModelReader, node: Node, kind: str) -> int | None:
     if not isinstance(version, int) or isinstance(version, bool):
         reader.add_problem(node, "version", f"expected {' or '.join(map(str, known))}")
     elif version < known[0]:
-        reader.add_problem(node, "version", f"version {version} of {kind} is obsolete and cannot be read")
+        reader.add_problem(node, "version", f"version {version} of {kind} is obsolete and unsupported")
     else:
-        hint = "a newer version of this program may read it"
-        reader.add_problem(node, "version", f"version {version} of {kind} is not known", hint)
+        hint = "try a newer version of this program"
+        reader.add_problem(node, "version", f"unknown version {version} of {kind}", hint)
     return None

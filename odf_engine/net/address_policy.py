@@ -75,7 +75,7 @@ class HomeNetwork(AddressPolicy):
             return addresses
         allowed = [address for address in addresses if is_public_address(address)]
         if not allowed:
-            raise _private_target(host if host == addresses[0] else f"{host}, which is {addresses[0]},")
+            raise _private_target(host if host == addresses[0] else f"{host} ({addresses[0]})")
         return allowed
 
     def check_name(self, host: str, port: int) -> None:
@@ -123,15 +123,15 @@ def looks_private(host: str) -> bool:
 
 
 def _not_public(host: str, address: str) -> SourceUnavailable:
-    target = address if address == host else f"{host} is {address}"
+    target = address if address == host else f"{host} ({address})"
     return SourceUnavailable(
-        f"{target}, which is no public address: a dataset that somebody else wrote may not go there",
-        hint="if you know that it should: odf trust NAME --private-network",
+        f"{target} is not a public address: access by an untrusted dataset denied",
+        hint="to allow access, run odf trust NAME --private-network",
     )
 
 
 def _private_target(target: str) -> SourceUnavailable:
     return SourceUnavailable(
-        f"the server leads to {target} in a network of this machine, and is not followed there",
-        hint="a server of the internet has no business there: tell its owner",
+        f"redirect from a public server to {target} in a private network is not followed",
+        hint="report the redirect to the operator of the server",
     )

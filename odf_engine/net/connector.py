@@ -73,8 +73,8 @@ class Connector:
         except ValueError:
             pass
         raise SourceUnavailable(
-            f"the environment names a proxy for {parts.scheme}: that cannot be used",
-            hint="only http: proxies can; set no_proxy for hosts that are reached without one",
+            f"unsupported proxy for {parts.scheme}: in the environment",
+            hint="use an http: proxy, or set no_proxy for hosts that need no proxy",
         )
 
     def connect(
@@ -189,7 +189,7 @@ def _open_tunnel(sock: socket.socket, proxy: Proxy, host: str, port: int) -> Non
     finally:
         response.close()
     if response.status != 200:
-        raise ConnectionRefusedError(f"the proxy {proxy.host}:{proxy.port} answered {response.status}")
+        raise ConnectionRefusedError(f"proxy {proxy.host}:{proxy.port} returned {response.status}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -55,9 +55,9 @@ class Credentials:
             UsageError: it has characters that no header can have, such as a line break.
         """
         if not all(text.isprintable() for text in (login.user, login.secret, login.token)):
-            raise UsageError("a login has no line breaks or control characters in it")
+            raise UsageError("invalid login: it contains control characters")
         if ":" in login.user:
-            raise UsageError("the name of a user has no colon in it")
+            raise UsageError("invalid user name: it contains a colon")
         origin = origin_of(url)
         with self._held():
             self._write({**self._read(), origin: login})
@@ -83,8 +83,8 @@ class Credentials:
             return {}
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # The messages of these errors may quote the content of the file.
-            hint = "remove the file, and log in again: odf repo login URL"
-            raise BadData("the logins cannot be read", where=str(self._path), hint=hint) from None
+            hint = "remove the file and run odf repo login URL"
+            raise BadData("the stored logins cannot be read", where=str(self._path), hint=hint) from None
 
     def _write(self, logins: dict[str, Login]) -> None:
         replace_text_file(self._path, msgspec.json.encode(logins).decode())

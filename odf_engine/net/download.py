@@ -62,13 +62,13 @@ class RetryPolicy:
             raise error from None
         if pause is not None and pause > longest:
             raise SourceUnavailable(
-                f"{error.message}, and asks to wait {pause:,.0f} s",
+                f"{error.message}; retry after {pause:,.0f} s",
                 where=error.where,
-                hint="pull again after that time, or raise fetch.longestPauseSeconds",
+                hint="try again later, or raise fetch.longestPauseSeconds",
             )
         if pause is None:
             pause = min(longest, _PAUSE * 2 ** (self._failures - 1) * random.uniform(1, 1.25))
-        self._reporter.log(f"{error}; trying again in {pause:.1f} s", "warning")
+        self._reporter.log(f"{error}; retrying in {pause:.1f} s", "warning")
         cancelled = threading.Event()
         with self._reporter.on_cancel(cancelled.set):
             cancelled.wait(pause)
@@ -76,20 +76,20 @@ class RetryPolicy:
 
 
 def connection_failure(
-    reason: object, where: str, hint: str = "check the URL and the network, then pull again"
+    reason: object, where: str, hint: str = "check the URL and the network, then try again"
 ) -> AttemptFailed:
     """Return the failure for an error of a connection, with a message, and whether it is temporary."""
     again = True
     if isinstance(reason, ssl.SSLCertVerificationError):
-        text, again = f"its certificate is not valid: {reason.verify_message}", False
+        text, again = f"invalid certificate: {reason.verify_message}", False
     elif isinstance(reason, socket.gaierror):
-        text, again = "its host name is not known", reason.errno == socket.EAI_AGAIN
+        text, again = "cannot resolve host name", reason.errno == socket.EAI_AGAIN
     elif isinstance(reason, TimeoutError):
-        text = "it did not answer in time"
+        text = "no response: timeout"
     elif isinstance(reason, OSError):
-        text = f"the connection failed: {reason.strerror or reason}"
+        text = f"connection failed: {reason.strerror or reason}"
     else:
-        text = f"the connection broke: {reason}"
+        text = f"connection error: {reason}"
     return AttemptFailed(SourceUnavailable(text, where=where, hint=hint), again=again)
 
 
@@ -124,8 +124,7 @@ class PartialDownload:
     """The first bytes of a file, with facts that identify its version.
 
     ``facts`` are what the protocol needs to resume; ``size`` is the number of bytes. A partial download is
-    locked by
-    one process. Another process gets an empty one.
+    locked by one process. Another process gets an empty one.
     """
 
     def __init__(self, folder: Path, key: str) -> None:

@@ -44,26 +44,26 @@ _Result = TypeVar("_Result")
 RedirectProblem = Literal["no location", "method", "circle", "too many", "scheme", "insecure", "no host"]
 
 _REDIRECT_ERRORS: Final[dict[RedirectProblem, str]] = {
-    "no location": "the server answered {status}, and not where it redirects to",
-    "method": "the server answered {status} to what was sent, which cannot be followed",
-    "circle": "the server redirects in a circle",
-    "too many": "the server redirects more than {most} times",
-    "scheme": "the server leads to {scheme}:, which is not followed",
-    "insecure": "the server leads from https to http, where anybody can listen",
-    "no host": "the server leads to an address without a host",
+    "no location": "the server returned {status} without a redirect target",
+    "method": "the server returned {status} for an upload, which cannot be redirected",
+    "circle": "redirect loop",
+    "too many": "more than {most} redirects",
+    "scheme": "redirect to {scheme}: is not followed",
+    "insecure": "redirect from https to http is not followed",
+    "no host": "redirect to a URL without a host",
 }
 _STATUS_ERRORS: Final = {
-    401: ("the server asks for a login (401)", None),
-    403: ("the server forbids it (403)", None),
-    407: ("the proxy asks for a login (407)", "put it into http_proxy: http://user:word@host"),
-    413: ("the server does not take files of this size (413)", "ask its owner for more"),
-    416: ("the file there is shorter than it should be (416)", None),
-    429: ("the server is asked too often (429)", "try again later, or set sync.parallel lower"),
+    401: ("authentication required (401)", None),
+    403: ("access denied (403)", None),
+    407: ("proxy authentication required (407)", "set the login in http_proxy: http://USER:PASSWORD@HOST"),
+    413: ("file too large for the server (413)", "request a higher limit from the operator of the server"),
+    416: ("the file on the server is shorter than expected (416)", None),
+    429: ("too many requests (429)", "try again later, or lower sync.parallel"),
 }
 
 
 class HttpClient:
-    """HTTP client for one origin and wherever that redirects to; safe from several threads.
+    """HTTP client for one origin and its redirect targets; safe from several threads.
 
     Credentials are not sent to another origin. Redirects from https to http are not followed. Subclasses
     replace the texts of errors.
@@ -79,7 +79,7 @@ class HttpClient:
         min_rate: bytes per second below which a transfer fails.
     """
 
-    network_hint = "check the address and the network, then try again"
+    network_hint = "check the URL and the network, then try again"
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class HttpClient:
             method: one that may be repeated: GET, HEAD, PUT.
             url: http or https.
             headers: sent to the origin of ``url`` (also over TLS) until a redirect leaves it.
-            conditions: headers such as Range, which are sent wherever the server redirects to.
+            conditions: headers such as Range, which are sent to redirect targets too.
             body: bytes, or a file.
             on_sent: receives the number of bytes of the body that have been sent.
             accepted: statuses besides 2xx to return.
@@ -215,7 +215,7 @@ class HttpClient:
 
     def address_error(self, url: str) -> OdfError:
         """Return the error for a URL or header that cannot be sent."""
-        problem = "the address, or a header that goes with it, has characters that are not allowed there"
+        problem = "the URL or a header contains invalid characters"
         return SourceUnavailable(problem, where=self.where(url))
 
     def connection_error(self, error: BaseException, url: str) -> AttemptFailed:
@@ -228,20 +228,20 @@ class HttpClient:
         reason: object = _original_error(error)
         if isinstance(reason, TransferTooSlow):
             seconds = self.config.read_timeout_seconds
-            problem = f"it sends too slowly: not even 1 KiB a second for {seconds:g} s"
+            problem = f"transfer too slow: less than 1 KiB/s for {seconds:g} s"
             slow = SourceUnavailable(problem, where=self.where(url), hint=self.network_hint)
             return AttemptFailed(slow, again=True)
         if isinstance(reason, ResponseTooLarge):
-            problem = "the server sends headers, or chunks, without end"
+            problem = "invalid response: too many headers or chunks"
             return AttemptFailed(BadData(problem, where=self.where(url)), again=False)
         if isinstance(reason, http.client.RemoteDisconnected):
-            reason = "the server closed it without an answer"
+            reason = "closed by the server without a response"
         elif isinstance(reason, http.client.IncompleteRead):
-            reason = "it ended before the end of the answer"
+            reason = "closed before the end of the response"
         elif isinstance(reason, http.client.BadStatusLine):
-            reason = "the answer is not HTTP"
+            reason = "the response is not HTTP"
         elif not isinstance(reason, OSError):
-            reason = sanitize_text(str(reason)) or "the answer is not HTTP"
+            reason = sanitize_text(str(reason)) or "the response is not HTTP"
         return connection_failure(reason, self.where(url), self.network_hint)
 
     def redirect_error(
@@ -260,21 +260,21 @@ class HttpClient:
         """Return the failure for a status that is not one of success."""
         status, again = response.status, is_temporary(response.status)
         kind: type[OdfError] = SourceUnavailable
-        text = f"the server answered {status}"
+        text = f"the server returned {status}"
         text, hint = _STATUS_ERRORS.get(status, (text, "try again later" if again else None))
         if status in (404, 410, *missing):
-            kind, again, text, hint = NotFound, False, f"there is nothing: the server answered {status}", None
+            kind, again, text, hint = NotFound, False, f"not found: the server returned {status}", None
         elif status == 416:
             kind = BadData
         elif status in (401, 403):
             home = origin_of(response.url) == self._home
-            hint = f"odf repo login {self._home}"
+            hint = f"run odf repo login {self._home}"
             if not home:
-                hint = f"it is not {self._home}, but where that leads to"
+                hint = f"the URL is a redirect target of {self._home}"
             elif self._login is not None and status == 401:
-                text = "the server does not accept the login that is kept for it (401)"
+                text = "the stored login was rejected (401)"
             elif self._login is not None:
-                hint = "ask its owner whether this login may do that"
+                hint = "check the permissions of the login with the operator of the server"
         error = kind(text, where=self.where(response.url), hint=hint)
         return AttemptFailed(error, again=again, pause=parse_retry_after(response.headers.get("Retry-After")))
 
@@ -429,7 +429,7 @@ class Response:
         data = b"".join(self.iter_chunks(max_bytes + 1)) if not too_long else self.peek()
         self.check_file(data)
         if too_long or len(data) > max_bytes:
-            raise self._invalid(f"the server sends more than the {max_bytes:,} bytes that this may have")
+            raise self._invalid(f"response too large: more than {max_bytes:,} bytes")
         return data
 
     def peek(self) -> bytes:
@@ -447,16 +447,12 @@ class Response:
         start = data[:512].lstrip()[:16].lower()
         is_html = self.content_type in ("text/html", "application/xhtml+xml")
         if start.startswith((b"<!doctype html", b"<html")) or (is_html and start.startswith(b"<")):
-            hint = "is this the address of a dataset? perhaps one has to log in first: odf repo login URL"
-            raise self._invalid(
-                "the server answers with a web page (HTML) instead of a file of a dataset", hint
-            )
+            hint = "check that the URL is that of a dataset, or run odf repo login URL"
+            raise self._invalid("the server returned an HTML page instead of a dataset file", hint)
         encoding = self.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity"):
-            problem = (
-                f"the server sends the file packed as {sanitize_text(encoding)}, though it was asked not to"
-            )
-            raise self._invalid(problem, "tell its owner")
+            problem = f"unexpected Content-Encoding {sanitize_text(encoding)}"
+            raise self._invalid(problem, "report the error to the operator of the server")
 
     def has_surplus(self, seconds: float) -> bool:
         """Return whether more bytes arrive within some seconds; of a client without keep-alive."""
@@ -507,7 +503,7 @@ class Response:
         left = self._raw.length_remaining
         if left is None or not isinstance(_original_error(error), http.client.IncompleteRead):
             return self._client.connection_error(error, self.url)
-        problem = f"the connection ended {left:,} bytes before the end of the answer"
+        problem = f"closed {left:,} bytes before the end of the response"
         return AttemptFailed(SourceUnavailable(problem, where=self._client.where(self.url)), again=True)
 
     def _invalid(self, problem: str, hint: str | None = None) -> AttemptFailed:
@@ -515,7 +511,7 @@ class Response:
 
 
 class _StoppableReporter(Reporter):
-    """Is cancelled with another reporter, or by :meth:`end`; passes log lines on."""
+    """Is cancelled with another reporter, or by :meth:`end`; forwards log lines."""
 
     def __init__(self, outer: Reporter) -> None:
         super().__init__()
@@ -528,7 +524,7 @@ class _StoppableReporter(Reporter):
         self._outer.log(text, level)
 
     def end(self) -> None:
-        """Cancel, and let go of the other reporter."""
+        """Cancel, and release the other reporter."""
         self._link.close()
         self.cancel()
 

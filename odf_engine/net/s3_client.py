@@ -74,7 +74,7 @@ def file_system(
     """Return a file system for a bucket.
 
     Args:
-        bucket: its region is looked up if neither settings nor environment have one.
+        bucket: its region is determined if neither settings nor environment have one.
         config: region and timeouts.
         endpoint: URL or ``HOST:PORT`` of the service; empty for Amazon.
         anonymous: send no credentials.
@@ -113,15 +113,15 @@ def parse_s3_error(error: OSError) -> S3Error:
         return S3Error("", None, str(error))
     code, status, text = found.groups()
     if code == "NETWORK_CONNECTION":
-        text = f"the connection failed: {text.rpartition('Details: ')[2].strip()}"
+        text = f"connection failed: {text.rpartition('Details: ')[2].strip()}"
     return S3Error(code, int(status) if status else None, text)
 
 
-_LOGIN: Final = "log in with odf repo login URL, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_LOGIN: Final = "run odf repo login URL, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _HINTS: Final = {
-    "NETWORK_CONNECTION": "check the address and the network, then try again",
-    "SLOW_DOWN": "try again later, or with a smaller sync.parallel",
-    "NO_SUCH_BUCKET": "check the address; a bucket is made by whoever owns it",
+    "NETWORK_CONNECTION": "check the URL and the network, then try again",
+    "SLOW_DOWN": "try again later, or lower sync.parallel",
+    "NO_SUCH_BUCKET": "check the URL, or create the bucket first",
 }
 _Result = TypeVar("_Result")
 
@@ -158,7 +158,7 @@ class S3Client:
         try:
             return run_cancellable(lambda: work(self._connection()), lambda: None, self._reporter)
         except FileNotFoundError:
-            raise NotFound(f"there is no {what}", where=self._url) from None
+            raise NotFound(f"{what} not found", where=self._url) from None
         except OSError as error:
             raise self._failure(what, parse_s3_error(error)) from None
 
@@ -182,24 +182,24 @@ class S3Client:
 
     def _failure(self, what: str, found: S3Error) -> OdfError:
         hint = _HINTS.get(found.code, "try again later")
-        login = _LOGIN if self._service.keys is None else "check what is kept for it: odf repo login URL"
+        login = _LOGIN if self._service.keys is None else "check the stored login: odf repo login URL"
         if found.code == "EXPIRED_TOKEN" or "ExpiredToken" in found.text:
             text, hint = "the credentials have expired", login
         elif found.code in ACCESS_DENIED_CODES or found.status in (401, 403):
-            text, hint = f"the service refuses access to {what}", login
+            text, hint = f"access to {what} denied", login
         elif found.code == "NO_SUCH_BUCKET" or found.text.startswith("Bucket "):
-            problem = f"there is no bucket {self._service.bucket}"
+            problem = f"bucket {self._service.bucket} not found"
             return NotFound(problem, where=self._url, hint=_HINTS["NO_SUCH_BUCKET"])
         elif found.code == "SLOW_DOWN" or found.status == 503:
-            text, hint = "the service is asked too much at once", _HINTS["SLOW_DOWN"]
+            text, hint = "too many requests", _HINTS["SLOW_DOWN"]
         elif found.status == 301:
             text = "the bucket is in another region"
-            hint = "say in which: odf config set fetch.s3Region REGION"
+            hint = "set the region: odf config set fetch.s3Region REGION"
         elif found.status == 400:  # of a HEAD request, which has no body
-            text, hint = f"the service answered 400 for {what}", f"the credentials may have expired: {login}"
+            text, hint = f"the service returned 400 for {what}", f"the credentials may have expired: {login}"
         elif found.status is not None or found.code == "INTERNAL_FAILURE":
             words = self._without_keys(found.text).replace("No response body.", "")
-            text = f"the service failed with {what}" + (f": {words}" if words.strip() else "")
+            text = f"the service failed for {what}" + (f": {words}" if words.strip() else "")
         else:
             text = self._without_keys(found.text)
         return SourceUnavailable(text, where=self._url, hint=hint)

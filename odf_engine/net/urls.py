@@ -45,33 +45,33 @@ def normalize_url(text: str) -> str:
     """
     text = text.strip()
     if has_surrogates(text):
-        raise UsageError(f"an address is UTF-8 text, and {text!r} is not")
+        raise UsageError(f"the URL is not UTF-8 text: {text!r}")
     if _CONTROL.search(text):
-        raise UsageError("an address has no line breaks or control characters in it")
+        raise UsageError("invalid URL: it contains control characters")
     if text.startswith(("/", "./", "../", "~/")) or text in (".", "..", "~"):
         return _folder(str(Path(text).expanduser()))
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"that is no address: {str(error)[:100].lower()}") from None
+        raise UsageError(f"invalid URL: {str(error)[:100].lower()}") from None
     scheme = parts.scheme.lower()
     if scheme not in SCHEMES:
         known = ", ".join(f"{each}:" for each in SCHEMES)
         shown = f"{scheme}:" if scheme else f"'{redact_url(text)}'"
-        raise UsageError(f"{shown} is no address that is known", hint=f"it begins with one of {known}")
+        raise UsageError(f"unsupported URL: {shown}", hint=f"supported schemes: {known}")
     if "@" in parts.netloc:
-        hint = "leave them out, and say: odf repo login URL"
-        raise UsageError("user and password do not belong into an address", hint=hint)
+        hint = "remove them and run odf repo login URL"
+        raise UsageError("invalid URL: it contains a user or password", hint=hint)
     if parts.query or parts.fragment:
-        hint = "a dataset is a folder, and its address a path"
-        raise UsageError("an address has no part behind ? or #", hint=hint)
+        hint = "use the URL of the dataset's folder"
+        raise UsageError("invalid URL: it contains ? or #", hint=hint)
     if scheme == "file":  # in file://data/x, `data` parses as the host
         return _folder(unquote(parts.path if parts.netloc == "localhost" else parts.netloc + parts.path))
     if not parts.hostname:
-        raise UsageError(f"the {scheme}: address has no host")
+        raise UsageError(f"invalid {scheme}: URL: missing host")
     if {".", ".."} & {unquote(part) for part in parts.path.split("/")}:
-        raise UsageError("an address has no . or .. in its path")
+        raise UsageError("invalid URL: its path contains . or ..")
     steps = [quote(unquote_to_bytes(part), safe=_SAFE) for part in parts.path.rstrip("/").split("/")]
     return urlunsplit((scheme, _netloc(scheme, parts, port), "/".join(steps) + "/", "", ""))
 
@@ -151,4 +151,4 @@ def dataset_name_from_url(url: str) -> str:
     host = parts.hostname or ""
     if is_valid_name(host):
         return host
-    raise UsageError(f"{url} says no name for the dataset", hint="give it one: --as NAME")
+    raise UsageError(f"{url} contains no name for the dataset", hint="use --as NAME")

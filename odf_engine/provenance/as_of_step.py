@@ -14,7 +14,7 @@ from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.data.slices import read_batches
 from odf_engine.provenance.model import OffsetRange, normalize_ranges
 from odf_engine.provenance.stateful_step import StatefulTrace, Timeline
-from odf_engine.provenance.stateless_step import SoughtRows, StepResult
+from odf_engine.provenance.stateless_step import RowSelection, StepResult
 from odf_engine.spark.arrow_batches import cancellable
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.streaming.as_of_join import JOINED_VOCABULARY, joined_schema
@@ -45,13 +45,11 @@ class AsOfTrace(StatefulTrace):
 
     def trace(self) -> StepResult:
         """See :meth:`odf_engine.provenance.stateful_step.StatefulTrace.trace`."""
-        self._sought = add_correction_pairs(self._sought)
+        self._selection = add_correction_pairs(self._selection)
         self._joined: dict[str, DataFrame] | None = None
         traced = super().trace()
         names = ", ".join(f"'{join.table.name}'" for join in self._prepared.as_of.joins)
-        traced.operations.insert(
-            0, f"joined FOR SYSTEM_TIME AS OF their event time: rows with a version of {names}"
-        )
+        traced.operations.insert(0, f"as-of join: each row with the version of {names} at its event time")
         return traced
 
     def _plan_query(self) -> StreamingPlan:
@@ -147,24 +145,24 @@ class AsOfTrace(StatefulTrace):
         return self._session.read.schema(frame.schema).parquet(path)
 
 
-def add_correction_pairs(sought: SoughtRows) -> SoughtRows:
+def add_correction_pairs(selection: RowSelection) -> RowSelection:
     """Add the other row of each correction pair: the input rows of both contribute to a correction."""
     pairs: list[OffsetRange] = []
-    for offset, code in _find_corrections(sought):
-        if any(first <= offset <= last for first, last in sought.runs):
+    for offset, code in _find_corrections(selection):
+        if any(first <= offset <= last for first, last in selection.runs):
             pairs.append((offset, offset + 1) if code == Op.CORRECT_FROM else (offset - 1, offset))
     return (
-        sought
+        selection
         if not pairs
-        else SoughtRows(sought.path, normalize_ranges([*sought.runs, *pairs]), sought.vocab)
+        else RowSelection(selection.path, normalize_ranges([*selection.runs, *pairs]), selection.vocab)
     )
 
 
-def _find_corrections(sought: SoughtRows) -> Iterator[tuple[int, int]]:
+def _find_corrections(selection: RowSelection) -> Iterator[tuple[int, int]]:
     """Yield the offsets and operations of the corrections in the slice."""
-    offset_column, operation_column = sought.vocab.offset_column, sought.vocab.operation_type_column
+    offset_column, operation_column = selection.vocab.offset_column, selection.vocab.operation_type_column
     corrections = pa.array([int(Op.CORRECT_FROM), int(Op.CORRECT_TO)])
-    for batch in read_batches(sought.path, [offset_column, operation_column]):
+    for batch in read_batches(selection.path, [offset_column, operation_column]):
         codes = pc.cast(batch.column(operation_column), pa.int64())
         rows = batch.filter(pc.is_in(codes, corrections))
         yield from zip(

@@ -158,12 +158,12 @@ def truncate_trace(step: TraceStep) -> TraceStep:
         "earlier": merge_nearest_ranges(step.earlier),
     }
     if any(len(new.runs) < len(old.runs) for new, old in zip(feeds, step.feeds, strict=True)):
-        scattered = "rows are too scattered to be named one by one: others lie between them"
+        scattered = "rows are too scattered to list one by one: the ranges include other rows"
         changes["exact"] = False
         changes["reason"] = "; ".join(filter(None, [step.reason, scattered]))
     if (omitted := len(step.sources) - MAX_SOURCES) > 0:
         changes["sources"] = step.sources[-MAX_SOURCES:]
-        changes["how"] = [*step.how, f"{omitted:,} older blocks with some of the rows are left out here"]
+        changes["how"] = [*step.how, f"{omitted:,} older blocks with some of the rows are omitted"]
     made = step.made[-MAX_SOURCES:]
     changes["made"] = [replace(each, runs=merge_nearest_ranges(each.runs)) for each in made]
     return replace(step, **changes)

@@ -19,12 +19,12 @@ from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.ingest.fetch.files_glob import read_state
 from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
 from odf_engine.metadata import model
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSource, row_count, to_ranges
 from odf_engine.views.scan import Scan
 
 _MAX_ROWS: Final = 10_000
-"""Maximum number of rows to look up, so that memory is bounded."""
+"""Maximum number of rows in a search for earlier rows; it bounds memory."""
 _Key = tuple[str, ...]
 
 
@@ -190,10 +190,10 @@ _FORMATS: Final = {
     "EsriShapefile": "an ESRI shapefile",
     "Parquet": "Parquet",
     "Json": "JSON",
-    "NdJson": "JSON, an object a line",
-    "NdGeoJson": "GeoJSON, a feature a line",
+    "NdJson": "JSON, one object per line",
+    "NdGeoJson": "GeoJSON, one feature per line",
 }
-_NEWER: Final = "in a way that only a newer version understands"
+_NEWER: Final = "in a way that requires a newer version"
 
 
 def describe_location(fetch: Any, state: model.SourceState | None) -> str:
@@ -243,7 +243,7 @@ def describe_steps(source: DeclaredSource) -> list[str]:
     if isinstance(source, model.SetPollingSource):
         steps += [_describe_fetch(source.fetch), *map(_describe_prepare, source.prepare or ())]
     else:
-        steps.append(f"pushed into the source '{source.source_name}'")
+        steps.append(f"pushed to the source '{source.source_name}'")
     steps.append(_describe_read(source.read))
     steps += _describe_preprocess(source.preprocess)
     steps.append(_describe_merge(source.merge))
@@ -257,16 +257,16 @@ def _describe_fetch(fetch: Any) -> str:
         case model.FilesGlob():
             text = f"one of the files {fetch.path}"
         case model.Container():
-            text = f"printed by the {describe_location(fetch, None)}"
+            text = f"output of the {describe_location(fetch, None)}"
         case model.Mqtt() | model.EthereumLogs():
             text = f"received from {describe_location(fetch, None)}"
         case _:
             return f"fetched {_NEWER}"
     match getattr(fetch, "event_time", None):
         case model.FromPath() as time:
-            return f"{text}; its name says the event time ({time.pattern})"
+            return f"{text}; event time from its name ({time.pattern})"
         case model.FromMetadata():
-            return f"{text}; the event time is when it was changed"
+            return f"{text}; event time from its modification time"
         case _:
             return text
 
@@ -274,7 +274,7 @@ def _describe_fetch(fetch: Any) -> str:
 def _describe_prepare(step: Any) -> str:
     match step:
         case model.Decompress():
-            inner = f", of it {step.sub_path}" if step.sub_path else ""
+            inner = f", path {step.sub_path}" if step.sub_path else ""
             return f"unpacked ({step.format.value.lower()}){inner}"
         case model.Pipe():
             return f"piped through: {' '.join(step.command)}"
@@ -310,36 +310,36 @@ def _describe_merge(strategy: Any) -> str:
     key = ", ".join(getattr(strategy, "primary_key", ()))
     match strategy:
         case model.Append():
-            return "added to what was there"
+            return "appended to the existing rows"
         case model.Ledger():
-            return f"added where {key} was not there yet"
+            return f"appended where {key} was new"
         case model.Snapshot():
             compared = f" in {', '.join(strategy.compare_columns)}" if strategy.compare_columns else ""
-            return f"compared by {key} with what was there{compared}: the differences were added"
+            return f"compared by {key} with the existing rows{compared}: the differences were appended"
         case model.ChangelogStream():
-            return f"added as the changes that they are, by {key}"
+            return f"appended as changes by {key}"
         case model.UpsertStream():
-            return f"set in place of what was there, by {key}"
+            return f"inserted or updated by {key}"
         case _:
             return f"merged {_NEWER}"
 
 
 _OPERATION_TEXTS: Final = {
-    Op.APPEND: "added",
-    Op.RETRACT: "taken back",
-    Op.CORRECT_FROM: "as it was before a correction",
-    Op.CORRECT_TO: "as it was corrected",
+    Op.APPEND: "appended",
+    Op.RETRACT: "retracted",
+    Op.CORRECT_FROM: "before a correction",
+    Op.CORRECT_TO: "after a correction",
 }
 
 
 def describe_operations(counts: Sequence[tuple[int, int]]) -> list[str]:
-    """Describe the operations of rows, such as ``2 rows added (+A)``; ``counts`` are operations and row
+    """Describe the operations of rows, such as ``2 rows appended (+A)``; ``counts`` are operations and row
     counts.
     """
     return [
-        f"{count:,} {'row' if count == 1 else 'rows'} {_OPERATION_TEXTS[Op(op)]} ({Op(op).code})"
+        f"{count_of(count, 'row')} {_OPERATION_TEXTS[Op(op)]} ({Op(op).code})"
         if op in _OPERATION_TEXTS
-        else f"{count:,} of an unknown operation {op}"
+        else f"{count_of(count, 'row')} with an unknown operation {op}"
         for op, count in counts
     ]
 
@@ -468,8 +468,9 @@ def _row_source(
 def _describe_candidates(candidates: Sequence[DeclaredSource]) -> str:
     """Describe an unknown source by the candidates."""
     if not candidates:
-        return "the chain names no source: whoever made these rows added them to it"
-    return f"{' or '.join(describe_steps(each)[0] for each in candidates)}: the chain does not say which"
+        return "the chain has no source: the rows were added to it directly"
+    fetched = " or ".join(describe_steps(each)[0] for each in candidates)
+    return f"{fetched}: the chain does not record which one"
 
 
 def _common_primary_key(sources: Sequence[DeclaredSource]) -> tuple[str, ...]:

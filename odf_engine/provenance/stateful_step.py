@@ -18,7 +18,7 @@ from odf_engine.errors import Unsupported
 from odf_engine.metadata.model import TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.provenance.model import OffsetSet
-from odf_engine.provenance.stateless_step import LOST, SoughtRows, StepResult, record_ambiguity
+from odf_engine.provenance.stateless_step import LOST, RowSelection, StepResult, record_ambiguity
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.plan_rewrite import OPERATION
 from odf_engine.spark.readers import query_schema
@@ -75,12 +75,12 @@ class Entries:
     """The changelog entries of a group, and the batches in which it had rows.
 
     Attributes:
-        wanted: for each entry, whether it is to be traced.
+        traced: for each entry, whether it is to be traced.
         batches: in ascending order.
         retracts: whether a traced row retracts another one.
     """
 
-    wanted: list[bool] = field(default_factory=list[bool])
+    traced: list[bool] = field(default_factory=list[bool])
     batches: list[int] = field(default_factory=list[int])
     retracts: bool = False
 
@@ -99,13 +99,13 @@ class Groups:
 
 
 def find_groups(
-    lineage: Lineage, sought: SoughtRows, rows: DataFrame, first: int, last: int, run_frame: RunFrame
+    lineage: Lineage, selection: RowSelection, rows: DataFrame, first: int, last: int, run_frame: RunFrame
 ) -> Groups:
     """Return the groups of the traced rows.
 
     Args:
         lineage: the tracked query.
-        sought: the traced rows.
+        selection: the traced rows.
         rows: rows of their slice.
         first, last: batches of the transaction.
         run_frame: runs a frame.
@@ -118,8 +118,8 @@ def find_groups(
     columns = [f"g{index}" for index in range(len(names))]
     slice_groups = comparable_groups(names, rows)
     lineage_groups = comparable_groups(names, rows, keys)
-    offset, operation = sought.vocab.offset_column, sought.vocab.operation_type_column
-    is_target = in_ranges(identifier(offset), sought.runs)
+    offset, operation = selection.vocab.offset_column, selection.vocab.operation_type_column
+    is_target = in_ranges(identifier(offset), selection.runs)
     grouping_rows = grouping_rows.selectExpr(*lineage_groups, *keys, BATCH)
     log = rows.selectExpr(
         *slice_groups,
@@ -164,19 +164,19 @@ def _read_changelog(
     for batch in batches:
         for row in batch.to_pylist():
             group = entries.setdefault(group_key(row, columns), Entries())
-            if row["op"] == Op.CORRECT_TO and group.wanted:
-                group.wanted[-1] = group.wanted[-1] or row[_IS_TARGET]
+            if row["op"] == Op.CORRECT_TO and group.traced:
+                group.traced[-1] = group.traced[-1] or row[_IS_TARGET]
             else:
-                group.wanted.append(row[_IS_TARGET])
+                group.traced.append(row[_IS_TARGET])
             is_retraction = row["op"] in (Op.RETRACT, Op.CORRECT_FROM)
             group.retracts = group.retracts or (row[_IS_TARGET] and is_retraction)
 
 
 def last_batch_of(entries: Entries, batches: Sequence[int]) -> int | None:
     """Return the batch of the last traced entry; None if entries and batches do not match one to one."""
-    if len(entries.wanted) != len(batches):
+    if len(entries.traced) != len(batches):
         return None
-    return max(batch for batch, is_wanted in zip(batches, entries.wanted, strict=True) if is_wanted)
+    return max(batch for batch, is_traced in zip(batches, entries.traced, strict=True) if is_traced)
 
 
 def changing_batches(values: Sequence[tuple[int, dict[str, Any]]], first: int) -> list[int]:
@@ -290,7 +290,7 @@ class Timeline:
         planned = [own] if past is None else [past, own]
         count = sum(len(each.data_paths) for part in planned for each in part.request.query_inputs)
         if count > _MAX_SLICES:
-            raise Unsupported(f"the state was made of {count:,} slices, more than are followed at once")
+            raise Unsupported(f"the state covers {count:,} slices, more than can be traced at once")
         self._parts = planned
         self._request = own.request
         self._exact = exact
@@ -397,7 +397,7 @@ def _binary_search(column: str, steps: Sequence[tuple[int, int]]) -> str:
     return f"IF({column} <= {steps[middle - 1][0]}, {left}, {right})"
 
 
-_FINISHED: Final = "its transaction ended the state of a query, and gave what was still to come"
+_FINISHED: Final = "its transaction flushed the state of a query"
 
 
 class StatefulTrace:
@@ -407,7 +407,7 @@ class StatefulTrace:
         session: created by :func:`odf_engine.provenance.stateless_step.transaction_session`.
         past: the earlier transactions as one; None if the state begins with this transaction.
         own: the transaction.
-        sought: the rows.
+        selection: the rows.
         folder: folder for temporary files, with a safe path (see :func:`is_safe_path`).
         reporter: receives amounts; checked for cancellation.
     """
@@ -417,13 +417,13 @@ class StatefulTrace:
         session: SparkSession,
         past: PlannedTransaction | None,
         own: PlannedTransaction,
-        sought: SoughtRows,
+        selection: RowSelection,
         folder: Path,
         reporter: Reporter,
     ) -> None:
         self._session = session
         self._past, self._own = past, own
-        self._sought = sought
+        self._selection = selection
         self._folder = folder
         self._reporter = reporter
         self._request = own.request
@@ -493,7 +493,7 @@ class StatefulTrace:
         identity = [BATCH, *(keys if lineage.grouping_input is not None else [ORIGINS_COLUMN])]
         traced = self._new_result()
         for approximate in (False, True):
-            targets = self._sought.target_rows(
+            targets = self._selection.target_rows(
                 self._session, signed=self._is_signed(columns), approximate=approximate, ranked=self._ranked
             )
             found = match_rows(recomputed, columns, OPERATION, identity, targets)
@@ -549,19 +549,19 @@ class StatefulTrace:
 
     def _trace_groups(self, lineage: Lineage, time: Timeline) -> StepResult:
         traced = self._new_result()
-        rows = self._sought.target_rows(self._session, signed=False, ranked=True).rows
-        groups = find_groups(lineage, self._sought, rows, time.first, time.last, self._run_frame)
+        rows = self._selection.target_rows(self._session, signed=False, ranked=True).rows
+        groups = find_groups(lineage, self._selection, rows, time.first, time.last, self._run_frame)
         rebuilt = self._own.transaction.kind == "rebuild"
-        wanted = {group: entries for group, entries in groups.entries.items() if any(entries.wanted)}
-        if not all(entries.batches or rebuilt for entries in wanted.values()):
+        requested = {group: entries for group, entries in groups.entries.items() if any(entries.traced)}
+        if not all(entries.batches or rebuilt for entries in requested.values()):
             traced.lost, traced.reason = True, LOST
             return traced
-        if rebuilt and any(entries.retracts for entries in wanted.values()):
+        if rebuilt and any(entries.retracts for entries in requested.values()):
             traced.lost, traced.reason = True, _REPLACED
             return traced
         last_batches = {
             group: time.last if rebuilt else last_batch_of(entries, entries.batches)
-            for group, entries in wanted.items()
+            for group, entries in requested.items()
         }
         if None in last_batches.values():
             last_batches |= self._compute_last_batches(
@@ -588,7 +588,7 @@ class StatefulTrace:
         assert isinstance(lineage, PrefixLineage)
         lineage.targets = prefixes.selectExpr(*keys, f"explode(array({numbers})) AS {LAST_BATCH_COLUMN}")
         recomputed = lineage.recomputed_rows(self._empty_query(time))
-        rows = self._sought.target_rows(self._session, signed=False, ranked=True).rows
+        rows = self._selection.target_rows(self._session, signed=False, ranked=True).rows
         compared = comparable_groups(lineage.group_columns or [], rows)
         columns = [f"g{index}" for index in range(len(compared))]
         values: dict[Group, list[tuple[int, dict[str, Any]]]] = {group: [] for group in unresolved}
@@ -629,7 +629,7 @@ class StatefulTrace:
             f"SELECT DISTINCT {keys}, b.{LAST_BATCH} FROM odf_groups a JOIN odf_cuts b ON {same}"
         )
 
-    # --- What comes from Spark ----------------------------------------------------------------
+    # --- Results of Spark ---------------------------------------------------------------------
 
     def _new_result(self) -> StepResult:
         return StepResult([OffsetSet() for _ in self._request.query_inputs])
@@ -654,12 +654,8 @@ def _from_comparable(value: Any, data_type: pa.DataType) -> Any:
 
 
 _MAX_PREFIXES: Final = 200
-_REPLACED: Final = (
-    "the row is one of the query before, which a new query took back when its state was made anew"
-)
+_REPLACED: Final = "the row is from a previous query and was retracted when the state was rebuilt"
 _UNKNOWN_BATCH: Final = (
-    "its group changed often in this transaction, and it cannot be said by which rows the group was this row"
+    "its group changed too often in this transaction to determine the input rows of this version"
 )
-_AMBIGUOUS: Final = (
-    "several rows are the same in all columns, and it cannot be said which of them came out here"
-)
+_AMBIGUOUS: Final = "several rows are equal in all columns, so their input rows are ambiguous"

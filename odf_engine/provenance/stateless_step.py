@@ -28,13 +28,10 @@ if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
 LOST: Final = (
-    "some of these rows were not found when the query was followed: rows that came late can be so, and those "
-    "of another version of the engine"
+    "some of these rows were not found in the replay, such as late rows or rows of another engine version"
 )
-AMBIGUOUS_ROWS: Final = (
-    "several rows are the same in all columns, and it cannot be said which came from which"
-)
-SCATTERED: Final = "the rows are too many and too scattered to be named one by one"
+AMBIGUOUS_ROWS: Final = "several rows are equal in all columns, so their input rows are ambiguous"
+SCATTERED: Final = "the rows are too many and too scattered to list one by one"
 
 
 @dataclass
@@ -55,7 +52,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class SoughtRows:
+class RowSelection:
     """Rows of a slice to trace.
 
     Attributes:
@@ -84,14 +81,14 @@ def transaction_session(spark: SparkRuntime, request: TransformRequest) -> Spark
 
 
 def trace_rows(
-    session: SparkSession, request: TransformRequest, sought: SoughtRows, reporter: Reporter
+    session: SparkSession, request: TransformRequest, selection: RowSelection, reporter: Reporter
 ) -> StepResult:
     """Trace rows of a stateless transaction.
 
     Args:
         session: created by :func:`transaction_session`.
         request: request of the transaction.
-        sought: the rows.
+        selection: the rows.
         reporter: receives amounts; checked for cancellation.
 
     Raises:
@@ -108,7 +105,7 @@ def trace_rows(
     frame = run_query(session, views, request.transform.queries or [])
     tracked = track_origins(session, frame, {each.query_alias: each.vocab for each in inputs})
     traced = StepResult([OffsetSet() for _ in inputs])
-    for batch in arrow_batches(_match_rows(session, tracked, sought), reporter)[1]:
+    for batch in arrow_batches(_match_rows(session, tracked, selection), reporter)[1]:
         reporter.raise_if_cancelled()
         record_ambiguity(batch, traced, ranked=not tracked.ordered)
         _add_origins(batch.filter(batch.column(POSITION).is_valid()), traced)
@@ -116,10 +113,10 @@ def trace_rows(
     return traced
 
 
-def _match_rows(session: SparkSession, tracked: TrackedResult, sought: SoughtRows) -> DataFrame:
+def _match_rows(session: SparkSession, tracked: TrackedResult, selection: RowSelection) -> DataFrame:
     columns = [name for name in tracked.frame.columns if name not in (POSITION, OPERATION)]
-    has_operation = match_columns(columns, [sought.vocab.operation_type_column])[0] is not None
-    targets = sought.target_rows(session, signed=not has_operation, ranked=not tracked.ordered)
+    has_operation = match_columns(columns, [selection.vocab.operation_type_column])[0] is not None
+    targets = selection.target_rows(session, signed=not has_operation, ranked=not tracked.ordered)
     return match_rows(tracked.frame, columns, OPERATION, [POSITION], targets)
 
 
@@ -151,5 +148,5 @@ def _add_origins(batch: pa.RecordBatch, traced: StepResult) -> None:
 
 def _describe(tracked: TrackedResult, request: TransformRequest) -> str:
     which = "of one of the inputs" if len(request.query_inputs) > 1 else "of the input"
-    order = ", and all are put in order" if tracked.ordered else ""
-    return f"row by row: each row is made of one row {which}{order}"
+    order = ", then all are sorted" if tracked.ordered else ""
+    return f"row by row: each row is derived from one row {which}{order}"

@@ -30,7 +30,7 @@ from odf_engine.provenance.model import OffsetRange, OffsetSet
 from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
 from odf_engine.provenance.stateless_step import (
     SCATTERED,
-    SoughtRows,
+    RowSelection,
     StepResult,
     trace_rows,
     transaction_session,
@@ -173,7 +173,7 @@ def _transaction_history(entry: DatasetEntry, number: int) -> TransactionHistory
     (row,) = entry.dataset.list_blocks(1, before=number, kinds=("SetTransform",)) or (None,)
     transform = None if row is None else entry.dataset.block(row.hash).block.event
     if not isinstance(event, ExecuteTransform) or not isinstance(transform, SetTransform):
-        raise BadData(f"block {number} of {entry.alias} has rows, and no query that made them")
+        raise BadData(f"block {number} of {entry.alias} has rows but no query")
     before: list[tuple[StoredBlock, ExecuteTransform]] = []
     complete = True
     if classify_transaction(event) != "rebuild":
@@ -240,10 +240,7 @@ def _merge_intervals(
 
 _MAX_RANGES: Final = 2000
 _MAX_TRACED_TRANSACTIONS: Final = 100
-_TOO_MANY: Final = (
-    f"more than {_MAX_TRACED_TRANSACTIONS} transactions made these rows, and only so many are run again: "
-    "ask for fewer"
-)
+_TOO_MANY: Final = f"more than {_MAX_TRACED_TRANSACTIONS} transactions produced these rows: trace fewer rows"
 
 
 @dataclass(frozen=True)
@@ -342,19 +339,19 @@ def _run_trace(
     reporter: Reporter,
 ) -> StepResult:
     own = _plan(history, history.transaction(workspace), folder / "own")
-    sought = _sought_rows(history, runs)
+    selection = _select_rows(history, runs)
     session = transaction_session(spark, own.request)
     try:
         if not history.keeps_state:
-            return trace_rows(session, own.request, sought, reporter)
+            return trace_rows(session, own.request, selection, reporter)
         if history.carries_state:
             # The state may be that of a previous query, which this query does not use.
             with suppress(StatefulQueryError):
-                return trace_rows(session, own.request, sought, reporter)
+                return trace_rows(session, own.request, selection, reporter)
         before = history.earlier_transactions(workspace)
         past = None if before is None else _plan(history, before, folder / "past")
         trace_class = AsOfTrace if uses_as_of_join(own.request.transform.queries or []) else StatefulTrace
-        return trace_class(session, past, own, sought, folder, reporter).trace()
+        return trace_class(session, past, own, selection, folder, reporter).trace()
     except StatefulQueryError as reason:
         return StepResult([], reason=f"the query has {reason}", lost=True)
 
@@ -377,11 +374,11 @@ def _plan(history: TransactionHistory, transaction: Transaction, folder: Path) -
     return PlannedTransaction(transaction, make_request(transaction, folder, folder / "data", system_time))
 
 
-def _sought_rows(history: TransactionHistory, runs: list[OffsetRange]) -> SoughtRows:
+def _select_rows(history: TransactionHistory, runs: list[OffsetRange]) -> RowSelection:
     data = history.event.new_data
     assert data is not None  # rows were found in it
     dataset = history.entry.dataset
-    return SoughtRows(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
+    return RowSelection(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
 
 
 def _untraceable_reason(
@@ -390,20 +387,20 @@ def _untraceable_reason(
     """Return why a transaction cannot be traced row by row; None if it can."""
     sql = history.transform.transform
     if sql.engine.lower() != SPARK or SPARK in map(str.lower, workspace.config.engines):
-        return f"the engine '{sql.engine}' ran the query, and does not say which rows made which"
+        return f"the engine '{sql.engine}' ran the query and does not report provenance"
     if not Trust(workspace).is_trusted(history.entry):
-        return "its query is of somebody else and not trusted here, so it was not run: see odf trust"
+        return "its query is untrusted and was not run: see odf trust"
     if not history.complete:
-        return f"the state of the query goes back over more than {len(history.before):,} transactions"
+        return f"the state of the query covers more than {len(history.before):,} transactions"
     if len(runs) > _MAX_RANGES:
-        return f"{len(runs):,} separate runs of rows were asked for at once"
+        return f"{len(runs):,} separate ranges of rows were requested at once"
     return None
 
 
 def _failure_reason(error: OdfError) -> str:
     if isinstance(error, NotFound):
-        return f"it cannot be run again here: {error}"
-    return f"it cannot be run again with its rows followed: {error}"
+        return f"its transaction cannot be replayed: {error}"
+    return f"its transaction cannot be replayed with row tracking: {error}"
 
 
 def _all_candidates(history: TransactionHistory, reason: str | None) -> StepResult:
@@ -413,7 +410,7 @@ def _all_candidates(history: TransactionHistory, reason: str | None) -> StepResu
         offset_set = OffsetSet()
         offset_set.add_ranges([] if interval is None else [interval])
         feeds.append(offset_set)
-    return StepResult(feeds, [], reason or "its rows cannot be followed")
+    return StepResult(feeds, [], reason or "its rows cannot be traced")
 
 
 def _to_transaction_trace(
@@ -498,7 +495,7 @@ def _refine_step(
         raise
     except OdfError as error:
         reporter.raise_if_cancelled()
-        return replace(step, reason=f"{step.reason}; asked for more, it says: {error}")
+        return replace(step, reason=f"{step.reason}; the engine reports: {error}")
     return _apply_provenance(step, derived)
 
 
@@ -513,7 +510,7 @@ def _apply_provenance(step: TransactionTrace, derived: RowProvenance) -> Transac
         feeds=[(alias, dataset, runs.get(alias, [])) for alias, dataset, _ in step.feeds],
         operations=[
             *step.operations,
-            "row by row: each row is made of one row of an input, as its engine says",
+            "row by row: each row is derived from one row of an input, according to the engine",
         ]
         if derived.exact
         else step.operations,

@@ -10,7 +10,7 @@ from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind, SqlQueryStep
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.provenance.model import (
     InputRows,
     OffsetRange,
@@ -77,7 +77,7 @@ class CellLineage:
                 for found in columns.outputs.get(name, columns.outputs.get(ANY_COLUMN, [])):
                     self._add_source(found)
             if columns.problem is not None:
-                self.operations.append(f"which columns it is made of cannot be told: {columns.problem}")
+                self.operations.append(f"unknown source columns: {columns.problem}")
         self._describe(columns_traced, steps)
 
     def contributes(self, alias: str) -> bool:
@@ -94,12 +94,14 @@ class CellLineage:
     def _describe(self, columns_traced: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:
         names = join_words(columns_traced)
         if not self._found:
-            self.operations.append(f"{names} has no value of an input: it follows from which rows there are")
+            self.operations.append(f"{names} has no value of an input: it depends only on which rows exist")
             return
         inputs = dict.fromkeys(alias for each in steps for alias, _, runs in each.feeds if runs)
         for alias in inputs:
             if not self.contributes(alias):
-                self.operations.append(f"rows of {alias} decide which rows there are, not what {names} is")
+                self.operations.append(
+                    f"rows of {alias} determine which rows exist, not the value of {names}"
+                )
 
 
 def root_column_sources(workspace: Workspace, entry: DatasetEntry, columns: TracedColumns) -> list[str]:
@@ -109,10 +111,10 @@ def root_column_sources(workspace: Workspace, entry: DatasetEntry, columns: Trac
     for name in columns or ():
         sources = lineage.outputs.get(name, ())
         if sources and all(each.column == name and each.how == "identity" for each in sources):
-            lines.append(f"{name} is as it was read")
+            lines.append(f"{name} is unchanged since it was read")
         elif sources:
             read = join_words(list(dict.fromkeys(f"{each.column} ({each.how})" for each in sources)))
-            lines.append(f"{name} is made of what was read as {read}")
+            lines.append(f"{name} is derived from {read} as read")
     return lines
 
 
@@ -179,7 +181,7 @@ class Tracer:
             Cancelled: the job was cancelled.
         """
         if depth is not None and depth < 1:
-            raise UsageError("a trace goes at least one dataset up", hint="--depth 1, or leave it out")
+            raise UsageError("invalid depth: must be at least 1", hint="use --depth 1, or omit the option")
         state = entry.dataset.state()
         ranges = check_rows(entry, state, runs)
         wanted: TracedColumns = None if column is None else (check_column(entry, state, column),)
@@ -197,7 +199,7 @@ class Tracer:
         """
         traces = self._traces.get((step.dataset, tuple(step.runs)))
         if traces is None:
-            return ["not checked: the rows of a root dataset come from outside, and nothing made them here"]
+            return ["not checked: the rows of a root dataset come from a source, not from a query"]
         spark = self._spark(self._reporter)
         # Deferred until Spark has started: these modules import PySpark.
         from odf_engine.provenance.trace_check import check_trace
@@ -213,7 +215,7 @@ class Tracer:
         key = str(entry.id), tuple(runs), wanted, depth
         if (step := self._steps.get(key)) is None:
             self._reporter.phase("trace")
-            self._reporter.log(f"{entry.alias}: {row_count(runs):,} rows")
+            self._reporter.log(f"{entry.alias}: {count_of(row_count(runs), 'row')}")
             root = entry.dataset.state().kind is DatasetKind.Root
             step = (
                 self._trace_root(entry, runs, wanted)
@@ -287,7 +289,8 @@ class Tracer:
             entry = self._workspace.resolve(dataset)
         except NotFound:
             problem = (
-                f"{alias} is not in this workspace: pull it to go on (odf pull --from; its id is {dataset})"
+                f"{alias} is not in this workspace: pull it to continue (odf pull --from; its id is "
+                f"{dataset})"
             )
             end = TraceStep(dataset, alias, "root", runs, row_count(runs), problem=problem)
             return InputRows(alias, dataset, alias, runs, row_count(runs), columns, missing=True, step=end)
@@ -311,7 +314,7 @@ class Tracer:
             last = -1 if state.last_offset is None else state.last_offset
             if runs[-1][1] <= last:
                 return self._step(entry, runs, wanted, depth)
-            problem = f"{entry.alias} ends at offset {last} here: pull it to go on"
+            problem = f"the local copy of {entry.alias} ends at offset {last}: pull it to continue"
         except Cancelled:
             raise
         except OdfError as error:
@@ -337,7 +340,7 @@ def _distinct(lines: Iterable[str]) -> list[str]:
 
 def _join_reasons(steps: Sequence[TransactionTrace]) -> str | None:
     """Return why steps are not exact."""
-    reasons = _distinct(each.reason or "it is not known why" for each in steps if not each.exact)
+    reasons = _distinct(each.reason or "unknown reason" for each in steps if not each.exact)
     more = f"; and {len(reasons) - _MAX_REASONS} more reasons" if len(reasons) > _MAX_REASONS else ""
     return "; ".join(reasons[:_MAX_REASONS]) + more if reasons else None
 
@@ -350,17 +353,17 @@ def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[OffsetRang
     """
     last = state.last_offset
     if last is None:
-        raise UsageError(f"{entry.alias} has no rows yet", hint="odf pull or odf ingest brings some in")
+        raise UsageError(f"{entry.alias} has no rows yet", hint="run odf pull or odf ingest")
     if not runs:
-        raise UsageError("which rows?", hint="an offset, or a range of them such as 10..20")
+        raise UsageError("no rows specified", hint="enter an offset, or a range such as 10..20")
     for first, end in runs:
         if first > end:
-            raise UsageError(f"the rows {first}..{end}: the first comes after the last")
+            raise UsageError(f"invalid rows {first}..{end}: the first is after the last")
         if first < 0 or end > last:
             missing = first if first < 0 or first > last else end
             raise UsageError(
                 f"{entry.alias} has no row {missing}: its offsets are 0 to {last}",
-                hint=f"odf tail {entry.alias} shows the newest rows with their offsets",
+                hint=f"show the newest rows with their offsets: odf tail {entry.alias}",
             )
     return normalize_ranges(runs)
 
@@ -380,5 +383,5 @@ def check_column(entry: DatasetEntry, state: ChainState, column: str) -> str:
         return names[index]
     folded = {name.casefold(): name for name in names}
     close = get_close_matches(column.casefold(), folded, 1)
-    hint = f"did you mean {folded[close[0]]}?" if close else f"there are {', '.join(names)}"
+    hint = f"did you mean {folded[close[0]]}?" if close else f"its columns are {', '.join(names)}"
     raise UsageError(f"{entry.alias} has no column '{column}'", hint=hint)

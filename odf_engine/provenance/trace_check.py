@@ -101,19 +101,19 @@ class CounterfactualCheck:
             Cancelled: the job was cancelled.
         """
         if sum(last - first + 1 for first, last in self._step.runs) > _MAX_ROWS:
-            raise Unsupported(f"more than {_MAX_ROWS:,} rows are not checked at once")
+            raise Unsupported(f"more than {_MAX_ROWS:,} rows at once")
         slice_rows, traced = self._recorded_rows()
         with_rows_alone = self.run_on_part(only=True)
         is_sufficient = all(with_rows_alone[row] >= count for row, count in traced.items())
         without_rows = self.run_on_part(only=False)
         is_necessary = all(without_rows[row] < slice_rows[row] for row in traced)
         return [
-            "yes: run again with these rows alone, the query makes the same"
+            "yes: with these rows alone, the query returns the same rows"
             if is_sufficient
-            else "no: run again with these rows alone, the query makes something else",
-            "yes: run again without them, it does not make it any more"
+            else "no: with these rows alone, the query returns other rows",
+            "yes: without these rows, the query no longer returns the traced rows"
             if is_necessary
-            else "no: run again without them, the query makes the same",
+            else "no: without these rows, the query still returns the traced rows",
         ]
 
     def run_on_part(self, *, only: bool) -> _Rows:
@@ -125,7 +125,7 @@ class CounterfactualCheck:
         with job_scratch_folder(self._workspace.odf / "cache", "replay") as folder:
             history, state = self._history, None
             if history.kind == "rebuild":
-                raise Unsupported("a state that was made anew for another query is not made again in parts")
+                raise Unsupported("a rebuilt state cannot be computed in parts")
             if (past := history.earlier_transactions(self._workspace)) is not None:
                 with payload_scratch_folder(folder) as inner:
                     state = self._compute_state(past, inner, folder / "state", only=only)

@@ -72,7 +72,7 @@ def parse_time_travel(
     """
     event_time = None if as_of is None else parse_sql_timestamp(as_of)
     if as_of is not None and event_time is None:
-        raise UsageError(f"'{as_of}' is not a time", hint="such as 2024-03-05T10:00:00Z")
+        raise UsageError(f"'{as_of}' is not a time", hint="use a time such as 2024-03-05T10:00:00Z")
     blocks = {str(resolve(workspace, name).id): block for name, block in pins.items()}
     return TimeTravelDefaults(as_at, event_time, blocks)
 
@@ -135,8 +135,8 @@ class Tables:
         if unused:
             name = self._workspace.resolve(min(unused)).alias
             raise UsageError(
-                f"the query does not read {name} but where it says itself how, and a block was given for it",
-                hint="leave it out",
+                f"a block was specified for {name}, but the query reads it only with its own time travel",
+                hint="omit the block",
             )
 
     def _pin(self, entry: DatasetEntry, call: TableFunctionCall) -> PinnedVersion:
@@ -148,7 +148,7 @@ class Tables:
     ) -> tuple[DatasetEntry, PinnedVersion, TableFunctionCall]:
         table = tables.get(name.casefold())
         if table is None:
-            raise NotFound(f"there is no dataset '{name}'")
+            raise NotFound(f"dataset '{name}' not found")
         entry = self._workspace.resolve(table.id)
         call = TableFunctionCall(
             table.table, table.name, state=table.state, as_of=table.as_of, key=tuple(table.key)
@@ -168,12 +168,12 @@ class Tables:
         block = f"{entry.alias} at block {pin.sequence_number}"
         key: list[str] = []
         if state == "changelog":
-            self._reporter.log(f"reads {block}: {rows} rows in {_slice_count(slices)}")
+            self._reporter.log(f"reading {block}: {_row_count(rows)} in {_slice_count(slices)}")
             paths = [entry.dataset.slice_path(each) for each in slices]
         else:
             found = self._projection(entry, pin, call.key, as_of)
-            said = state if as_of is None else f"as of {as_of}"
-            self._reporter.log(f"reads {block}, {said}: {found.rows} rows of {rows}")
+            described = state if as_of is None else f"as of {as_of}"
+            self._reporter.log(f"reading {block}, {described}: {found.rows} of {_row_count(rows)}")
             paths, key = [found.file], list(found.key)
         self.read.append(
             Table(
@@ -196,8 +196,8 @@ class Tables:
         from odf_engine.views.projection import build_projection, dataset_key
 
         if as_of is None and not key and not dataset_key(entry.dataset):
-            problem = f"it is not known which columns tell the rows of {entry.alias} apart"
-            raise UsageError(problem, hint=f"name them: current({entry.alias}, key, …)")
+            problem = f"the primary key of {entry.alias} is unknown"
+            raise UsageError(problem, hint=f"specify it: current({entry.alias}, key, …)")
         return build_projection(
             self._workspace.odf, entry.dataset, key, self._reporter, last_offset=pin.scan_offset, as_of=as_of
         )
@@ -219,12 +219,12 @@ def resolve_pin(entry: DatasetEntry, as_at: str | None) -> PinnedVersion:
         try:
             return resolve_as_at(entry, as_at)
         except NotFound as error:
-            hint = error.hint or f"a time or a block is meant; odf log {entry.alias} shows both"
+            hint = error.hint or f"use a time or a block; odf log {entry.alias} lists both"
             raise NotFound(error.message, hint=hint) from None
     if time > Timestamp.now():
         raise UsageError(
-            f"{time} has not come yet: nobody can say what will be known then",
-            hint="without a time it is what is known now",
+            f"{time} is in the future",
+            hint="omit the time to read the current version",
         )
     return resolve_as_at(entry, str(time))
 
@@ -243,8 +243,8 @@ def resolve(workspace: Workspace, name: str) -> DatasetEntry:
         names = {str(each.alias).lower(): str(each.alias) for each in workspace.datasets()}
     holding = [each for each in names if name.lower() in each]
     close = [*get_close_matches(name.lower(), names, 1), *holding][:1]
-    hint = f"did you mean {names[close[0]]}?" if close else "a query reads datasets; see: odf list"
-    raise NotFound(f"there is no dataset '{name}'", hint=hint)
+    hint = f"did you mean {names[close[0]]}?" if close else "list all datasets: odf list"
+    raise NotFound(f"dataset '{name}' not found", hint=hint)
 
 
 def columns_at(entry: DatasetEntry, pin: PinnedVersion) -> pa.Schema:
@@ -264,10 +264,14 @@ def columns_at(entry: DatasetEntry, pin: PinnedVersion) -> pa.Schema:
     if schema is not None:
         return decode_schema(schema)
     if pin.head:
-        problem = f"{entry.alias} has no rows yet, so its columns are not known"
-        raise InvalidQuery(problem, hint=f"bring some in first: odf pull {entry.alias}")
-    problem = f"{entry.alias} had no rows at block {pin.sequence_number}, so its columns are not known"
-    raise InvalidQuery(problem, hint=f"ask for a later block: odf log {entry.alias}")
+        problem = f"{entry.alias} has no rows yet, so its columns are unknown"
+        raise InvalidQuery(problem, hint=f"ingest data first: odf pull {entry.alias}")
+    problem = f"{entry.alias} had no rows at block {pin.sequence_number}, so its columns were unknown"
+    raise InvalidQuery(problem, hint=f"use a later block: odf log {entry.alias}")
+
+
+def _row_count(rows: int) -> str:
+    return f"{rows} row{'' if rows == 1 else 's'}"
 
 
 def _slice_count(slices: list[SliceSummary]) -> str:

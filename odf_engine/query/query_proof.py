@@ -125,7 +125,7 @@ class QueryProof(_Document, frozen=True, kw_only=True):
         except InvalidIdentity as error:
             raise BadData(f"the signature cannot be read: {error.message}") from None
         if len(given) != 64 or not verify_signature(key, self.signed_bytes, given):
-            raise BadData(f"the signature is not one of the key {key} over this document")
+            raise BadData(f"the signature does not match the key {key} and this document")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -135,17 +135,15 @@ class QueryProof(_Document, frozen=True, kw_only=True):
             BadData: it is malformed.
         """
         if len(data) > MAX_PROOF_BYTES:
-            raise BadData(
-                f"the proof of an answer has at most {MAX_PROOF_BYTES:,} bytes, this one {len(data):,}"
-            )
+            raise BadData(f"a query proof has at most {MAX_PROOF_BYTES:,} bytes, this one has {len(data):,}")
         try:
             found = msgspec.json.decode(data, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadData(f"this is not the proof of an answer: {error}") from None
+            raise BadData(f"not a query proof: {error}") from None
         if (found.kind, found.version) != (KIND, _VERSION):
-            said = f"it says kind '{found.kind[:40]}', version {found.version}"
-            hint = f"known is {KIND}, version {_VERSION}"
-            raise BadData(f"this is not the proof of an answer: {said}", hint=hint)
+            problem = f"kind '{found.kind[:40]}', version {found.version}"
+            hint = f"expected kind '{KIND}', version {_VERSION}"
+            raise BadData(f"unsupported query proof: {problem}", hint=hint)
         try:
             for table in found.tables:
                 Multihash.parse(table.block)

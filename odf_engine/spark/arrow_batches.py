@@ -181,9 +181,7 @@ def _check_names(schema: pa.Schema) -> None:
     seen: set[str] = set()
     for name in schema.names:
         if name.lower() in seen:
-            raise InvalidSchema(
-                f"the result has two columns `{name}`", hint="give one of them another name with AS"
-            )
+            raise InvalidSchema(f"the result has two columns `{name}`", hint="rename one of them with AS")
         seen.add(name.lower())
 
 

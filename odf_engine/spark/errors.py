@@ -63,7 +63,7 @@ def throwable_chain(error: BaseException) -> list[JavaThrowable]:
             causes.append(_cause(thrown))
             thrown = thrown.getCause()
     except (Py4JError, OSError):
-        return causes  # Java exited meanwhile: return the causes read so far
+        return causes  # Java has exited: return the causes read so far
     if not causes and isinstance(error, PySparkException):
         causes.append(JavaThrowable(type(error).__name__, str(error), error.getCondition() or ""))
     return causes
@@ -109,7 +109,7 @@ _ADVICE: Final = re.compile(
 )
 _CONTEXT_STOPPED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")
 _OUT_OF_MEMORY: Final = 52
-"""Exit code of Spark's process after one of its own tasks ran out of memory."""
+"""Exit code of Spark's process after one of its tasks ran out of memory."""
 _EXECUTOR_OUT_OF_MEMORY: Final = re.compile(rf"ExecutorLostFailure .* code {_OUT_OF_MEMORY}\b", re.DOTALL)
 _WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
 
@@ -121,7 +121,7 @@ class RejectedRow(BadData):
         record: text of the row, if known.
         column: name of the column, if known.
         value: the invalid value as text, if known.
-        wanted: declared type of the column, if known.
+        expected: declared type of the column, if known.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class RejectedRow(BadData):
         record: str | None = None,
         column: str | None = None,
         value: str | None = None,
-        wanted: str | None = None,
+        expected: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint, where=where)
         self.record = record
         self.column = column
         self.value = value
-        self.wanted = wanted
+        self.expected = expected
 
 
 class QueryError(InvalidQuery):
@@ -172,7 +172,7 @@ def translate_errors(reporter: Reporter | None = None) -> Iterator[None]:
     """Translate exceptions of Spark in the block into an :class:`OdfError`.
 
     Raises:
-        Cancelled: the reporter was cancelled, whatever the exception.
+        Cancelled: the reporter was cancelled; this applies to any exception.
         QueryError: the query is invalid.
         RejectedRow: a row or value is invalid.
         SparkFailed: any other failure.
@@ -199,7 +199,7 @@ def to_user_error(error: BaseException) -> OdfError:
     deepest = causes[-1]
     return SparkFailed(
         f"Spark failed: {clean_message(deepest.message) or deepest.kind.rpartition('.')[2]}",
-        hint="the whole story is in its log `.odf/spark.log`",
+        hint="see its log `.odf/spark.log`",
     )
 
 
@@ -208,15 +208,15 @@ def _process_lost(exit_code: int | None) -> SparkFailed:
     if exit_code == _OUT_OF_MEMORY:
         return _out_of_memory()
     return SparkFailed(
-        "Spark's process died or cannot be reached",
-        hint="try again: Spark is started afresh; its log is `.odf/spark.log`",
+        "Spark's process has exited or does not respond",
+        hint="try again: Spark restarts; see its log `.odf/spark.log`",
     )
 
 
 def _out_of_memory() -> SparkFailed:
     return SparkFailed(
         "Spark ran out of memory",
-        hint="raise it: `odf config set spark.driverMemory 4g` and `odf worker stop`, then pull again",
+        hint="increase it: `odf config set spark.driverMemory 4g` and `odf worker stop`, then pull again",
     )
 
 
@@ -250,7 +250,7 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
         case "MALFORMED_CSV_RECORD":
             record = parameters["badRecord"]
             return RejectedRow(
-                f"a row has more or fewer values than there are columns: {truncate(record)}",
+                f"a row has more or fewer values than columns: {truncate(record)}",
                 record=record,
                 hint="check the separator and quotes of the manifest, or the row itself",
             )
@@ -262,11 +262,11 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
                 parameters["fieldValue"],
             )
         case condition if condition.startswith("MALFORMED_RECORD_IN_PARSING"):
-            return RejectedRow("a record is not what the schema says")
+            return RejectedRow("a row does not match the schema")
     if cause.kind.startswith("com.fasterxml.jackson"):
         return RejectedRow(
             f"a line is not JSON: {truncate(cause.message.splitlines()[0].partition(' (start marker')[0])}",
-            hint="every line has to be one JSON object",
+            hint="write one JSON object per line",
         )
     if cause.kind == "org.xml.sax.SAXParseException":
         if "accessExternalDTD" in cause.message:
@@ -280,23 +280,23 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
 
 def _parse_bad_value(message: str) -> RejectedRow:
     """Parse an error that a job reported through :mod:`odf_engine.spark.sql_types`."""
-    _, column, wanted, value = message.split(SEPARATOR, 3)
-    if wanted == "NOT NULL":
+    _, column, expected, value = message.split(SEPARATOR, 3)
+    if expected == "NOT NULL":
         return RejectedRow(
-            f"column `{column}` is declared NOT NULL, and a row has no value for it",
+            f"column `{column}` is declared NOT NULL, but a row has no value for it",
             column=column,
-            wanted=wanted,
-            hint="take NOT NULL from the schema, or filter such rows in the preprocess query",
+            expected=expected,
+            hint="remove NOT NULL from the schema, or filter out such rows in the preprocess query",
         )
-    return _value_error(column, wanted, value)
+    return _value_error(column, expected, value)
 
 
-def _value_error(column: str, wanted: str, value: str) -> RejectedRow:
+def _value_error(column: str, expected: str, value: str) -> RejectedRow:
     return RejectedRow(
-        f"column `{column}` has the value '{truncate(value)}', which is not {_with_article(wanted)}",
+        f"column `{column}` has the value '{truncate(value)}', which is not {_with_article(expected)}",
         column=column,
         value=value,
-        wanted=wanted,
+        expected=expected,
         hint=f"declare `{column}` STRING and convert it in the preprocess query, or correct the data",
     )
 
@@ -308,8 +308,8 @@ def _with_article(type_name: str) -> str:
 def _bad_query(cause: JavaThrowable) -> OdfError | None:
     if "Intervals greater than a month" in cause.message:
         return QueryError(
-            "a window has to have a fixed length, and months have not",
-            hint="take days or weeks, or GROUP BY date_trunc('MONTH', event_time) without a window",
+            "a window must have a fixed length, which months do not have",
+            hint="use days or weeks, or GROUP BY date_trunc('MONTH', event_time) without a window",
         )
     pattern = cause.condition.startswith(("INVALID_DATETIME_PATTERN", "INCONSISTENT_BEHAVIOR"))
     if not (pattern or cause.state.startswith(("42", "0A", "21")) or "ParseException" in cause.kind):
@@ -334,22 +334,24 @@ def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
     parameters = cause.parameters
     match cause.condition:
         case "PARSE_SYNTAX_ERROR" if parameters["error"] == "';'":
-            return "only one statement is allowed, and a second one begins after ';'", (
-                "write what builds on each other as steps under `queries:`"
+            return "only one statement is allowed: a second one begins after ';'", (
+                "write the statements as steps under `queries:`"
             )
         case "PARSE_SYNTAX_ERROR":
             return f"syntax error at or near {parameters['error']}{parameters['hint']}", None
         case "UNRESOLVED_COLUMN.WITH_SUGGESTION":
-            return f"there is no column {parameters['objectName']}", f"did you mean {parameters['proposal']}?"
+            return f"column {parameters['objectName']} not found", f"did you mean {parameters['proposal']}?"
         case "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION":
-            return f"there is no column {parameters['objectName']}", "the query has no FROM as Spark reads it"
+            return f"column {parameters['objectName']} not found", (
+                "check the syntax: as Spark reads it, the query has no FROM clause"
+            )
         case "AMBIGUOUS_REFERENCE":
             which = parameters["referenceNames"].strip("[]").replace(", ", " or ")
-            return f"column {parameters['name']} is ambiguous", f"say which one is meant: {which}"
+            return f"column {parameters['name']} is ambiguous", f"qualify the column: {which}"
         case "AGGREGATE_FUNCTION_WITH_NONDETERMINISTIC_EXPRESSION":
             expression = unquote_name(parameters["sqlExpr"])
-            return f"{expression} gives another value each time, so nobody could check the result", (
-                "system_time() is the time of the transaction; take everything else from the inputs"
+            return f"{expression} is not deterministic, so the result cannot be verified", (
+                "use system_time() for the time of the transaction, and columns of the inputs otherwise"
             )
         case "MISSING_AGGREGATION":
             expression = unquote_name(parameters["expression"])
@@ -358,23 +360,23 @@ def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
             )
         case "UNRESOLVABLE_TABLE_VALUED_FUNCTION":
             return (
-                f"there is no table function {parameters['name']}",
-                "a query reads its inputs, by their aliases",
+                f"table function {parameters['name']} not found",
+                "read the inputs by their aliases",
             )
         case "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY":
-            return "a query cannot look at an input from within an expression", (
-                "join it in a bound of time, or aggregate it in a dataset of its own"
+            return "subqueries over inputs are not supported in expressions", (
+                "join the input with a time bound, or aggregate it in a separate dataset"
             )
         case "UNRESOLVED_FIELD.WITH_SUGGESTION":
-            return f"there is no field {parameters['fieldName']}", f"did you mean {parameters['proposal']}?"
+            return f"field {parameters['fieldName']} not found", f"did you mean {parameters['proposal']}?"
         case "FIELD_NOT_FOUND":
-            return f"there is no field {parameters['fieldName']}", f"the fields are {parameters['fields']}"
+            return f"field {parameters['fieldName']} not found", f"the fields are {parameters['fields']}"
         case "TABLE_OR_VIEW_NOT_FOUND":
-            return f"there is no table or view {parameters['relationName']}", None
+            return f"table or view {parameters['relationName']} not found", None
         case "UNRESOLVED_ROUTINE":
             name = parameters["routineName"]
             window = name.strip("`").upper() in _WINDOWS
-            return f"there is no function {name}", (
+            return f"function {name} not found", (
                 "write windows as `window(event_time, '1 day')`, as Spark does" if window else None
             )
     return lower_first_word(clean_message(cause.message)), None
@@ -388,19 +390,19 @@ def _bad_value(cause: JavaThrowable) -> OdfError | None:
         return None
     fragment = cause.fragment
     if cause.condition == "CAST_INVALID_INPUT":
-        value, wanted = cause.parameters["expression"], unquote_name(cause.parameters["targetType"])
-        message = f"the value {truncate(value)} is not {_with_article(wanted)}"
-        error = RejectedRow(message, value=value.strip("'"), wanted=wanted)
-        error.hint = "use `try_cast` in the query where such values shall become NULL"
+        value, expected = cause.parameters["expression"], unquote_name(cause.parameters["targetType"])
+        message = f"the value {truncate(value)} is not {_with_article(expected)}"
+        error = RejectedRow(message, value=value.strip("'"), expected=expected)
+        error.hint = "use `try_cast` in the query to convert such values to NULL"
     else:
         first, *more = clean_message(cause.message).split(". ")
         error = RejectedRow(lower_first_word(first))
         if cause.condition.startswith("INVALID_INTERVAL_FORMAT"):
-            error.hint = "write it like '1 day' or '15 minutes'"
+            error.hint = "write an interval such as '1 day' or '15 minutes'"
             return error
         # Spark does not report which expression overflowed
         if cause.condition == "ARITHMETIC_OVERFLOW" and fragment is None:
-            hint = "give it more room, such as sum(CAST(… AS DECIMAL(38, 0)))"
+            hint = "use a larger type, such as sum(CAST(… AS DECIMAL(38, 0)))"
             return RejectedRow("a sum, or another aggregate, overflows its type", where="query", hint=hint)
         error.hint = next((lower_first_word(advice) for advice in more if advice.startswith("Use ")), None)
     if fragment is not None:
@@ -414,9 +416,9 @@ def _missing_file(cause: JavaThrowable) -> OdfError | None:
         return None
     path = Path(unquote(urlsplit(cause.parameters["path"]).path))
     return SparkFailed(
-        f"Spark does not find the file {path.resolve()}",
-        hint="on a cluster, all of its machines have to see the workspace and the files that are pulled, "
-        "under the same paths",
+        f"Spark cannot find the file {path.resolve()}",
+        hint="on a cluster, share the workspace and the pulled files between all machines, under the "
+        "same paths",
     )
 
 
@@ -426,15 +428,15 @@ def _out_of_resources(cause: JavaThrowable) -> OdfError | None:
     if _EXECUTOR_OUT_OF_MEMORY.search(cause.message):
         return SparkFailed(
             "an executor of the cluster ran out of memory",
-            hint="raise it: `odf config set spark.conf.spark.executor.memory 4g` and `odf worker stop`, "
-            "then pull again",
+            hint="increase it: `odf config set spark.conf.spark.executor.memory 4g` and `odf worker "
+            "stop`, then pull again",
         )
     if "No space left on device" in cause.message:
-        return SparkFailed("the disk is full", hint="make room and try again")
+        return SparkFailed("the disk is full", hint="free disk space and try again")
     return None
 
 
 def _cancelled_job(cause: JavaThrowable) -> OdfError | None:
     if "cancelled" in cause.message and cause.kind == "org.apache.spark.SparkException":
-        return Cancelled("Spark's job was cancelled")
+        return Cancelled("the Spark job was cancelled")
     return None

@@ -128,7 +128,7 @@ def to_list(sequence: Any) -> list[Any]:
 
 
 def column_id(column: Any) -> int:
-    """Return the expression id of a column, unique whatever the column's name."""
+    """Return the expression id of a column, which is unique even among columns of one name."""
     return column.exprId().id()
 
 
@@ -206,9 +206,9 @@ def check_repeatable(frame: DataFrame, where: str) -> None:
             found = ["an expression"]
     if found:
         raise InvalidQuery(
-            f"{found[0]} gives another value each time, so nobody could check the result",
+            f"{found[0]} is not deterministic, so the result cannot be verified",
             where=where,
-            hint="system_time() is the time of the transaction; take everything else from the inputs",
+            hint="use system_time() for the time of the transaction, and columns of the inputs otherwise",
         )
 
 

@@ -42,7 +42,7 @@ _BATCH_ROWS: Final = 16384
 def prepare_parquet_file(
     path: Path, scratch: Path, name: str, reporter: Reporter
 ) -> tuple[Path, pq.FileMetaData]:
-    """Return a file that Spark can read in place of a Parquet file, and the footer of the original.
+    """Return a file that Spark can read instead of a Parquet file, and the footer of the original.
 
     Args:
         path: the file.
@@ -63,7 +63,7 @@ def prepare_parquet_file(
             _split_row_groups(path, copy, reporter)
     except UNREADABLE as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadData(f"this is not a Parquet file that can be read: {problem}", where=name) from None
+        raise BadData(f"the Parquet file cannot be read: {problem}", where=name) from None
     return copy, footer
 
 
@@ -249,7 +249,7 @@ def read_json(
     )
     if scan.spelled:
         respelled = [f"'{written}' as `{'.'.join(path)}`" for path, written in scan.spelled.items()]
-        reporter.log(f"{name}: names are found in another case: {', '.join(respelled)}")
+        reporter.log(f"{name}: names differ in case: {', '.join(respelled)}")
     if on_keys is not None:
         on_keys(scan.keys)
     reader = session.read.options(**_JSON_OPTIONS, **_format_options(formats))
@@ -286,19 +286,21 @@ def read_parquet(
             frame = convert_nanoseconds(session.read.parquet(spark_path(file)), footer)
         except AnalysisException as error:
             raise InvalidSchema(
-                f"Spark cannot read this file: {clean_message(str(error))}", where=name
+                f"Spark cannot read the file: {clean_message(str(error))}", where=name
             ) from None
         if schema is None:
             return frame
         declared = {field.name.lower() for field in schema}
         if left_out := [each for each in frame.columns if each.lower() not in declared]:
-            reporter.log(f"{name}: not in read.schema, left out: {truncate(', '.join(left_out))}")
+            reporter.log(
+                f"{name}: ignored columns that are not in read.schema: {truncate(', '.join(left_out))}"
+            )
         return _select_columns(frame, schema, name)
 
 
 def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
-    """Return the formats of a step. Patterns are checked first, since an invalid one looks like invalid
-    data.
+    """Return the formats of a step. Patterns are checked first, since an invalid one would be reported
+    as invalid data.
     """
     formats = Formats.parse(step.date_format, step.timestamp_format)
     for option, pattern in (("dateFormat", formats.date), ("timestampFormat", formats.timestamp)):
@@ -308,8 +310,8 @@ def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
             session.sql(f"SELECT try_to_timestamp('', {sql_types.string_literal(pattern)})").collect()
         except PySparkException as error:
             raise InvalidManifest(
-                f"`{option}` cannot be understood: {clean_message(str(error))}",
-                hint="write it like `yyyy-MM-dd HH:mm:ss`, or leave it out for ISO 8601",
+                f"`{option}` is invalid: {clean_message(str(error))}",
+                hint="use a pattern such as `yyyy-MM-dd HH:mm:ss`, or omit it for ISO 8601",
             ) from None
     return formats
 
@@ -320,9 +322,11 @@ def _dialect(step: Csv) -> Dialect:
     separator = "," if step.separator is None else step.separator.replace("\\t", "\t")
     for option, value in (("quote", quote), ("escape", escape)):
         if len(value) > 1 or not value.isascii():
-            raise InvalidManifest(f"`{option}` is '{value}', and has to be one ASCII character")
+            raise InvalidManifest(f"`{option}` is '{value}', but must be one ASCII character")
     if not separator or separator in (quote, "\n", "\r"):
-        raise InvalidManifest(f"`separator` cannot be '{separator}'", hint="write one like ',' or ';'")
+        raise InvalidManifest(
+            f"invalid `separator`: '{separator}'", hint="use a separator such as ',' or ';'"
+        )
     return Dialect(separator, quote, escape)
 
 
@@ -428,12 +432,12 @@ def slices_frame(
 ) -> DataFrame:
     """Return a lazy frame of the rows of slices.
 
-    The offset is a BIGINT and the operation an INT, whatever their stored types. Columns that an older slice
-    lacks are null. The order of the slices is kept for up to 16 slices, and is undefined for more.
+    The offset is a BIGINT and the operation an INT, independent of their stored types. Columns that an older
+    slice lacks are null. Up to 16 slices stay in order; the order of more slices is undefined.
 
     Args:
         session: session of the job.
-        paths: files, oldest first; an empty list gives a frame without rows.
+        paths: files, oldest first; a frame without rows for an empty list.
         schema: schema of the input.
         vocab: column names of the input.
 
@@ -503,7 +507,7 @@ def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
         with open_parquet(path) as file:
             metadata = file.metadata
     except FileNotFoundError:
-        raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify") from None
+        raise NotFound("a data slice is missing", where=str(path), hint="run odf verify") from None
     except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     if not metadata.num_row_groups:

@@ -219,7 +219,7 @@ def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame
         frame: the result of the query.
 
     Returns:
-        The sorted frame, and whether the query has an ORDER BY of its own.
+        The sorted frame, and whether the query itself has an ORDER BY.
 
     Raises:
         InvalidQuery: the query is not repeatable.
@@ -228,7 +228,7 @@ def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame
         check_repeatable(frame, "query")
     except InvalidQuery as error:
         error.hint = (
-            "write a time as text, sort a list that is collected (sort_array); or ask without a proof"
+            "write times as literals, sort collected lists (sort_array), or run the query without a proof"
         )
         raise
     with translate_errors():
@@ -246,8 +246,8 @@ class _TotalOrder(PlanBuilder):
         plan = self._with_total_sorts(plan)
         if len(_LIMITING_CLASSES.findall(text)) > self._limits:
             raise InvalidQuery(
-                "a LIMIT within an expression may give other rows each time",
-                hint="a join, or max_by and min_by, can say the same",
+                "LIMIT within an expression is not deterministic",
+                hint="use a join, max_by or min_by instead",
             )
         ordered = _is_ordered(plan)
         if not ordered:
@@ -260,9 +260,7 @@ class _TotalOrder(PlanBuilder):
         if name == "View":
             return plan
         if name == "Sample":
-            raise confinement_error(
-                plan, "TABLESAMPLE gives other rows each time", "choose rows by their values"
-            )
+            raise confinement_error(plan, "TABLESAMPLE is not deterministic", "filter rows by their values")
         children = to_list(plan.children())
         rewritten = [self._with_total_sorts(each) for each in children]
         if any(new is not old for new, old in zip(rewritten, children, strict=True)):
@@ -273,9 +271,7 @@ class _TotalOrder(PlanBuilder):
         if name in _LIMITING:
             self._limits += 1
             if not _is_ordered(rewritten[0]):
-                raise confinement_error(
-                    plan, "LIMIT without ORDER BY may give other rows each time", "say which rows: ORDER BY"
-                )
+                raise confinement_error(plan, "LIMIT without ORDER BY is not deterministic", "add ORDER BY")
         return plan
 
     def _all_columns(self, plan: Any) -> list[Any]:

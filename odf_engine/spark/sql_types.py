@@ -116,7 +116,7 @@ def _nested_spark_type(data_type: pa.DataType, path: str) -> st.DataType:
         return st.StructType([spark_field(member, f"{path}.{member.name}") for member in data_type])
     raise InvalidSchema(
         f"column `{path}` has the type {data_type}, which Spark cannot hold",
-        hint="decimals go up to 38 digits with a scale from 0; otherwise declare the column STRING",
+        hint="use a decimal of at most 38 digits and a scale of at least 0, or declare the column STRING",
     )
 
 
@@ -340,7 +340,9 @@ def _struct_conversion(
     for field in declared:
         if (found := source_fields.get(field.name.casefold())) is None:
             names = ", ".join(f"`{name}`" for name in source.names)
-            raise InvalidSchema(f"column `{path}` has no member `{field.name}`", hint=f"it has {names}")
+            raise InvalidSchema(
+                f"column `{path}` has no field `{field.name}`", hint=f"its fields are {names}"
+            )
         member = f"{value}.{identifier(found.name)}"
         converted = _nested_conversion(
             member, field.type, found.dataType, formats, f"{path}.{field.name}", depth
@@ -361,7 +363,7 @@ def _conversion(
 ) -> tuple[str, str]:
     """Return the conversion of a scalar type, and the condition that ``converted`` and ``raw`` must meet.
 
-    The expression has ``{}`` in place of the value, and is empty if no conversion is needed.
+    The expression has ``{}`` instead of the value, and is empty if no conversion is needed.
     """
     if target == source and declared not in _UNSIGNED_MAX:
         return "", ""
@@ -385,7 +387,7 @@ def _conversion(
 
 
 def _from_text(target: st.DataType, raw: str, value: str, formats: Formats) -> tuple[str, str]:
-    """Return the conversion from text, with ``{}`` in place of the column, and the condition on its result.
+    """Return the conversion from text, with ``{}`` instead of the column, and the condition on its result.
 
     Guards accept the usual spelling without a regular expression, for speed.
     """
@@ -415,8 +417,9 @@ def _from_text(target: st.DataType, raw: str, value: str, formats: Formats) -> t
 
 def _incompatible_types(path: str, source: st.DataType, type_name: str) -> InvalidSchema:
     return InvalidSchema(
-        f"column `{path}` is {source.simpleString().upper()} in the data, which cannot become {type_name}",
-        hint=f"declare `{path}` as the data has it, and convert it in the preprocess query",
+        f"column `{path}` is {source.simpleString().upper()} in the data, which cannot be converted to "
+        f"{type_name}",
+        hint=f"declare `{path}` with the type in the data, and convert it in the preprocess query",
     )
 
 
@@ -443,8 +446,8 @@ def _parse_pattern(written: str | None) -> str | None:
             parts.append(_STRFTIME[letter])
         else:
             raise InvalidManifest(
-                f"the format '{written}' has a %{letter}, which means nothing",
-                hint="write it as a pattern of Spark, such as `yyyy-MM-dd HH:mm:ss`",
+                f"the format '{written}' has an unknown directive: %{letter}",
+                hint="use a Spark pattern such as `yyyy-MM-dd HH:mm:ss`",
             )
     return "".join(parts)
 

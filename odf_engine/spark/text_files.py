@@ -68,9 +68,10 @@ def find_codec(encoding: str) -> codecs.CodecInfo:
         return codecs.lookup(encoding)
     except (LookupError, ValueError):
         raise InvalidManifest(
-            f"nobody knows the encoding '{encoding}'",
+            f"unknown encoding '{encoding}'",
             where="read.encoding",
-            hint="write it like `utf-8`, `utf-16`, `latin1`, `windows-1251`, `shift_jis` or `gb18030`",
+            hint="use an encoding such as `utf-8`, `utf-16`, `latin1`, `windows-1251`, `shift_jis` or "
+            "`gb18030`",
         ) from None
 
 
@@ -79,7 +80,7 @@ def undecodable_error(path: Path, name: str, encoding: str) -> BadData:
     first.
     """
     decoder = codecs.getincrementaldecoder(encoding)()
-    line, offset, problem = 1, 0, "what it has"
+    line, offset, problem = 1, 0, "the content"
     prefix = b""
     with path.open("rb") as file:
         while True:
@@ -99,7 +100,7 @@ def undecodable_error(path: Path, name: str, encoding: str) -> BadData:
             offset += len(chunk)
     hint = "set read.encoding in the manifest, such as windows-1252"
     if prefix in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        hint = "it begins like UTF-16: set read.encoding to utf-16 in the manifest"
+        hint = "set read.encoding to utf-16 in the manifest: the file begins like UTF-16"
     encoding_text = encoding.removesuffix("-sig").upper()
     return BadData(f"{problem} is not {encoding_text} text", where=f"{name}: line {line}", hint=hint)
 
@@ -200,7 +201,7 @@ class QuoteScan:
 
 
 class LineScan:
-    """Checks that no line exceeds the memory limit: Spark reads each line as a whole.
+    """Checks that no line exceeds the memory limit: Spark holds a complete line in memory.
 
     Args:
         name: name of the file in errors.
@@ -288,7 +289,7 @@ class JsonScan:
     def _parse_unusual_line(self, line: bytes, number: int) -> dict[str, Any]:
         """Parse an unusual line: with a byte order mark, with numbers like NaN, or without an object."""
         text = line.decode().removeprefix("\ufeff").strip(" \t\r")
-        problem = "it is another kind of value"
+        problem = "it is another type of value"
         try:
             value = json.loads(text)
             if isinstance(value, dict):
@@ -401,10 +402,8 @@ _raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _READ_SIZE: Final = 4 << 20
 _MAX_RECORD: Final = 256 << 20
-_OBJECT_LINES_HINT: Final = (
-    "every line has to be one object; for one document with an array use read.kind Json"
-)
-_LONG_LINE_HINT: Final = "check whether this is CSV, and what ends its lines"
+_OBJECT_LINES_HINT: Final = "write one object per line; for one document with an array, use read.kind Json"
+_LONG_LINE_HINT: Final = "check that the file is CSV, and its line endings"
 _RECORD_SEPARATORS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
 """Record separators for files with quoted line breaks; the first one absent from the file is used."""
 
@@ -518,7 +517,7 @@ def _separate_records(source: Path, target: Path, dialect: Dialect, name: str, r
                 break
     if rest:
         raise BadData(
-            "a quote is opened and never closed",
+            "a quote is not closed",
             where=f"{name}: line {lines}",
             hint="close it, or set `quote` or `escape` in the read step",
         )
@@ -564,4 +563,4 @@ def _unused_separator(path: Path, name: str, reporter: Reporter) -> bytes:
     for separator in _RECORD_SEPARATORS:
         if separator in unused:
             return bytes([separator])
-    raise BadData("the file is full of control characters: it is not text", where=name)
+    raise BadData("the file is not text: it has too many control characters", where=name)

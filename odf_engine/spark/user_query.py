@@ -44,12 +44,12 @@ _ALLOWED: Final = frozenset({
 _CATALYST: Final = "org.apache.spark.sql.catalyst."
 _REJECTED: Final = {
     "ScriptTransformation": (
-        "a query cannot run a program",
-        "use functions of SQL; what only a program can do belongs in a Pipe step of `prepare`",
+        "programs are not allowed in a query",
+        "use SQL functions, or run the program in a Pipe step of `prepare`",
     ),
-    "PlanWithUnresolvedIdentifier": ("IDENTIFIER() cannot name a table", "write its name"),
-    "RelationTimeTravel": ("a view has no earlier versions", "leave VERSION or TIMESTAMP AS OF out"),
-    "RelationChanges": ("a view has no history of changes", "leave CHANGES out"),
+    "PlanWithUnresolvedIdentifier": ("IDENTIFIER() cannot name a table", "write the name of the table"),
+    "RelationTimeTravel": ("a view has no earlier versions", "remove VERSION or TIMESTAMP AS OF"),
+    "RelationChanges": ("a view has no history of changes", "remove CHANGES"),
 }
 """Rejected node types, with message and hint."""
 _WALKER: Final = """\
@@ -104,11 +104,13 @@ def check_confined(
     for parts, node in tables:
         if len(parts) != 1 or parts[0].casefold() not in names:
             named = ".".join(f"`{part}`" for part in parts)
-            raise confinement_error(node, f"there is no table or view {named}", None)
+            raise confinement_error(node, f"table or view {named} not found", None)
 
 
 def check_analyzed(session: SparkSession, frame: DataFrame) -> None:
-    """Check that the analyzed plan of a query contains no program, whatever the parsed plan contained.
+    """Check that the analyzed plan of a query contains no program.
+
+    The analysis can add nodes that the parsed plan does not contain.
 
     Raises:
         QueryError: it contains one; with line and column.
@@ -238,7 +240,7 @@ def temporal_tables(
         name = input_names.get(each.name.lower())
         if name is None:
             raise InvalidQuery(
-                f"the temporal table '{each.name}' is no input",
+                f"the temporal table '{each.name}' is not an input",
                 where="temporalTables",
                 hint=f"the inputs are {', '.join(inputs)}",
             )
@@ -311,7 +313,7 @@ class _Rewriter(PlanBuilder):
             return self._rewrite_join(plan, *found)
         if name == "RelationTimeTravel":
             raise InvalidQuery(
-                "FOR SYSTEM_TIME AS OF stands on the right of a JOIN alone",
+                "FOR SYSTEM_TIME AS OF is allowed only on the right of a JOIN",
                 where="query",
                 hint=SYNTAX_EXAMPLE,
             )
@@ -342,7 +344,8 @@ class _Rewriter(PlanBuilder):
             raise InvalidQuery(
                 f"the join of the temporal table '{table.name}' has no condition",
                 where="query",
-                hint=f"compare its whole key: ON {' AND '.join(f'… = {alias}.{key}' for key in table.keys)}",
+                hint="compare the complete key: ON "
+                f"{' AND '.join(f'… = {alias}.{key}' for key in table.keys)}",
             )
         analysis = self.catalyst.analysis
         time = self._parser.parseMultipartIdentifier(clause.timestamp().get().value().toString())
@@ -375,9 +378,9 @@ class _Rewriter(PlanBuilder):
             return table
         if name.lower() in map(str.lower, self._views):
             hint = f"declare its key: temporalTables: [{{name: {name}, primaryKey: [...]}}]"
-            message = f"'{name}' is joined FOR SYSTEM_TIME AS OF, and is no temporal table"
+            message = f"'{name}' is joined FOR SYSTEM_TIME AS OF, but is not a temporal table"
         else:
-            message, hint = f"there is no input '{name}' to be joined FOR SYSTEM_TIME AS OF", SYNTAX_EXAMPLE
+            message, hint = f"input '{name}' not found, which is joined FOR SYSTEM_TIME AS OF", SYNTAX_EXAMPLE
         raise InvalidQuery(message, where="query", hint=hint)
 
 
@@ -439,18 +442,20 @@ def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]
     *others, last = steps
     if last.alias is not None:
         raise InvalidQuery(
-            f"the last step of the query has the alias `{last.alias}`, so nothing is the result",
-            hint="take its alias away",
+            f"the last step of the query has the alias `{last.alias}`, so the query has no result",
+            hint="remove its alias",
         )
     names = {name.lower() for name in views}
     for number, step in enumerate(others, 1):
         if step.alias is None:
             raise InvalidQuery(
-                f"step {number} of the query has no alias, so later steps cannot see it",
-                hint="give it an `alias`; only the last step has none",
+                f"step {number} of the query has no alias, so later steps cannot read it",
+                hint="add an `alias`; only the last step has none",
             )
         if step.alias.lower() in names:
-            raise InvalidQuery(f"the alias `{step.alias}` of step {number} is taken", hint="choose another")
+            raise InvalidQuery(
+                f"the alias `{step.alias}` of step {number} already exists", hint="choose another alias"
+            )
         names.add(step.alias.lower())
 
 
@@ -483,19 +488,17 @@ def _run_step(
         )
         translated.where = error_where
         if "time travel" in translated.message:
-            translated.message = (
-                "FOR SYSTEM_TIME AS OF names a column, the event time of the rows, and no other time"
-            )
+            translated.message = "FOR SYSTEM_TIME AS OF requires the event time column of the rows"
             translated.hint = SYNTAX_EXAMPLE
-        if translated.hint is None and "no table or view" in translated.message:
-            translated.hint = f"the query sees {', '.join(f'`{name}`' for name in views)}"
+        if translated.hint is None and "table or view" in translated.message:
+            translated.hint = f"the query can read {', '.join(f'`{name}`' for name in views)}"
         raise translated from (None if translated is error else error)
 
 
 def parse_select(session: SparkSession, query: str, where: str) -> Any:
     """Parse a query; a command is rejected by name.
 
-    The returned plan is the one to run: parsing the text again could give a plan that was not checked.
+    The returned plan is the one to run: parsing the text again could return an unchecked plan.
 
     Raises:
         InvalidQuery: a command.
@@ -513,21 +516,21 @@ def parse_select(session: SparkSession, query: str, where: str) -> Any:
             raise error from None
         verb = (re.findall(r"\w+", query) or ["it"])[0].upper()
         raise InvalidQuery(
-            f"only a single SELECT is allowed, and this is {verb}",
+            f"only a single SELECT is allowed, not {verb}",
             where=where,
-            hint="a query gives rows; it cannot change settings, tables or files",
+            hint="write a SELECT: a query cannot change settings, tables or files",
         ) from None
 
 
 FindTable = Callable[[str], "DataFrame"]
 """Returns the rows of a table by name; raises `NotFound` and other errors of the table."""
 _POSITION: Final = re.compile(r"line (\d+), column (\d+)")
-_COLUMNS: Final = "the columns of a dataset: odf schema NAME; its definition: odf show NAME"
+_COLUMNS: Final = "show the columns: odf schema NAME; show the definition: odf show NAME"
 _OTHER_STATEMENTS: Final = {
     "DESCRIBE": _COLUMNS,
     "DESC": _COLUMNS,
-    "SHOW": "the datasets that a query can read: odf list",
-    "EXPLAIN": "ask the query itself: the job's log says what it reads",
+    "SHOW": "list the datasets: odf list",
+    "EXPLAIN": "run the query itself: the job log lists what it reads",
 }
 """Other statements, with a hint at the command for the same purpose."""
 
@@ -565,7 +568,7 @@ class AdHocQuery:
         """
         first = next((each.text.upper() for each in tokenize(self.sql) if each.text != "("), "")
         if first in _OTHER_STATEMENTS:
-            raise InvalidQuery(f"a query is a SELECT, and this is {first}", hint=_OTHER_STATEMENTS[first])
+            raise InvalidQuery(f"a query must be a SELECT, not {first}", hint=_OTHER_STATEMENTS[first])
         for each in self._query.unknown:
             _raise_not_found(find, each.name, lambda error, each=each: self._error_at(each, error))
         with translate_errors():
@@ -588,7 +591,7 @@ class AdHocQuery:
             elif isinstance(error, InvalidQuery):
                 error.where = "query"
             if "second one begins" in error.message:
-                error.hint = "ask one at a time"
+                error.hint = "run one query at a time"
             error.excerpt = query_excerpt(error, [SqlQueryStep(query=self.sql)])
             raise
 

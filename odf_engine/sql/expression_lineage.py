@@ -27,7 +27,7 @@ from odf_engine.sql.query_text import one_line_summary
 
 
 class LineageUnresolved(Exception):
-    """The lineage of the query cannot be resolved; the message gives the reason."""
+    """The lineage of the query cannot be resolved; the message has the reason."""
 
 
 _MAX_MESSAGE_QUERY: Final = 40
@@ -64,18 +64,16 @@ def parse_query(query: str, columns: Iterable[str]) -> exp.Query:
         check_joins(words)
         trees = [tree for tree in _Parser(dialect=spark).parse(words, query) if tree is not None]
     except SqlglotError as error:
-        raise LineageUnresolved(
-            f"the query could not be read: {_parse_error_message(error, query)}"
-        ) from None
+        raise LineageUnresolved(f"the query cannot be parsed: {_parse_error_message(error, query)}") from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        raise LineageUnresolved(f"this is not one SELECT: {one_line_summary(query, _MAX_MESSAGE_QUERY)}")
+        raise LineageUnresolved(f"not a single SELECT: {one_line_summary(query, _MAX_MESSAGE_QUERY)}")
     if any(word.token_type == TokenType.PIPE_GT for word in words):
-        raise LineageUnresolved("queries with |> cannot be followed")
+        raise LineageUnresolved("pipe operators (|>) are not supported")
     ambiguous = {name.upper() for name in columns} & _AMBIGUOUS_KEYWORDS
     for word in words:
         if word.text.upper() in ambiguous and word.token_type != TokenType.IDENTIFIER:
             raise LineageUnresolved(
-                f"'{word.text}' may be a column or a word of SQL: write the column as `{word.text}`"
+                f"'{word.text}' may be a column or a keyword: quote the column as `{word.text}`"
             )
     _check_complete(words, trees[0])
     return trees[0]
@@ -145,7 +143,7 @@ def _check_complete(words: Sequence[Token], tree: exp.Expr) -> None:
     ]
     for name, count in Counter(names).items():
         if count > tree_counts[name]:
-            raise LineageUnresolved(f"what becomes of '{name}' could not be followed")
+            raise LineageUnresolved(f"'{name}' cannot be resolved")
 
 
 def _clause_tokens(words: Sequence[Token]) -> set[int]:
@@ -231,7 +229,7 @@ class Scope:
         """
         found = self._resolve(parts)
         if found is None:
-            raise LineageUnresolved(f"there is no column '{'.'.join(parts)}'")
+            raise LineageUnresolved(f"column '{'.'.join(parts)}' not found")
         return found
 
     def _resolve(self, parts: Sequence[str]) -> OutputColumn | None:
@@ -281,7 +279,7 @@ def _merge_columns(outs: Sequence[OutputColumn]) -> OutputColumn | None:
 
 
 def default_column_name(node: exp.Expr) -> str | None:
-    """Return the name that Spark gives the column of an expression; None if that is uncertain."""
+    """Return Spark's name for the column of an expression; None if that is uncertain."""
     if isinstance(node, exp.Alias):
         return node.alias
     if isinstance(node, exp.Column | exp.Dot):
@@ -332,7 +330,7 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
         case exp.Anonymous():
             return _function_sources(node, scope)
         case exp.Identifier():
-            raise LineageUnresolved(f"what '{node.name}' means is not understood")
+            raise LineageUnresolved(f"'{node.name}' is not supported")
     transformation: TransformationType = "aggregation" if isinstance(node, _AGGREGATES) else "transformation"
     return OutputColumn(
         None,
@@ -397,7 +395,7 @@ def _window_sources(node: exp.Window, scope: Scope) -> ValueSources:
     while alias is not None:
         clause = scope.windows.get(alias.name.casefold())
         if clause is None:
-            raise LineageUnresolved(f"there is no window '{alias.name}'")
+            raise LineageUnresolved(f"window '{alias.name}' not found")
         clauses.append(clause)
         alias = clause.args.get("alias")
     value = with_transformation(expression_sources(node.this, scope).value, "aggregation")
@@ -436,7 +434,7 @@ def expand_star(node: exp.Expr, scope: Scope) -> Relation:
     qualifiers = [part.name for part in node.parts[:-1]] if isinstance(node, exp.Column) else []
     star = node.this if isinstance(node, exp.Column) else node
     if any(star.args.get(each) for each in ("replace", "rename")):
-        raise LineageUnresolved("`* REPLACE` and `* RENAME` cannot be followed")
+        raise LineageUnresolved("`* REPLACE` and `* RENAME` are not supported")
     relation = _resolve_star(qualifiers, scope)
     names = [each.parts for each in star.args.get("except_") or () if isinstance(each, exp.Column)]
     return relation.drop_columns(parts[-1].name for parts in names if len(parts) == 1)

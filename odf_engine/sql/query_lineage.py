@@ -1,4 +1,4 @@
-"""Column lineage of whole queries: steps, subqueries, joins, unions."""
+"""Column lineage of queries: steps, subqueries, joins, unions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def resolve_query(
 def _require_supported(node: exp.Expr, supported: frozenset[str]) -> None:
     for key, value in node.args.items():
         if value and key not in supported:
-            raise LineageUnresolved(f"{key.strip('_').replace('_', ' ').upper()} cannot be followed")
+            raise LineageUnresolved(f"{key.strip('_').replace('_', ' ').upper()} is not supported")
 
 
 class _LineageResolver:
@@ -129,14 +129,14 @@ class _LineageResolver:
             case exp.Subquery():
                 _require_supported(node, _SUBQUERY)
                 if node.args.get("joins") or node.args.get("laterals") or node.args.get("pivots"):
-                    raise LineageUnresolved("joins between brackets cannot be followed here")
+                    raise LineageUnresolved("joins in parentheses are not supported here")
                 relation = self.query(node.this, self._sibling_scope(scope))
                 return self._add_ordering(node, relation, self._sibling_scope(scope))
             case exp.Values():
                 return self._values(node)
             case exp.Table():
                 return self._table(node, scope)
-        raise LineageUnresolved(f"{node.key.upper()} cannot be followed")
+        raise LineageUnresolved(f"{node.key.upper()} is not supported")
 
     def _sibling_scope(self, scope: Scope) -> Scope:
         """Return a scope with the tables and the outer scope of another one, without the sources of its
@@ -149,7 +149,7 @@ class _LineageResolver:
         if clause is None:
             return
         if clause.args.get("recursive"):
-            raise LineageUnresolved("WITH RECURSIVE cannot be followed")
+            raise LineageUnresolved("WITH RECURSIVE is not supported")
         for each in clause.expressions:
             relation = self.query(each.this, scope.subquery_scope())
             scope.tables[each.alias.casefold()] = _apply_column_aliases(relation, each.args.get("alias"))
@@ -166,7 +166,7 @@ class _LineageResolver:
         uses_right = not isinstance(node, exp.Except)
         if left.open is None and right.open is None:
             if len(left.columns) != len(right.columns):
-                raise LineageUnresolved("the sides of a union have not as many columns")
+                raise LineageUnresolved("the sides of a union have different numbers of columns")
             outs = [
                 replace(one, value=merge_sources(one.value, other.value if uses_right else {}), fields=None)
                 for one, other in zip(left.columns, right.columns, strict=True)
@@ -328,7 +328,7 @@ class _LineageResolver:
         self, before: list[tuple[str, Relation]], after: list[tuple[str, Relation]]
     ) -> list[str]:
         if any(relation.open for _, relation in [*before, *after]):
-            raise LineageUnresolved("a NATURAL JOIN cannot be followed, because not all columns are known")
+            raise LineageUnresolved("NATURAL JOIN is not supported unless all columns are known")
         names = [out.name for _, relation in before for out in relation.columns if out.name]
         return [name for name in dict.fromkeys(names) if any(each.find(name) for _, each in after)]
 
@@ -377,7 +377,7 @@ class _LineageResolver:
         name = ".".join(part.name for part in node.parts)
         relation = scope.tables.get(name.casefold())
         if relation is None:
-            raise LineageUnresolved(f"there is no input '{name}'")
+            raise LineageUnresolved(f"input '{name}' not found")
         if (version := node.args.get("version")) is not None:
             rows = as_row_dependencies(expression_sources(version.expression, scope).value, "join")
             time = relation.find(self._times.get(name.casefold(), "")) if self._times else None
@@ -397,7 +397,7 @@ class _LineageResolver:
     def _values(self, node: exp.Values) -> Relation:
         rows = [each.expressions if isinstance(each, exp.Tuple) else [each] for each in node.expressions]
         if any(each.find(exp.Column) for row in rows for each in row):
-            raise LineageUnresolved("VALUES with columns in it cannot be followed")
+            raise LineageUnresolved("VALUES with columns is not supported")
         return Relation(
             [OutputColumn(f"col{position}", {}) for position, _ in enumerate(rows[0] if rows else (), 1)]
         )
@@ -420,7 +420,7 @@ def _apply_column_aliases(relation: Relation, alias: exp.Expr | None) -> Relatio
     names = [each.name for each in alias.columns] if isinstance(alias, exp.TableAlias) else []
     renamed = relation.rename_columns(names) if names else relation
     if renamed is None:
-        raise LineageUnresolved(f"there are not as many columns as names: {', '.join(names)}")
+        raise LineageUnresolved(f"the numbers of columns and names differ: {', '.join(names)}")
     return renamed
 
 

@@ -27,7 +27,7 @@ TableState = Literal["changelog", "current", "as of"]
 """The state of a changelog that a table shows."""
 _TYPES: Final = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE")
 _EXAMPLES: Final[dict[str, str]] = {
-    "as_at": "as_at(name, timestamp '2024-03-05 10:00:00'), or a block in place of the time",
+    "as_at": "as_at(name, timestamp '2024-03-05 10:00:00'), or a block instead of the time",
     "as_of": "as_of(name, timestamp '2024-03-05 10:00:00')",
     "current": "current(name), or current(name, key, …)",
     "changelog": "changelog(name)",
@@ -100,7 +100,7 @@ class _Reader:
 
     def _dataset(self, function: str) -> TableFunctionCall:
         if self._index >= len(self._words) or self._words[self._index].kind not in ("word", "quoted"):
-            raise self._syntax_error(f"{function} wants the name of a dataset", function)
+            raise self._syntax_error(f"{function} requires the name of a dataset", function)
         end = qualified_name_end(self._words, self._index)
         name = qualified_name(self._words, self._index, end).name
         self._index = end
@@ -119,19 +119,19 @@ class _Reader:
             if token.text == "," and not depth:
                 arguments.append([])
             elif not arguments:
-                raise self._syntax_error(f"a comma was to come here, or the end of {function}", function)
+                raise self._syntax_error(f"expected a comma or the end of {function}", function)
             else:
                 arguments[-1].append(token)
             self._index += 1
-        raise self._syntax_error(f"the bracket of {function} is not closed", function)
+        raise self._syntax_error(f"the parenthesis of {function} is not closed", function)
 
     def _as_at(
         self, function: Token, inner: TableFunctionCall, arguments: list[list[Token]]
     ) -> TableFunctionCall:
         if inner.as_at is not None:
-            raise self._syntax_error("as_at stands there twice", "as_at", function)
+            raise self._syntax_error("as_at occurs twice", "as_at", function)
         if len(arguments) != 1:
-            raise self._syntax_error("as_at wants one time or block", "as_at", function)
+            raise self._syntax_error("as_at requires one time or block", "as_at", function)
         return replace(inner, as_at=self._time("as_at", arguments[0], function))
 
     def _state(
@@ -139,15 +139,15 @@ class _Reader:
     ) -> TableFunctionCall:
         if inner.state is not None:
             other = inner.state.replace(" ", "_")
-            raise self._syntax_error(f"{name} and {other} do not go together", name, function)
+            raise self._syntax_error(f"{name} and {other} cannot be combined", name, function)
         if name == "changelog":
             if arguments:
-                raise self._syntax_error("changelog wants nothing but a dataset", name, function)
+                raise self._syntax_error("changelog accepts only a dataset", name, function)
             return replace(inner, state="changelog")
         if name == "current":
             return replace(inner, state="current", key=self._key(name, arguments, function))
         if not arguments:
-            raise self._syntax_error("as_of wants a time", name, function)
+            raise self._syntax_error("as_of requires a time", name, function)
         time = self._time(name, arguments[0], function)
         return replace(inner, state="as of", as_of=time, key=self._key(name, arguments[1:], function))
 
@@ -155,18 +155,18 @@ class _Reader:
         typed = len(argument) == 2 and argument[0].text.upper() in _TYPES
         value = argument[-1] if argument and (typed or len(argument) == 1) else None
         if value is None or value.kind not in ("string", "word") or (typed and value.kind != "string"):
-            problem = f"{function} wants a time as text, and nothing to compute"
+            problem = f"{function} requires a time as text, not an expression"
             raise self._syntax_error(problem, function, argument[0] if argument else before)
         text = value.text.strip("'\"") if value.kind == "string" else value.text
         time = parse_sql_timestamp(text)
         if time is None and (typed or function == "as_of" or not re.fullmatch(r"\w+", text)):
-            raise self._syntax_error(f"'{text}' is not a time", function, value)
+            raise self._syntax_error(f"invalid time '{text}'", function, value)
         return text if time is None else str(time)
 
     def _key(self, function: str, arguments: list[list[Token]], before: Token) -> tuple[str, ...]:
         for each in arguments:
             if len(each) != 1 or each[0].kind not in ("word", "quoted"):
-                problem = f"{function} wants names of columns"
+                problem = f"{function} requires column names"
                 raise self._syntax_error(problem, function, each[0] if each else before)
         return tuple(each[0].name for each in arguments)
 

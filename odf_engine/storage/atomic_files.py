@@ -32,7 +32,7 @@ def translate_commit_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise NotFound(f"{error.filename} is not there (any more)", where=str(folder)) from error
+        raise NotFound(f"{error.filename} not found", where=str(folder)) from error
     except OSError as error:
         raise OdfError(
             f"the dataset cannot be written: {error.strerror or error}",
@@ -56,7 +56,7 @@ def translate_os_errors(where: Path) -> Iterator[None]:
     except OSError as error:
         full = error.errno in _DISK_FULL_ERRORS
         raise OdfError(
-            "the disk is full" if full else f"a file could not be read or written: {error.strerror or error}",
+            "the disk is full" if full else f"a file cannot be read or written: {error.strerror or error}",
             where=str(error.filename or where),
             hint="free some space and try again; nothing was committed" if full else "try again",
         ) from error
@@ -156,20 +156,20 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
 def _atomic_write_error(error: OSError, path: Path) -> OdfError:
     """Return the error for a file that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return OdfError("the disk is full", where=str(path), hint="make room, then try again")
+        return OdfError("the disk is full", where=str(path), hint="free some space, then try again")
     reason = os.strerror(error.errno) if error.errno else str(error)  # messages of Arrow are long
     return OdfError(
         f"the file cannot be written: {reason.lower()}",
         where=str(path),
-        hint="choose another folder, or check who may write there",
+        hint="choose another folder, or check its permissions",
     )
 
 
 def evict_oldest(folder: Path, max_files: int, max_bytes: int) -> None:
     """Remove the least recently used files until at most ``max_files`` files with ``max_bytes`` bytes remain.
 
-    The newest file is never removed, whatever its size. Temporary files are removed after a day without
-    changes. Files that disappear meanwhile are ignored.
+    The newest file is never removed, regardless of its size. Temporary files are removed after a day without
+    changes. Files that other processes remove are ignored.
     """
     files: list[tuple[float, int, Path]] = []
     for path in folder.iterdir():
@@ -200,7 +200,7 @@ def read_small_file(path: Path) -> bytes:
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         if status.st_size > MAX_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read(MAX_BYTES)
@@ -221,7 +221,7 @@ def replace_text_file(path: Path, text: str) -> None:
 
 @contextmanager
 def file_lock(lock: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a lock file, so that no other process changes the same files meanwhile.
+    """Hold an exclusive lock on a lock file, so that no other process changes the same files.
 
     Raises:
         OdfError: the lock file cannot be written.
@@ -239,7 +239,7 @@ def write_error(path: Path, error: OSError) -> OdfError:
     """Return the error for a file that cannot be written because of a full disk or missing permission."""
     return OdfError(
         f"{path.name} cannot be written: {error.strerror or error}",
-        hint="free some space, or check the permissions; what is there can be read nevertheless",
+        hint="free some space, or check the permissions; existing data can still be read",
         where=str(path),
     )
 

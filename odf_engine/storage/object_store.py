@@ -83,7 +83,7 @@ class LocalObjectStore:
             return
         except OSError as error:
             raise NotFound(
-                f"the folder cannot be read: {error.strerror}", where=str(self.folder), hint="see: odf fsck"
+                f"the folder cannot be read: {error.strerror}", where=str(self.folder), hint="run odf fsck"
             ) from error
         with entries:
             for entry in entries:
@@ -124,7 +124,7 @@ class LocalObjectStore:
             NotFound: an invalid name.
         """
         if not name or "/" in name or name.startswith("."):
-            raise NotFound(f"'{name}' cannot be the name of an object")
+            raise NotFound(f"invalid object name '{name}'")
         return self.folder / name
 
     def put(self, name: str, data: bytes) -> None:
@@ -178,7 +178,7 @@ class LocalObjectStore:
             return False
 
     def _missing(self, name: str) -> NotFound:
-        return NotFound(f"object {name} is not in {self.folder}")
+        return NotFound(f"object {name} not found in {self.folder}")
 
     def _unreadable(self, name: str, error: OSError) -> NotFound:
         return NotFound(f"object {name} cannot be read: {error.strerror}", where=str(self.folder))

@@ -46,7 +46,7 @@ class RefStore:
             return None
         except OSError as error:
             where = str(self.folder / name)
-            raise NotFound(f"the reference '{name}' cannot be read: {error.strerror}", where=where) from error
+            raise NotFound(f"reference '{name}' cannot be read: {error.strerror}", where=where) from error
         return raw.decode("ascii", "replace").strip(" \t\r\n\v\f")
 
     def get(self, name: str) -> Multihash | None:
@@ -62,8 +62,8 @@ class RefStore:
             return Multihash.parse(text)
         except InvalidIdentity as error:
             raise MalformedBlock(
-                f"refs/{name} does not hold the hash of a block: {error.message}",
-                hint="bring it back from a copy of the dataset",
+                f"refs/{name} does not contain the hash of a block: {error.message}",
+                hint="restore it from a copy of the dataset",
                 where=str(self.folder / name),
             ) from error
 
@@ -79,8 +79,8 @@ class RefStore:
         with self.locked():
             if self.get(name) != expected:
                 raise Conflict(
-                    f"the reference '{name}' was moved by somebody else",
-                    hint="look at what was added, then try again",
+                    f"reference '{name}' was changed by another process",
+                    hint="check the new blocks, then try again",
                     where=str(self.folder),
                 )
             make_folder(self.folder)
@@ -134,7 +134,7 @@ class RefStore:
                     if time.monotonic() > deadline:
                         raise Conflict(
                             "another process holds the dataset's lock",
-                            hint="wait for its commit to end, or end that process",
+                            hint="wait for the end of its commit, or stop that process",
                             where=str(self._lock_path),
                         ) from None
                 time.sleep(pause)

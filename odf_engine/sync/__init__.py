@@ -49,7 +49,7 @@ def open_remote(url: str, access: RemoteAccess) -> RemoteDataset:
 
             return ipfs_remote(url, access)
         case scheme:
-            raise Unsupported(f"addresses with {scheme}: are not known")
+            raise Unsupported(f"unsupported URL scheme '{scheme}:'")
 
 
 def open_repository(url: str, access: RemoteAccess) -> Repository:
@@ -73,5 +73,5 @@ def open_repository(url: str, access: RemoteAccess) -> Repository:
             return S3Repository(url, access)
         case scheme:
             raise Unsupported(
-                f"what lies at {scheme}: cannot be listed", hint="name a dataset by its whole address"
+                f"repositories at {scheme}: cannot be listed", hint="use the full URL of a dataset"
             )

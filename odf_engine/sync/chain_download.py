@@ -115,7 +115,7 @@ class ObjectDownloads:
             Cancelled: the job was cancelled.
         """
         if file.hash.code not in _HASHERS:
-            problem = f"{file.kind}/{file.hash} is named by a hash that is none of a file's bytes"
+            problem = f"{file.kind}/{file.hash} has a hash of an unsupported kind"
             raise BadData(problem, where=self._remote.url, hint=SOURCE_HINT)
         with self._lock:
             if _key(file) in self._requested:
@@ -218,10 +218,10 @@ class ObjectDownloads:
                 break
         if received > file.size:
             _truncate(descriptor)
-            problem = f"{_name(file)} has more than the {file.size:,} bytes that its block says"
+            problem = f"{_name(file)} has more than the expected {file.size:,} bytes"
             raise BadData(problem, where=self._remote.url, hint=SOURCE_HINT)
         if received < file.size:
-            problem = f"{_name(file)} ends after {received:,} of the {file.size:,} bytes that its block says"
+            problem = f"{_name(file)} ends after {received:,} of the expected {file.size:,} bytes"
             raise BadData(problem, where=self._remote.url, hint=SOURCE_HINT)
         # The hash covers the received bytes, not the file. Every write was complete, so a file of the right
         # size contains them: reading a large slice again would double the time of a pull.
@@ -343,7 +343,7 @@ class BlockStack:
         """Pop and yield the blocks, oldest first.
 
         Raises:
-            NotFound: a downloaded block was removed meanwhile.
+            NotFound: a downloaded block was removed.
         """
         while self._digests:
             digest = bytes(self._digests[-_DIGEST_BYTES:])
@@ -358,7 +358,7 @@ class BlockStack:
 def _read_again(quarantine: Quarantine, block_hash: Multihash, where: str) -> RemoteBlock:
     data = quarantine.read_block(block_hash)
     if data is None:
-        raise NotFound(f"block {block_hash} had arrived, and is gone again", where=str(quarantine.folder))
+        raise NotFound(f"downloaded block {block_hash} was removed", where=str(quarantine.folder))
     return verify_block(block_hash, data, where)
 
 
@@ -420,8 +420,8 @@ def download_chain(
         check_block: called with every new block as soon as it is known, in any order; may raise.
 
     Raises:
-        HistoriesDiverged: the local dataset has blocks of its own, without ``force``.
-        Conflict: it is another dataset; or another process has committed meanwhile.
+        HistoriesDiverged: the local dataset has blocks that the remote one lacks, without ``force``.
+        Conflict: it is another dataset; or another process has committed.
         OdfError: see :func:`odf_engine.sync.pull.pull_dataset`.
     """
     with Quarantine(dataset) as quarantine:
@@ -587,7 +587,7 @@ class _ChainDownload:
             self._reporter.raise_if_cancelled()
             block = verify_block(block_hash, data, self.remote.url)
             if block.block.prev_block_hash != last:
-                problem = f"block {block_hash} does not follow the one that was sent before it"
+                problem = f"block {block_hash} does not follow the previous block"
                 raise BadData(problem, where=self.remote.url, hint=SOURCE_HINT)
             self._check_block(block)
             self.quarantine.store(block_hash, data)
@@ -597,7 +597,7 @@ class _ChainDownload:
             )
             last = block_hash
         if last != self.remote_head:
-            problem = f"the blocks that were sent do not end in {self.remote_head}, the head"
+            problem = f"the received blocks do not end with the head {self.remote_head}"
             raise BadData(problem, where=self.remote.url, hint=SOURCE_HINT)
         self.remote.prepare(list(files))
         downloads.start()
@@ -630,7 +630,7 @@ class _ChainDownload:
         try:
             self.quarantine.append(block.stored)
         except ChainRuleViolated as error:
-            problem = f"the chain breaks a rule ({error.rule}): {error.message}"
+            problem = f"the chain violates rule {error.rule}: {error.message}"
             translated = ChainRuleViolated(error.rule, problem, block=error.block, hint=SOURCE_HINT)
             translated.where = f"{self.remote.url}, block {error.block}"
             raise translated from error
@@ -658,20 +658,20 @@ def download_proof(dataset: Dataset, remote: RemoteDataset, head: Multihash, rep
     except (NotFound, Cancelled):
         return  # the pull itself is complete
     except BadData as error:
-        reporter.log(f"the proof of ownership is not taken over: {error.message}", "warning")
+        reporter.log(f"ownership proof ignored: {error.message}", "warning")
     except OdfError as error:
-        reporter.log(f"whether there is a proof of ownership is not known: {error.message}", "debug")
+        reporter.log(f"ownership proof cannot be read: {error.message}", "debug")
     except OSError as error:
-        reporter.log(f"the proof of ownership cannot be stored: {error.strerror}", "warning")
+        reporter.log(f"ownership proof cannot be stored: {error.strerror}", "warning")
 
 
 def _diverged_error(relation: Relation, where: str) -> HistoriesDiverged:
     local_text = f"{relation.ours:,} block{'' if relation.ours == 1 else 's'}"
     remote_text = f"{relation.theirs:,}"
     error = HistoriesDiverged(
-        f"the histories diverged: {local_text} only here, {remote_text} only there",
+        f"the histories have diverged: {local_text} ahead, {remote_text} behind",
         where=where,
-        hint="--force takes the history from there, and keeps the head of here as a reference",
+        hint="use --force to replace the local history; a reference to the local head is stored",
     )
     error.relation = relation
     return error

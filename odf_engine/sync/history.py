@@ -16,8 +16,8 @@ from odf_engine.metadata.model import MetadataBlock, Seed
 from odf_engine.progress import Reporter
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectKind, RemoteDataset
 
-HASH_MISMATCH = "the bytes are not those of its hash: the source is damaged, or somebody changed it"
-SOURCE_HINT = "nothing was changed here; tell whoever hosts it, or pull it from somewhere else"
+HASH_MISMATCH = "the bytes do not match the hash: the source is damaged or was modified"
+SOURCE_HINT = "inform its publisher, or pull from another location; nothing was changed locally"
 
 
 class Relation(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Relation(msgspec.Struct, frozen=True):
 
 
 class HistoriesDiverged(Conflict):
-    """Neither history extends the other; ``relation`` gives the details if known."""
+    """Neither history extends the other; ``relation`` has the details if known."""
 
     relation: Relation | None = None
 
@@ -106,12 +106,10 @@ def walk_back(
         )
         block = remote_block.block
         if number is not None and block.sequence_number != number:
-            problem = f"block {block_hash} has number {block.sequence_number} where {number} belongs"
+            problem = f"block {block_hash} has sequence number {block.sequence_number}, expected {number}"
             raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
         if (block.prev_block_hash is None) != (block.sequence_number == 0):
-            problem = (
-                f"block {block_hash}, number {block.sequence_number}, does not fit its place in the chain"
-            )
+            problem = f"block {block_hash} has invalid sequence number {block.sequence_number}"
             raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
         yield remote_block
         block_hash, number = block.prev_block_hash, block.sequence_number - 1
@@ -160,9 +158,9 @@ def relation_to(dataset: Dataset, first: RemoteBlock, remote_blocks: int, where:
 def unrelated_error(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:
     """Return the error for a chain with another first block."""
     local_id = dataset.state().dataset_id
-    remote_id = first.event.dataset_id if isinstance(first.event, Seed) else "no dataset"
+    remote_id = first.event.dataset_id if isinstance(first.event, Seed) else "unknown"
     if remote_id == local_id:
-        message = "it has the same id, and another first block"
+        message = "a different dataset with the same id: the first blocks differ"
     else:
-        message = f"it is another dataset: {remote_id}, where this one is {local_id}"
-    return Conflict(message, where=where, hint="pull it under a name of its own: --as NAME")
+        message = f"a different dataset: {remote_id}, the local one is {local_id}"
+    return Conflict(message, where=where, hint="pull it under another name: --as NAME")

@@ -33,7 +33,7 @@ class PullResult(msgspec.Struct, frozen=True, kw_only=True):
         status: ``updated`` or ``up-to-date``; the latter also if the local dataset is ahead.
         old_head, new_head: heads of the local dataset.
         their_head: head of the remote one.
-        blocks, records: number of downloaded blocks and their records.
+        blocks, records: number of downloaded blocks and their rows.
         bytes: downloaded bytes of slices and checkpoints.
         relation: relation after the pull.
     """
@@ -66,7 +66,7 @@ def pull_dataset(
     Raises:
         MalformedBlock: a local block is damaged, without ``force``.
         HistoriesDiverged: both have changed since their common block, without ``force``.
-        Conflict: it is another dataset; or another process has committed meanwhile.
+        Conflict: it is another dataset; or another process has committed.
         BadData, ChainRuleViolated: the source is damaged.
         NotFound, SourceUnavailable, Cancelled: the dataset is unchanged; complete objects are stored for the
             next attempt.
@@ -111,7 +111,7 @@ def _needs_restoring(dataset: Dataset, local_head: Multihash, remote_head: Multi
             dataset.block(block)  # the index may hide a damaged block file
     except (MalformedBlock, NotFound) as error:
         if not force:
-            error.hint = "add --force to the pull: it fetches damaged blocks again"
+            error.hint = "use --force to download damaged blocks again"
             raise
         return True
     return is_contained and force
@@ -125,7 +125,7 @@ def _check_same(owner: DatasetId, url: str, block: RemoteBlock) -> None:
     """
     event = block.block.event
     if isinstance(event, Seed) and event.dataset_id != owner:
-        raise Conflict(f"it is another dataset: {event.dataset_id}, where this one is {owner}", where=url)
+        raise Conflict(f"a different dataset: {event.dataset_id}, the local one is {owner}", where=url)
 
 
 def clone_dataset(
@@ -155,7 +155,7 @@ def _add_to_workspace(
 ) -> DatasetEntry:
     try:
         return workspace.import_dataset(folder, alias, remote.url)
-    except AlreadyExists:  # another process may have pulled it meanwhile, from another URL
+    except AlreadyExists:  # another process may have pulled it, from another URL
         _check_absent(workspace, Dataset(folder, workspace.index).state().dataset_id)
         raise
 
@@ -197,7 +197,7 @@ def _pull_new(
 def _require_head(remote: RemoteDataset) -> Multihash:
     head = remote.head()
     if head is None:
-        raise NotFound("there is no dataset", where=remote.url, hint="check the address")
+        raise NotFound("no dataset found", where=remote.url, hint="check the URL")
     return head
 
 
@@ -247,8 +247,8 @@ def _check_absent(workspace: Workspace, dataset_id: DatasetId) -> None:
     for entry in workspace.datasets():
         if entry.id == dataset_id:
             error = DatasetAlreadyHere(
-                f"the dataset is here already, as {entry.alias}",
-                hint=f"bring that one up to date: odf pull {entry.alias}",
+                f"the dataset already exists in this workspace, as {entry.alias}",
+                hint=f"update it: odf pull {entry.alias}",
             )
             error.dataset = dataset_id
             raise error

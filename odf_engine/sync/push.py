@@ -58,15 +58,15 @@ def push(
 
     Raises:
         HistoriesDiverged: the remote has blocks that the local dataset lacks, without ``force``.
-        Conflict: its head has moved meanwhile; or it is another dataset.
+        Conflict: its head has moved; or it is another dataset.
         Unsupported: the remote is read-only.
         BadData, MalformedBlock: a local object or block is damaged.
         OdfError: as raised by the remote; its head is unchanged.
     """
     if not isinstance(remote, RemoteWithPush | WritableRemote):
         scheme = remote.url.partition(":")[0]
-        hint = "a dataset can be pushed to a folder (file:), a bucket (s3:) or a server (odf+https:)"
-        raise Unsupported(f"what lies at {scheme}: can only be read", where=remote.url, hint=hint)
+        hint = "push to a folder (file:), a bucket (s3:) or a server (odf+https:)"
+        raise Unsupported(f"cannot push to {scheme}: URLs", where=remote.url, hint=hint)
     reporter.phase("compare")
     remote_head = remote.head()
     relation = _compare(entry.dataset, remote, reporter)
@@ -83,19 +83,19 @@ def _compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Rel
     try:
         return compare(dataset, remote, reporter)
     except Conflict as error:
-        raise Conflict(error.message, where=error.where, hint="push it to an address of its own") from None
+        raise Conflict(error.message, where=error.where, hint="push it to another URL") from None
 
 
 def _require_fast_forward(relation: Relation, url: str) -> None:
     their_blocks = _count_text(relation.theirs, "block")
     if relation.kind == "behind":
-        message = f"the dataset there has {their_blocks} more than the one here"
-        hint = "pull from there first; --force takes them away there, and keeps them under a reference"
+        message = f"the remote dataset is {their_blocks} ahead"
+        hint = "pull first, or use --force to discard them; a reference to the remote head is stored"
     elif relation.kind == "diverged":
         message = (
-            f"both have changed: {_count_text(relation.ours, 'block')} only here, {their_blocks} only there"
+            f"the histories have diverged: {_count_text(relation.ours, 'block')} ahead, {their_blocks} behind"
         )
-        hint = "--force lets those here take the place of those there, and keeps them under a reference"
+        hint = "use --force to replace the remote history; a reference to the remote head is stored"
     else:
         return
     error = HistoriesDiverged(message, where=url, hint=hint)
@@ -131,7 +131,7 @@ class _FilePush:
         new = self._collect(relation.common)
         if new.blocks:
             objects = _count_text(len(new.files), "object")
-            self.reporter.log(f"{_count_text(len(new.blocks), 'block')} and {objects} are to be there")
+            self.reporter.log(f"pushing {_count_text(len(new.blocks), 'block')} and {objects}")
         self.reporter.phase("send")
         total = sum(file.size for file in new.files)
         self.reporter.set_amounts(
@@ -158,7 +158,7 @@ class _FilePush:
         )
 
     def _collect(self, common: Multihash | None) -> _Outgoing:
-        """Return what is new since ``common``; every block is read, to find a damaged one first."""
+        """Return the content since ``common``. Every block is read, to find damage before the upload."""
         head = block_hash = self.dataset.head()
         assert head is not None  # the dataset was compared
         blocks: list[Multihash] = []
@@ -174,7 +174,7 @@ class _FilePush:
             block_hash = block.prev_block_hash
         if block_hash != common:
             where = str(self.dataset.folder)
-            raise Conflict("the dataset was set back meanwhile", where=where, hint="push again")
+            raise Conflict("the dataset was reset during the push", where=where, hint="push again")
         return _Outgoing(head, blocks[::-1], list(files)[::-1])
 
     def _send_file(self, file: ObjectFile) -> None:
@@ -210,7 +210,7 @@ class _FilePush:
             proofs.verify_proof(proof, self.id, head)
         except BadData as error:
             self.reporter.log(
-                f"the proof of block {head.abbreviated} was not sent: {error.message}", "warning"
+                f"ownership proof of block {head.abbreviated} not sent: {error.message}", "warning"
             )
             return
         data = bytes(proof)
@@ -222,7 +222,7 @@ class _FilePush:
     def _send_block(self, block: Multihash) -> None:
         data = self.dataset.block_bytes(block)
         if Multihash.sha3_256(data) != block:
-            raise BadData(f"block {block} is damaged here", where=str(self.dataset.folder))
+            raise BadData(f"local block {block} is damaged", where=str(self.dataset.folder))
         if not self.remote.holds("blocks", block, len(data)):
             self.remote.write("blocks", block, data)
             with self.lock:

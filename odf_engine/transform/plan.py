@@ -69,10 +69,10 @@ def position_of_block(
     number = _sequence_number(dataset, block)
     if number is None:
         raise Diverged(
-            f"the history of input '{alias}' is not the one that this dataset was made from",
+            f"the history of input '{alias}' differs from the one that this dataset was derived from",
             where=f"block {block} of {alias}",
-            hint="the input was reset or replaced, or what is here is older; to make this dataset anew "
-            "from what is here: odf pull NAME --reset-on-divergence",
+            hint="rebuild this dataset: odf pull NAME --reset-on-divergence; the input was reset or "
+            "replaced, or the local copy is older",
         )
     return ChainPosition(block, number, offset, _offset_and_watermark(dataset, number)[1])
 
@@ -88,8 +88,8 @@ def check_offset(dataset: Dataset, alias: str, position: ChainPosition | None) -
     offset = _offset_and_watermark(dataset, position.sequence_number)[0]
     if offset != position.offset:
         raise BadData(
-            f"input '{alias}' is said to end at offset {position.offset}, and ended at {offset} at that "
-            "block",
+            f"input '{alias}' ends at offset {position.offset} in the dataset, but at {offset} in its "
+            "own chain",
             where=f"block {position.block} of {alias}",
         )
 
@@ -158,7 +158,7 @@ def _read_schema(dataset: Dataset, block: Multihash | None, alias: str) -> bytes
     event = None if block is None else dataset.block(block).block.event
     if not isinstance(event, SetDataSchema) or event.schema is None:
         raise Unsupported(
-            f"the schema of input '{alias}' is written in terms of a newer specification",
+            f"the schema of input '{alias}' is from a newer specification",
             hint="it can be read and verified, but not transformed",
         )
     return event.schema
@@ -269,7 +269,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
     if transform is None:
         if "SetTransform" in state.not_understood:
             raise Unsupported(
-                "the transform is of a kind that only a newer version understands",
+                "the kind of the transform requires a newer version",
                 where=f"block {state.not_understood['SetTransform']}",
             )
         return None
@@ -306,7 +306,7 @@ def boundary_transaction(
     """
     transform = state.transform
     if transform is None:
-        raise Unsupported("the transform is not known, or of a newer specification")
+        raise Unsupported("the transform is missing, or from a newer specification")
     before = {item.dataset_id: item for item in state.last_inputs or ()}
     since_start = None if kind == "finish" else system_time
     inputs = [
@@ -374,7 +374,7 @@ def transaction_of_block(
     """
     transform = state.transform
     if transform is None:
-        raise Unsupported("the transform is not known, or of a newer specification")
+        raise Unsupported("the transform is missing, or from a newer specification")
     if (kind := classify_transaction(event)) != "execute":
         return boundary_transaction(workspace, entry, state, kind, system_time or state.system_time)
     inputs: list[InputPlan] = []
@@ -386,7 +386,7 @@ def transaction_of_block(
         offset = recorded.prev_offset if recorded.new_offset is None else recorded.new_offset
         end = position_of_block(source.dataset, alias, last, offset)
         if end is None:
-            raise BadData(f"input '{alias}' was read from no block to no block")
+            raise BadData(f"input '{alias}' was read without a block interval")
         for position in (begin, end):
             check_offset(source.dataset, alias, position)
         inputs.append(_plan_interval(source, alias, begin, end, state.watermark))

@@ -54,7 +54,7 @@ class MigrationPreview:
     Attributes:
         columns: result columns of the query, without the system columns of the engine.
         new: columns that the dataset does not have yet; empty if it has no schema.
-        state: outcome for the state of the current query: none, kept or lost.
+        state: outcome for the state of the current query, see :data:`StateOutcome`.
     """
 
     columns: pa.Schema
@@ -140,9 +140,9 @@ def _query_input(workspace: Workspace, item: TransformInput) -> QueryInput:
     schema = declared_schema(state)
     if schema is None:
         raise InputWithoutSchema(
-            f"the query cannot be looked at yet: the input {entry.alias} has no columns before it has data",
+            f"the query cannot be validated yet: the input {entry.alias} has no schema before it has data",
             where="query",
-            hint=f"odf pull {entry.alias}",
+            hint=f"run odf pull {entry.alias}",
         )
     return QueryInput(item.alias or item.dataset_ref, schema, state.vocabulary)
 
@@ -193,16 +193,16 @@ def check_choice(outcome: StateOutcome, choice: Choice, checked: ValidatedQuery)
         UsageError: a choice is required, or not possible.
     """
     flush = (
-        "--flush lets come out now what the old query has still to give, such as windows that are open, "
-        "and begins with what comes from now on"
+        "use --flush to emit the pending rows of the old query, such as open windows, and start with "
+        "an empty state"
     )
-    rebuild = "--rebuild reads the inputs from their start, for the state that the new query would have"
+    rebuild = "use --rebuild to read the inputs from their start and compute the state of the new query"
     if choice == "rebuild" and checked.state is None and outcome == "lost":
-        raise UsageError("the new query goes row by row: there is no state to rebuild", hint=flush)
+        raise UsageError("the new query is stateless: there is no state to rebuild", hint=flush)
     if outcome == "lost" and not choice:
         raise UsageError(
-            "the new query cannot go on from the state of the old one: what is grouped by, the windows, "
-            "the inputs or what is kept of them are not the same",
+            "the new query cannot continue from the state of the old one: grouping, windows, inputs "
+            "or stored columns differ",
             hint=flush if checked.state is None else f"{flush}; {rebuild}",
         )
 
@@ -255,9 +255,9 @@ def migrate_query(
         origin: origin of the definition if its author is a third party.
 
     Raises:
-        UsageError: the state cannot be kept, and no choice was made.
+        UsageError: the state cannot be used, and no choice was made.
         InvalidQuery: the new query is invalid, or lacks columns of the dataset.
-        Conflict: another process has committed meanwhile.
+        Conflict: another process has committed.
         OdfError: the definition is invalid, or a transaction failed.
     """
     return _Migration(workspace, entry, snapshot, engine, reporter).run(choice, accept_columns, origin)
@@ -314,7 +314,7 @@ class _Migration:
         self._reporter.log(_OUTCOME_MESSAGES[outcome])
         return MigrationResult(update.changes, outcome)
 
-    # --- What shall be ------------------------------------------------------------------------
+    # --- The new definition -------------------------------------------------------------------
 
     def _validate(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
         try:
@@ -325,7 +325,7 @@ class _Migration:
             # External engines may not implement validation. A query without state can continue without it.
             if transform.transform.engine.lower() == SPARK or state.last_checkpoint is not None:
                 raise
-            self._reporter.log(f"the new query is taken as it is: {error}", "warning")
+            self._reporter.log(f"the new query was not validated: {error}", "warning")
             return ValidatedQuery(declared_schema(state) or pa.schema([]), None)
 
     def _plan_update(self) -> Update:
@@ -343,10 +343,10 @@ class _Migration:
         listed = any(isinstance(event, SetDataSchema) for event in self._snapshot.metadata)
         if new and listed and not accept:
             raise InvalidQuery(
-                "the query gives columns that the definition's SetDataSchema does not list: "
+                "the query returns columns that are missing in the definition's SetDataSchema: "
                 + ", ".join(new),
                 where="query",
-                hint="list them there, or say --accept-columns",
+                hint="add them there, or use --accept-columns",
             )
         return schema
 
@@ -355,11 +355,11 @@ class _Migration:
             transform(self._workspace, self._entry, self._engine, self._reporter)
         except (InvalidQuery, Unsupported, BadData) as error:
             self._reporter.log(
-                f"the query as it was could not take in everything: {error}; as it is now, it goes on there",
+                f"the old query could not process all rows: {error}; the new query continues from there",
                 "warning",
             )
 
-    # --- The state at the boundary ------------------------------------------------------------
+    # --- State --------------------------------------------------------------------------------
 
     def _flush_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("flush")
@@ -428,10 +428,10 @@ class _Migration:
 
 
 _OUTCOME_MESSAGES = {
-    "none": "the query changed; there is no state to go on from",
-    "kept": "the query changed and goes on from the state of the old one",
-    "flushed": "the old query's state has ended, and what was still to come is there",
-    "rebuilt": "the state is the one that the new query would have, had it been there from the start",
+    "none": "the query changed; it has no state",
+    "kept": "the query changed; it continues from the state of the old one",
+    "flushed": "the query changed; the state of the old one was flushed",
+    "rebuilt": "the query changed; the state was rebuilt",
 }
 
 

@@ -31,7 +31,7 @@ from odf_engine.metadata.model import (
     Watermark,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, TransactionResult
@@ -77,9 +77,10 @@ def _check_version(transaction: Transaction) -> None:
     sql = transaction.transform.transform
     if sql.engine.lower() == SPARK and sql.version not in (None, SPARK_VERSION):
         raise Unsupported(
-            f"the query is for version {sql.version} of the engine, and this is {SPARK_VERSION}",
+            f"the query is for version {sql.version} of the engine, but this is {SPARK_VERSION}",
             where="transform",
-            hint=f"to go on with this one: `version: {SPARK_VERSION}` in its manifest, and odf add --update",
+            hint=f"to use this version, set `version: {SPARK_VERSION}` in the manifest and run odf add "
+            "--update",
         )
 
 
@@ -135,7 +136,7 @@ class _TransactionRun:
             block_version=self._version,
         )
         rows = written.rows if written is not None else 0
-        reporter.log(f"block {head}, {rows:,} rows, in {monotonic() - begun:.1f} s all in all")
+        reporter.log(f"block {head}, {count_of(rows, 'row')}, {monotonic() - begun:.1f} s in total")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
 
 
@@ -242,16 +243,18 @@ def _previous_watermark(each: InputPlan) -> Iterator[Watermark]:
 
 def _describe_result(result: TransactionResult, seconds: float) -> str:
     written = result.written
-    rows = f"{written.rows:,} rows, {written.size:,} bytes" if written is not None else "no rows"
-    state = ", and keeps a state" if result.checkpoint is not None else ""
-    return f"the query made {rows} in {seconds:.1f} s{state}"
+    rows = "no rows"
+    if written is not None:
+        rows = f"{count_of(written.rows, 'row')}, {count_of(written.size, 'byte')}"
+    state = ", with state" if result.checkpoint is not None else ""
+    return f"the query returned {rows} in {seconds:.1f} s{state}"
 
 
 def _describe_input(each: InputPlan) -> str:
     rows = sum(row.end - row.start + 1 for row in each.slices)
     watermark = f", watermark {each.watermark}" if each.watermark is not None else ""
-    slices = "slice" if len(each.slices) == 1 else "slices"
-    return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} {slices}{watermark}"
+    slices = count_of(len(each.slices), "slice")
+    return f"input {each.alias}: {count_of(rows, 'new row')} in {slices}{watermark}"
 
 
 def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
@@ -264,17 +267,17 @@ def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
         UsageError: a root dataset, whose rows cannot be recomputed.
         NotFound: an input is not in the workspace, so the rows cannot be recomputed.
         Unsupported: a setting is from a newer specification.
-        Conflict: another process has committed to the dataset meanwhile.
+        Conflict: another process has committed to the dataset.
     """
     state = entry.dataset.state()
     if state.kind is not DatasetKind.Derivative:
-        raise UsageError(f"{entry.alias} is a root dataset: only derivative ones can be made anew")
+        raise UsageError(f"{entry.alias} is a root dataset: only derivative datasets can be rebuilt")
     if state.not_understood:
         setting, number = next(iter(state.not_understood.items()))
         raise Unsupported(
-            f"{entry.alias} cannot be made anew: its {setting} is of a newer specification",
+            f"{entry.alias} cannot be rebuilt: its {setting} is from a newer specification",
             where=f"block {number}",
-            hint="a newer version can do it",
+            hint="use a newer version",
         )
     for source in state.inputs():
         workspace.resolve(str(source))
@@ -316,10 +319,12 @@ def transform_or_reset(
     try:
         return transform(workspace, entry, engine, reporter)
     except Diverged as diverged:
-        reporter.log(f"{diverged}; the dataset begins anew", "warning")
+        reporter.log(f"{diverged}; rebuilding the dataset", "warning")
     before = entry.dataset.state().head  # transactions before the diverged one may have been committed
     reset_dataset(workspace, entry)
-    reporter.log(f"refs/before-reset-{before.abbreviated} keeps what was there, to block {before}")
+    reporter.log(
+        f"the previous chain up to block {before} is stored as refs/before-reset-{before.abbreviated}"
+    )
     result = transform(workspace, entry, engine, reporter)
     blocks = entry.dataset.state().blocks - 1  # the first block stays
     return replace(result, status="updated", old_head=old, blocks=blocks)

@@ -83,7 +83,7 @@ def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multiha
             if proof is None:
                 raise BadData(f"{PROOFS_FOLDER}/{name} is not named after a block")
             if owner is None:
-                unchecked.append(_proof_finding("proof-unknown", name, "whose dataset this is, is lost"))
+                unchecked.append(_proof_finding("proof-unknown", name, "the owner of the dataset is unknown"))
                 continue
             verify_proof(proof, owner, block)
         except (BadData, InvalidIdentity) as error:
@@ -216,7 +216,7 @@ def verify(
     """
     if first is not None and last is not None and first > last:
         raise UsageError(
-            f"the range {first}..{last} is empty", hint="it goes from the older block to the newer"
+            f"the range {first}..{last} is empty", hint="the first block must not be newer than the last"
         )
     reporter.phase("chain")
     files = BlockFiles(dataset)
@@ -292,7 +292,7 @@ def _log_unchecked(skipped: list[Finding], before: list[Finding], reporter: Repo
     logged = {each.message for each in before}
     for message in dict.fromkeys(each.message for each in skipped):
         if message not in logged:
-            reporter.log(f"not run again: {message}", "warning")
+            reporter.log(f"not replayed: {message}", "warning")
     return skipped
 
 
@@ -303,7 +303,7 @@ def _add_engine_use(uses: list[EngineUse], use: EngineUse | None, reporter: Repo
     same = next((at for at, each in enumerate(uses) if _engine_key(each) == _engine_key(use)), None)
     if same is None:
         if None not in (use.made_by, use.version) and use.made_by != use.version:
-            reporter.log(f"made by {use.engine} {use.made_by}, run again by {use.version}", "warning")
+            reporter.log(f"created by {use.engine} {use.made_by}, replayed by {use.version}", "warning")
         return [*uses, use]
     before = uses[same]
     total = replace(
@@ -340,7 +340,9 @@ def _replay_one(
     records = record_count(event.new_data)
     reporter.set_amounts(files=at + 1, total_files=total)
     reporter.log(
-        f"transaction {at + 1} of {total}: block {block.sequence_number}, {records:,} records", "debug"
+        f"transaction {at + 1} of {total}: block {block.sequence_number}, "
+        f"{records:,} row{'' if records == 1 else 's'}",
+        "debug",
     )
     return replay.check(transaction.state, event, block.system_time)
 
@@ -360,7 +362,7 @@ class _LostBlock(Exception):
 
 
 class _ChainCheck:
-    """Checks the blocks of a chain one after another, from the state that the earlier ones give.
+    """Checks the blocks of a chain in order, each against the state of the earlier ones.
 
     Args:
         dataset: the dataset to verify.
@@ -402,7 +404,7 @@ class _ChainCheck:
         if not chain.complete:
             self._lost_settings = self._lost_data = True
             oldest = str(chain.hashes[0]) if chain.hashes else "head"
-            problem = "chain-incomplete", "what came before this block cannot be found"
+            problem = "chain-incomplete", "the blocks before this one cannot be found"
             yield Done(BlockResult([_finding(oldest, problem)]))
         for number, block_hash in enumerate(chain.hashes, chain.first_number):
             if last is not None and number > last:
@@ -424,7 +426,7 @@ class _ChainCheck:
         task: Task[BlockResult] = Done(BlockResult())
         if is_checked:
             for part in decoded.unknown:
-                self._reporter.log(f"block {number}: {part} is of a newer specification", "warning")
+                self._reporter.log(f"block {number}: {part} is from a newer specification", "warning")
             task = self._check(block_hash, decoded.block)
         self._follow(block_hash, decoded.block)
         return task
@@ -473,10 +475,10 @@ class _ChainCheck:
             actual = hash_bytes(data, block_hash.code)
             if actual != block_hash:
                 # Other bytes are not decoded: their content cannot be trusted.
-                raise _LostBlock("block-hash", f"the block has other bytes: their hash is {actual}")
+                raise _LostBlock("block-hash", f"the block has a different hash: {actual}")
             return decode_block(data)
         except NotFound:
-            raise _LostBlock("block-missing", "the block is not here") from None
+            raise _LostBlock("block-missing", "the block is missing") from None
         except MalformedBlock as error:
             raise _LostBlock("block-malformed", f"the block cannot be read: {error}") from None
 
@@ -503,7 +505,7 @@ class _ChainCheck:
             if expected is not None and expected != block.event.dataset_id:
                 yield (
                     "identity",
-                    f"the chain is that of {block.event.dataset_id}, in the folder of {expected}",
+                    f"the chain belongs to {block.event.dataset_id}, the folder to {expected}",
                 )
         if self._state is None and self._lost_settings:
             return  # The first block is lost, and this is not the first block.

@@ -83,7 +83,7 @@ class Replay:
             Cancelled: the verification was cancelled.
         """
         if state.transform and len(read := state.transform.inputs) != len(event.query_inputs):
-            message = f"its block names {len(event.query_inputs)} inputs, and the query has {len(read)}"
+            message = f"the block has {len(event.query_inputs)} inputs, the query has {len(read)}"
             return ReplayResult([("input-interval", message)])
         try:
             transaction = transaction_of_block(self._workspace, self._entry, state, event, system_time)
@@ -100,7 +100,7 @@ class Replay:
         if result.skipped is not None or event.new_watermark == transaction.watermark:
             return result
         message = (
-            f"its watermark is {event.new_watermark or 'none'}, and that of its inputs "
+            f"the watermark is {event.new_watermark or 'none'}, that of the inputs "
             f"{transaction.watermark or 'none'}"
         )
         return result._replace(problems=[("transform-watermark", message), *result.problems])
@@ -118,7 +118,7 @@ class Replay:
             self._reporter.raise_if_cancelled()  # A cancelled engine may raise any error.
             if _lacks_engine(error, transaction.transform):
                 return ReplayResult(skipped=("engine-missing", str(error)))
-            failed = "transform-failed", f"it cannot be run again: {error}"
+            failed = "transform-failed", f"replay failed: {error}"
             return ReplayResult([self._find_damaged_input(transaction) or failed])
         checkpoint = self._compare_checkpoint(transaction, event, result, folder)
         problems = [*checkpoint.problems, *self._compare_rows(transaction, event, result, staged)]
@@ -132,7 +132,7 @@ class Replay:
             return []
         if written is None or data is None:
             recorded, replayed = (0 if each is None else _rows(each) for each in (data, written))
-            difference = f"its block has {recorded:,} records; run again there are {replayed:,}"
+            difference = f"number of rows: {recorded:,} stored, {replayed:,} replayed"
         elif written.logical_hash != data.logical_hash:
             path = self._entry.dataset.slice_path(data.physical_hash)
             difference = _difference(path, data, staged, written, self._reporter)
@@ -140,7 +140,7 @@ class Replay:
             return []
         version = transaction.transform.transform.version
         if _is_spark(transaction.transform) and version != ENGINE:
-            difference += f" (the engine was {version or 'of no version'}, and is {ENGINE} now)"
+            difference += f" (stored engine version: {version or 'none'}; replayed by {ENGINE})"
         return [self._find_damaged_input(transaction) or ("transform-data", difference)]
 
     def _run(
@@ -162,7 +162,7 @@ class Replay:
                 path = each.entry.dataset.slice_path(row)
                 problems = check_object(path, "slice", row.physical_hash, row.size, self._read)
                 for _, message in problems:
-                    return ("input-damaged", f"input '{each.alias}' has to be verified first: {message}")
+                    return ("input-damaged", f"input '{each.alias}' must be verified first: {message}")
         return None
 
     def _compare_checkpoint(
@@ -172,8 +172,13 @@ class Replay:
         recorded, replayed = event.new_checkpoint, result.checkpoint
         problems: list[Problem] = []
         if (recorded is None) != (to_event(transaction, result).new_checkpoint is None):
-            has, there = ("has none", "is one") if recorded is None else ("has one", "is none")
-            problems.append(("transform-checkpoint", f"its block {has}: run again there {there}"))
+            stored, made = ("no", "a") if recorded is None else ("a", "no")
+            problems.append(
+                (
+                    "transform-checkpoint",
+                    f"the block has {stored} checkpoint, the replay has {made} checkpoint",
+                )
+            )
         if replayed is None or recorded is None:
             return ReplayResult(problems)
         (folder / CHECKPOINT).replace(self._carried_path)
@@ -186,11 +191,10 @@ class Replay:
         except OdfError:
             return ReplayResult(problems)  # The check of the file has reported it.
         if stored != read_checkpoint_metadata(self._carried_path):
-            message = "its checkpoint holds another state than the one made again"
+            message = "the checkpoint has another state than the replayed one"
             return ReplayResult([*problems, ("transform-checkpoint", message)])
         message = (
-            "its checkpoint has other bytes than the one made again; the rows after it were made "
-            "from the latter"
+            "the bytes of the checkpoint differ from the replayed one; later transactions use the latter"
         )
         return ReplayResult(problems, doubts=[("checkpoint-other", message)])
 
@@ -238,14 +242,12 @@ def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice
     except Cancelled:
         raise
     except OdfError as error:
-        return f"run again it gives other data; its own cannot be compared: {error}"
-    counts = f"{_rows(data):,} records, run again {_rows(written):,}"
+        return f"the replay has other data; the stored data cannot be read: {error}"
+    counts = f"rows: {_rows(data):,} stored, {_rows(written):,} replayed"
     if found is None:
-        return f"run again it gives another logical hash ({counts}), with the same values in other types"
+        return f"the replay has another logical hash ({counts}): same values, other types"
     row, stored, made = found
-    return (
-        f"record {data.offset_interval.start + row} is {_row_text(stored)}; run again it is {_row_text(made)}"
-    )
+    return f"row {data.offset_interval.start + row}: stored {_row_text(stored)}; replayed {_row_text(made)}"
 
 
 def _cancellable(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
@@ -256,7 +258,7 @@ def _cancellable(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Itera
 
 def _row_text(row: dict[str, object] | None) -> str:
     if row is None:
-        return "not there"
+        return "missing"
     text = ", ".join(f"{name}={value}" for name, value in row.items() if name != "offset")
     return text if len(text) <= 300 else text[:299] + "…"
 

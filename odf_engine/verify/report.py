@@ -104,9 +104,7 @@ def dataset_origins(
         try:
             at = workspace.resolve(str(dataset_id))
         except NotFound:
-            found.setdefault(
-                dataset_id, DatasetOrigin(id=str(dataset_id), problem="it is not in this workspace")
-            )
+            found.setdefault(dataset_id, DatasetOrigin(id=str(dataset_id), problem="not in this workspace"))
             continue
         try:
             limit = _limit(at, end)
@@ -131,7 +129,7 @@ def _limit(entry: DatasetEntry, end: Multihash | int | None) -> int:
     if end is None:
         return entry.dataset.state().sequence_number
     if not entry.dataset.contains_block(end):
-        raise NotFound(f"its history is another one now: it does not have block {end}, which was read")
+        raise NotFound(f"the history has changed: block {end}, which was read, no longer exists")
     return entry.dataset.block(end).block.sequence_number
 
 

@@ -92,18 +92,18 @@ def check_object(
         kinds ``<what>-missing``, ``<what>-size``, ``<what>-physical-hash``.
     """
     if path is None:
-        yield f"{what}-missing", f"{what} {expected} is not here"
+        yield f"{what}-missing", f"{what} {expected} is missing"
         return
     try:
         found = path.stat().st_size
         if found != size:
-            yield f"{what}-size", f"{what} {expected} has {found} bytes and not {size}"
+            yield f"{what}-size", f"{what} {expected} has {found} bytes, expected {size}"
         actual = hash_file(path, expected.code, progress)
     except OSError as error:
         yield f"{what}-missing", f"{what} {expected} cannot be read: {error.strerror}"
         return
     if actual != expected:
-        yield f"{what}-physical-hash", f"{what} {expected} has other bytes: their hash is {actual}"
+        yield f"{what}-physical-hash", f"{what} {expected} has a different hash: {actual}"
 
 
 def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multihash:
@@ -151,12 +151,12 @@ def _check_batches(
                 yield from rows.check(batch)
             actual = hasher.finish()
     except InvalidSchema as error:
-        yield "slice-logical-hash", f"the rows have no logical hash: {error}"
+        yield "slice-logical-hash", f"the logical hash of the rows cannot be computed: {error}"
         return
     if actual != expected:
         yield (
             "slice-logical-hash",
-            f"the rows are not those that were committed: their logical hash is {actual} and not {expected}",
+            f"the rows differ from the committed ones: logical hash is {actual}, expected {expected}",
         )
 
 
@@ -166,14 +166,14 @@ def _check_schema(found: pa.Schema, expected: ExpectedSlice) -> Iterator[Problem
     if found.names != expected.schema.names:
         yield (
             "slice-schema",
-            f"its columns are {', '.join(found.names)}; the schema says {', '.join(expected.schema.names)}",
+            f"columns are {', '.join(found.names)}, expected {', '.join(expected.schema.names)}",
         )
         return
     for field, declared in zip(found, expected.schema, strict=True):
         if _plain(field.type) != _plain(declared.type):
             yield (
                 "slice-schema",
-                f"column '{field.name}' is {field.type}; the schema says {declared.type}",
+                f"column '{field.name}' is {field.type}, expected {declared.type}",
             )
 
 
@@ -228,10 +228,11 @@ class _Rows:
         if self._count != rows:
             yield (
                 "slice-rows",
-                f"the slice has {self._count} rows; offsets {interval.start} to {interval.end} are {rows}",
+                f"the slice has {self._count} rows, expected {rows} "
+                f"for offsets {interval.start} to {interval.end}",
             )
         if self._last_op == _CORRECT_FROM and "slice-op" not in self._reported:
-            yield "slice-op", f"row {self._count - 1} is a -C, and no +C follows it"
+            yield "slice-op", f"row {self._count - 1} is a -C without a following +C"
 
     def _nulls(self, batch: pa.RecordBatch) -> Iterator[Problem]:
         for name in self._required:
@@ -245,7 +246,7 @@ class _Rows:
         self, batch: pa.RecordBatch, name: str, check: Callable[[pa.Array], str | None]
     ) -> str | None:
         if batch.schema.get_field_index(name) < 0:
-            return f"there is no column '{name}'"
+            return f"column '{name}' is missing"
         column = batch.column(name)
         if column.null_count:
             return f"row {self._row(pc.is_null(column))} has no value in '{name}'"
@@ -271,7 +272,7 @@ class _Rows:
         else:
             at = 0
         expected = column[at - 1].as_py() + 1 if at else self._next_offset
-        return f"row {self._count + at} has offset {column[at]} where {expected} comes next"
+        return f"row {self._count + at} has offset {column[at]}, expected {expected}"
 
     def _ops(self, column: pa.Array) -> str | None:
         if not types.is_integer(column.type):
@@ -281,7 +282,7 @@ class _Rows:
         wrong = pc.invert(pc.is_in(column, pa.array(range(_CORRECT_TO + 1), column.type)))
         if pc.any(wrong).as_py():
             at = pc.index(wrong, True).as_py()
-            return f"row {self._count + at} has operation {column[at]}, which is none of 0 to 3"
+            return f"row {self._count + at} has invalid operation {column[at]}, expected 0 to 3"
         previous = pa.concat_arrays([pa.array([self._last_op or 0], column.type), column[:-1]])
         self._last_op = column[-1].as_py()
         after = pc.equal(previous, pa.scalar(_CORRECT_FROM, column.type))
@@ -290,28 +291,28 @@ class _Rows:
             return None
         at = pc.index(broken, True).as_py()
         if after[at].as_py():
-            return f"row {self._count + at} follows a -C and is no +C"
-        return f"row {self._count + at} is a +C that does not follow a -C"
+            return f"row {self._count + at} follows a -C, but is not a +C"
+        return f"row {self._count + at} is a +C without a preceding -C"
 
     @staticmethod
     def _not_an_integer(column: pa.Array) -> str:
-        return f"the column is {column.type}, which is no integer"
+        return f"the column is {column.type}, expected an integer type"
 
     def _system_times(self, column: pa.Array) -> str | None:
         column = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
         latest, earliest = self.expected.latest, self.expected.earliest
         late = pc.greater(column, latest.ms)
         if pc.any(late).as_py():
-            return f"row {self._row(late)} has a system time after its block's, {latest}"
+            return f"row {self._row(late)} has a system time after that of its block, {latest}"
         early = pc.less(column, earliest.ms) if earliest else None
         if early is not None and pc.any(early).as_py():
-            return f"row {self._row(early)} has a system time before the records it follows, {earliest}"
+            return f"row {self._row(early)} has a system time before that of earlier rows, {earliest}"
         return None
 
     def _event_times(self, column: pa.Array) -> str | None:
         if types.is_timestamp(column.type) or types.is_date(column.type):
             return None
-        return f"column '{self.expected.vocabulary.event_time_column}' is {column.type}, which is no time"
+        return f"column '{self.expected.vocabulary.event_time_column}' is {column.type}, expected a time type"
 
 
 _REPORT_SECONDS: Final = 0.1

@@ -27,7 +27,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
         block: the hash of the block, in base16.
         sequence_number: of the block.
         system_time: of the block, as RFC 3339.
-        last_offset: of the newest record up to the block; None if there is none.
+        last_offset: of the newest row up to the block; None if there is none.
         head: whether it is the newest block.
     """
 
@@ -85,8 +85,8 @@ def _find_block(entry: DatasetEntry, newest: BlockSummary, as_at: str) -> BlockS
     found = _block_before(entry.dataset, stored.block.sequence_number + 1)
     if found is None or found.hash != stored.hash:  # of an earlier history, such as before a reset
         raise NotFound(
-            f"block {stored.hash} is not part of {entry.alias} as it is now",
-            hint="odf log shows all blocks that are",
+            f"block {stored.hash} is not in the current history of {entry.alias}",
+            hint="run odf log to list its blocks",
         )
     return found
 
@@ -109,8 +109,8 @@ def _block_at(entry: DatasetEntry, newest: BlockSummary, moment: Timestamp) -> B
         begin = _block_before(entry.dataset, 1)
         assert begin is not None
         raise UsageError(
-            f"{entry.alias} begins at {begin.system_time}: nothing was known of it at {moment}",
-            hint="ask for a later time; odf log shows the times of all blocks",
+            f"{entry.alias} has no blocks at {moment}: its first block is from {begin.system_time}",
+            hint="use a later time; run odf log to list the times of its blocks",
         )
     return found
 
@@ -121,7 +121,7 @@ def _block_before(dataset: Dataset, number: int | None) -> BlockSummary | None:
 
 
 def _last_offset(dataset: Dataset, number: int) -> int | None:
-    """Return the offset of the newest record in the blocks up to a number, searching backwards."""
+    """Return the offset of the newest row in the blocks up to a number, searching backwards."""
     before: int | None = number + 1
     pages = chain([_FIRST_PAGE], repeat(_PAGE))  # nearly always one of the first blocks
     while rows := dataset.list_blocks(next(pages), before=before, kinds=("AddData", "ExecuteTransform")):

@@ -112,11 +112,11 @@ def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> li
     if old.kind is not new.kind:
         found.append(Change("Seed", [f"- kind: {old.kind.value}", f"+ kind: {new.kind.value}"]))
     if _schema(old) != _schema(new) and not _columns_differ(old, new):
-        found.append(Change("SetDataSchema", ["  only the order of columns, or what is said of them"]))
+        found.append(Change("SetDataSchema", ["  only the order of columns, or their comments"]))
     found += [_change(pair, names) for pair in _pairs(old, new) if pair.old != pair.new]
     for key in sorted({*old.not_understood, *new.not_understood}):
         if old.not_understood.get(key) != new.not_understood.get(key):
-            found.append(Change(key, ["  parts of a newer specification, which are not understood here"]))
+            found.append(Change(key, ["  unsupported properties of a newer specification"]))
     return found
 
 
@@ -186,8 +186,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """The difference between two sides.
 
     With a key, the latest states of both sides are compared. Without a key, rows are compared as multisets
-    of
-    all columns but the system columns: a retraction removes one of n equal rows, and no row is ``changed``.
+    of all columns but the system columns: a retraction removes one of n equal rows, and no row is
+    ``changed``.
 
     Attributes:
         old, new: the compared versions.
@@ -196,13 +196,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         rows: number of rows in the file: added, removed or changed.
         file: the absolute path of a Parquet file in the cache. Its columns are ``change`` (``added``,
             ``removed`` or ``changed``), then those in ``columns`` under the names given there, null on a
-            side
-            that lacks the row. It is sorted by the key, unless it is very large.
+            side that lacks the row. It is sorted by the key, unless it is very large.
         columns: columns of the rows.
         by_column: for each column, the number of changed rows in which it differs; only columns that do.
         schema: columns that were added, removed, or have another type.
         settings: other differences.
-        records: number of records of each changelog; older, newer.
+        records: number of rows of each changelog; older, newer.
         watermarks: likewise, as RFC 3339.
         blocks: number of blocks between two versions of a dataset, including the newer one. Negative if the
             older side is the later version; None for two datasets.
@@ -280,8 +279,8 @@ def resolve_sides(
         newer = resolve_as_at(new, str(newest)) if other_as_at is None else newer
     if older.block == newer.block:
         raise UsageError(
-            f"both sides are block {newer.sequence_number} of {newer.name}",
-            hint="odf log shows the other blocks and their times",
+            f"both versions are block {newer.sequence_number} of {newer.name}",
+            hint="run odf log to list the other blocks",
         )
     return DiffSides(old, older, new, newer)
 
@@ -295,7 +294,7 @@ def _newest_data_blocks(entry: DatasetEntry, newer: PinnedVersion) -> tuple[str,
     if not rows:
         raise UsageError(
             f"{entry.alias} has no rows up to block {newer.sequence_number}",
-            hint="any two blocks can be compared: say which",
+            hint="specify the two blocks to compare",
         )
     before = rows[1] if len(rows) > 1 else entry.dataset.list_blocks(1, before=rows[0].sequence_number)[0]
     return str(rows[0].hash), str(before.hash)

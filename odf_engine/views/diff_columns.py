@@ -40,8 +40,8 @@ class AlignedColumn(msgspec.Struct, frozen=True):
 def align_columns(old: Scan, new: Scan, key: Sequence[str], *, same: bool) -> list[AlignedColumn]:
     """Return the columns of both sides without system columns, those of the key first.
 
-    Event times are aligned whatever their names. A column that only one side has does not make rows differ,
-    unless both are versions of the same dataset; then it is null on the other side.
+    Event times are aligned regardless of their names. A column that only one side has does not
+    make rows differ, unless both are versions of the same dataset; then it is null on the other side.
 
     Args:
         old, new: the rows.
@@ -65,7 +65,7 @@ def align_columns(old: Scan, new: Scan, key: Sequence[str], *, same: bool) -> li
     keys = _key_names([name for name, *_ in rows], key)
     found = [_align(each, old.schema, new.schema, keys, same=same) for each in rows]
     if rows and not any(each.old and each.new for each in found):
-        raise InvalidSchema("the two have no column in common", hint="odf show NAME lists the columns")
+        raise InvalidSchema("no common columns", hint="run odf show NAME to list the columns")
     for each in found:
         if each.key and key:
             _check_key(each)
@@ -76,7 +76,7 @@ def _key_names(available: list[str], key: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name, place in zip(key, match_columns(available, list(key)), strict=True):
         if place is None:
-            raise InvalidSchema(f"there is no column '{name}'", hint=f"there are {', '.join(available)}")
+            raise InvalidSchema(f"column '{name}' not found", hint=f"columns: {', '.join(available)}")
         found.append(available[place])
     return list(dict.fromkeys(found))
 
@@ -98,13 +98,13 @@ def _check_key(each: AlignedColumn) -> None:
     if each.old is None or each.new is None:
         where = "newer" if each.new is None else "older"
         raise InvalidSchema(
-            f"the {where} side has no column '{each.name}'", hint="choose a key that both have"
+            f"column '{each.name}' not found on the {where} side", hint="use a key that both sides have"
         )
     data_type = each.type
     if data_type is None or pa.types.is_nested(data_type):
         raise InvalidSchema(
-            f"column '{each.name}' cannot tell rows apart: it is {each.old_type} and {each.new_type}",
-            hint="choose a key of the same type on both sides",
+            f"column '{each.name}' cannot be a key: {each.old_type} and {each.new_type}",
+            hint="use a key of the same type on both sides",
         )
 
 

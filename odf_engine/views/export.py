@@ -120,11 +120,15 @@ def check_path(path: Path, replace: bool) -> None:
     if not path.is_absolute():
         raise UsageError("the path is not absolute", where=str(path))
     if path.is_dir():
-        raise AlreadyExists("there is a folder of this name", where=str(path), hint="choose another name")
+        raise AlreadyExists(
+            "a folder with this name already exists", where=str(path), hint="choose another name"
+        )
     if not path.parent.is_dir():
-        raise UsageError("the folder is not there", where=str(path.parent), hint="make it, or choose another")
+        raise UsageError(
+            "folder not found", where=str(path.parent), hint="create it, or choose another folder"
+        )
     if path.exists() and not replace:
-        raise AlreadyExists("the file is there already", where=str(path), hint="choose another name")
+        raise AlreadyExists("the file already exists", where=str(path), hint="choose another name")
 
 
 # --- Formats -----------------------------------------------------------------------------------------

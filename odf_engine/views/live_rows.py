@@ -121,7 +121,7 @@ class HashAggregation:
             files = [Path(temporary) / str(partition) for partition in range(partitions)]
             self._write_partitions(state, rest, files)
             for at, file in enumerate(files, 1):
-                self._reporter.phase(f"find newest, part {at} of {partitions}")
+                self._reporter.phase(f"find latest, part {at} of {partitions}")
                 self._reporter.raise_if_cancelled()
                 with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as stream:
                     last: pa.Table | None = None
@@ -186,7 +186,7 @@ class KeyedAsOf:
     Args:
         keys: the columns of the key.
         until: the event time, in the unit of the column.
-        events: whether a correction replaces a record whatever its event time.
+        events: whether a correction replaces a row regardless of its event time.
     """
 
     def __init__(self, keys: Sequence[str], until: int, *, events: bool) -> None:
@@ -371,8 +371,8 @@ class LiveRowSet:
         least, most = bounds["min"], bounds["max"]
         if offsets.null_count or (most is not None and (least < 0 or most >= self._rows.end_offset)):
             raise BadData(
-                "rows have offsets that their blocks do not say",
-                hint="odf verify shows everything that is wrong",
+                "the offsets of the rows differ from those of their blocks",
+                hint="run odf verify to find all errors",
             )
         if most is not None:
             self._batches.append((len(offsets), least, most))
@@ -465,7 +465,7 @@ def _without_retracted(
     live = LiveRowSet(rows, reporter)
     columns = [name for name in rows.schema.names if name not in rows.system_columns]
     unkeyed = UnkeyedAsOf([f"k{at}" for at in range(len(columns))])
-    reporter.phase("find what was taken back")
+    reporter.phase("find retracted rows")
     found = [
         table.filter(pc.and_(is_retraction(table.column("op")), pc.less_equal(table.column("time"), until)))
         for table in live.read([], event_time)
@@ -490,12 +490,12 @@ def _key_names(rows: Scan, key: Sequence[str]) -> list[str]:
     for name in key:
         data_type = rows.schema.field(name).type
         if pa.types.is_nested(data_type):
-            raise InvalidSchema(f"'{name}' cannot be a key: its values are {data_type}")
+            raise InvalidSchema(f"column '{name}' cannot be a key: its type is {data_type}")
     return [f"k{at}" for at in range(len(key))]
 
 
 def _event_time(rows: Scan) -> str:
     name = rows.vocabulary.event_time_column
     if name not in rows.schema.names:
-        raise InvalidSchema(f"there is no event time: the dataset has no column '{name}'")
+        raise InvalidSchema(f"event time column '{name}' not found")
     return name

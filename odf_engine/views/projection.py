@@ -245,8 +245,7 @@ def dataset_key(dataset: Dataset) -> list[str]:
     """Return the columns that identify the rows of a dataset; empty if they are not known.
 
     For a root dataset these are the primary key of its sources, for a derivative dataset the columns that
-    its
-    query groups by, unless they include a window.
+    its query groups by, unless they include a window.
     """
     state = dataset.state()
     return primary_key(state) or group_by_columns(state.transform)
@@ -264,9 +263,8 @@ def build_projection(
     """Build a projection of a dataset, or return it from the cache.
 
     It is the latest state by key, without retracted keys. With ``as_of`` it is the state as of an event
-    time,
-    with all corrections known now (:mod:`odf_engine.views.live_rows`): by key if there is one, else all rows
-    that are not retracted.
+    time, with all corrections known now (:mod:`odf_engine.views.live_rows`): by key if there is one,
+    else all rows that are not retracted.
 
     Args:
         odf: the workspace's ``.odf`` folder, which contains the cache.
@@ -341,13 +339,13 @@ def write_projection(
         reporter: receives rows, and can cancel.
         partition_bytes: approximate size of the keys in memory.
         as_of: an event time; by default the latest state is written.
-        events: with ``as_of``, whether a correction replaces a record whatever its event time.
+        events: with ``as_of``, whether a correction replaces a row regardless of its event time.
 
     Raises:
         OdfError: as in :func:`build_projection`.
     """
     with atomic_file(path) as temporary:
-        reporter.phase("find newest")
+        reporter.phase("find latest")
         if as_of is None:
             live = current_rows(rows, key, path.parent, reporter, partition_bytes)
         elif key:
@@ -369,7 +367,7 @@ def _extend_predecessor(
     state, more = before
     try:
         with atomic_file(file.path) as temporary:
-            reporter.phase("find newest")
+            reporter.phase("find latest")
             live = current_rows(more, key, file.path.parent, reporter, PARTITION_BYTES)
             about = ProjectionMetadata(list(key), rows.row_count)
             count = _write(temporary, more, about, live, reporter)
@@ -390,14 +388,14 @@ def _ingests_events(state: ChainState) -> bool:
 def _columns(rows: Scan, key: Sequence[str], *, optional: bool) -> list[str]:
     """Return the columns of the key as the dataset spells them."""
     if not key and not optional:
-        raise UsageError("the dataset has no primary key", hint="choose the columns that tell rows apart")
+        raise UsageError("the dataset has no primary key", hint="specify the columns that identify a row")
     available = rows.schema.names
     if not available:
-        raise NotFound("the dataset has no rows yet", hint="odf pull or odf ingest brings some in")
+        raise NotFound("the dataset has no rows yet", hint="run odf pull or odf ingest to add rows")
     names: list[str] = []
     for name, place in zip(key, match_columns(available, list(key)), strict=True):
         if place is None:
-            raise InvalidSchema(f"there is no column '{name}'", hint=f"there are {', '.join(available)}")
+            raise InvalidSchema(f"column '{name}' not found", hint=f"columns: {', '.join(available)}")
         names.append(available[place])
     return list(dict.fromkeys(names))
 

@@ -1,4 +1,4 @@
-"""Saved query results: Parquet files, of which the newest are kept."""
+"""Saved query results: Parquet files. Only the newest are retained."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PART: Final = ".part"
 _STALE_SECONDS: Final = 24 * 3600.0
 
 _DECODED: Final = 6
-_GONE: Final = "run the query again: only the newest results are kept"
+_GONE: Final = "run the query again; only the newest results are retained"
 
 
 @contextmanager
@@ -165,7 +165,7 @@ class ResultRows:
         try:
             self._file = pq.ParquetFile(path)
         except FileNotFoundError:
-            raise NotFound("the result of this query is not kept any more", hint=_GONE) from None
+            raise NotFound("the result of this query was removed", hint=_GONE) from None
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
         metadata = self._file.metadata

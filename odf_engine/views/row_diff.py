@@ -125,13 +125,13 @@ class DiffInput(msgspec.Struct, frozen=True):
     Attributes:
         rows: all rows.
         ranges: the rows to read; None: all.
-        wanted: Boolean mask over all rows of those to compare; None: all that are read.
+        selected: Boolean mask over all rows of those to compare; None: all that are read.
         weight: multiplicity of a row in a comparison of multisets; negative on the older side.
     """
 
     rows: Scan
     ranges: list[RowRange] | None = None
-    wanted: pa.Array | None = None
+    selected: pa.Array | None = None
     weight: int = 1
 
     @property
@@ -147,7 +147,7 @@ class DiffInput(msgspec.Struct, frozen=True):
         for start, stop in ranges:
             at = start
             for batch in self.rows.rows([(start, stop)]).batches():
-                mask = None if self.wanted is None else self.wanted.slice(at, batch.num_rows)
+                mask = None if self.selected is None else self.selected.slice(at, batch.num_rows)
                 at += batch.num_rows
                 yield batch if mask is None else batch.filter(mask)
 
@@ -179,26 +179,26 @@ class ComparisonLayout(msgspec.Struct, frozen=True):
     Attributes:
         columns: the aligned columns.
         old: whether the rows have the column names of the older side.
-        whole: whether rows are compared as multisets.
+        multisets: whether rows are compared as multisets.
     """
 
     columns: Sequence[AlignedColumn]
     old: bool
-    whole: bool
+    multisets: bool
 
     def arrange_rows(self, batch: pa.RecordBatch, place: DiffInput) -> pa.Table:
         """Return rows in this layout."""
         found: dict[str, Any] = {}
         for at, each in enumerate(self.columns):
             name = each.old if self.old else each.new
-            if name is None or (self.whole and not each.key):
+            if name is None or (self.multisets and not each.key):
                 continue
             values = batch.column(name)
             if each.key:
                 found[f"k{at}"] = to_comparable(values, each.type)
-            if not each.key or (self.whole and _as_text(each)):
+            if not each.key or (self.multisets and _as_text(each)):
                 found[f"v{at}"] = values
-        if self.whole:
+        if self.multisets:
             away = is_retracting(batch.column(place.rows.vocabulary.operation_type_column))
             weights = [pa.scalar(weight, pa.int64()) for weight in (-place.weight, place.weight)]
             found[_WEIGHT] = pc.if_else(away, *weights)
@@ -425,7 +425,7 @@ def compare_rows(
                 new = _latest_state(odf, sides.new, sides.new_pin, keys[1], reporter)
             counted = work.by_key(old, new, same=sides.same)
         else:
-            counted = work.whole(old, new, sides)
+            counted = work.compare_multisets(old, new, sides)
         made = result_columns(columns if names else [each for each in columns if each.key])
         work.write(temporary, made, _FileMetadata(names, counted, made))
     evict_oldest(path.parent, _FILES, _BYTES)
@@ -490,10 +490,10 @@ class _Comparison:
         counted = DiffCounts()
         places = DiffInput(old), DiffInput(new)
         if same:
-            self._reporter.phase("find what can differ")
+            self._reporter.phase("find candidates")
             places = self._unshared_rows(old, new)
-            counted.unchanged = old.row_count - (pc.sum(places[0].wanted).as_py() or 0)
-        for before, after in self._partitions(places, whole=False):
+            counted.unchanged = old.row_count - (pc.sum(places[0].selected).as_py() or 0)
+        for before, after in self._partitions(places, multisets=False):
             self._spill(compare_keyed(before, after, self._columns, counted))
         return counted
 
@@ -511,7 +511,7 @@ class _Comparison:
             found.append(batch.column(0).cast(pa.int64()))
         return pa.concat_arrays(found)
 
-    def whole(self, old: Scan, new: Scan, sides: DiffSides) -> DiffCounts:
+    def compare_multisets(self, old: Scan, new: Scan, sides: DiffSides) -> DiffCounts:
         """Compare rows as multisets."""
         counted = DiffCounts()
         if not self._columns:  # without a schema there are no rows
@@ -528,7 +528,7 @@ class _Comparison:
             places = (DiffInput(longer, between, weight=1 if longer is new else -1),)
         else:
             places = DiffInput(old, weight=-1), DiffInput(new)
-        for parts in self._partitions(places, whole=True):
+        for parts in self._partitions(places, multisets=True):
             self._spill(compare_multisets(parts, self._columns, counted))
         counted.unchanged = max(before - counted.removed, 0)
         return counted
@@ -545,7 +545,7 @@ class _Comparison:
             total += batch.num_rows - 2 * away
         return total
 
-    def _partitions(self, places: Sequence[DiffInput], *, whole: bool) -> Iterator[list[pa.Table]]:
+    def _partitions(self, places: Sequence[DiffInput], *, multisets: bool) -> Iterator[list[pa.Table]]:
         """Yield the rows of all inputs partition by partition. Equal rows are in the same partition."""
         partitions = partition_count(places, self._partition_bytes)
         files: list[list[Path]] = []
@@ -553,7 +553,7 @@ class _Comparison:
             self._reporter.phase(("read older", "read newer")[at] if len(places) == 2 else "read")
             folder = self._folder / f"side-{at}"
             folder.mkdir()
-            layout = ComparisonLayout(self._columns, old=len(places) == 2 and at == 0, whole=whole)
+            layout = ComparisonLayout(self._columns, old=len(places) == 2 and at == 0, multisets=multisets)
             files.append(partition_rows(place, layout, folder, partitions, self._reporter))
         for partition in range(partitions):
             self._reporter.phase(

@@ -27,7 +27,7 @@ ColumnKey = tuple[Multihash, int, int, str]
 class ColumnCache:
     """LRU cache of decoded columns of row groups.
 
-    The columns of one call of :meth:`put` stay at least until the next call, whatever their size.
+    The columns of one call of :meth:`put` stay at least until the next call, regardless of their size.
     """
 
     def __init__(self, limit: int) -> None:
@@ -324,7 +324,7 @@ def row_at_time(
         reader: the rows.
         moment: with a time zone.
         column: a column of timestamps or dates.
-        stop: returns True to give up with None.
+        stop: returns True to end the search with None.
     """
     data_type = reader.columns.field(column).type
     wanted = to_column_value(moment, data_type)

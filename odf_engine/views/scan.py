@@ -27,7 +27,7 @@ from odf_engine.progress import Reporter
 MAX_ROWS: Final = 1 << 16
 MAX_BYTES: Final = 16 << 20
 """Default limits of a batch."""
-_HINT: Final = "odf verify shows everything that is wrong"
+_HINT: Final = "run odf verify to find all errors"
 _UNITS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _DAY: Final = 86_400 * 10**9
 
@@ -66,7 +66,7 @@ class ScanFile(msgspec.Struct, frozen=True):
             NotFound: it does not exist.
             BadData: it is damaged.
         """
-        label = FileLabel(self.where, _HINT, "it", "the file with these rows is not there")
+        label = FileLabel(self.where, _HINT, "file", "file not found")
         return SliceFile(self.path, label)
 
 
@@ -91,7 +91,7 @@ class Scan:
     Rows are numbered from 0 in the order in which the files store them. In a dataset these numbers are the
     offsets, unless a foreign writer stored the rows of a slice in another order. All batches have the columns
     and types of :attr:`schema`: a column that an older slice lacks is null, other types are cast. One file is
-    open at a time. Memory is bounded by the size of a batch, whatever a file declares.
+    open at a time. Memory is bounded by the size of a batch, regardless of the sizes that a file declares.
 
     Attributes:
         schema: names and types of the columns of all batches.
@@ -182,7 +182,7 @@ class Scan:
     def rows(self, ranges: Sequence[RowRange]) -> Self:
         """Return a scan of the rows with these numbers, which replace earlier ones.
 
-        Rows come in the order of the ranges. A file is opened once if they are ascending.
+        Rows are returned in the order of the ranges. A file is opened once if they are ascending.
         """
         found, end = copy.copy(self), self._ends[-1] if self._ends else 0
         clipped = [(max(start, 0), min(stop, end)) for start, stop in ranges]
@@ -215,7 +215,7 @@ class Scan:
             if values is None:
                 continue
             if name not in self._all_columns.names:
-                raise InvalidSchema(f"there is no column '{name}'")
+                raise InvalidSchema(f"column '{name}' not found")
             data_type = self._all_columns.field(name).type
             start, stop = (_ceil_to_unit(v, data_type) if isinstance(v, Timestamp) else v for v in values)
             found._filters.append(_ValueRange(name, start, stop))
@@ -384,7 +384,7 @@ def _nanoseconds(data_type: pa.DataType) -> int:
         return _DAY
     if types.is_date64(data_type):
         return _UNITS["ms"]
-    raise InvalidSchema(f"the event time is {data_type}, which is no time")
+    raise InvalidSchema(f"invalid type of the event time: {data_type}")
 
 
 def _prune(

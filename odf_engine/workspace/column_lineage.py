@@ -145,7 +145,7 @@ class _LineageReader:
             return None
 
     def _of_derivative(self, state: ChainState, transform: SetTransform) -> ColumnLineage:
-        # Deferred, as in this whole module: sqlglot and Arrow are slow to import.
+        # Deferred, as everywhere in this module: sqlglot and Arrow are slow to import.
         from odf_engine.sql.query_lineage import trace_columns
 
         inputs: dict[str, list[str] | None] = {}
@@ -160,7 +160,7 @@ class _LineageReader:
             else [name for name in declared if name not in _generated_columns(state.vocabulary)]
         )
         if transform.transform.engine.casefold() != "spark":
-            problem = f"a query of the engine '{transform.transform.engine}' cannot be followed"
+            problem = f"unsupported query engine '{transform.transform.engine}': lineage unknown"
             lineage = unknown_lineage(inputs, data_columns, problem)
         else:
             tables = [each.name for each in transform.transform.temporal_tables or ()]
@@ -314,7 +314,7 @@ def _source_lineage(
         )  # fmt: skip
     inputs = {SOURCE: read}
     if source.preprocess.engine.casefold() != "spark":
-        problem = f"a query of the engine '{source.preprocess.engine}' cannot be followed"
+        problem = f"unsupported query engine '{source.preprocess.engine}': lineage unknown"
         return unknown_lineage(inputs, data_columns, problem)
     return trace_columns(_steps(source.preprocess), inputs, outputs=data_columns)
 
@@ -334,7 +334,7 @@ def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
 
 
 ROWS: Final = ""
-"""Column name that stands for the set of rows of a dataset."""
+"""Column name that represents the set of rows of a dataset."""
 _STRENGTH: Final[dict[TransformationType, int]] = {
     "identity": 0,
     "transformation": 1,
@@ -346,7 +346,7 @@ _STRENGTH: Final[dict[TransformationType, int]] = {
 class ColumnRef(NamedTuple):
     """A column of a dataset, by the id of the dataset.
 
-    ``source:`` with the id of a root dataset stands for the data that it reads, before its query.
+    ``source:`` with the id of a root dataset represents the data that it reads, before its query.
     """
 
     dataset: str
@@ -466,12 +466,12 @@ _SOURCE_PREFIX: Final = "source:"
 
 
 def source_id(dataset: str) -> str:
-    """Return the id that stands for the source of a root dataset."""
+    """Return the id that represents the source of a root dataset."""
     return _SOURCE_PREFIX + dataset
 
 
 def is_source(dataset: str) -> bool:
-    """Return whether this id stands for the source of a root dataset."""
+    """Return whether this id represents the source of a root dataset."""
     return dataset.startswith(_SOURCE_PREFIX)
 
 

@@ -44,7 +44,11 @@ def incoming_folder(odf: Path, source: str) -> Iterator[Path]:
         incoming.mkdir(mode=0o700, exist_ok=True)
         descriptor = _try_lock(lock)
         if descriptor is None:
-            raise Conflict("this is being transferred already", hint="wait for its end", where=source)
+            raise Conflict(
+                "the dataset is already being transferred",
+                hint="wait until the transfer has finished",
+                where=source,
+            )
         _remove_expired(incoming, exclude=name)
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -132,7 +136,7 @@ class DatasetFolders:
         except OSError as error:
             raise OdfError(
                 f"the datasets cannot be read: {error.strerror}",
-                hint="check whose the folder is, and its permissions",
+                hint="check the owner and the permissions of the folder",
                 where=str(self.home),
             ) from error
         for name in names:

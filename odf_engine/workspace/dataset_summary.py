@@ -43,9 +43,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         polls: whether it has a polling source.
         push_sources: names of the active push sources.
         problem: why the dataset cannot be read, or its name.
-        last_offset: offset of the newest record.
+        last_offset: offset of the newest row.
         consumed: for each input, the last offset that was processed.
-        taken: for each input, the last block that was processed.
+        last_blocks: for each input, the last block that was processed.
         diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced. The
             dataset must be rebuilt (see :mod:`odf_engine.transform.run`).
         compared: the heads of the inputs that ``diverged`` was determined with.
@@ -67,7 +67,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     last_offset: int | None = None
     consumed: list[int | None] = []
-    taken: list[Multihash | None] = []
+    last_blocks: list[Multihash | None] = []
     diverged: list[DatasetId] = []
     compared: list[Multihash | None] | None = None
 
@@ -144,7 +144,7 @@ def _with_divergence(
         return summary
     diverged = [
         source
-        for source, head, block in zip(summary.inputs, current_heads, summary.taken, strict=True)
+        for source, head, block in zip(summary.inputs, current_heads, summary.last_blocks, strict=True)
         if head is not None and block is not None and not _contains_block(datasets[source], block)
     ]
     return replace(summary, diverged=diverged, compared=current_heads)
@@ -190,5 +190,5 @@ def _summarize_entry(
         problem=problem,
         last_offset=state.last_offset if state else None,
         consumed=list(map(_last_offset, last)),
-        taken=list(map(_last_block, last)),
+        last_blocks=list(map(_last_block, last)),
     )

@@ -63,35 +63,35 @@ def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
     state = entry.dataset.state()
     if state.kind is not DatasetKind.Root:
         raise Unsupported(
-            f"{entry.alias} is a derivative dataset, and only root datasets can be pushed to",
-            hint="push into the datasets that it reads",
+            f"{entry.alias} is a derivative dataset; rows can only be pushed to root datasets",
+            hint="push to its inputs",
         )
     if state.polling_source is not None or "SetPollingSource" in state.not_understood:
         raise Unsupported(
-            f"{entry.alias} polls its source, so that nothing can be pushed into it",
-            hint=f"pull it: odf pull {entry.alias}",
+            f"{entry.alias} has a polling source, so rows cannot be pushed to it",
+            hint=f"odf pull {entry.alias}",
         )
     sources = state.push_sources
     for key, block in state.not_understood.items():
         if key.startswith("AddPushSource ") and name in (None, key.removeprefix("AddPushSource ")):
-            raise Unsupported(
-                "the push source is of a kind that only a newer version understands", where=f"block {block}"
-            )
+            raise Unsupported("the push source is from a newer specification", where=f"block {block}")
     listed = ", ".join(f"'{each}'" for each in sorted(sources))
     if name is None:
         if len(sources) == 1:
             return next(iter(sources.values()))
         if sources:
             raise UsageError(
-                f"{entry.alias} has {len(sources)} push sources: {listed}", hint="say which with --source"
+                f"{entry.alias} has {len(sources)} push sources: {listed}", hint="use --source NAME"
             )
         raise Unsupported(
             f"{entry.alias} has no push source{_describe_disabled(entry, None)}",
-            hint="add an AddPushSource to its manifest: odf add --update MANIFEST",
+            hint="add AddPushSource to its manifest, then run: odf add --update MANIFEST",
         )
     if name not in sources:
         problem = f"{entry.alias} has no push source '{name}'{_describe_disabled(entry, name)}"
-        raise UsageError(problem, hint=f"it has {listed}" if sources else "it has none at all")
+        raise UsageError(
+            problem, hint=f"use one of: {listed}" if sources else "add AddPushSource to its manifest"
+        )
     return sources[name]
 
 
@@ -154,8 +154,8 @@ def plan_datasets(
     for each in drafts:
         if each.alias in existing:
             raise AlreadyExists(
-                f"a dataset named {each.alias} exists already",
-                hint="change it with: odf add --update; or give the new one another name",
+                f"dataset {each.alias} already exists",
+                hint="use odf add --update to change it, or choose another name",
             )
     check_inputs(existing, drafts)
     return plan_drafts(existing, drafts, new_id)
@@ -220,9 +220,7 @@ def check_unique(drafts: Sequence[CheckedDefinition]) -> None:
     seen: set[DatasetAlias] = set()
     for each in drafts:
         if each.alias in seen:
-            raise AlreadyExists(
-                f"dataset {each.alias} is defined twice", hint="give one of them another name"
-            )
+            raise AlreadyExists(f"dataset {each.alias} is defined twice", hint="rename one of them")
         seen.add(each.alias)
 
 
@@ -240,7 +238,7 @@ def check_inputs(existing: Mapping[DatasetAlias, DatasetId], drafts: Sequence[Ch
     matches = [match for text, _ in missing for match in get_close_matches(text, names, n=1)]
     hint = "did you mean " + " and ".join(f"'{name}'" for name in dict.fromkeys(matches)) + "?"
     raise NotFound(
-        "there is no dataset " + ", ".join(f"'{text}' (input of {each.alias})" for text, each in missing),
+        "dataset not found: " + ", ".join(f"'{text}' (input of {each.alias})" for text, each in missing),
         hint=hint if matches else "add the inputs first, or in the same command",
     )
 
@@ -265,7 +263,7 @@ def topological_order(inputs: Mapping[DatasetAlias, Sequence[DatasetAlias]]) -> 
     except CycleError as error:
         cycle = " → ".join(str(alias) for alias in error.args[1])
         raise InvalidManifest(
-            f"datasets feed each other in a circle: {cycle}", hint="a dataset cannot be made of itself"
+            f"the inputs form a cycle: {cycle}", hint="remove one of these inputs"
         ) from None
 
 
@@ -305,7 +303,7 @@ def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabular
         if event.ddl is not None:
             _schema_from_ddl(event.ddl, vocabulary)
         elif event.schema is not None:
-            # Deferred, as in this whole module: Arrow and PyYAML are slow to import.
+            # Deferred, as everywhere in this module: Arrow and PyYAML are slow to import.
             from odf_engine.data.arrow_schema import decode_schema
 
             decode_schema(event.schema)
@@ -331,9 +329,9 @@ def check_attachments(attachments: model.Attachments) -> None:
     size = sum(len(item.content.encode()) for item in attachments.items)
     if size > _MAX_ATTACHED:
         raise InvalidManifest(
-            f"the attachments have {size:,} bytes, and {_MAX_ATTACHED:,} is the most that a block holds",
+            f"the attachments have {size:,} bytes, the limit is {_MAX_ATTACHED:,}",
             where="SetAttachments",
-            hint="attach a text that says where the large file is",
+            hint="attach a text with the location of the large file",
         )
 
 
@@ -349,7 +347,9 @@ def _check_source(
     compared = getattr(source.merge, "compare_columns", None)
     if compared is not None and not compared:
         raise InvalidManifest(
-            "there is no column to compare", where="merge.compareColumns", hint="leave it out to compare all"
+            "the list of columns is empty",
+            where="merge.compareColumns",
+            hint="omit it to compare all columns",
         )
     ddl = source.read.schema
     if ddl is None:
@@ -390,7 +390,7 @@ def declared_columns(
 
 def _check_fetch(fetch: model.FetchStep) -> None:
     if isinstance(fetch, model.FilesGlob) and not fetch.path.strip():
-        raise InvalidManifest("the pattern of files is empty", where="fetch.path")
+        raise InvalidManifest("the file pattern is empty", where="fetch.path")
     if isinstance(fetch, model.Url) and not fetch.url.strip():
         raise InvalidManifest("the URL is empty", where="fetch.url")
     event_time = getattr(fetch, "event_time", None)
@@ -407,7 +407,7 @@ def _check_fetch(fetch: model.FetchStep) -> None:
         raise InvalidManifest(
             f"'{event_time.pattern}' has no group",
             where=where,
-            hint=r"put the part that is the time in brackets, such as (\d{4}-\d{2}-\d{2})",
+            hint=r"enclose the time in parentheses, such as (\d{4}-\d{2}-\d{2})",
         )
 
 
@@ -548,7 +548,7 @@ def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: D
     new = [] if disables else _render_event(event, names)
     lines = _diff_lines(old, new)
     if not lines and not disables:
-        lines = ["  only attributes of columns"] if isinstance(event, model.SetDataSchema) else []
+        lines = ["  only column attributes"] if isinstance(event, model.SetDataSchema) else []
     name = getattr(event, "source_name", None)
     title = kind_of(event) if name is None else f"{kind_of(event)} '{name}'"
     return Change(title, lines)
@@ -639,8 +639,8 @@ def require_no_state(update: Update) -> None:
         return
     if update.entry.dataset.state().last_checkpoint is not None:
         raise UsageError(
-            f"the query of {update.alias} has a state, which has to be seen to where another one takes over",
-            hint="odf add --update does; it says what there is to choose",
+            f"the query of {update.alias} has a state, and the new query requires a decision about it",
+            hint="use odf add --update, which lists the choices",
         )
 
 
@@ -663,7 +663,7 @@ def commit_update(
         data, checkpoint: staged files of a transaction among the events.
 
     Raises:
-        Conflict: another process committed meanwhile; nothing is changed.
+        Conflict: another process has committed; nothing is changed.
         OdfError: the events violate an append rule.
     """
     if origin is not None:  # before the blocks, so that no untrusted source can run in between

@@ -86,16 +86,16 @@ def plan_schema(
     if state.has_schema and state.schema is None:
         if explicit is not None and (explicit.odf_schema is None or explicit.odf_schema != state.odf_schema):
             raise Unsupported(
-                "the dataset's schema is written in terms of a newer specification",
+                "the dataset's schema is from a newer specification",
                 where="SetDataSchema",
-                hint="leave SetDataSchema out; the rest of the definition can change",
+                hint="omit SetDataSchema; the rest of the definition can change",
             )
         return None
     if explicit is not None and explicit.odf_schema is not None:
         if state.schema is None:
             return explicit
         raise Unsupported(
-            "a schema in the specification's newer terms cannot be compared with that of the dataset",
+            "a schema of the newer specification cannot be compared with that of the dataset",
             where="SetDataSchema",
             hint='list the columns as DDL: schema: ["id BIGINT", …]',
         )
@@ -213,10 +213,10 @@ def _check_definition(
         return check_definition(snapshot)
     if snapshot.kind is not state.kind:
         raise InvalidManifest(
-            f"the dataset is {state.kind.value}, and this definition says {snapshot.kind.value}:"
-            " the kind of a dataset never changes",
+            f"the dataset is {state.kind.value}, the definition is {snapshot.kind.value}:"
+            " the kind of a dataset cannot change",
             where=f"dataset {snapshot.name}",
-            hint="give the new definition another name",
+            hint="choose another name for the definition",
         )
     return check_definition(snapshot, vocabulary=state.vocabulary, exists=True)
 

@@ -26,19 +26,19 @@ def workspace_folder(start: Path | None = None, explicit: Path | None = None) ->
         NotFound: there is no ``.odf`` folder; the hint has the command to create one.
         OdfError: the workspace belongs to another user, or contains symbolic links.
     """
-    hint = "make one with: odf init"
+    hint = "create one: odf init"
     given = explicit or (Path(text) if (text := os.environ.get(WORKSPACE_VARIABLE)) else None)
     if given is not None:
         folder = given.expanduser().resolve()
         if (folder / ODF_FOLDER).is_dir():
             return _check_folder(folder)
-        source = "" if explicit else f" (which ${WORKSPACE_VARIABLE} names)"
+        source = "" if explicit else f" (from ${WORKSPACE_VARIABLE})"
         raise NotFound(f"{folder}{source} is not a workspace", hint=f"{hint} {folder}")
     first = (start or Path.cwd()).resolve()
     for folder in (first, *first.parents):
         if (folder / ODF_FOLDER).is_dir():
             return _check_folder(folder)
-    raise NotFound(f"there is no workspace in {first} or above it", hint=hint)
+    raise NotFound(f"no workspace in {first} or its parent folders", hint=hint)
 
 
 def make_workspace_folder(folder: Path) -> None:
@@ -56,7 +56,7 @@ def make_workspace_folder(folder: Path) -> None:
         odf.mkdir(mode=0o700)
     except FileExistsError:
         if odf.is_dir():
-            raise AlreadyExists(f"{folder} is a workspace already") from None
+            raise AlreadyExists(f"{folder} is already a workspace") from None
         raise UsageError(f"{folder} is not a folder") from None
     except OSError as error:
         raise UsageError(f"{folder} cannot be a workspace: {error.strerror}") from None
@@ -78,7 +78,7 @@ def check_odf_folder(odf: Path) -> None:
     Raises:
         OdfError: the folder or its settings belong to another user, or it contains a symbolic link.
     """
-    # Deferred, as in this whole module: finding a workspace is part of every start, also of completions.
+    # Deferred, as everywhere in this module: finding a workspace is part of every start, also of completions.
     from odf_engine.settings import CONFIG_FILE
 
     for path in (odf, odf / CONFIG_FILE):
@@ -120,7 +120,7 @@ def _check_owner(path: Path, workspace: Path) -> None:
             return  # reported when the file is used
         if owner not in users and not {"*", str(workspace)} & set(_safe_folders()):
             raise OdfError(
-                f"the workspace is not opened: {path} belongs to another user ({user_name(owner)})",
+                f"unsafe workspace: {path} belongs to another user ({user_name(owner)})",
                 hint=f"if you trust it: {_allow_command(workspace)}",
             )
 
@@ -129,15 +129,15 @@ def _check_link(path: Path) -> None:
     """Check that a symbolic link leads to a safe folder.
 
     Raises:
-        OdfError: it leads elsewhere.
+        OdfError: it leads to another folder.
     """
     target = Path(os.path.realpath(path))  # resolve() raises for a loop of links
-    hint = "replace it by a file or folder"
+    hint = "replace it with a file or folder"
     if target.is_dir():
         if str(target) in _safe_folders():
             return
-        hint += f"; or, if you made it: {_allow_command(target)}"
-    raise OdfError(f"the workspace is not opened: {path} is a symbolic link", hint=hint)
+        hint += f"; or, if you created it: {_allow_command(target)}"
+    raise OdfError(f"unsafe workspace: {path} is a symbolic link", hint=hint)
 
 
 def _safe_folders() -> list[str]:

@@ -44,7 +44,7 @@ def parse_variable_name(match: re.Match[str]) -> str:
     name = _NAME.fullmatch(match[1])
     if name is None or not match[2]:
         raise InvalidManifest(
-            f"'{match[0]}' cannot be filled in", hint="what can be: ${{ env.NAME }}, a variable by its name"
+            f"unsupported template '{match[0]}'", hint="use ${{ env.NAME }} for an environment variable"
         )
     return name[1]
 
@@ -60,7 +60,7 @@ def find_variables(text: str) -> list[str]:
 
 REDACTED: Final = "***"
 _MIN_SUBSTRING: Final = 4
-"""Shorter secrets are redacted as whole words only, since `1` would match within every number."""
+"""Shorter secrets are redacted as complete words only, since `1` would match within every number."""
 
 
 def substitute_variables(
@@ -90,13 +90,13 @@ def resolve_variable(
     if name not in allowed:
         names = ",".join([*sorted(allowed), name])
         raise SourceUnavailable(
-            f"the source asks for the environment variable {name}, which {dataset} may not read",
-            hint=f"allow it, if it should: odf config set allowedEnv.{dataset} {names}",
+            f"{dataset} is not allowed to read the environment variable {name}",
+            hint=f"to allow it: odf config set allowedEnv.{dataset} {names}",
         )
     value = environment.get(name, os.environ.get(name))
     if value is None:
         raise SourceUnavailable(
-            f"the environment variable {name} is not set", hint=f"set it and try again: export {name}=…"
+            f"the environment variable {name} is not set", hint=f"set it, then try again: export {name}=…"
         )
     return value
 

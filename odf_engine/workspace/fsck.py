@@ -37,7 +37,7 @@ from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
 
 _SETTLED_SECONDS: Final = 3600.0
-RECENTLY_CHANGED: Final = "it was touched within the last hour: --now takes it too"
+RECENTLY_CHANGED: Final = "changed within the last hour; use --now to include it"
 
 
 class FsckFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,15 +98,15 @@ class FsckReport(msgspec.Struct):
         repaired = False
         if self.repair and not left:
             if fix is None:
-                left = "it is not repaired by itself"
+                left = "no automatic repair"
             else:
                 try:
                     fix()
                     repaired = True
                 except OSError as error:
-                    left = f"it could not be repaired: {error.strerror or error}"
+                    left = f"repair failed: {error.strerror or error}"
                 except OdfError as error:
-                    left = f"it could not be repaired: {error.message}"
+                    left = f"repair failed: {error.message}"
         left = left if self.repair else ""
         self.findings.append(
             FsckFinding(
@@ -136,7 +136,7 @@ class FsckReport(msgspec.Struct):
             message: description for the user.
             paths: the files and folders.
             left: why they must not be removed now.
-            unused: whether they are certainly not in use, whatever their age.
+            unused: whether they are certainly not in use, regardless of their age.
         """
         recent: list[tuple[Path, int]] = []
         older: list[tuple[Path, int]] = []
@@ -182,7 +182,7 @@ def _remove(paths: Iterable[Path]) -> None:
 _KINDS: Final = {"blocks": "block", "data": "slice", "checkpoints": "checkpoint"}
 _TEMPORARY_FILES: Final = (".pending-*", ".partial-*", ".new-*")
 _BATCH: Final = 4096
-_BUSY: Final = "a job is at work on the dataset"
+_BUSY: Final = "a job is using the dataset"
 
 
 def check_dataset(
@@ -245,7 +245,7 @@ class _DatasetCheck:
             stack.enter_context(self._refs.locked())
         except (Conflict, OSError, OdfError) as error:
             reason = error.message if isinstance(error, OdfError) else str(error.strerror)
-            self._left = f"it cannot be locked: {reason}"
+            self._left = f"cannot be locked: {reason}"
 
     # --- References ---
 
@@ -253,7 +253,7 @@ class _DatasetCheck:
         """Collect the objects that all references need; return whether all chains could be read."""
         is_whole = self._refs.read(HEAD) is not None or not any(self._folder.glob("blocks/*"))
         if not is_whole and add_findings:
-            message = "refs/head is missing, which names the newest block: bring it back from a copy"
+            message = "refs/head, the reference to the newest block, is missing: restore it from a copy"
             self._report.add_finding("chain-damaged", self._name, message)
         for name in self._references():
             try:
@@ -282,10 +282,10 @@ class _DatasetCheck:
 
     def _report_broken(self, name: str, error: OdfError) -> None:
         if name == HEAD:
-            message = f"the chain cannot be followed: {error}; odf verify {self._name} tells more"
+            message = f"the chain cannot be read: {error}; run odf verify {self._name}"
             self._report.add_finding("chain-damaged", self._name, message)
         else:
-            message = f"the kept reference refs/{name} cannot be followed: {error}"
+            message = f"the reference refs/{name} cannot be read: {error}"
             self._report.add_finding("reference-broken", self._name, message)
 
     # --- The index ---
@@ -309,7 +309,7 @@ class _DatasetCheck:
                 return
         except OdfError as error:
             self._reporter.log(f"{self._name}: {error}", "debug")
-        message = "the index says something else than the blocks"
+        message = "the index differs from the blocks"
         self._report.add_finding("index-wrong", self._name, message, self._rebuild_index)
 
     def _rebuild_index(self) -> None:
@@ -330,10 +330,10 @@ class _DatasetCheck:
                         orphans.append(objects.path(name))
                 except InvalidIdentity:
                     unknown += 1
-            message = f"no block or reference needs {'them' if len(orphans) > 1 else 'it'}"
+            message = "not used by any block or reference"
             self._report.add_files(f"orphan-{word}", self._name, message, orphans, left=self._left)
             if unknown:
-                message = f"not named as an object of a repository is, in {kind}/"
+                message = f"not a name of an object, in {kind}/"
                 self._report.add_note("unknown-file", self._name, message, unknown)
 
     def _half_written(self) -> None:
@@ -344,9 +344,11 @@ class _DatasetCheck:
             for pattern in _TEMPORARY_FILES
             for path in (self._folder / name).glob(pattern)
         ]
-        self._report.add_files("half-written", self._name, "interrupted work left it", paths, left=self._left)
+        self._report.add_files(
+            "half-written", self._name, "left by an interrupted operation", paths, left=self._left
+        )
         arriving = [path] if any(_find_files(path := self._folder / QUARANTINE_FOLDER)) else []
-        message = "an interrupted pull left it; the next one would go on from there"
+        message = "left by an interrupted pull; the next pull resumes from it"
         self._report.add_files("arriving", self._name, message, arriving, left=self._left)
 
 
@@ -412,7 +414,7 @@ def check_workspace(
         reporter.phase(str(entry.alias))
         check_dataset(report, workspace, entry, reporter, busy=str(entry.id) in busy, has_index=has_index)
     check.unfinished()
-    check.caches("a job runs" if has_jobs else "")
+    check.caches("a job is running" if has_jobs else "")
     check.belongings()
     return report
 
@@ -436,7 +438,7 @@ class _WorkspaceCheck:
             self._report.add_finding("index-damaged", index.name, message, self._rebuild_index)
         if problem := _database_problem(journal):
             message = f"the journal of jobs cannot be read: {problem}"
-            left = "a worker runs: odf worker stop" if has_worker else ""
+            left = "a worker is running; run odf worker stop" if has_worker else ""
             self._report.add_finding(
                 "journal-damaged", journal.name, message, lambda: _rename_damaged(journal), left=left
             )
@@ -457,7 +459,7 @@ class _WorkspaceCheck:
             if self._report.repair:
                 for dataset_id in folders.find_unfinished_ids():
                     self._workspace.keys.delete(dataset_id)
-            message = "a dataset that was being made or deleted"
+            message = "left by an interrupted creation or deletion of a dataset"
             self._report.add_files(
                 "unfinished-dataset", "datasets", message, folders.find_unfinished(), unused=True
             )
@@ -465,17 +467,17 @@ class _WorkspaceCheck:
             if path.is_dir():
                 self._incoming(path)
         dead = [path for path in self._cache.glob("*-*-*") if _is_of_dead_process(path)]
-        self._report.add_files("left-over", "cache", "a process that is no more left it", dead, unused=True)
+        self._report.add_files("left-over", "cache", "left by a terminated process", dead, unused=True)
         halves = [
             path for name in (".", "trust", "remotes", "keys") for path in (self._odf / name).glob(".new-*")
         ]
-        self._report.add_files("half-written", ".", "interrupted work left it", halves)
+        self._report.add_files("half-written", ".", "left by an interrupted operation", halves)
 
     def _incoming(self, folder: Path) -> None:
         """Check the files of an interrupted pull of a new dataset."""
         lock = folder.with_name(f"{folder.name}.lock")
         where = str(folder.relative_to(self._odf))
-        message = "an interrupted pull of a dataset left it; the next one would go on from there"
+        message = "left by an interrupted pull of a new dataset; the next pull resumes from it"
         if self._report.repair:
             os.close(open_no_follow(lock, os.O_RDONLY | os.O_CREAT, 0o600))
         elif not lock.exists():
@@ -499,10 +501,10 @@ class _WorkspaceCheck:
             *self._unreadable(_PACKED_CACHES, partial(_is_readable, decode=msgspec.msgpack.decode)),
             *self._unreadable(_ROW_CACHES, _is_parquet),
         ]
-        message = "a file of the cache cannot be read; it is made again when it is needed"
+        message = "cache file cannot be read; it is rebuilt when required"
         self._report.add_files("cache-broken", "cache", message, broken, left=left)
         parts = [path for pattern in _TEMPORARY_CACHES for path in self._cache.glob(pattern)]
-        self._report.add_files("half-written", "cache", "interrupted work left it", parts, left=left)
+        self._report.add_files("half-written", "cache", "left by an interrupted operation", parts, left=left)
 
     def _unreadable(self, patterns: Collection[str], is_right: Callable[[Path], bool]) -> Iterator[Path]:
         for pattern in patterns:
@@ -516,30 +518,28 @@ class _WorkspaceCheck:
     def belongings(self) -> None:
         """Check keys, grants and addresses, and the datasets that they belong to."""
         if not (self._odf / "datasets").is_dir():
-            message = "the folder of all datasets is not there"
+            message = "the folder of the datasets is missing"
             self._report.add_finding("datasets-missing", "datasets", message)
             return  # otherwise everything would be reported as orphaned
         known_ids = {entry.id for entry in self._workspace.datasets()}
         for dataset in self._workspace.keys.ids():
             where = f"keys/{dataset.multibase}.pem"
             if problem := self._key_problem(dataset):
-                message = (
-                    f"it does not hold the key of {dataset}: {problem}; odf keys import takes a right one"
-                )
+                message = f"not the key of {dataset}: {problem}; run odf keys import"
                 path = self._workspace.keys.folder / f"{dataset.multibase}.pem"
                 # The key of an existing dataset would be missing, so this is not repaired.
                 fix = None if dataset in known_ids else partial(path.replace, f"{path}{_DAMAGED_SUFFIX}")
                 self._report.add_finding("key-damaged", where, message, fix)
             elif dataset not in known_ids:
-                self._report.add_note("key-alone", where, "the key of a dataset that is not here")
-        for folder, description in (("trust", "what is allowed to"), ("remotes", "the addresses of")):
+                self._report.add_note("key-alone", where, "key of a dataset that is not in this workspace")
+        for folder, description in (("trust", "permissions"), ("remotes", "remotes")):
             with self._locked():
                 known_ids = {entry.id for entry in self._workspace.datasets()}
                 files = sorted((self._odf / folder).glob("*.json"))
                 orphans = [
                     path for path in files if (owner := _owner_of_file(path)) and owner not in known_ids
                 ]
-                message = f"{description} a dataset that is not here"
+                message = f"{description} of a dataset that is not in this workspace"
                 self._report.add_files(f"{folder}-alone", folder, message, orphans, unused=True)
         try:
             Remotes(self._odf).repositories()
@@ -552,8 +552,8 @@ class _WorkspaceCheck:
         except OdfError as error:
             return error.message
         except (OSError, UnicodeDecodeError):
-            return "it cannot be read"
-        return "" if found == dataset else "it is another key"
+            return "cannot be read"
+        return "" if found == dataset else "another key"
 
 
 def _owner_of_file(path: Path) -> DatasetId | None:

@@ -108,8 +108,8 @@ class Remotes:
             if repo.name.lower() == name.lower():
                 return repo
         names = ", ".join(repo.name for repo in self.repositories())
-        hint = f"there are: {names}" if names else "add it first: odf repo add NAME URL"
-        raise NotFound(f"there is no repository '{name}'", hint=hint)
+        hint = f"use one of: {names}" if names else "add it first: odf repo add NAME URL"
+        raise NotFound(f"repository '{name}' not found", hint=hint)
 
     def is_repository(self, name: str) -> bool:
         """Return whether there is a repository with this name."""
@@ -123,13 +123,13 @@ class Remotes:
             AlreadyExists: there is a repository with this name.
         """
         if not is_valid_name(name):
-            raise UsageError(
-                f"'{name}' cannot be the name of a repository", hint="letters, digits, dots, dashes"
-            )
+            raise UsageError(f"invalid repository name '{name}'", hint="use letters, digits, dots and dashes")
         repo = Repo(name, normalize_url(url))
         with file_lock(self._lock):
             if self.is_repository(name):
-                raise AlreadyExists(f"there is a repository '{name}' already", hint=f"odf repo remove {name}")
+                raise AlreadyExists(
+                    f"repository '{name}' already exists", hint=f"remove it first: odf repo remove {name}"
+                )
             self._write([*self.repositories(), repo])
         return repo
 
@@ -156,7 +156,7 @@ class Remotes:
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return DatasetRemotes()
         except OSError as error:  # it may be readable later, so it must not be overwritten
-            problem = f"what is known of its remotes cannot be read: {error.strerror}"
+            problem = f"the remotes of the dataset cannot be read: {error.strerror}"
             raise BadData(problem, where=str(self._path(dataset))) from None
 
     def record_status(self, dataset: DatasetId, status: RemoteStatus, kind: Kind | None = None) -> None:
@@ -235,7 +235,7 @@ class Remotes:
         if isinstance(ref, DatasetAliasRemote):
             repo = self.repository(ref.repo)
             return ResolvedUrl(f"{repo.url}{quote(str(ref.alias))}/", ref.name)
-        raise UsageError(f"{ref}: elsewhere a dataset is found by name", hint="REPO/NAME, or its URL")
+        raise UsageError(f"{ref}: a remote dataset has no id", hint="use REPO/NAME or its URL")
 
     def display_name(self, url: str) -> str:
         """Return ``repo/name`` for a URL in a repository, otherwise the URL without credentials."""

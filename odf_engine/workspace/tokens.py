@@ -99,7 +99,7 @@ class Tokens:
         except FileNotFoundError:
             self._read, self._read_at = [], None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            hint = "remove the file, and make new tokens: odf keys token new NAME"
+            hint = "remove the file and create new tokens: odf keys token new NAME"
             raise BadData("the tokens cannot be read", where=str(self._path), hint=hint) from None
         return sorted(self._read, key=lambda token: token.name.lower())
 
@@ -119,7 +119,7 @@ class Tokens:
             AlreadyExists: there is a token with this name.
         """
         if not is_valid_name(name):
-            raise UsageError(f"'{name}' cannot be the name of a token", hint="letters, digits, dots, dashes")
+            raise UsageError(f"invalid token name '{name}'", hint="use letters, digits, dots and dashes")
         for text in datasets:
             DatasetPattern.parse(text)
         text = _PREFIX + secrets.token_urlsafe(32)
@@ -127,15 +127,15 @@ class Tokens:
         try:
             expires = None if days is None else now + timedelta(days=days)
         except (OverflowError, ValueError):
-            raise UsageError(f"{days:g} days are no length of time") from None
+            raise UsageError(f"invalid lifetime: {days:g} days") from None
         if expires is not None and expires <= now:
-            raise UsageError("a token that has expired already is of no use", hint="give it days: --days 30")
+            raise UsageError("the lifetime of a token must be positive", hint="use --days 30, for example")
         token = Token(name=name, hash=_hash(text), datasets=tuple(datasets), created=now, expires=expires)
         with self._edit() as tokens:
             if any(each.name.lower() == name.lower() for each in tokens):
                 raise AlreadyExists(
-                    f"there is a token '{name}' already",
-                    hint=f"odf keys token revoke {name}, or another name",
+                    f"token '{name}' already exists",
+                    hint=f"choose another name, or run: odf keys token revoke {name}",
                 )
             tokens.append(token)
         return token, text
@@ -149,7 +149,7 @@ class Tokens:
                     return token
         names = ", ".join(token.name for token in self.list_tokens())
         raise NotFound(
-            f"there is no token '{name}'", hint=f"there are: {names}" if names else "odf keys token new NAME"
+            f"token '{name}' not found", hint=f"use one of: {names}" if names else "odf keys token new NAME"
         )
 
     def find(self, text: str) -> Token | None:

@@ -93,13 +93,11 @@ def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | No
     state = entry.dataset.state()
     block = block or state.head
     if block != state.head and not entry.dataset.contains_block(block):
-        raise NotFound(f"the chain of {entry.alias} does not hold block {block}")
+        raise NotFound(f"block {block} is not in the chain of {entry.alias}")
     try:
         key = workspace.keys.private_key_pem(state.dataset_id)
     except NotFound:
-        hint = (
-            "only its owner can sign; who has the key elsewhere takes it along: odf keys export, then import"
-        )
+        hint = "only the owner can sign; transfer the key with odf keys export and odf keys import"
         raise NotFound(f"the private key of {entry.alias} is not in this workspace", hint=hint) from None
     try:
         return create_and_store_proof(entry.dataset.folder, state.dataset_id, key, block)
@@ -111,7 +109,7 @@ def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | No
 
 
 KINDS: Final = {
-    "url": "reads the address",
+    "url": "reads the URL",
     "file": "reads the file",
     "files": "reads the files",
     "header": "sends the header",
@@ -120,9 +118,9 @@ KINDS: Final = {
     "command": "with the command",
     "set": "with the variable",
     "pipe": "pipes the data through",
-    "push": "takes what is pushed to",
+    "push": "accepts rows pushed to",
     "query": "runs the query",
-    "other": "has a source of the kind",
+    "other": "has a source of kind",
 }
 """The kinds of executions, with their descriptions for the user."""
 _MAX_PUSH_SOURCE_BLOCKS: Final = 100_000
@@ -176,7 +174,7 @@ class Trust:
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError):
-            return "an unknown place"
+            return "an unknown location"
 
     def is_trusted(self, entry: DatasetEntry) -> bool:
         """Return whether the current sources may run: the dataset is own, or all sources are granted."""
@@ -226,8 +224,8 @@ class Trust:
         runs = self.list_executions(entry)
         if shown is not None and list(shown) != runs:
             raise Conflict(
-                f"the sources of {entry.alias} changed meanwhile",
-                hint="look at what they run now, and decide",
+                f"the sources of {entry.alias} have changed",
+                hint="review what they run now, then decide again",
             )
         grant = Grant(
             blocks=[str(block) for block, _ in _find_sources(entry)],
@@ -265,13 +263,13 @@ class Trust:
             return
         if entry.dataset.state().kind is model.DatasetKind.Derivative:
             return  # an untrusted query runs in a sandbox
-        hint = f"look at what it runs, and allow it if you want that: odf trust {entry.alias}"
+        hint = f"review what it runs; to allow it, run odf trust {entry.alias}"
         grant = self.find_grant(entry)
         if grant is None:
             origin = self.read_origin(entry)
-            foreign = f"its definition came from {origin}" if origin else "it was not made in this workspace"
+            foreign = f"definition from {origin}" if origin else "not created in this workspace"
             raise NotTrusted(
-                f"{entry.alias} is not trusted ({foreign}): it would run {_join_executions(runs)}", hint=hint
+                f"{entry.alias} is untrusted ({foreign}): it would run {_join_executions(runs)}", hint=hint
             )
         block = next(each.block for each in runs if str(each.block) not in grant.blocks)
         changes = _describe_changes(grant.runs, runs)
@@ -367,6 +365,6 @@ def _describe_changes(before: Iterable[tuple[str, str]], runs: Iterable[Executio
     added = [_shorten(*each) for each in new if each not in old]
     removed = [_shorten(*each) for each in old if each not in new]
     parts = ([f"new: {', '.join(added)}"] if added else []) + (
-        [f"gone: {', '.join(removed)}"] if removed else []
+        [f"removed: {', '.join(removed)}"] if removed else []
     )
-    return "; ".join(parts) or "it runs the same, and reads or merges differently"
+    return "; ".join(parts) or "it runs the same commands, but reads or merges differently"

@@ -56,11 +56,11 @@ def check_version(odf: Path) -> None:
     except OSError as error:
         raise OdfError(f"the workspace cannot be read: {error.strerror}", where=str(path)) from None
     if text != str(VERSION):
-        version = f"of version {text}" if text.isdecimal() else f"of an unknown version, '{text}'"
+        version = text if text.isdecimal() else f"'{text}'"
         raise Unsupported(
-            f"this workspace is {version}; this program knows version {VERSION}",
+            f"unsupported workspace version {version}: this program supports version {VERSION}",
             where=str(path),
-            hint="open it with the newer version of odf that made it; nothing was changed",
+            hint="use a newer version of odf; nothing was changed",
         )
 
 
@@ -264,9 +264,7 @@ class Workspace:
             if shown is not None and [each.changes for each in shown] != [
                 each.changes for each in planned.updates
             ]:
-                raise Conflict(
-                    "the datasets changed meanwhile", hint="look at what changes now, and try again"
-                )
+                raise Conflict("the datasets have changed", hint="review the changes again, then retry")
             made = {entry.alias: entry for entry in self._make(planned.plans, keys, origins)}
             foreign = _origins_by_alias(origins)
             for update in planned.updates:
@@ -309,8 +307,10 @@ class Workspace:
         self._check_free(alias)
         for each in self._folders.aliases():
             if each.id == dataset_id:
-                hint = f"bring that one up to date: odf pull {each.alias}"
-                raise AlreadyExists(f"the dataset is here already, as {each.alias}", hint=hint)
+                hint = f"update it: odf pull {each.alias}"
+                raise AlreadyExists(
+                    f"the dataset already exists in this workspace, as {each.alias}", hint=hint
+                )
 
     def import_dataset(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
         """Add a complete received dataset to the workspace by moving its ``folder``.
@@ -349,8 +349,8 @@ class Workspace:
             readers = [other.name for other in self.summaries() if entry.id in other.inputs]
             if readers:
                 raise OdfError(
-                    f"{entry.alias} is read by " + ", ".join(readers),
-                    hint="delete those first, or name them in the same command",
+                    f"{entry.alias} has downstream datasets: " + ", ".join(readers),
+                    hint="delete them first, or in the same command",
                 )
             with suppress(OdfError):
                 if head := entry.dataset.head():
@@ -378,8 +378,8 @@ class Workspace:
 
         names = {str(each.alias).lower(): str(each.alias) for each in self._folders.aliases()}
         close = get_close_matches(text.lower(), names, n=1)
-        hint = f"did you mean '{names[close[0]]}'?" if close else "see what is here with: odf list"
-        return NotFound(f"there is no dataset '{text}' in {self.folder}", hint=hint)
+        hint = f"did you mean '{names[close[0]]}'?" if close else "list all datasets: odf list"
+        return NotFound(f"dataset '{text}' not found in {self.folder}", hint=hint)
 
     def _readable_names(self, but: DatasetId | None = None) -> list[NamedDataset]:
         """Return the names of all datasets but one, to compare them with a new name.
@@ -398,9 +398,7 @@ class Workspace:
     def _check_free(self, alias: DatasetAlias, but: DatasetId | None = None) -> None:
         for each in self._readable_names(but):
             if each.alias == alias:
-                raise AlreadyExists(
-                    f"a dataset named {each.alias} exists already", hint="choose another name"
-                )
+                raise AlreadyExists(f"dataset {each.alias} already exists", hint="choose another name")
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

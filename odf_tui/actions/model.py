@@ -86,9 +86,7 @@ def require_readable_dataset(situation: Situation) -> str | None:
     """Guard: a dataset with a readable chain is selected."""
     if (refusal := require_dataset(situation)) or situation.dataset is None:
         return refusal
-    return (
-        f"{situation.dataset.name} is damaged: v tells what is wrong" if situation.dataset.problem else None
-    )
+    return f"{situation.dataset.name} is damaged: press v to verify it" if situation.dataset.problem else None
 
 
 def requires(name: str, missing: str) -> Guard:

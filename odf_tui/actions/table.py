@@ -16,8 +16,8 @@ from odf_tui.actions.model import (
 from odf_tui.state.model import REVISABLE_EVENTS
 
 _REQUIRES_BLOCK: Final = requires("block", "no block is selected")
-_REQUIRES_FINDINGS: Final = requires("findings", "nothing was found on these blocks: v verifies the dataset")
-_REQUIRES_TRAIL: Final = requires("trail", "no link was followed yet")
+_REQUIRES_FINDINGS: Final = requires("findings", "no findings: press v to verify the dataset")
+_REQUIRES_TRAIL: Final = requires("trail", "no link to go back from")
 
 
 def _prove_block_guard(situation: Situation) -> str | None:
@@ -30,17 +30,17 @@ def _diff_block_guard(situation: Situation) -> str | None:
     if (block := situation.block) is None or block.event in REVISABLE_EVENTS:
         return _REQUIRES_BLOCK(situation)
     if block.broken:
-        return "this block cannot be read: b shows its bytes"
+        return "this block cannot be read: press b to show its bytes"
     what = f"block {block.sequence_number} is {block.event}"
-    return f"{what}: only queries, sources, schemas and descriptions change"
+    return f"{what}: only queries, sources, schemas and descriptions have diffs"
 
 
 BLOCK_ACTIONS: Final = (
-    Action("open_block", ("enter",), "show the block in full", "blocks", "block", _REQUIRES_BLOCK),
+    Action("open_block", ("enter",), "show all fields of the block", "blocks", "block", _REQUIRES_BLOCK),
     Action(
         "diff_block",
         ("d",),
-        "what the block changed of a query, source or schema",
+        "show the changes of a query, source or schema",
         "blocks",
         "diff",
         _diff_block_guard,
@@ -48,7 +48,7 @@ BLOCK_ACTIONS: Final = (
     Action(
         "block_bytes",
         ("b",),
-        "the bytes of the block, with the fields in them",
+        "show the bytes of the block and their fields",
         "blocks",
         "bytes",
         _REQUIRES_BLOCK,
@@ -56,34 +56,44 @@ BLOCK_ACTIONS: Final = (
     Action(
         "prove_block",
         ("S",),
-        "sign the block with the dataset's key, as its owner",
+        "sign the block with the dataset's private key",
         "blocks",
         "",
         _prove_block_guard,
     ),
     Action(
-        "block_kinds", ("f",), "show only some kinds of events", "blocks", "kinds", require_readable_dataset
+        "block_kinds",
+        ("f",),
+        "filter the blocks by kind of event",
+        "blocks",
+        "kinds",
+        require_readable_dataset,
     ),
     Action(
         "jump_block",
         ("J",),
-        "go to a number, hash, time or offset",
+        "go to a block by number, hash, time or offset",
         "blocks",
         "jump",
         require_readable_dataset,
     ),
     Action(
-        "next_finding", ("n", "right_curly_bracket"), "next finding", "blocks", "finding", _REQUIRES_FINDINGS
+        "next_finding",
+        ("n", "right_curly_bracket"),
+        "go to the next finding",
+        "blocks",
+        "finding",
+        _REQUIRES_FINDINGS,
     ),
     Action(
         "previous_finding",
         ("N", "left_curly_bracket"),
-        "previous finding",
+        "go to the previous finding",
         "blocks",
         guard=_REQUIRES_FINDINGS,
     ),
-    Action("leave_blocks", ("escape",), "one level up", "blocks", listed=False),
-    Action("back", ("ctrl+o", "backspace"), "back to where a link was followed from", guard=_REQUIRES_TRAIL),
+    Action("leave_blocks", ("escape",), "go one level up", "blocks", listed=False),
+    Action("back", ("ctrl+o", "backspace"), "go back to the origin of the link", guard=_REQUIRES_TRAIL),
 )
 
 
@@ -95,42 +105,42 @@ def _row_action(name: str, key: str, title: str, hint: str = "") -> Action:
 
 
 DATA_ACTIONS: Final = (
-    _row_action("open_row", "enter", "show the row, every value in full", "row"),
-    _row_action("jump", "J", "go to an offset, a row or a time", "go to"),
-    _row_action("find_rows", "slash", "look for a text in all rows", "look for"),
-    _row_action("next_match", "n", "next row that holds the text looked for with /"),
-    _row_action("previous_match", "N", "row before that holds the text looked for with /"),
-    _row_action("next_slice", "right_square_bracket", "next slice"),
-    _row_action("previous_slice", "left_square_bracket", "previous slice"),
+    _row_action("open_row", "enter", "show the row with its full values", "row"),
+    _row_action("jump", "J", "go to a row by offset, number or time", "go to"),
+    _row_action("find_rows", "slash", "search all rows for a text", "search"),
+    _row_action("next_match", "n", "go to the next match of the search"),
+    _row_action("previous_match", "N", "go to the previous match of the search"),
+    _row_action("next_slice", "right_square_bracket", "go to the next slice"),
+    _row_action("previous_slice", "left_square_bracket", "go to the previous slice"),
     Action(
         "travel",
         ("at",),
-        "see the rows as at an earlier block, or as of an event time",
+        "show the rows as at a block, or as of an event time",
         "data",
         "time",
         require_readable_dataset,
     ),
-    _row_action("trace", "w", "show where this row or value comes from, step by step", "where from"),
+    _row_action("trace", "w", "trace this row or value to its sources", "trace"),
     Action(
         "differences",
         ("d",),
-        "compare with an earlier version, or with another dataset",
+        "compare with an earlier version or another dataset",
         "data",
         "",
         require_readable_dataset,
     ),
-    _row_action("sort_up", "less_than_sign", "sort what is loaded by this column, least first"),
-    _row_action("sort_down", "greater_than_sign", "sort what is loaded by this column, greatest first"),
-    _row_action("keep_rows", "f", "keep rows by the value of this cell, of what is loaded", "keep"),
-    _row_action("row_among_all", "o", "show this row of a sorted or kept part among all rows"),
+    _row_action("sort_up", "less_than_sign", "sort the loaded rows by this column, ascending"),
+    _row_action("sort_down", "greater_than_sign", "sort the loaded rows by this column, descending"),
+    _row_action("keep_rows", "f", "filter the loaded rows by the value of this cell", "filter"),
+    _row_action("row_among_all", "o", "show this row of a sorted or filtered view among all rows"),
     _row_action("columns", "c", "show, hide, move and freeze columns", "columns"),
     _row_action("hide_column", "H", "hide this column"),
-    _row_action("freeze_columns", "F", "keep the columns up to this one in sight, and back"),
-    _row_action("mark_row", "space", "mark the row; a second time, the rows up to there"),
+    _row_action("freeze_columns", "F", "freeze the columns up to this one, or unfreeze them"),
+    _row_action("mark_row", "space", "mark the row, or the rows since the first mark"),
     Action(
         "statistics",
         ("i",),
-        "schema and statistics of all columns",
+        "show schema and statistics of all columns",
         "data",
         "statistics",
         require_readable_dataset,
@@ -138,7 +148,7 @@ DATA_ACTIONS: Final = (
     Action(
         "current_state",
         ("K",),
-        "current state by key instead of all rows, and back",
+        "show the latest state (by key), or all rows again",
         "data",
         "",
         require_readable_dataset,
@@ -146,17 +156,17 @@ DATA_ACTIONS: Final = (
     Action(
         "current_state_by",
         ("B",),
-        "current state by columns of your choice",
+        "show the latest state by selected columns",
         "data",
         "",
         require_readable_dataset,
     ),
-    _row_action("export", "E", "write rows to a file: CSV, JSON or Parquet"),
+    _row_action("export", "E", "export rows to a file: CSV, JSON or Parquet"),
     _row_action("copy_rows", "Y", "copy the marked rows, or this one"),
 )
 
 
-_TRUST_STATES: Final = {"own": "your own", "trusted": "trusted", "not trusted": "not trusted"}
+_TRUST_STATES: Final = {"own": "your own", "trusted": "trusted", "not trusted": "untrusted"}
 _REQUIRES_DATASETS: Final = requires("datasets", "there are no datasets yet")
 
 
@@ -167,17 +177,17 @@ def _pull_guard(situation: Situation) -> str | None:
     if row.has_pull_remote:
         return _running_pull_guard(situation)
     if row.diverged:
-        return f"its input {row.diverged[0]} was reset or replaced: D makes {row.name} anew"
+        return f"input {row.diverged[0]} was reset or replaced: press D to rebuild {row.name}"
     if not (row.polls or row.derivative) and row.push_sources:
-        return f"there is nothing to poll: data is pushed with odf ingest {row.name} FILE"
+        return f"{row.name} has no polling source: use odf ingest {row.name} FILE"
     if not (row.polls or row.derivative):
-        return f"{row.name} has no source: e edits its definition"
+        return f"{row.name} has no source: press e to edit its definition"
     return _running_pull_guard(situation)
 
 
 def _running_pull_guard(situation: Situation) -> str | None:
     if situation.dataset_job is not None and situation.dataset_job.kind == "pull":
-        return f"{situation.dataset_job.target} is being pulled already"
+        return f"{situation.dataset_job.target} is already being pulled"
     return None
 
 
@@ -186,10 +196,10 @@ def _rebuild_guard(situation: Situation) -> str | None:
     if (refusal := require_readable_dataset(situation)) or row is None:
         return refusal
     if row.has_pull_remote:
-        return f"{row.name} comes from elsewhere: V shows how it stands to that"
+        return f"{row.name} is pulled from a remote: press V to compare histories"
     if not row.diverged:
-        return f"{row.name} has not diverged from its inputs: nothing is to be made anew"
-    return f"{row.name} is being worked on already" if situation.dataset_job else None
+        return f"{row.name} has not diverged from its inputs: nothing to rebuild"
+    return f"{row.name} already has an active job" if situation.dataset_job else None
 
 
 def _take_columns_guard(situation: Situation) -> str | None:
@@ -198,14 +208,14 @@ def _take_columns_guard(situation: Situation) -> str | None:
         return refusal
     if not row.derivative:
         return f"{row.name} has no query"
-    return None if row.last_pulled else f"{row.name} has no data yet: its columns are those of its query"
+    return None if row.last_pulled else f"{row.name} has no data yet: its columns are those of the query"
 
 
 def _trust_guard(situation: Situation) -> str | None:
     row = situation.dataset
     if (refusal := require_readable_dataset(situation)) or row is None:
         return refusal
-    return None if row.untrusted else f"{row.name} is {_TRUST_STATES[row.standing]} already"
+    return None if row.untrusted else f"{row.name} is already {_TRUST_STATES[row.standing]}"
 
 
 def _untrust_guard(situation: Situation) -> str | None:
@@ -216,27 +226,29 @@ def _untrust_guard(situation: Situation) -> str | None:
 
 
 def _make_demo_guard(situation: Situation) -> str | None:
-    return "the demo is for an empty workspace: odf demo makes one beside it" if situation.datasets else None
+    return (
+        "the workspace is not empty: use odf demo FOLDER for a separate demo" if situation.datasets else None
+    )
 
 
 def _verify_guard(situation: Situation) -> str | None:
     if refusal := require_dataset(situation):
         return refusal
     if situation.dataset_job is not None and situation.dataset_job.kind == "verify":
-        return "a verification runs already"
+        return "a verification is already running"
     return None
 
 
 DATASET_ACTIONS: Final = (
-    Action("pull", ("p",), "pull the dataset: take in what is new", hint="pull", guard=_pull_guard),
+    Action("pull", ("p",), "pull new data into the dataset", hint="pull", guard=_pull_guard),
     Action(
         "pull_all",
         ("P",),
-        "pull all datasets, inputs first",
+        "pull all datasets, upstream first",
         guard=requires("pullable", "there is nothing to pull"),
     ),
-    Action("verify", ("v",), "verify the dataset: chain, slices and hashes", guard=_verify_guard),
-    Action("add", ("n", "a"), "make a new dataset: from a file, a URL, a template", hint="new"),
+    Action("verify", ("v",), "verify the dataset: chain, slices, hashes", guard=_verify_guard),
+    Action("add", ("n", "a"), "create a dataset from a file, a URL or a template", hint="new"),
     Action("add_file", ("A",), "add datasets from a manifest file"),
     Action(
         "edit",
@@ -248,35 +260,35 @@ DATASET_ACTIONS: Final = (
     Action(
         "take_columns",
         ("C",),
-        "take new columns that the dataset's query gives into it",
+        "add new columns of the query to the dataset",
         guard=_take_columns_guard,
     ),
-    Action("trust", ("t",), "show what somebody else's dataset would run, and trust it", guard=_trust_guard),
-    Action("untrust", ("U",), "take back that the dataset is trusted", guard=_untrust_guard),
+    Action("trust", ("t",), "review and trust a dataset by another author", guard=_trust_guard),
+    Action("untrust", ("U",), "revoke trust in the dataset", guard=_untrust_guard),
     Action(
         "begin_anew",
         ("D",),
-        "make a diverged dataset anew from its inputs",
-        hint="make anew",
+        "rebuild a diverged dataset from its inputs",
+        hint="rebuild",
         guard=_rebuild_guard,
     ),
     Action(
         "make_demo",
         ("d",),
-        "make the demo here: sample sources, five datasets",
+        "create the demo: sample sources, five datasets",
         hint="demo",
         guard=_make_demo_guard,
     ),
     Action(
         "column_lineage",
         ("number_sign",),
-        "show which columns feed which, up and down the graph",
+        "show the column lineage, upstream and downstream",
         guard=require_readable_dataset,
     ),
     Action(
         "open_dataset",
         ("enter",),
-        "show everything about the dataset",
+        "show all details of the dataset",
         "datasets",
         "details",
         require_dataset,
@@ -284,23 +296,23 @@ DATASET_ACTIONS: Final = (
     Action(
         "list",
         ("L",),
-        "show the datasets as a list, or as a graph again",
+        "show the datasets as a list or as a graph",
         "datasets",
         "list",
         _REQUIRES_DATASETS,
     ),
-    Action("sort", ("o",), "sort the list by its next column", "datasets", guard=_REQUIRES_DATASETS),
+    Action("sort", ("o",), "sort the list by the next column", "datasets", guard=_REQUIRES_DATASETS),
     Action(
         "sort_back",
         ("O",),
-        "sort the list the other way round",
+        "reverse the order of the list",
         "datasets",
         guard=_REQUIRES_DATASETS,
     ),
     Action(
         "narrow",
         ("f",),
-        "show only datasets of a kind, or in a state",
+        "filter the datasets by kind or state",
         "datasets",
         guard=_REQUIRES_DATASETS,
     ),
@@ -313,31 +325,36 @@ def _move_action(name: str, keys: str, title: str) -> Action:
 
 GENERAL_ACTIONS: Final = (
     Action("filter", ("slash",), "filter this pane", hint="filter"),
-    Action("copy", ("y",), "copy what is selected: id, hash, cell or log"),
+    Action("copy", ("y",), "copy the selection: id, hash, cell or log"),
     Action("copy_command", ("dollar_sign",), "copy the odf command for the selected dataset, row or job"),
-    Action("zoom", ("z",), "zoom this pane, and back", hint="zoom"),
+    Action("zoom", ("z",), "zoom this pane, or show all panes again", hint="zoom"),
     Action(
         "palette", ("colon", "ctrl+p"), "find any action, dataset, block, column, job or theme", hint="find"
     ),
-    Action("help", ("question_mark", "f1"), "show the keys that are valid now, and run them", hint="keys"),
+    Action("help", ("question_mark", "f1"), "list the available keys, and run one", hint="keys"),
     Action("help_topics", ("0", "f2"), "show the help topics"),
-    Action("up", ("escape",), "one level up: filter, zoom, pane", guard=requires("up", "this is the top")),
+    Action(
+        "up",
+        ("escape",),
+        "go one level up: filter, zoom, pane",
+        guard=requires("up", "already at the top level"),
+    ),
     Action("pane_1", ("1",), "go to the datasets"),
     Action("pane_2", ("2",), "go to the blocks"),
     Action("pane_3", ("3",), "go to the rows"),
     Action("pane_4", ("4",), "go to the jobs"),
-    Action("next_pane", ("tab",), "next pane"),
-    Action("previous_pane", ("shift+tab",), "previous pane"),
-    Action("refresh", ("r", "ctrl+r"), "read everything again"),
-    Action("themes", ("T",), "show the colour themes, and take one"),
-    Action("grow", ("plus",), "more room for this pane"),
-    Action("shrink", ("minus",), "less room for this pane"),
-    Action("usual_sizes", ("equals_sign",), "all panes as large as usual"),
-    Action("quit", ("q", "ctrl+q", "ctrl+c"), "leave; running jobs go on", hint="quit"),
+    Action("next_pane", ("tab",), "go to the next pane"),
+    Action("previous_pane", ("shift+tab",), "go to the previous pane"),
+    Action("refresh", ("r", "ctrl+r"), "reload everything"),
+    Action("themes", ("T",), "choose a colour theme"),
+    Action("grow", ("plus",), "enlarge this pane"),
+    Action("shrink", ("minus",), "shrink this pane"),
+    Action("usual_sizes", ("equals_sign",), "reset the sizes of all panes"),
+    Action("quit", ("q", "ctrl+q", "ctrl+c"), "quit; running jobs continue", hint="quit"),
     _move_action("down", "j down", "down"),
     _move_action("above", "k up", "up"),
-    _move_action("left", "h left", "left; in the graph: to an input"),
-    _move_action("right", "l right", "right; in the graph: to what is made of it"),
+    _move_action("left", "h left", "left; in the graph: upstream"),
+    _move_action("right", "l right", "right; in the graph: downstream"),
     _move_action("first", "g home", "first"),
     _move_action("last", "G end", "last"),
     _move_action("page_down", "pagedown ctrl+d ctrl+f", "page down"),
@@ -350,10 +367,10 @@ _REQUIRES_JOB: Final = requires("job", "no job is selected")
 
 def _cancel_guard(situation: Situation) -> str | None:
     if situation.pane == "jobs" and situation.job is not None and situation.job.state.final:
-        return f"this job is {situation.job.state.value} already"
+        return f"this job is already {situation.job.state.value}"
     if situation.pane == "jobs" and situation.job is not None:
         return None
-    return None if situation.dataset_job else "no job runs for this dataset"
+    return None if situation.dataset_job else "no job is running for this dataset"
 
 
 def _retry_guard(situation: Situation) -> str | None:
@@ -361,7 +378,7 @@ def _retry_guard(situation: Situation) -> str | None:
     if job is None:
         return "no job is selected"
     if not job.state.final:
-        return "it has not ended: x cancels it"
+        return "this job has not ended: press x to cancel it"
     return None
 
 
@@ -369,25 +386,23 @@ def _job_block_guard(situation: Situation) -> str | None:
     job = situation.job
     if job is None:
         return "no job is selected"
-    return "this job has not begun" if job.state is JobState.queued else None
+    return "this job has not started" if job.state is JobState.queued else None
 
 
 def _restart_guard(situation: Situation) -> str | None:
-    return None if situation.worker == "gone" else "the worker is there"
+    return None if situation.worker == "gone" else "the worker is running"
 
 
 JOB_ACTIONS: Final = (
-    Action("cancel", ("x",), "cancel the running job", hint="cancel", guard=_cancel_guard),
-    Action("open_job", ("enter",), "show the job's whole log", "jobs", "log", _REQUIRES_JOB),
-    Action("retry", ("full_stop",), "do the same again", "jobs", "again", _retry_guard),
+    Action("cancel", ("x",), "cancel the job", hint="cancel", guard=_cancel_guard),
+    Action("open_job", ("enter",), "show the complete log of the job", "jobs", "log", _REQUIRES_JOB),
+    Action("retry", ("full_stop",), "run the job again", "jobs", "retry", _retry_guard),
     Action("job_block", ("b",), "go to the block that the job wrote", "jobs", "block", _job_block_guard),
     Action("job_dataset", ("o",), "go to the job's dataset", "jobs", "dataset", _REQUIRES_JOB),
-    Action(
-        "job_details", ("i",), "show lines for finding mistakes, and hide them", "jobs", guard=_REQUIRES_JOB
-    ),
-    Action("wrap_log", ("w",), "wrap long lines of the log, or cut them", "jobs", guard=_REQUIRES_JOB),
-    Action("save_log", ("S",), "save the job's whole log to a file", "jobs", guard=_REQUIRES_JOB),
-    Action("restart", ("R",), "start the worker again", guard=_restart_guard),
+    Action("job_details", ("i",), "show or hide debug lines", "jobs", guard=_REQUIRES_JOB),
+    Action("wrap_log", ("w",), "wrap or truncate long lines of the log", "jobs", guard=_REQUIRES_JOB),
+    Action("save_log", ("S",), "save the complete log of the job to a file", "jobs", guard=_REQUIRES_JOB),
+    Action("restart", ("R",), "restart the worker", guard=_restart_guard),
 )
 
 
@@ -398,7 +413,7 @@ def _push_guard(situation: Situation) -> str | None:
     if refusal := require_readable_dataset(situation):
         return refusal
     if situation.dataset_job is not None and situation.dataset_job.kind == "push":
-        return f"{situation.dataset_job.target} is being pushed already"
+        return f"{situation.dataset_job.target} is already being pushed"
     return None
 
 
@@ -406,7 +421,7 @@ def _remotes_guard(situation: Situation) -> str | None:
     row = situation.dataset
     if (refusal := require_readable_dataset(situation)) or row is None:
         return refusal
-    return None if row.remotes else f"{row.name} has no remote yet: u pushes it"
+    return None if row.remotes else f"{row.name} has no remote: press u to push it"
 
 
 def _branches_guard(situation: Situation) -> str | None:
@@ -417,30 +432,28 @@ def _branches_guard(situation: Situation) -> str | None:
 
 
 SHARING_ACTIONS: Final = (
-    Action("push", ("u",), "push the dataset: to where it goes, or ask where to", guard=_push_guard),
-    Action("push_to", ("W",), "push the dataset to another place", guard=_push_guard),
-    Action(
-        "look", ("m",), "look how the dataset stands to its remotes now", hint="remotes", guard=_remotes_guard
-    ),
+    Action("push", ("u",), "push the dataset to its remote, or to a new one", guard=_push_guard),
+    Action("push_to", ("W",), "push the dataset to another remote", guard=_push_guard),
+    Action("look", ("m",), "check the dataset's remotes for changes", hint="remotes", guard=_remotes_guard),
     Action(
         "look_all",
         ("M",),
-        "look how all datasets stand to their remotes",
-        guard=requires("remotes", "no dataset comes from elsewhere or goes there yet"),
+        "check the remotes of all datasets for changes",
+        guard=requires("remotes", "no dataset has a remote"),
     ),
     Action(
         "branches",
         ("V",),
-        "show both histories of a dataset that diverged from a remote, and choose",
+        "compare both histories of a dataset and its remote",
         guard=_branches_guard,
     ),
-    Action("browse", ("I",), "bring in datasets from elsewhere: repositories, or an address"),
+    Action("browse", ("I",), "import datasets from a repository or a URL"),
     Action("detach", ("X",), "detach the dataset from a remote", guard=_remotes_guard),
 )
 
 
 SQL_ACTIONS: Final = (
-    Action("sql", ("s",), "ask a query in SQL; on the job of one: that query and its result", hint="sql"),
+    Action("sql", ("s",), "run an SQL query; on a query job: reopen its query", hint="sql"),
 )
 
 

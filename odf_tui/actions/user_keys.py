@@ -39,10 +39,10 @@ _UNUSABLE_KEYS: Final = {
     "ctrl+i": "terminals send it as tab",
     "ctrl+h": "terminals send it as backspace",
     "ctrl+j": "terminals send it as enter",
-    "ctrl+b": "tmux keeps it for itself",
-    "ctrl+a": "screen keeps it for itself",
-    "ctrl+z": "it stops programs",
-    "ctrl+q": "it always leaves, and terminals may keep it",
+    "ctrl+b": "tmux intercepts it",
+    "ctrl+a": "screen intercepts it",
+    "ctrl+z": "it suspends programs",
+    "ctrl+q": "it always quits, and terminals may intercept it",
 }
 
 
@@ -86,7 +86,7 @@ def _read_overrides(file: Path, problems: list[str]) -> dict[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        problems.append(f"{file} is no list of actions and their keys, such as 'pull: ctrl+l'")
+        problems.append(f"{file} is not a mapping of actions to keys, such as 'pull: ctrl+l'")
         return {}
     return {str(name): keys for name, keys in found.items()}
 
@@ -96,7 +96,7 @@ def _apply_overrides(overrides: Mapping[str, Any], problems: list[str]) -> KeyMa
     for name, value in overrides.items():
         if name not in DEFAULT_KEYMAP.by_id:
             similar = get_close_matches(name, DEFAULT_KEYMAP.by_id, n=1, cutoff=0.5)
-            problems.append(f"there is no action '{name}'" + (f": {similar[0]}?" if similar else ""))
+            problems.append(f"unknown action '{name}'" + (f": did you mean {similar[0]}?" if similar else ""))
             continue
         found = [_parse_key(text, name, problems) for text in _split_keys(value)]
         valid = list(dict.fromkeys(key for key in found if key))
@@ -127,10 +127,10 @@ def _parse_key(text: str, action: str, problems: list[str]) -> str | None:
     elif key.startswith(("alt+", "meta+", "super+", "ctrl+", "shift+")):
         reason = "many terminals do not pass it on"
     elif key[:1] == "f" and key[1:].isdigit():
-        reason = "terminals and desktops keep it for themselves"
+        reason = "terminals and desktops intercept it"
     else:
-        reason = "it is no key"
-    problems.append(f"{action}: {text} cannot be used, {reason}")
+        reason = "unknown key"
+    problems.append(f"{action}: {text} cannot be used: {reason}")
     return None
 
 
@@ -157,8 +157,8 @@ def _resolve_clashes(keys: Mapping[str, list[str]], problems: list[str]) -> KeyM
                 if other.id == name or other.scope != scope or key not in assigned.get(other.id, other.keys):
                     continue
                 assigned[name].remove(key)
-                where = "" if scope == ANYWHERE else f" in the pane of {scope}"
-                problems.append(f"{name}: {key_name(key)} is the key of {other.id}{where}")
+                where = "" if scope == ANYWHERE else f" in pane {scope}"
+                problems.append(f"{name}: {key_name(key)} is already used by {other.id}{where}")
                 break
         if keys[name] and not assigned[name]:
             del assigned[name]  # the default keys are used, except those that other actions use now

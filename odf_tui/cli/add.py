@@ -36,7 +36,7 @@ from odf_tui.cli.output import (
     verb,
 )
 from odf_tui.gateway.samples import add_datasets, make_requests, write_files
-from odf_tui.text.format import count_of, format_count, printable
+from odf_tui.text.format import count_of, printable
 from odf_tui.text.job_text import update_line, validation_lines
 
 _STYLES = {"+": "green", "-": "red"}
@@ -48,7 +48,7 @@ class DefinitionUpdate:
 
     Args:
         origins: for each manifest by another author, the name of its dataset and the address it came from.
-        state: what becomes of the state of a query that the new query cannot continue.
+        state: how the state of a query is handled that the new query cannot continue.
         accept_columns: whether columns that inputs have gained are added.
     """
 
@@ -150,7 +150,7 @@ def check_queries(workspace: Workspace, snapshots: Sequence[DatasetSnapshot]) ->
             continue
         input_ids = {item.dataset_ref for event in update.events for item in getattr(event, "inputs", ())}
         if update.is_new and not input_ids <= known_ids:
-            message = "the query cannot be looked at before its inputs are there and have data"
+            message = "the query cannot be checked before its inputs exist and have data"
             results.append(ValidateResult(str(update.alias), message=message))
             documents.append({"name": str(update.alias), "checked": False, "message": message})
             continue
@@ -184,7 +184,7 @@ def print_changes(updates: Sequence[Update]) -> None:
 
 def _print_change(change: Change, *, short: bool) -> None:
     sys.stdout.write(f"  {change.title}\n")
-    if short:  # the manifest shows a new dataset better
+    if short:  # the manifest has the definition of a new dataset
         return
     if not sys.stdout.isatty():
         sys.stdout.write("".join(f"    {printable(line)}\n" for line in change.lines))
@@ -200,7 +200,7 @@ def _print_update(update: Update, *, dry_run: bool) -> None:
     if update.is_new:
         print_note(f"{update.alias} would be added" if dry_run else f"added {update.alias}")
     elif not number:
-        print_note(f"{update.alias}: nothing to do")
+        print_note(f"{update.alias}: unchanged")
     else:
         print_note(
             f"{update.alias}: would append {events}" if dry_run else f"updated {update.alias}: {events}"
@@ -239,23 +239,25 @@ _DOWNLOAD_SECONDS: Final = 60.0
 
 @verb("add", example="odf add covid.yaml air-quality.yaml", json=True)
 @click.argument("manifests", nargs=-1, required=True, type=click.Path())
-@click.option("-r", "--recursive", is_flag=True, help="Look for *.yaml in folders and below.")
-@click.option("--update", is_flag=True, help="Append what changed to datasets that are there already.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be added or appended.")
-@click.option("--check", is_flag=True, help="Only look whether queries can be run, and what they make.")
+@click.option("-r", "--recursive", is_flag=True, help="Read the manifests in folders and their subfolders.")
+@click.option("--update", is_flag=True, help="Update existing datasets: append the changes to their chains.")
+@click.option("--dry-run", is_flag=True, help="Print what would be added or appended, without doing it.")
+@click.option(
+    "--check", is_flag=True, help="Only check that queries can run, and print the schemas of their results."
+)
 @click.option(
     "--flush",
     "state",
     flag_value="flush",
-    help="A changed query begins anew; what the old one has still to give comes out now.",
+    help="Emit the pending results of the old query, and start the new one with an empty state.",
 )
 @click.option(
     "--rebuild",
     "state",
     flag_value="rebuild",
-    help="A changed query gets the state that it would have by now, from the start of its inputs.",
+    help="Rebuild the state of the new query from the start of its inputs.",
 )
-@click.option("--accept-columns", is_flag=True, help="Take in columns that inputs have gained.")
+@click.option("--accept-columns", is_flag=True, help="Add new columns of the inputs to the dataset.")
 def add_verb(
     manifests: tuple[str, ...],
     recursive: bool,
@@ -265,17 +267,18 @@ def add_verb(
     state: str | None,
     accept_columns: bool,
 ) -> None:
-    """Adds datasets from YAML manifests: files, folders with -r, or - for stdin.
+    """Add datasets from YAML manifests.
 
-    The order of manifests does not matter: a derivative dataset may come before its inputs.
+    MANIFESTS are files, URLs, folders (with -r), or - for stdin. Their order does not matter: a
+    derivative dataset may precede its inputs.
 
-    With --update, a manifest may be of a dataset that is there: what differs from its chain is shown
-    and appended. What the manifest does not mention stays as it is; a source goes when the manifest
-    has others instead, or says DisablePollingSource or DisablePushSource.
+    With --update, a manifest may define an existing dataset. Its differences from the chain are printed
+    and appended. Settings that the manifest does not contain are not changed. A source is disabled if
+    the manifest has other sources instead, or contains DisablePollingSource or DisablePushSource.
 
-    A derivative dataset whose query changes first takes in what is there with the old one. A query
-    with a state, such as one with windows, goes on from the state of the old query where it groups
-    and keeps the same; else say --flush or --rebuild.
+    If the query of a derivative dataset changes, the old query first processes all remaining input. A
+    stateful query, such as one with windows, continues from the state of the old query if both have the
+    same grouping and the same state. Otherwise, use --flush or --rebuild.
     """
     workspace = open_workspace()
     snapshots: list[DatasetSnapshot] = []
@@ -287,12 +290,15 @@ def add_verb(
             if _is_url(name):
                 origins.update((snapshot.name, redact_url(name)) for snapshot in found)
     if not snapshots:
-        raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
+        raise UsageError("no manifest found", hint="specify YAML files, or a folder with -r")
     if dry_run and not update:
-        raise UsageError("--dry-run goes with --update", hint="it takes new datasets too")
+        raise UsageError("--dry-run requires --update", hint="--update also adds new datasets")
     if (state or accept_columns) and (not update or dry_run):
         option = f"--{state}" if state else "--accept-columns"
-        raise UsageError(f"{option} goes with --update", hint="it says how a dataset changes that is there")
+        raise UsageError(
+            f"{option} requires --update{'' if not dry_run else ' without --dry-run'}",
+            hint="it applies to existing datasets",
+        )
     if check:
         sys.exit(check_queries(workspace, snapshots))
     if update:
@@ -308,7 +314,9 @@ def add_verb(
     for snapshot in snapshots:
         foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root
         if foreign and snapshot.name.lower() in map(str.lower, changed):
-            print_note(f"{snapshot.name} runs nothing before you allow it: odf trust {snapshot.name}")
+            print_note(
+                f"{snapshot.name} is not trusted, so its source does not run: odf trust {snapshot.name}"
+            )
     if code:
         sys.exit(code)
 
@@ -327,7 +335,9 @@ def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
     path = Path(name)
     if path.is_dir():
         if not recursive:
-            raise UsageError(f"{name} is a folder", hint="add -r to take every *.yaml in it and below")
+            raise UsageError(
+                f"{name} is a folder", hint="use -r to read the manifests in it and its subfolders"
+            )
         files = sorted([*path.rglob("*.yaml"), *path.rglob("*.yml")])
         return [(str(file), _read_file(file)) for file in files if ".odf" not in file.parts]
     return [(name, _read_file(path))]
@@ -362,11 +372,11 @@ def _download(url: str) -> str:
     except TimeoutError:
         raise SourceUnavailable(
             f"the manifest did not arrive within {_DOWNLOAD_SECONDS:.0f} seconds",
-            hint="check the address; or download the manifest, and add the file",
+            hint="check the URL, or download the manifest and add the file",
             where=url,
         ) from None
     except UnicodeDecodeError:
-        raise InvalidManifest("the answer is not UTF-8 text", where=url) from None
+        raise InvalidManifest("the response is not UTF-8 text", where=url) from None
 
 
 def _fetch(url: str) -> bytes:
@@ -378,19 +388,19 @@ def _fetch(url: str) -> bytes:
         with urlopen(url, timeout=30) as response:
             data = response.read(MAX_TEXT_BYTES + 1)
     except HTTPError as error:
-        raise NotFound(f"the server answered {error.code} {error.reason}", where=url) from None
+        raise NotFound(f"the server responded with {error.code} {error.reason}", where=url) from None
     except (HTTPException, OSError) as error:
-        raise NotFound(f"it could not be fetched: {error}", where=url) from None
+        raise NotFound(f"cannot download the manifest: {error}", where=url) from None
     if len(data) > MAX_TEXT_BYTES:
         raise InvalidManifest(
-            f"the answer has more than {MAX_TEXT_BYTES:,} bytes", hint="check the address", where=url
+            f"the response exceeds {MAX_TEXT_BYTES:,} bytes", hint="check the URL", where=url
         )
     return data
 
 
 def _read_file(path: Path) -> str:
     if not path.exists():
-        raise NotFound(f"there is no file {path}")
+        raise NotFound(f"file not found: {path}")
     return _read_utf8(str(path), str(path))
 
 
@@ -403,15 +413,18 @@ def _read_utf8(name: str, source: str) -> str:
 
 @verb("new", example="odf new com.example.cases --root > cases.yaml")
 @click.argument("name")
-@click.option("--root", is_flag=True, help="Ingests outside data.")
-@click.option("--push", is_flag=True, help="Takes rows that are pushed into it; also a root dataset.")
-@click.option("--derivative", is_flag=True, help="A query over other datasets.")
+@click.option("--root", is_flag=True, help="Root dataset with a polling source.")
+@click.option("--push", is_flag=True, help="Root dataset with a push source.")
+@click.option("--derivative", is_flag=True, help="Derivative dataset: a query over other datasets.")
 def new_verb(name: str, root: bool, push: bool, derivative: bool) -> None:
-    """Prints a commented manifest to start from; it is valid as it is."""
+    """Print a commented manifest for a new dataset.
+
+    The manifest is valid without changes. Edit it, then add the dataset with `odf add`.
+    """
     from odf_tui.gateway.samples import DERIVATIVE, PUSH, ROOT
 
     if (root or push) == derivative:
-        raise UsageError("which kind of dataset?", hint="give --root, --root --push, or --derivative")
+        raise UsageError("missing kind of dataset", hint="use --root, --push or --derivative")
     alias = DatasetAlias.parse(name)
     template = DERIVATIVE if derivative else PUSH if push else ROOT
     sys.stdout.write(template.replace("NAME", str(alias)))
@@ -419,12 +432,14 @@ def new_verb(name: str, root: bool, push: bool, derivative: bool) -> None:
 
 @verb("demo", example="odf demo")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default="odf-demo")
-@click.option("--no-tui", is_flag=True, help="Print what is done instead of opening the workstation.")
+@click.option("--no-tui", is_flag=True, help="Print the results instead of opening the workstation.")
 def demo_verb(folder: Path, no_tui: bool) -> OpenWorkstation | None:
-    """Makes a workspace with sample data, pulls and verifies it, and opens the workstation on it.
+    """Create a workspace with sample data.
 
-    Port Haven, a small harbour town, measures its air, counts the visits to its clinics and lists its
-    measuring stations. In the first week of March smoke drifts in. Needs no network.
+    Adds sample datasets, pulls and verifies them, and opens the workstation. Requires no network.
+
+    The data is about Port Haven, a small harbour town: its air quality, the visits to its clinics and
+    its measuring stations. In the first week of March, smoke drifts in.
     """
     workspace = _workspace(folder)
     requests = make_requests(workspace, add_datasets(workspace))
@@ -440,13 +455,11 @@ def _workspace(folder: Path) -> Workspace:
     if (folder / ".odf").is_dir():
         workspace = Workspace.find(folder, folder)
         if not (folder / "manifests" / "stations.yaml").is_file():
-            raise Conflict(
-                f"{folder} is a workspace of your own", hint="name another folder: odf demo FOLDER"
-            )
+            raise Conflict(f"{folder} is not a demo workspace", hint="use another folder: odf demo FOLDER")
         return workspace
     if folder.exists() and any(folder.iterdir()):
-        raise Conflict(f"{folder} is not empty", hint="name another folder: odf demo FOLDER")
-    print_note(f"making a workspace with sample sources in {folder}")
+        raise Conflict(f"{folder} is not empty", hint="use another folder: odf demo FOLDER")
+    print_note(f"creating a workspace with sample data in {folder}")
     write_files(folder)
     return Workspace.init(folder)
 
@@ -465,18 +478,18 @@ def _run_and_print(workspace: Workspace, folder: Path, requests: list[tuple[Requ
     for job in jobs:
         if job.state is not JobState.done:
             sys.stdout.write(
-                f"{job.kind:7} {job.target}: {job.error.message if job.error else job.state.value}\n"
+                f"{job.kind:8}  {job.target}: {job.error.message if job.error else job.state.value}\n"
             )
         elif job.kind == "pull":
             pulled = job.result_of(Pull) or PullResult()
-            records = format_count(pulled.records)
-            sys.stdout.write(f"pulled  {job.target}: {records} new records in {pulled.blocks} blocks\n")
+            rows, blocks = count_of(pulled.records, "new row"), count_of(pulled.blocks, "block")
+            sys.stdout.write(f"pulled    {job.target}: {rows} in {blocks}\n")
         else:
             report = job.result_of(Verify) or VerifyResult()
-            verdict = "valid" if report.valid else f"NOT VALID, {len(report.findings)} findings"
-            sys.stdout.write(f"checked {job.target}: {verdict}\n")
+            verdict = "valid" if report.valid else f"INVALID, {count_of(len(report.findings), 'finding')}"
+            sys.stdout.write(f"verified  {job.target}: {verdict}\n")
     # The command as it was called: odf may not be on the path.
     command = sys.argv[0] if sys.argv[0].endswith("odf") else "odf"
-    sys.stdout.write(f"\nLook around:  {command} -w {folder}\n")
+    sys.stdout.write(f"\nOpen the workstation:  {command} -w {folder}\n")
     if any(job.state is not JobState.done for job in jobs):
         sys.exit(1)

@@ -32,10 +32,16 @@ if TYPE_CHECKING:
 
 @verb("log", example="odf log port-haven.stations -n 5 --json", json=True)
 @click.argument("name")
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many blocks.")
-@click.option("--kind", "kinds", multiple=True, metavar="EVENT", help="Only such events, e.g. AddData.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="Maximum number of blocks.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="EVENT",
+    help="Only events of this kind, such as AddData. Can be repeated.",
+)
 def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
-    """Shows the metadata chain, newest block first."""
+    """Show the metadata chain of a dataset, newest block first."""
     dataset = open_workspace().resolve(name).dataset
     event_names = _parse_event_names(kinds)
     if options_of().json:
@@ -58,7 +64,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
         print_json(document)
         return
     print_table(
-        ["block", "hash", "system time", "event", "what"],
+        ["block", "hash", "system time", "event", "summary"],
         [
             [
                 str(row.sequence_number),
@@ -77,7 +83,7 @@ def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:
     """Return the names of events in their own spelling; None for all events.
 
     Raises:
-        NotFound: there is no such event.
+        NotFound: unknown event.
     """
     if not kinds:
         return None
@@ -92,7 +98,7 @@ def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:
         if kind.lower() not in names:
             close = get_close_matches(kind.lower(), names, 1)
             raise NotFound(
-                f"there is no event '{kind}'",
+                f"unknown event '{kind}'",
                 hint=f"did you mean {names[close[0]]}?" if close else "events: " + ", ".join(names.values()),
             )
         event_names.add(names[kind.lower()])
@@ -107,17 +113,18 @@ def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:
     type=click.Choice(["ddl", "arrow", "parquet", "json"]),
     default="ddl",
     show_default=True,
+    help="Output format.",
 )
 @click.option(
     "--manifest-json-schema",
     is_flag=True,
-    help="Print the JSON Schema of manifests instead, for editors.",
+    help="Print the JSON Schema of manifests instead, for use in editors.",
 )
 def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None:
-    """Prints the schema of the data."""
+    """Print the schema of a dataset."""
     if manifest_json_schema:
         if name is not None:
-            raise click.UsageError("--manifest-json-schema takes no NAME")
+            raise click.UsageError("--manifest-json-schema and NAME exclude each other")
         from odf_engine.metadata.descriptors import build_manifest_schema
         from odf_engine.metadata.model import DatasetSnapshot
 
@@ -128,7 +135,7 @@ def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None
     dataset = open_workspace().resolve(name).dataset
     schema = _read_schema(dataset)
     if schema is None:
-        raise NotFound(f"{name} has no data yet, so its schema is not known", hint=f"odf pull {name}")
+        raise NotFound(f"{name} has no data yet, its schema is unknown", hint=f"odf pull {name}")
     if form == "ddl":
         from odf_engine.data.ddl import to_ddl
 
@@ -167,18 +174,20 @@ def _format_parquet_schema(schema: pa.Schema) -> str:
 
 @verb("tail", example="odf tail port-haven.air-readings -n 20 --as-at 2026-03-01", json=True)
 @click.argument("name")
-@click.option("-n", "--rows", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--as-at", metavar="TIME|BLOCK", help="What was known then: at a system time, or at a block.")
-@click.option("--as-of", metavar="TIME", help="What had happened by an event time, with all corrections.")
-@click.option("--current", is_flag=True, help="Of each key the newest row, unless it takes it away.")
-@click.option("--key", multiple=True, metavar="COLUMN", help="A column that tells rows apart.")
+@click.option(
+    "-n", "--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Number of rows."
+)
+@click.option("--as-at", metavar="TIME|BLOCK", help="State as known at a system time or a block.")
+@click.option("--as-of", metavar="TIME", help="State as of an event time, with all corrections.")
+@click.option("--current", is_flag=True, help="Latest row of each key, without retracted keys.")
+@click.option("--key", multiple=True, metavar="COLUMN", help="Key column. Can be repeated.")
 def tail_verb(
     name: str, rows: int, as_at: str | None, as_of: str | None, current: bool, key: tuple[str, ...]
 ) -> None:
-    """Shows the newest rows by offset, oldest of them first.
+    """Show the last rows of a dataset.
 
-    Without a time these are the newest that there are. The key of --as-of and --current is that of the
-    dataset, unless --key names its columns.
+    Rows are sorted by offset, oldest first. --as-of and --current use the primary key of the dataset,
+    unless --key specifies its columns.
     """
     entry = open_workspace().resolve(name)
     if as_of is not None or current or key:
@@ -246,7 +255,7 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
         return
     if not records:
         if empty:
-            print_note(f"{entry.alias} has no rows yet: odf pull {entry.alias}")
+            print_note(f"{entry.alias} has no rows yet: run odf pull {entry.alias}")
         return
     op = entry.dataset.state().vocabulary.operation_type_column
     for record in records:
@@ -264,7 +273,7 @@ def _json_values(name: str, column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column for JSON. Times that Python does not support become text.
 
     Raises:
-        BadData: a value cannot be shown.
+        BadData: a value cannot be printed.
     """
     from odf_engine.data.arrow_compute import to_text
 
@@ -274,20 +283,30 @@ def _json_values(name: str, column: pa.ChunkedArray) -> list[Any]:
         try:
             return to_text(column).to_pylist()
         except (OverflowError, ValueError) as error:
-            raise BadData(f"a value of column '{name}' cannot be shown: {error}") from None
+            raise BadData(f"column '{name}' has a value that cannot be printed: {error}") from None
 
 
 @click.group("block")
 def block_verb() -> None:
-    """Metadata blocks between YAML and bytes."""
+    """Encode and decode metadata blocks."""
 
 
 @verb("encode", example="odf block encode block.yaml -o block.bin")
 @click.argument("file", type=click.Path(), default="-")
-@click.option("--block-version", type=click.Choice(["2", "3"]), help="Else as the manifest says, else 3.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Else to stdout.")
+@click.option(
+    "--block-version",
+    type=click.Choice(["2", "3"]),
+    help="Version of the block. Default: that of the manifest, else 3.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Output file. Default: stdout."
+)
 def encode(file: str, block_version: str | None, output: Path | None) -> None:
-    """Encodes a YAML MetadataBlock manifest to bytes, without checking chain rules."""
+    """Encode a MetadataBlock manifest from YAML to bytes.
+
+    Chain rules are not checked. The hash of the block is printed to stdout, or to stderr if the block
+    itself is written to stdout.
+    """
     from odf_engine.metadata.flatbuffers import encode_block
     from odf_engine.metadata.yaml import read_block_manifest
 
@@ -301,7 +320,7 @@ def encode(file: str, block_version: str | None, output: Path | None) -> None:
     digest = Multihash.sha3_256(data)
     if output is None:
         if sys.stdout.isatty():
-            raise UsageError("a terminal cannot show the bytes of a block", hint="add -o FILE, or a pipe")
+            raise UsageError("binary output cannot be written to a terminal", hint="use -o FILE, or a pipe")
         sys.stdout.buffer.write(data)
         sys.stderr.write(f"{digest}\n")
     else:
@@ -312,7 +331,10 @@ def encode(file: str, block_version: str | None, output: Path | None) -> None:
 @verb("decode", example="odf block decode $(odf path NAME)/blocks/f1620…", json=True)
 @click.argument("file", type=click.Path(), default="-")
 def decode(file: str) -> None:
-    """Decodes a block to its YAML manifest; what a newer specification added is named on stderr."""
+    """Decode a metadata block from bytes to YAML.
+
+    Fields of newer versions of the specification are reported on stderr.
+    """
     from odf_engine.metadata.flatbuffers import decode_block
     from odf_engine.metadata.yaml import block_to_yaml, to_builtins
 
@@ -324,7 +346,7 @@ def decode(file: str) -> None:
     else:
         sys.stdout.write(block_to_yaml(decoded.block, decoded.version))
     for unknown in decoded.unknown:
-        sys.stderr.write(f"not understood, kept in the bytes: {unknown}\n")
+        sys.stderr.write(f"unknown field, not decoded: {unknown}\n")
 
 
 block_verb.add_command(encode)
@@ -334,11 +356,14 @@ block_verb.add_command(decode)
 @verb("digest", example="odf digest data.parquet --json", json=True)
 @click.argument("file", type=click.Path(path_type=Path))
 def digest_verb(file: Path) -> None:
-    """Prints the logical and the physical hash of a Parquet or Arrow IPC file."""
+    """Print the logical and the physical hash of a data file.
+
+    FILE is a Parquet or an Arrow IPC file.
+    """
     from odf_engine.data.digest import digest_file
 
     if not file.is_file():
-        raise NotFound(f"there is no file {file}")
+        raise NotFound(f"file not found: {file}")
     digest = digest_file(file)
     if options_of().json:
         print_json(

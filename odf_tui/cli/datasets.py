@@ -72,12 +72,14 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
     elif dot:
         sys.stdout.write(column_graph_to_dot(graph, ids))
     elif not entries:
-        print_note("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
+        print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
     else:
-        print_table(["dataset", "column", "from", "how"], list(column_rows(graph, ids)))
+        print_table(["dataset", "column", "from", "type"], list(column_rows(graph, ids)))
         for entry in entries:
             if problem := graph.datasets[str(entry.id)].lineage.problem:
-                print_note(f"{entry.alias}: {printable(problem)}; so every column may come from every other")
+                print_note(
+                    f"{entry.alias}: {printable(problem)}; each column may depend on every input column"
+                )
 
 
 def _columns_json(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
@@ -113,16 +115,19 @@ _SAFE: Final = "safeDirectories"
 @click.argument("what", type=click.Choice(["get", "set", "list", "keys"]))
 @click.argument("key", required=False)
 @click.argument("value", required=False)
-@click.option("--user", is_flag=True, help="In your own configuration, for all workspaces.")
+@click.option("--user", is_flag=True, help="Use the configuration of the user, for all workspaces.")
 def config_verb(what: str, key: str | None, value: str | None, user: bool) -> None:
-    """Reads and changes settings; `set KEY` without a value removes the setting.
+    """Read and change settings.
 
-    Settings of the workspace override those of `--user`. Settings that start programs or load code, such
-    as `spark.conf` and `engines`, are never read from the workspace's folder: `set` writes them to your
-    own configuration, for this workspace.
+    `get KEY` prints a setting, and `list` prints all of them. `set KEY VALUE` changes a setting, and
+    `set KEY` without a value removes it.
 
-    `keys` lists the actions of the workstation with their keys: `odf config set ui.keys.ACTION KEY,KEY`
-    gives one other keys, and `none` takes them away.
+    Settings of the workspace override those of --user. Settings that start programs or load code, such
+    as spark.conf and engines, are never read from the folder of the workspace. `set` writes them to the
+    configuration of the user, for this workspace only.
+
+    `keys` lists the actions of the workstation with their keys. `odf config set ui.keys.ACTION KEY,KEY`
+    changes the keys of an action, and the value none removes them.
     """
     from odf_engine import settings as config
 
@@ -139,7 +144,7 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
             print_json({each.key: each.value for each in listed})
         else:
             print_table(
-                ["key", "value", "what it does"],
+                ["key", "value", "description"],
                 [[each.key, _format_setting(each.value), each.description] for each in listed],
             )
         return
@@ -156,7 +161,7 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
 
 
 def _missing_key_error() -> UsageError:
-    return UsageError("which setting?", hint="odf config list shows them all")
+    return UsageError("missing KEY", hint="odf config list shows all settings")
 
 
 def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
@@ -166,7 +171,8 @@ def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
     is_own = settings.is_user_setting(key)
     if key == _SAFE and odf is not None and value is not None:
         raise UsageError(
-            f"{_SAFE} is for all workspaces", hint=f"odf config set --user {_SAFE} {shlex.quote(value)}"
+            f"{_SAFE} can only be set for all workspaces",
+            hint=f"odf config set --user {_SAFE} {shlex.quote(value)}",
         )
     path = (
         settings.user_file()
@@ -184,11 +190,11 @@ def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
     if odf is not None and is_own and (odf / CONFIG_FILE).exists():
         # The setting is invalid in the configuration of the workspace.
         settings.write(settings.apply_change(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
-    print_note(f"{key} is not set any more" if value is None else f"{key} is now {value}")
+    print_note(f"removed {key}" if value is None else f"set {key} to {value}")
     if is_written and (odf is None or is_own):
-        print_note(f"written to your own configuration: {path}")
+        print_note(f"written to the configuration of the user: {path}")
     if key.startswith(("spark.", "worker.")):
-        print_note("a running worker keeps its old settings: odf worker stop")
+        print_note("a running worker uses the old settings until it is restarted: odf worker stop")
 
 
 def _format_setting(value: object) -> str:
@@ -208,7 +214,7 @@ def _list_keys(keys: Mapping[str, str | Sequence[str]]) -> None:
         print_json({action.id: list(action.keys) for action in found.actions})
         return
     print_table(
-        ["action", "keys", "where", "what it does"],
+        ["action", "keys", "scope", "description"],
         [
             [action.id, " ".join(map(key_name, action.keys)) or "none", action.scope, action.title]
             for action in found.actions
@@ -228,12 +234,10 @@ def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> 
 
     _, problems = user_keys.load(keys)
     own_problems = [
-        problem
-        for problem in problems
-        if problem.startswith((f"{action}:", f"there is no action '{action}'"))
+        problem for problem in problems if problem.startswith(f"{action}:") or f"action '{action}'" in problem
     ]
     if own_problems:
-        raise UsageError("; ".join(own_problems), hint="the actions and their keys: odf config keys")
+        raise UsageError("; ".join(own_problems), hint="odf config keys lists the actions and their keys")
 
 
 # The JSON contract has fewer states than the screen.
@@ -293,23 +297,30 @@ def _verification_json(job: Job | None) -> dict[str, Any] | None:
 @verb("init", example="odf init")
 @click.argument("folder", type=click.Path(path_type=Path), default=".")
 def init_verb(folder: Path) -> None:
-    """Makes a workspace in FOLDER (this one by default)."""
+    """Create an empty workspace.
+
+    FOLDER is the current folder by default. It is created if it does not exist.
+    """
     workspace = Workspace.init(folder)
-    print_note(f"a new workspace in {workspace.folder}")
-    print_note("next: odf new NAME --root > dataset.yaml, edit it, odf add dataset.yaml, odf pull NAME")
+    print_note(f"created a workspace in {workspace.folder}")
+    print_note("next: odf new NAME --root > dataset.yaml, edit the file, odf add dataset.yaml, odf pull NAME")
 
 
 @verb("delete", example="odf delete com.example.cases")
 @click.argument("names", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 def delete_verb(names: tuple[str, ...], yes: bool) -> None:
-    """Removes datasets with their data; refuses while another dataset is made from one of them."""
+    """Delete datasets and their data.
+
+    NAMES are names of datasets, or patterns with %, such as 'weather.%'. A dataset is not deleted while
+    other datasets are derived from it.
+    """
     workspace = open_workspace()
     entries = workspace.match(names)
     if not yes:
         listed = ", ".join(str(entry.alias) for entry in entries)
         if not sys.stdin.isatty():
-            raise UsageError(f"this would delete {listed}", hint="add --yes to do it without a question")
+            raise UsageError(f"deleting {listed} requires confirmation", hint="use --yes to skip the prompt")
         click.confirm(f"Delete {listed} and all their data?", abort=True, err=True)
     # Downstream datasets are deleted first.
     by_id = {entry.id: entry for entry in entries}
@@ -324,17 +335,20 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
 @click.argument("old")
 @click.argument("new")
 def rename_verb(old: str, new: str) -> None:
-    """Gives a dataset another name; its id, and so whatever is made from it, stays."""
+    """Rename a dataset.
+
+    Its id does not change, so the datasets derived from it are not affected.
+    """
     workspace = open_workspace()
     entry = workspace.resolve(old)
     workspace.rename(entry, DatasetAlias.parse(new))
     notify_datasets_changed(workspace.folder)
-    print_note(f"{entry.alias} is now {new}")
+    print_note(f"renamed {entry.alias} to {new}")
 
 
 @verb("list", example="odf list --json", json=True)
 def list_verb() -> None:
-    """Lists the datasets of the workspace."""
+    """List the datasets of the workspace."""
     workspace = open_workspace()
     summaries = workspace.summaries()
     statuses = read_statuses(workspace, summaries, print_note)
@@ -342,9 +356,9 @@ def list_verb() -> None:
         print_json([_summary_json(summary, statuses[summary.id]) for summary in summaries])
         return
     if not summaries:
-        print_note("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
+        print_note("no datasets yet: odf new NAME --root prints a manifest, odf add adds it")
         return
-    columns = ["name", "kind", "status", "blocks", "records", "size", "watermark", "last pulled"]
+    columns = ["name", "kind", "status", "blocks", "rows", "size", "watermark", "last pulled"]
     origins = _read_origins(workspace, summaries)
     print_table(
         [*columns, "from"] if origins else columns,
@@ -362,7 +376,7 @@ def list_verb() -> None:
             ]
             for summary in summaries
         ],
-        right=["blocks", "records", "size"],
+        right=["blocks", "rows", "size"],
     )
     for summary in summaries:
         if summary.problem is not None:
@@ -396,10 +410,12 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
 @verb("show", example="odf show port-haven.stations", json=True)
 @click.argument("name")
 @click.option(
-    "--manifest", is_flag=True, help="Its definition as a manifest: edit it, then odf add --update it."
+    "--manifest",
+    is_flag=True,
+    help="Print its definition as a manifest, to be edited and passed to odf add --update.",
 )
 def show_verb(name: str, manifest: bool) -> None:
-    """Shows everything that is known of a dataset."""
+    """Show the details of a dataset."""
     from odf_tui.cli.repositories import remote_json, remotes_of
     from odf_tui.text.remotes import remote_summary
 
@@ -438,24 +454,25 @@ def _print_manifest(snapshot: DatasetSnapshot) -> None:
 
 @verb("graph", example="odf graph --dot | dot -Tsvg > graph.svg", json=True)
 @click.argument("names", nargs=-1)
-@click.option("--columns", is_flag=True, help="Which columns are made from which.")
-@click.option("--dot", is_flag=True, help="As a Graphviz document.")
+@click.option("--columns", is_flag=True, help="Show column lineage.")
+@click.option("--dot", is_flag=True, help="Print a Graphviz document.")
 def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
-    """Shows which datasets are made from which; with --columns, their columns, of all or of NAMES.
+    """Show the lineage of datasets or columns.
 
-    What feeds a column is found in the queries alone: no data is read. Whatever has part in a value is
-    there; where a query cannot be followed, that is said, and everything may come from everything.
+    With --columns, shows the columns of the datasets NAMES, or of all datasets. Column lineage is
+    computed from the queries, no data is read. All columns that contribute to a value are shown. If a
+    query cannot be analysed, this is reported, and each column may depend on every input column.
     """
     from odf_tui.text.graphviz import dataset_graph_to_dot
     from odf_tui.text.lineage_text import dataset_graph_lines
 
     if dot and options_of().json:
-        raise UsageError("either --json or --dot")
+        raise UsageError("--json and --dot exclude each other", hint="use only one of them")
     if columns:
         show_columns(open_workspace(), names, dot=dot)
         return
     if names:
-        raise UsageError("names go with --columns", hint="odf graph shows the graph of all datasets")
+        raise UsageError("NAMES require --columns", hint="odf graph without names shows all datasets")
     summaries = open_workspace().summaries()
     datasets = [(each.name, each.kind) for each in summaries]
     known = {summary.id: summary.name for summary in summaries}
@@ -481,7 +498,10 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
 @verb("path", example="ls $(odf path port-haven.stations)/data")
 @click.argument("name")
 def path_verb(name: str) -> None:
-    """Prints the dataset's folder: refs/, blocks/, data/, checkpoints/."""
+    """Print the folder of a dataset.
+
+    It contains the folders refs, blocks, data and checkpoints.
+    """
     data_stream().write(f"{open_workspace().resolve(name).dataset.folder}\n")
 
 

@@ -39,17 +39,17 @@ _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bo
 @verb("diff", example="odf diff port-haven.stations --from 2026-01-01", json=True)
 @click.argument("name")
 @click.argument("other", required=False)
-@click.option("--from", "since", metavar="BLOCK|TIME", help="NAME as it was then.")
-@click.option("--to", "until", metavar="BLOCK|TIME", help="What it is compared with, as it was then.")
-@click.option("--key", multiple=True, metavar="COLUMN", help="A column that tells rows apart.")
+@click.option("--from", "since", metavar="BLOCK|TIME", help="Version of the older side.")
+@click.option("--to", "until", metavar="BLOCK|TIME", help="Version of the newer side.")
+@click.option("--key", multiple=True, metavar="COLUMN", help="Key column. Can be repeated.")
 @click.option(
     "-n",
     "--limit",
     type=click.IntRange(min=0),
     metavar="ROWS",
-    help="Show at most so many rows (all, on a terminal 100).",
+    help="Maximum number of rows. Default: all, on a terminal 100.",
 )
-@click.option("--csv", "as_csv", is_flag=True, help="The rows that differ as CSV on stdout.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the rows that differ as CSV to stdout.")
 @click.option(
     "-o",
     "--output",
@@ -67,11 +67,17 @@ def diff_verb(
     as_csv: bool,
     output: Path | None,
 ) -> None:
-    """Shows what differs between two versions of a dataset, or between NAME and OTHER.
+    """Compare two versions of a dataset, or two datasets.
 
-    Without --from and --to, it is what the newest block with data has changed. A block is named by its
-    number, its hash or a part of it; a time means the newest block of then. Rows that were added, removed
-    and changed are told apart by the key of the datasets or by --key; without any, whole rows are compared.
+    The older side is NAME, and the newer side is OTHER, or NAME again. Two datasets are compared at
+    their newest blocks by default. For one dataset, the default is the newest block with data and the
+    block with data before it.
+
+    A version is a block or a time. A block is specified by its number, its hash, or a part of the hash.
+    A time specifies the newest block at that time.
+
+    Rows are compared by the primary key of the datasets, or by the columns of --key. Without a key,
+    entire rows are compared, and none are reported as changed.
     """
     check_one_format(as_csv, output)
     if output is not None:
@@ -142,7 +148,7 @@ def _print_difference(found: Difference, limit: int | None) -> None:
             print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
     if rows.row_count < found.rows:
         more = found.rows - rows.row_count
-        print_note(f"{count_of(more, 'more row')}: -n, --csv and -o FILE show them")
+        print_note(f"{count_of(more, 'more row')}, use -n, --csv or -o FILE to get them")
 
 
 def _line_printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:

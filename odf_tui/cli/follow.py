@@ -33,7 +33,7 @@ def error_entry(job: Job) -> dict[str, Any] | None:
 
 
 def print_failure(job: Job) -> None:
-    """Print to stderr why a job did not succeed."""
+    """Print to stderr why a job failed or was stopped."""
     for line in failure_lines(job):
         sys.stderr.write(line + "\n")
 

@@ -25,16 +25,24 @@ _ENGINE_SERVER_MODULE = "odf_engine.transform.engines.grpc_server"
 
 @verb("engine", example="odf engine serve --port 5544")
 @click.argument("what", type=click.Choice(["serve"]))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=5544, show_default=True)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=5544,
+    show_default=True,
+    help="Port to listen on; 0 for a free one.",
+)
 def engine_verb(what: str, host: str, port: int) -> None:
-    """Serves the Spark engine over gRPC, until ^C, to coordinators that see the same files.
+    """Serve the Spark engine over gRPC.
 
-    Who can reach it can have it read and write files: it listens on this machine only, unless told
-    otherwise. Spark is set up as the workspace says, if there is one.
+    Runs until ^C. The engine serves coordinators that have access to the same files. Every client that
+    can connect can read and write files through the engine. It therefore listens on this machine only,
+    unless --host specifies another address. Spark uses the settings of the workspace, if there is one.
 
-    A workspace has queries for an engine NAME run by one that serves: odf config set engines.NAME
-    grpc://HOST:PORT, with ?folder=DIR&as=PATH after it where the engine sees only a folder, as PATH.
+    To run the queries of the engine NAME on a served engine, use
+    `odf config set engines.NAME grpc://HOST:PORT`. If the engine sees only the folder DIR, under the path
+    PATH, append ?folder=DIR&as=PATH to the address.
     """
     command = [sys.executable, "-m", _ENGINE_SERVER_MODULE, "--host", host, "--port", str(port)]
     try:
@@ -46,9 +54,11 @@ def engine_verb(what: str, host: str, port: int) -> None:
 
 
 @verb("jobs", example="odf jobs --json", json=True)
-@click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Maximum number of jobs."
+)
 def jobs_verb(limit: int) -> None:
-    """Lists jobs, newest first."""
+    """List jobs, newest first."""
     jobs = read_journal(open_workspace().folder).jobs(limit)
     if options_of().json:
         print_json([_job_json(job) for job in jobs])
@@ -57,7 +67,7 @@ def jobs_verb(limit: int) -> None:
         print_note("no jobs yet")
         return
     print_table(
-        ["job", "kind", "target", "state", "rows", "started", "took", "error"],
+        ["job", "kind", "target", "state", "rows", "started", "duration", "error"],
         [
             [
                 job.id,
@@ -71,7 +81,7 @@ def jobs_verb(limit: int) -> None:
             ]
             for job in jobs
         ],
-        right=["rows", "took"],
+        right=["rows", "duration"],
     )
 
 
@@ -96,12 +106,15 @@ def _duration_text(job: Job) -> str:
 @verb("cancel", example="odf cancel 12")
 @click.argument("job")
 def cancel_verb(job: str) -> None:
-    """Stops a job; what it committed stays."""
+    """Cancel a job.
+
+    Blocks that the job has already committed remain.
+    """
     workspace = open_workspace()
     journal = read_journal(workspace.folder)
     found = journal.job(job)
     if found.state.final:
-        print_note(f"job {found.id} is {found.state.value} already")
+        print_note(f"job {found.id} is already {found.state.value}")
         return
 
     async def cancel() -> None:
@@ -120,9 +133,12 @@ def cancel_verb(job: str) -> None:
 
 @verb("logs", example="odf logs 12 -f")
 @click.argument("job")
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on until the job ends.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Print new lines until the job ends.")
 def logs_verb(job: str, following: bool) -> None:
-    """Prints the log of a job (with -v also what is for debugging)."""
+    """Print the log of a job.
+
+    With -v, debug messages are included.
+    """
     workspace = open_workspace()
     journal = read_journal(workspace.folder)
     found = journal.job(job)
@@ -145,7 +161,10 @@ def logs_verb(job: str, following: bool) -> None:
 @verb("worker", example="odf worker status", json=True)
 @click.argument("what", type=click.Choice(["start", "status", "stop"]))
 def worker_verb(what: str) -> None:
-    """Starts, shows or stops the background worker; it starts by itself when something needs it."""
+    """Start, show or stop the background worker.
+
+    Verbs that need the worker start it automatically.
+    """
     workspace = open_workspace()
     try:
         status = asyncio.run(_contact_worker(workspace, what))
@@ -158,13 +177,13 @@ def worker_verb(what: str) -> None:
     elif status is None:
         print_note("no worker is running")
     elif what == "stop":
-        print_note(f"the worker (process {status.pid}) stopped")
+        print_note(f"stopped the worker (process {status.pid})")
     else:
         sys.stdout.write(
             f"worker {status.version}, process {status.pid}:"
             f" {status.running} running, {status.queued} queued\n"
             f"Spark: {status.spark} {status.spark_detail}\n"
-            f"open descriptors: {status.descriptors}\n"
+            f"open file descriptors: {status.descriptors}\n"
         )
 
 
@@ -183,18 +202,32 @@ _SERVER_MODULE = "odf_engine.sync.server.__main__"
 
 
 @verb("serve", example="odf serve --host 0.0.0.0 --port 8080 --dataset 'weather.%'", json=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Port to listen on; 0 for a free one.",
 )
 @click.option(
-    "--dataset", "patterns", multiple=True, metavar="PATTERN", help="Serve only these; again for more."
+    "--dataset",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Serve only these datasets. Can be repeated.",
 )
-@click.option("--allow-push", is_flag=True, help="Let holders of a token push (odf keys token new NAME).")
-@click.option("--tls-cert", type=click.Path(), metavar="FILE", help="Certificate chain in PEM, for https.")
-@click.option("--tls-key", type=click.Path(), metavar="FILE", help="Its private key in PEM.")
 @click.option(
-    "--behind-proxy", is_flag=True, help="Believe X-Forwarded-Proto and -Host: a proxy in front sets them."
+    "--allow-push", is_flag=True, help="Accept pushes by clients with a token (see odf keys token)."
+)
+@click.option(
+    "--tls-cert", type=click.Path(), metavar="FILE", help="TLS certificate chain in PEM, for https."
+)
+@click.option("--tls-key", type=click.Path(), metavar="FILE", help="Private key of the certificate in PEM.")
+@click.option(
+    "--behind-proxy",
+    is_flag=True,
+    help="Trust X-Forwarded-Proto and X-Forwarded-Host, which a reverse proxy sets.",
 )
 def serve_verb(
     host: str,
@@ -205,16 +238,17 @@ def serve_verb(
     tls_key: str | None,
     behind_proxy: bool,
 ) -> None:
-    """Serves the workspace's datasets to others, until ^C, by the simple and smart transfer protocols.
+    """Serve the datasets of the workspace over HTTP.
 
-    Everybody who reaches it can read all datasets, or those that --dataset names; nobody can change
-    any, unless --allow-push lets holders of a token push those that the token is for. Datasets whose key
-    is here are never pushed to: they are made here.
+    Runs until ^C. Uses the simple and the smart transfer protocol. Clients pull a dataset with
+    `odf pull odf+http://HOST:PORT/NAME/`. A browser shows the list of datasets.
 
-    A browser shows what there is. Others pull with: odf pull odf+http://HOST:PORT/NAME/
+    Every client that can connect can read all datasets, or those selected by --dataset. With
+    --allow-push, clients with a token can push to the datasets of the token. Datasets whose private key
+    is in this workspace do not accept pushes.
 
-    It listens on this machine only, unless --host says otherwise. Limits are settings: odf config list
-    shows them under serve. With --json, one line says the url once it listens.
+    The server listens on this machine only, unless --host specifies another address. Its limits are the
+    settings serve.* of `odf config list`. With --json, prints one line with the URL when it is ready.
     """
     options = options_of()
     command = [sys.executable, "-m", _SERVER_MODULE, "--workspace", str(open_workspace().folder)]

@@ -40,7 +40,7 @@ _ROUNDS: Final = 1 << 14  # 16 MB of memory: half of the limit of openssl
 
 
 class _KeysGroup(click.Group):
-    """The group of verbs; the verbs for tokens are a group of their own."""
+    """The group of verbs; the verbs for tokens are a separate group."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, "token"]
@@ -54,12 +54,15 @@ class _KeysGroup(click.Group):
 @click.group("keys", cls=_KeysGroup, epilog="Example:  odf keys prove port-haven.stations")
 @common_options
 def keys_verb() -> None:
-    """The key pairs behind dataset ids: who has the private key of a dataset owns it."""
+    """Manage private keys, ownership proofs and tokens.
+
+    The id of a dataset is a public key. The owner of the dataset is the holder of its private key.
+    """
 
 
 @verb("list", example="odf keys list --json", json=True)
 def list_keys() -> None:
-    """Lists the datasets whose private keys are here."""
+    """List the private keys in the workspace."""
     workspace = open_workspace()
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     ids = list(workspace.keys.ids())
@@ -67,12 +70,10 @@ def list_keys() -> None:
         print_json([{"id": each, "name": names.get(each)} for each in ids])
         return
     if not ids:
-        print_note(
-            "no private keys are here: a dataset that is made here gets one, odf keys import takes others"
-        )
+        print_note("no private keys: new datasets get one, odf keys import adds others")
         return
     rows = sorted((names.get(each, ""), str(each)) for each in ids)
-    print_table(["dataset", "id"], [[name or "(not here)", each] for name, each in rows])
+    print_table(["dataset", "id"], [[name or "(missing)", each] for name, each in rows])
 
 
 # --- Export and import -------------------------------------------------------------------------
@@ -81,22 +82,33 @@ def list_keys() -> None:
 @verb("export", example="odf keys export port-haven.stations -o stations.pem")
 @click.argument("name")
 @click.option(
-    "-o", "--output", type=click.Path(), metavar="FILE", help="A new file, for you alone; - for stdout."
+    "-o",
+    "--output",
+    type=click.Path(),
+    metavar="FILE",
+    help="New file, readable by its owner only; - for stdout.",
 )
-@click.option("--passphrase-file", type=click.Path(path_type=Path), help="Locks it with the line in there.")
+@click.option(
+    "--passphrase-file",
+    type=click.Path(path_type=Path),
+    help="Encrypt the key with the first line of this file.",
+)
 def export_key(name: str, output: str | None, passphrase_file: Path | None) -> None:
-    """Writes a dataset's private key as PKCS#8 PEM: keep it as you keep passwords."""
+    """Export the private key of a dataset as PKCS#8 PEM.
+
+    Protect the file like a password.
+    """
     if output is None and is_terminal():
         raise UsageError(
-            "a private key does not go to a terminal by itself",
-            hint="name a file: -o FILE; or say that you want to see it: -o -",
+            "private keys are not printed to a terminal by default",
+            hint="use -o FILE, or -o - to print the key",
         )
     workspace = open_workspace()
     dataset = _resolve_id(name, workspace)
     pem = workspace.keys.private_key_pem(dataset)
     key = proofs.load_private_key(pem)
     if proofs.dataset_id_of_key(key) != dataset:
-        raise BadData(f"the file of the key of {name} holds another key", hint="odf fsck says more")
+        raise BadData(f"the key file of {name} contains another key", hint="run odf fsck")
     if passphrase_file is not None:
         secret = _read_passphrase(passphrase_file)
         rounds: Any = {"iteration_count": _ROUNDS, "block_size": 8, "parallelization": 1}
@@ -106,7 +118,9 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
         sys.stdout.write(text)
         return
     _write_new(Path(output), text)
-    print_note(f"the private key of {name} is in {output}: who has it can prove to be its owner")
+    print_note(
+        f"exported the private key of {name} to {output}: its holder can prove ownership of the dataset"
+    )
 
 
 def is_terminal() -> bool:
@@ -123,7 +137,7 @@ def _write_new(path: Path, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise AlreadyExists(f"{path} is there already", hint="choose another name") from None
+        raise AlreadyExists(f"{path} already exists", hint="use another name") from None
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
@@ -136,9 +150,16 @@ def _write_new(path: Path, text: str) -> None:
 
 @verb("import", example="odf keys import stations.pem", json=True)
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-@click.option("--passphrase-file", type=click.Path(path_type=Path), help="What they are locked with.")
+@click.option(
+    "--passphrase-file",
+    type=click.Path(path_type=Path),
+    help="Decrypt the keys with the first line of this file.",
+)
 def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
-    """Takes private keys of datasets in, from PEM files; - is stdin. The datasets may come later."""
+    """Import private keys of datasets from PEM files.
+
+    FILE is - for stdin. The datasets of the keys may be pulled later.
+    """
     workspace = open_workspace()
     secret = None if passphrase_file is None else _read_passphrase(passphrase_file)
     found: dict[DatasetId, str] = {}
@@ -157,8 +178,9 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
         print_json(document)
         return
     for each in document:
-        owner = each["name"] or f"{each['id']}, which is not here yet"
-        print_note(f"the key of {owner}: {'was here already' if each['status'] == 'known' else 'taken in'}")
+        owner = each["name"] or f"{each['id']} (not in this workspace)"
+        done = "already in this workspace" if each["status"] == "known" else "imported"
+        print_note(f"private key of {owner}: {done}")
 
 
 def _store_key(workspace: Workspace, dataset: DatasetId, pem: str) -> str:
@@ -187,12 +209,12 @@ def _is_key_of(workspace: Workspace, dataset: DatasetId) -> bool:
 
 @verb("prove", example="odf keys prove port-haven.stations", json=True)
 @click.argument("name")
-@click.option("--block", metavar="BLOCK", help="A number or a hash, instead of the newest block.")
+@click.option("--block", metavar="BLOCK", help="Number or hash of a block. Default: the newest block.")
 def prove(name: str, block: str | None) -> None:
-    """Signs a block with the dataset's key: its owner stands behind it, and behind all before it.
+    """Sign a block with the private key of the dataset.
 
-    The proof is kept beside the dataset, travels with it when it is pulled and pushed, and is checked by
-    `odf verify`.
+    The signature is an ownership proof of the block and all earlier blocks. It is stored with the
+    dataset, included in pulls and pushes, and verified by `odf verify`.
     """
     from odf_engine.chain.block_search import resolve_block_number
     from odf_engine.coordinator.endpoint import notify_datasets_changed
@@ -210,22 +232,25 @@ def prove(name: str, block: str | None) -> None:
         print_json({"name": str(entry.alias), "block": number, "file": str(file), "proof": proof.document})
         return
     sys.stdout.write(bytes(proof).decode())
-    print_note(f"{entry.alias} is proven {signed_range_text(number, state.sequence_number - number)}")
+    print_note(f"{entry.alias}: ownership proven {signed_range_text(number, state.sequence_number - number)}")
 
 
 @verb("sign", example="odf keys sign port-haven.stations report.pdf > report.sig", json=True)
 @click.argument("name")
 @click.argument("file", type=click.Path())
 def sign(name: str, file: str) -> None:
-    """Signs the bytes of a file with a dataset's key (ed25519); - is stdin. Prints the signature."""
+    """Sign a file with the private key of a dataset.
+
+    Prints the ed25519 signature over the bytes of FILE. FILE is - for stdin.
+    """
     workspace = open_workspace()
     dataset = _resolve_id(name, workspace)
     key = proofs.load_private_key(workspace.keys.private_key_pem(dataset))
     data = _read_limited(file, _MAX_FILE)
     if _is_hash(data):
         raise UsageError(
-            "this is the hash of a block: signing it would prove that you stand behind it",
-            hint=f"if that is what you want: odf keys prove {name} --block HASH",
+            "the file is the hash of a block: its signature would be an ownership proof",
+            hint=f"to create a proof, use odf keys prove {name} --block HASH",
         )
     signature = multibase_encode(proofs.sign(key, data))
     if options_of().json:
@@ -239,10 +264,11 @@ def sign(name: str, file: str) -> None:
 @click.argument("file", type=click.Path())
 @click.argument("signature", required=False)
 def check(name: str, file: str, signature: str | None) -> None:
-    """Checks a signature over a file by the key of a dataset, NAME being its name or its id.
+    """Verify a signature or an ownership proof.
 
-    SIGNATURE is a file with it, or its text. Without one FILE is a proof, as `prove` prints it. The exit
-    code is 3 when it is wrong.
+    NAME is the name or the id of the dataset whose key signed FILE. SIGNATURE is a file with the
+    signature, or its text. Without SIGNATURE, FILE is a proof as printed by `odf keys prove`. Exits with
+    3 if the signature is invalid.
     """
     dataset = _resolve_id(name, None)
     data = _read_limited(file, _MAX_FILE)
@@ -257,13 +283,13 @@ def check(name: str, file: str, signature: str | None) -> None:
             problem = error.message
     else:
         is_valid = proofs.verify_signature(dataset, data, _read_signature(signature))
-        problem = "" if is_valid else f"this is no signature of the key of {name} over these bytes"
+        problem = "" if is_valid else f"not a signature of {name} over this file"
     if options_of().json:
         print_json({**document, "valid": not problem, "message": problem or None})
     elif problem:
-        sys.stdout.write(f"WRONG: {problem}\n")
+        sys.stdout.write(f"INVALID: {problem}\n")
     else:
-        sys.stdout.write(f"right: signed with the key of {name}\n")
+        sys.stdout.write(f"valid: signed with the key of {name}\n")
     sys.exit(3 if problem else 0)
 
 
@@ -284,7 +310,7 @@ def _read_signature(argument: str) -> bytes:
     try:
         return multibase_decode(text)
     except InvalidIdentity as error:
-        raise NotFound(f"there is no file {argument}, and it is no signature: {error.message}") from None
+        raise NotFound(f"{argument} is neither a file nor a signature: {error.message}") from None
 
 
 def _is_hash(data: bytes) -> bool:
@@ -296,7 +322,7 @@ def _is_hash(data: bytes) -> bool:
 
 
 def _read_limited(name: str, max_bytes: int) -> bytes:
-    return read_bytes(name, max_bytes, hint="of a large file, sign a hash of it")
+    return read_bytes(name, max_bytes, hint="for a large file, sign its hash")
 
 
 def _read_passphrase(file: Path) -> str:
@@ -306,7 +332,7 @@ def _read_passphrase(file: Path) -> str:
     """
     lines: Sequence[str] = _read_limited(str(file), 4096).decode("utf-8", "replace").splitlines()
     if not lines or not lines[0]:
-        raise UsageError(f"{file} has no passphrase in its first line")
+        raise UsageError(f"{file}: missing passphrase in the first line")
     return lines[0]
 
 
@@ -317,44 +343,54 @@ for _command in (list_keys, export_key, import_keys, prove, sign, check):
 @click.group("token", epilog="Example:  odf keys token new nightly --dataset 'weather.%' --days 90")
 @common_options
 def token_verb() -> None:
-    """Tokens by which others push to this workspace, while `odf serve --allow-push` runs."""
+    """Manage the tokens for pushes to this workspace.
+
+    `odf serve --allow-push` accepts pushes by clients with a token.
+    """
 
 
 @verb("new", example="odf keys token new nightly --dataset 'weather.%' --days 90", json=True)
 @click.argument("name")
 @click.option(
-    "--dataset", "patterns", multiple=True, metavar="PATTERN", help="What may be pushed; again for more."
+    "--dataset",
+    "patterns",
+    multiple=True,
+    metavar="PATTERN",
+    help="Datasets that can be pushed. Can be repeated. Default: all.",
 )
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How long it is good for.")
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Number of days until the token expires. Default: never.",
+)
 def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
-    """Makes a token and prints it, this once: only its hash is kept.
+    """Create a token and print it.
 
-    It is good for the datasets that match one of the patterns (ids, names, names with %), by default
-    for all; until it is revoked, or for so many days. Who has it says: odf repo login URL
+    The token cannot be printed again, because only its hash is stored. It is valid for the datasets
+    that match one of the patterns: ids, names, or names with %. Clients store it with
+    `odf repo login URL`.
     """
     token, text = _open_tokens().create(name, patterns or (ALL_DATASETS,), days)
     if options_of().json:
         print_json({**_token_json(token), "token": text})
         return
     sys.stdout.write(text + "\n")
-    until = (
-        "until it is revoked" if token.expires is None else f"until {format_time(_format_utc(token.expires))}"
-    )
-    print_note(f"token '{name}' may push {', '.join(token.datasets)} {until}; it is not shown again")
+    until = "until revoked" if token.expires is None else f"until {format_time(_format_utc(token.expires))}"
+    print_note(f"token '{name}' is valid for {', '.join(token.datasets)} {until}; it is not printed again")
 
 
 @verb("list", example="odf keys token list", json=True)
 def list_tokens() -> None:
-    """Lists the tokens: what each may push, since when, until when, and when it was used last."""
+    """List the tokens, with their datasets, expiry and last use."""
     found = _open_tokens().list_tokens()
     if options_of().json:
         print_json([_token_json(token) for token in found])
         return
     if not found:
-        print_note("there are no tokens: odf keys token new NAME makes one")
+        print_note("no tokens yet: odf keys token new NAME")
         return
     print_table(
-        ["token", "may push", "made", "expires", "last used"],
+        ["token", "datasets", "created", "expires", "last used"],
         [
             [
                 token.name,
@@ -371,9 +407,12 @@ def list_tokens() -> None:
 @verb("revoke", example="odf keys token revoke nightly")
 @click.argument("name")
 def revoke_token(name: str) -> None:
-    """Takes a token away; a server that runs refuses it from now on."""
+    """Revoke a token.
+
+    Running servers reject it immediately.
+    """
     token = _open_tokens().revoke(name)
-    print_note(f"token '{token.name}' is good for nothing any more")
+    print_note(f"revoked token '{token.name}'")
 
 
 token_verb.add_command(new_token)
@@ -402,14 +441,18 @@ def _format_utc(time: datetime | None) -> str | None:
 
 @verb("trust", example="odf trust com.example.cases", json=True)
 @click.argument("name")
-@click.option("--private-network", is_flag=True, help="May ask addresses of this machine and its network.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--private-network", is_flag=True, help="Allow requests to this machine and its private network."
+)
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
 def trust_verb(name: str, private_network: bool, yes: bool) -> None:
-    """Lets the source of a dataset that somebody else wrote run; shows first what exactly that is.
+    """Trust the source of a dataset by another author.
 
-    What is allowed is what the source runs now: when a later block changes the source, it has to be
-    allowed again. The query of a derivative dataset runs without it too, shut in: with no network, and
-    no files but the rows of its inputs.
+    Prints what the source runs, and prompts for confirmation. If a later block changes the source,
+    trust has to be granted again.
+
+    The query of a derivative dataset needs no trust. It runs sandboxed, without network access, and
+    reads no files except the rows of its inputs.
     """
     workspace = open_workspace()
     entry, trust = workspace.resolve(name), Trust(workspace)
@@ -424,24 +467,25 @@ def trust_verb(name: str, private_network: bool, yes: bool) -> None:
     if options_of().json:
         print_json(_trust_json(trust, entry, runs))
     elif needs_grant:
-        print_note(f"{entry.alias} is trusted, until a block changes its source")
+        print_note(f"{entry.alias} is trusted until a block changes its source")
 
 
 @verb("untrust", example="odf untrust com.example.cases", json=True)
 @click.argument("name")
 def untrust_verb(name: str) -> None:
-    """Takes back what `odf trust` allowed."""
+    """Revoke trust in a dataset.
+
+    Its source does not run until it is trusted again.
+    """
     workspace = open_workspace()
     entry, trust = workspace.resolve(name), Trust(workspace)
     was_trusted = trust.revoke(entry)
     if options_of().json:
         print_json(_trust_json(trust, entry, trust.list_executions(entry)))
     elif trust.is_own(entry):
-        print_note(f"{entry.alias} is your own, and needs no trust")
+        print_note(f"{entry.alias} is your own dataset and needs no trust")
     else:
-        print_note(
-            f"{entry.alias} is not trusted any more" if was_trusted else f"{entry.alias} was not trusted"
-        )
+        print_note(f"revoked trust in {entry.alias}" if was_trusted else f"{entry.alias} was not trusted")
 
 
 def _confirm_trust(
@@ -451,28 +495,28 @@ def _confirm_trust(
         if options_of().json:
             print_json(_trust_json(trust, entry, runs))
         raise UsageError(
-            f"{entry.alias} is not trusted: nobody is here to be asked",
-            hint="look at what it runs, and add --yes to allow it without a question",
+            f"trusting {entry.alias} requires confirmation",
+            hint="check what it runs, then use --yes to skip the prompt",
         )
-    also = ", also on this machine and in its network" if private_network else ""
-    click.confirm(f"Let {entry.alias} do that whenever it is pulled{also}?", abort=True, err=True)
+    also = " with access to the private network" if private_network else ""
+    click.confirm(f"Allow {entry.alias} to run this on each pull{also}?", abort=True, err=True)
 
 
 def _print_executions(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> None:
     if trust.is_own(entry):
-        print_note(f"{entry.alias} is your own, and needs no trust")
+        print_note(f"{entry.alias} is your own dataset and needs no trust")
         return
     if not runs:
-        print_note(f"{entry.alias} has no source: nothing of it runs")
+        print_note(f"{entry.alias} has no source and needs no trust")
         return
     out = console()
     origin = trust.read_origin(entry)
-    out.print(f"{entry.alias} was written by somebody else" + (f" ({origin})" if origin else "") + ".")
+    out.print(f"{entry.alias} is a dataset by another author" + (f" ({origin})" if origin else "") + ".")
     block = None
     for each in runs:
         if each.block != block:
             block = each.block
-            out.print(f"\nAs block {block} says, it", soft_wrap=True)
+            out.print(f"\nDefined by block {block}:", soft_wrap=True)
         lines = each.text.splitlines() or [""]
         out.print(f"  {KINDS.get(each.kind, each.kind):<32}  {lines[0]}", soft_wrap=True)
         for line in lines[1:]:
@@ -480,9 +524,9 @@ def _print_executions(trust: Trust, entry: DatasetEntry, runs: Sequence[Executio
     kinds = {each.kind for each in runs}
     out.print()
     if "variable" in kinds:
-        out.print("It reads only the variables that the setting allowedEnv names for it.")
+        out.print("The source reads only the variables that the setting allowedEnv lists for it.")
     if kinds & {"pipe", "image"}:
-        out.print("Commands and containers may reach whatever address they want; commands run as you.")
+        out.print("Commands and containers have full network access. Commands run with your permissions.")
     if kinds & {"variable", "pipe", "image"}:
         out.print()
 

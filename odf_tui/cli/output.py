@@ -78,14 +78,14 @@ def _store_option(name: str) -> Callable[[click.Context, click.Parameter, Any], 
 
 def common_options(command: F) -> F:
     """Add ``-w``, ``-q``, ``-v`` and ``--no-color`` to a command."""
-    for option in (
+    options = (
         click.option(
             "-w",
             "--workspace",
             type=click.Path(path_type=Path),
             expose_value=False,
             callback=_store_option("workspace"),
-            help="Workspace folder (else $ODF_WORKSPACE, else the nearest parent).",
+            help="Workspace folder. Default: $ODF_WORKSPACE, else the nearest parent folder with one.",
         ),
         click.option(
             "-q",
@@ -93,7 +93,7 @@ def common_options(command: F) -> F:
             is_flag=True,
             expose_value=False,
             callback=_store_option("quiet"),
-            help="Say less.",
+            help="Quiet output: no progress, no notes.",
         ),
         click.option(
             "-v",
@@ -101,16 +101,17 @@ def common_options(command: F) -> F:
             is_flag=True,
             expose_value=False,
             callback=_store_option("verbose"),
-            help="Say more.",
+            help="Verbose output.",
         ),
         click.option(
             "--no-color",
             is_flag=True,
             expose_value=False,
             callback=_store_option("no_color"),
-            help="No colours.",
+            help="Output without colours.",
         ),
-    ):
+    )
+    for option in reversed(options):  # click lists them in reverse order
         command = option(command)
     return command
 
@@ -138,6 +139,10 @@ def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
+        # click lists options in the reverse order of their decorators: those of the verb come first.
+        own: list[click.Parameter] = list(getattr(function, "__click_params__", ()))
+        vars(function)["__click_params__"] = []
+        function = common_options(function)
         if json:
             option = click.option(
                 "--json",
@@ -145,10 +150,11 @@ def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[.
                 is_flag=True,
                 expose_value=False,
                 callback=_store_option("json"),
-                help="One JSON document on stdout.",
+                help="Print one JSON document to stdout.",
             )
             function = option(function)
-        return click.command(name, cls=_VerbCommand, epilog=f"Example:  {example}")(common_options(function))
+        vars(function)["__click_params__"] += own
+        return click.command(name, cls=_VerbCommand, epilog=f"Example:  {example}")(function)
 
     return decorate
 
@@ -312,7 +318,7 @@ def file_format(output: Path) -> FileFormat:
     found = _FILE_FORMATS.get(output.suffix.lower())
     if found is None:
         endings = ", ".join(_FILE_FORMATS)
-        raise UsageError(f"{output.name} does not say its format", hint=f"end it with {endings}")
+        raise UsageError(f"{output.name}: unknown file format", hint=f"use one of the endings {endings}")
     return found
 
 
@@ -323,7 +329,7 @@ def check_one_format(as_csv: bool, output: Path | None) -> None:
         UsageError: several of them are given.
     """
     if sum((as_csv, options_of().json, output is not None)) > 1:
-        raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
+        raise UsageError("--json, --csv and -o exclude each other", hint="use only one of them")
 
 
 def check_parent_folder(file: Path) -> None:
@@ -334,7 +340,7 @@ def check_parent_folder(file: Path) -> None:
     """
     folder = file.absolute().parent
     if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}")
+        raise UsageError(f"folder not found: {folder}")
 
 
 def data_stream() -> TextIO:

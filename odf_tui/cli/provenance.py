@@ -1,4 +1,4 @@
-"""provenance: the rows and sources that rows come from."""
+"""provenance: the input rows and sources of rows."""
 
 from __future__ import annotations
 
@@ -26,21 +26,26 @@ _LARGEST: Final = 1 << 62
 @verb("provenance", example="odf provenance port-haven.air-by-day 3 --column pm25", json=True)
 @click.argument("name")
 @click.argument("rows", metavar="OFFSET[..OFFSET]")
-@click.option("-c", "--column", metavar="NAME", help="Only where the values in this column come from.")
-@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Only so many datasets up.")
-@click.option("--check", is_flag=True, help="Run the query again with only these rows, and without them.")
-@click.option("--dot", is_flag=True, help="As a Graphviz document.")
+@click.option("-c", "--column", metavar="NAME", help="Trace only the values of this column.")
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="Maximum number of steps upstream.")
+@click.option(
+    "--check", is_flag=True, help="Check the trace: replay the query with only these rows, and without them."
+)
+@click.option("--dot", is_flag=True, help="Print a Graphviz document.")
 def provenance_verb(
     name: str, rows: str, column: str | None, depth: int | None, check: bool, dot: bool
 ) -> None:
-    """Shows where rows come from: which rows of its inputs made them, how, and which sources gave those.
+    """Trace rows to their input rows and sources.
 
-    The rows are named by their offsets, which odf tail shows. Where the rows of an input cannot be told
-    exactly, all that could have made them are shown, and why. A row that is taken back or corrected is
-    shown with the earlier row that it is about.
+    Rows are specified by their offsets, which `odf tail` shows. For each row, the trace shows the input
+    rows, the query, and the sources of the input rows. If the input rows cannot be determined exactly,
+    it shows all rows that may have contributed, and the reason. A retraction or correction is shown with
+    the earlier row that it refers to.
+
+    With --check, exits with 3 if a check fails.
     """
     if dot and options_of().json:
-        raise UsageError("either --json or --dot")
+        raise UsageError("--json and --dot exclude each other", hint="use only one of them")
     workspace = open_workspace()
     entry = workspace.resolve(name)
     request = Trace(str(entry.id), [_parse_offsets(rows)], column, depth, check)
@@ -78,7 +83,8 @@ def _parse_offsets(text: str) -> OffsetRange:
     found = _ROWS.fullmatch(text.strip())
     if found is None or max(map(int, filter(None, found.groups()))) > _LARGEST:
         raise UsageError(
-            f"'{text}' is no row", hint="an offset, or a range of them: 7, or 7..9; odf tail shows offsets"
+            f"invalid offset '{text}'",
+            hint="use an offset or a range, such as 7 or 7..9; odf tail shows offsets",
         )
     first = int(found[1])
     return first, int(found[2] or first)
@@ -115,7 +121,7 @@ def print_trace(workspace: Workspace, step: TraceStep, checked: Sequence[str] = 
 
 
 def _read_rows(workspace: Workspace, step: TraceStep, columns: Sequence[str]) -> list[str]:
-    """Return the first rows of a step as lines, with these columns or all; none if they are not here."""
+    """Return the first rows of a step as lines, with these columns or all; none if the dataset is missing."""
     from odf_engine.views.scan import Scan
 
     try:

@@ -67,14 +67,14 @@ class PullTarget(NamedTuple):
 
 
 class PullArguments(NamedTuple):
-    """The arguments of `odf pull` that select datasets; ``places`` are those of a repository."""
+    """The arguments of `odf pull` that select datasets; ``locations`` are those of a repository."""
 
     names: Sequence[str]
     everything: bool = False
     recursive: bool = False
     source: str | None = None
     alias: str | None = None
-    places: Sequence[ResolvedUrl] = ()
+    locations: Sequence[ResolvedUrl] = ()
 
 
 def resolve_targets(workspace: Workspace, arguments: PullArguments) -> list[PullTarget]:
@@ -82,7 +82,7 @@ def resolve_targets(workspace: Workspace, arguments: PullArguments) -> list[Pull
 
     Raises:
         UsageError: the arguments exclude each other.
-        NotFound: there is no such dataset or repository.
+        NotFound: unknown dataset or repository.
         AlreadyExists: another dataset in the workspace has the name.
     """
     return _TargetResolver(workspace).resolve(arguments)
@@ -120,8 +120,8 @@ class _TargetResolver:
 
     def resolve(self, arguments: PullArguments) -> list[PullTarget]:
         _check_arguments(arguments)
-        if arguments.places:
-            datasets = {dataset for place in arguments.places for dataset in self._find_at(place)}
+        if arguments.locations:
+            datasets = {dataset for place in arguments.locations for dataset in self._find_at(place)}
         else:
             datasets = set(self.entries) if arguments.everything else self._find_named(arguments)
         if arguments.alias is not None:
@@ -164,13 +164,13 @@ class _TargetResolver:
         if not arguments.names:
             place = resolve_location(self.remotes, arguments.source)
             if place is None:
-                hint = "an address, or REPO/NAME; odf repo list shows the repositories"
-                raise UsageError(f"--from {arguments.source} is no place elsewhere", hint=hint)
+                hint = "use a URL or REPO/NAME; odf repo list shows the repositories"
+                raise UsageError(f"--from {arguments.source}: not a remote", hint=hint)
             return set(self._find_at(place))
         try:
             entries = self.workspace.match(arguments.names)
         except NotFound as error:
-            hint = f"as a new one: odf pull --from {arguments.source} --as NAME"
+            hint = f"to create it, use odf pull --from {arguments.source} --as NAME"
             raise NotFound(error.message, hint=hint) from None
         for entry in entries:
             self.urls[entry.id] = resolve_address(self.remotes, arguments.source, entry, len(entries) > 1)
@@ -194,11 +194,15 @@ class _TargetResolver:
         name = DatasetAlias.parse(alias)
         here = [self.entries[dataset] for dataset in self.urls]
         if len(self.new) + len(here) != 1:
-            raise UsageError(f"--as {alias} names one dataset that is new", hint="pull it by itself")
+            raise UsageError(
+                f"--as {alias} applies to exactly one new dataset", hint="pull the dataset alone"
+            )
         for entry in here:
             if entry.alias != name:
                 where = self.urls[entry.id]
-                raise AlreadyExists(f"it is here as {entry.alias}", where=where, hint="odf rename OLD NEW")
+                raise AlreadyExists(
+                    f"the dataset already exists as {entry.alias}", where=where, hint="odf rename OLD NEW"
+                )
         for url, place in self.new.items():
             self.new[url] = place._replace(name=str(name))
 
@@ -206,11 +210,11 @@ class _TargetResolver:
         alias = DatasetAlias.parse(place.name)
         same_name = [entry for entry in self.entries.values() if entry.alias == alias]
         if same_name or [each.name for each in self.new.values()].count(place.name) > 1:
-            name = f"{alias}: a dataset" if same_name else f"{alias}: more than one dataset"
+            problem = "a dataset with this name already exists" if same_name else "the name is not unique"
             raise AlreadyExists(
-                f"{name} of this name is here already" if same_name else f"{name} would have this name",
+                f"{alias}: {problem}",
                 where=place.url,
-                hint=f"--as NAME gives it another; if it is the same: odf pull {alias} --from {place.url}",
+                hint=f"use --as NAME; for the existing dataset, use odf pull {alias} --from {place.url}",
             )
 
 
@@ -218,7 +222,7 @@ def resolve_address(remotes: Remotes, text: str, entry: DatasetEntry, several: b
     """Return the address of a dataset at a remote: the name of a repository, ``repo/name``, or an address.
 
     Raises:
-        UsageError: it is no address, or the address of one dataset where ``several`` are pushed or pulled.
+        UsageError: it is no address, or it is that of one dataset and ``several`` are pushed or pulled.
     """
     if is_valid_name(text):
         return f"{remotes.repository(text).url}{entry.alias}/"
@@ -227,13 +231,13 @@ def resolve_address(remotes: Remotes, text: str, entry: DatasetEntry, several: b
     except InvalidIdentity:
         place = None
     if place is None:
-        hint = "a repository, REPO/NAME, or an address; odf repo list shows the repositories"
-        raise UsageError(f"{text} is no place elsewhere", hint=hint)
+        hint = "use a repository, REPO/NAME or a URL; odf repo list shows the repositories"
+        raise UsageError(f"{text}: not a remote", hint=hint)
     if (repo := next((repo for repo in remotes.repositories() if repo.url == place.url), None)) is not None:
         return f"{repo.url}{entry.alias}/"
     if several:
-        hint = "name a repository: each dataset has its own place in it"
-        raise UsageError(f"{place.url} is the place of one dataset", hint=hint)
+        hint = "use a repository, which can store several datasets"
+        raise UsageError(f"{place.url} is the location of a single dataset", hint=hint)
     return place.url
 
 
@@ -248,32 +252,40 @@ def datasets_of_repository(remotes: Remotes, repository: str, names: Iterable[st
 
 
 def _check_arguments(arguments: PullArguments) -> None:
-    has_selection = bool(arguments.names or arguments.places) or arguments.source is not None
+    has_selection = bool(arguments.names or arguments.locations) or arguments.source is not None
     if has_selection == arguments.everything:
-        hint = "name some (patterns with % work, and addresses), or give --all"
-        raise UsageError("which datasets?", hint=hint)
+        hint = "specify names, patterns with % or URLs, or use --all"
+        raise UsageError(
+            "specify either datasets or --all" if has_selection else "no datasets specified", hint=hint
+        )
     if arguments.alias is not None and arguments.everything:
-        raise UsageError("--as names one dataset that is new", hint="not with --all")
+        raise UsageError("--as applies to exactly one new dataset", hint="do not combine it with --all")
 
 
 @verb("pull", example="odf pull port-haven.stations", json=True)
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All datasets; with --from REPO all of that one.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Pull all datasets; with --from REPO, all of the repository."
+)
 @click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
-@click.option("--from", "source", metavar="URL|REPO/NAME", help="Take it over from there.")
-@click.option("--as", "alias", metavar="NAME", help="The name of a dataset that is new here.")
-@click.option("--fetch-uncacheable", is_flag=True, help="Fetch sources that cannot say whether they changed.")
-@click.option("--set-watermark", metavar="TIME", help="Only say how far event time is complete (RFC 3339).")
+@click.option("--from", "source", metavar="URL|REPO/NAME", help="Pull from this remote.")
+@click.option("--as", "alias", metavar="NAME", help="Name of a new dataset.")
+@click.option(
+    "--fetch-uncacheable", is_flag=True, help="Fetch sources that do not report whether they have changed."
+)
+@click.option("--set-watermark", metavar="TIME", help="Only set the watermark to this time (RFC 3339).")
 @click.option(
     "--force",
     is_flag=True,
-    help="Fetch even if the source says that nothing changed; of two histories, take the other one.",
+    help="Fetch unchanged sources too. If the histories have diverged, take that of the remote.",
 )
-@click.option("--strict", is_flag=True, help="Rows that a ledger has with other values are an error.")
+@click.option(
+    "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
+)
 @click.option(
     "--reset-on-divergence",
     is_flag=True,
-    help="Derivative datasets whose inputs were reset or replaced begin anew.",
+    help="Rebuild derivative datasets whose inputs were reset or replaced.",
 )
 def pull_verb(
     names: tuple[str, ...],
@@ -287,12 +299,19 @@ def pull_verb(
     strict: bool,
     reset_on_divergence: bool,
 ) -> None:
-    """Polls the sources of datasets until they have no more; derivative ones take in what is new.
+    """Pull new data into datasets.
 
-    A dataset of somebody else is named by its address, or as REPO/NAME (see odf repo): it comes here whole
-    and checked, and from then on odf pull NAME takes over what is new there. Its own source or query does
-    not run meanwhile. Where both sides have changed, nothing is done, unless --force takes the history
-    there; the one here is then kept under a reference.
+    NAMES are names of datasets, or patterns with %, such as 'weather.%'.
+
+    Polls the source of a root dataset until it has no more data. Runs the query of a derivative dataset
+    over the new rows of its inputs.
+
+    A dataset by another author is specified by its URL, or as REPO/NAME (see `odf repo`). All of its
+    blocks and data are pulled and verified. Afterwards, `odf pull NAME` pulls new blocks from the same
+    remote, and the source or query of the dataset does not run.
+
+    If the dataset and its remote have diverged, the pull fails. With --force, the history of the remote
+    replaces the local one, which remains available under a reference.
     """
     workspace = open_workspace()
     watermark = parse_time_option("--set-watermark", set_watermark)
@@ -341,21 +360,21 @@ def _resolve_repository(workspace: Workspace, repository: str) -> list[PullTarge
         sys.exit(exit_code([job]))
     for problem in result.problems:
         raise SourceUnavailable(problem.message, where=repo.name)
-    places = datasets_of_repository(remotes, repo.name, [each.name for each in result.datasets])
-    return resolve_targets(workspace, PullArguments((), places=places)) if places else []
+    locations = datasets_of_repository(remotes, repo.name, [each.name for each in result.datasets])
+    return resolve_targets(workspace, PullArguments((), locations=locations)) if locations else []
 
 
 def _check_is_local(workspace: Workspace, found: Sequence[PullTarget]) -> None:
     for each in found:
         if each.url is not None:
             raise UsageError(
-                f"{each.target} comes from {each.url}: its watermark is set there",
-                hint=f"odf repo alias remove {each.target} lets go of that place" if each.entry else None,
+                f"{each.target} is pulled from {each.url}: its watermark is set there",
+                hint=f"to detach it, use odf repo alias remove {each.target}" if each.entry else None,
             )
 
 
 def parse_time_option(option: str, text: str | None) -> str | None:
-    """Return the time that an option was given, as RFC 3339.
+    """Return the time of an option as RFC 3339.
 
     Raises:
         UsageError: it is no time.
@@ -379,7 +398,10 @@ def select_datasets(
         UsageError: neither names nor ``--all`` are given, or both.
     """
     if bool(names) == everything:
-        raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
+        raise UsageError(
+            "specify either datasets or --all" if names else "no datasets specified",
+            hint="specify names or patterns with %, or use --all",
+        )
     entries = workspace.datasets() if everything else workspace.match(names)
     graph = DatasetGraph(workspace.summaries())
     selected = {entry.id for entry in entries}
@@ -420,16 +442,22 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 @verb("ingest", example="odf ingest port-haven.events today.ndjson", json=True)
 @click.argument("name")
 @click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE…|-]")
-@click.option("--source", metavar="S", help="The push source, when the dataset has several.")
+@click.option("--source", metavar="S", help="Push source. Required if the dataset has several.")
 @click.option(
     "--format",
     "format_",
     type=click.Choice(FORMATS, case_sensitive=False),
-    help="Of the files, when it is not the source's own.",
+    help="Format of the files. Default: by the file name, else that of the source.",
 )
-@click.option("--event-time", metavar="TIME", help="Of rows that have none (RFC 3339); else the time of now.")
-@click.option("--ignore-unknown", is_flag=True, help="Leave out unknown columns, and make missing ones null.")
-@click.option("--strict", is_flag=True, help="Rows that a ledger has with other values are an error.")
+@click.option(
+    "--event-time",
+    metavar="TIME",
+    help="Event time of rows without one (RFC 3339). Default: the current time.",
+)
+@click.option("--ignore-unknown", is_flag=True, help="Ignore unknown columns, and set missing ones to null.")
+@click.option(
+    "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
+)
 def ingest_verb(
     name: str,
     files: tuple[str, ...],
@@ -439,17 +467,19 @@ def ingest_verb(
     ignore_unknown: bool,
     strict: bool,
 ) -> None:
-    """Pushes the rows of files, or of what is piped in, into a dataset.
+    """Ingest rows from files or stdin into a push source.
 
-    Every file becomes one commit. A file whose name ends in .csv, .json, .ndjson or .parquet is read as
-    that even if the source has another format; --format goes before both. Columns go by name, and all of
-    those that the source declares have to be there, and no others; CSV without a header goes by position.
+    Each file is one commit. Files with the endings .csv, .json, .ndjson and .parquet are read in that
+    format, and other files in the format of the source. --format overrides both.
+
+    Columns are matched by name. A file must have exactly the columns that the source declares. In CSV
+    without a header, columns are matched by position.
     """
     workspace = open_workspace()
     entry = workspace.resolve(name)
     time_ = parse_time_option("--event-time", event_time)
     if not files and sys.stdin.isatty():
-        raise UsageError("which files?", hint="name some, or pipe rows in")
+        raise UsageError("no files specified", hint="specify files, or pipe rows to stdin")
     with ExitStack() as spools:
         paths = [spools.enter_context(_open_readable(workspace, file)) for file in files or ("-",)]
         request = Ingest(
@@ -475,15 +505,15 @@ def _open_readable(workspace: Workspace, file: str) -> Iterator[Path]:
     """Yield a path that the worker can read: the file itself, or a copy of a pipe or a device.
 
     Raises:
-        NotFound: there is no such file.
+        NotFound: the file does not exist.
         UsageError: it is a folder.
         OdfError: it cannot be read or copied.
     """
     path = Path.cwd() / file
     if file != "-" and not path.exists():
-        raise NotFound("there is no such file", where=file)
+        raise NotFound("file not found", where=file)
     if path.is_dir():
-        raise UsageError("is a folder", hint=f"name its files: {file.rstrip('/')}/*")
+        raise UsageError("is a folder", hint=f"specify its files: {file.rstrip('/')}/*")
     # Files in /dev and /proc depend on the process: the worker would read others.
     if file != "-" and path.is_file() and not str(path).startswith(_SPECIAL):
         yield path.resolve()
@@ -520,7 +550,7 @@ def _make_size_printer(name: str) -> Callable[[int], None]:
         if time.monotonic() - last_printed < pause:
             return
         last_printed = time.monotonic()
-        text = f"{name}: {format_bytes(size)} so far"
+        text = f"{name}: {format_bytes(size)} read"
         if not live:
             print_note(text)
         elif not options_of().quiet:

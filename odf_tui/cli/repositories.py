@@ -32,9 +32,10 @@ from odf_tui.text.remotes import Remote, direction, relation_text_for_people
 @verb("status", example="odf repo status --json", json=True)
 @click.argument("names", nargs=-1)
 def status(names: tuple[str, ...]) -> None:
-    """Looks how datasets stand to where they come from and go to; by default all that do.
+    """Compare datasets with their remotes.
 
-    Nothing is transferred but what it takes to compare: `odf show` and the workstation remember it.
+    Compares the datasets NAMES, or all datasets with remotes. No data is transferred. `odf show` and
+    the workstation display the result of the last comparison.
     """
     workspace = open_workspace()
     known = remotes_of(workspace, workspace.summaries())
@@ -42,7 +43,7 @@ def status(names: tuple[str, ...]) -> None:
     entries = [entry for entry in selected if known.get(str(entry.id))]
     for entry in selected if names else ():
         if entry not in entries:
-            print_note(f"{entry.alias} neither comes from elsewhere nor goes there")
+            print_note(f"{entry.alias} has no remotes")
     requests: list[tuple[Request, str]] = [(Compare(str(entry.id)), str(entry.alias)) for entry in entries]
     jobs = follow(workspace, requests)
     after = remotes_of(workspace, workspace.summaries())
@@ -74,7 +75,7 @@ def _print_comparison(found: Sequence[tuple[DatasetEntry, Remote, str | None]]) 
         )
     elif found:
         print_table(
-            ["dataset", "", "place", "standing"],
+            ["dataset", "", "remote", "status"],
             [
                 [
                     str(entry.alias),
@@ -86,9 +87,7 @@ def _print_comparison(found: Sequence[tuple[DatasetEntry, Remote, str | None]]) 
             ],
         )
     elif not options_of().quiet:
-        print_note(
-            "no dataset comes from elsewhere or goes there: odf pull REPO/NAME, odf push NAME --to REPO"
-        )
+        print_note("no dataset has remotes: odf pull REPO/NAME, odf push NAME --to REPO")
 
 
 def remotes_of(workspace: Workspace, summaries: Sequence[Summary]) -> dict[str, tuple[Remote, ...]]:
@@ -118,10 +117,10 @@ def remote_json(remote: Remote) -> dict[str, Any]:
 
 @click.group("repo", epilog="Example:  odf repo add lab odf+https://data.example.com/")
 def repo_verb() -> None:
-    """Places elsewhere: repositories, logins for them, and how datasets stand to them.
+    """Manage repositories, credentials and remotes.
 
-    A repository is a folder, a bucket or a server with datasets in it. `odf pull REPO/NAME` brings one
-    of them here, `odf push NAME --to REPO` takes one there, `odf search` looks for them.
+    A repository is a folder, a bucket or a server that contains datasets. `odf pull REPO/NAME` pulls a
+    dataset, `odf push NAME --to REPO` pushes one, and `odf search` searches for datasets.
     """
 
 
@@ -129,29 +128,31 @@ def repo_verb() -> None:
 @click.argument("new", metavar="NAME")
 @click.argument("url")
 def add(new: str, url: str) -> None:
-    """Gives a place a name.
+    """Add a repository.
 
     \b
-    URL is one of    file:///mnt/stick, or the path of a folder
-                     https://host/path           a server of files: read only
-                     odf+https://host/path       a server of datasets, such as odf serve
-                     s3://bucket/path            and s3+https://host/bucket/path
-                     ipfs://… and ipns://…       through a gateway: read only
+    URL is one of:
+      file:///mnt/stick            a folder, also as a path
+      https://host/path            a file server, read-only
+      odf+https://host/path        a dataset server, such as odf serve
+      s3://bucket/path             an S3 bucket
+      s3+https://host/bucket/path  an S3-compatible bucket
+      ipfs://… and ipns://…        IPFS through a gateway, read-only
 
-    Logins never belong into a URL: odf repo login keeps them.
+    URLs must not contain credentials. Store credentials with `odf repo login`.
     """
     repo = Remotes(open_workspace().odf).add(new, url)
-    print_note(f"{repo.name} is {repo.url}")
+    print_note(f"added repository {repo.name}: {repo.url}")
     folder = folder_of(repo.url)
     if folder is not None and not folder.is_dir():
-        print_note(f"! there is no folder {folder} yet: make it, or mount it")
+        print_note(f"! folder {folder} does not exist yet: create or mount it")
     if supports_login(repo.url):
-        print_note(f"if it asks who you are: odf repo login {repo.name}")
+        print_note(f"if it requires credentials: odf repo login {repo.name}")
 
 
 @verb("list", example="odf repo list --json", json=True)
 def list_repositories() -> None:
-    """Lists the repositories, and whether a login is kept for them."""
+    """List repositories, and whether credentials are stored for them."""
     workspace = open_workspace()
     stored = set(Credentials(workspace.odf).origins())
     repos = [(repo, origin_of(repo.url) in stored) for repo in Remotes(workspace.odf).repositories()]
@@ -160,19 +161,22 @@ def list_repositories() -> None:
     elif not repos:
         print_note("no repositories yet: odf repo add NAME URL")
     else:
-        rows = [[repo.name, repo.url, "kept" if login else ""] for repo, login in repos]
-        print_table(["name", "url", "login"], rows)
+        rows = [[repo.name, repo.url, "stored" if login else ""] for repo, login in repos]
+        print_table(["name", "url", "credentials"], rows)
 
 
 @verb("remove", example="odf repo remove lab")
 @click.argument("repository")
 def remove(repository: str) -> None:
-    """Forgets a repository; what came from there stays, and goes on to come from its URL."""
+    """Remove a repository.
+
+    Datasets that were pulled from it remain, and are still pulled from its URL.
+    """
     workspace = open_workspace()
     repo = Remotes(workspace.odf).remove(repository)
-    print_note(f"{repo.name} is forgotten")
+    print_note(f"removed repository {repo.name}")
     if Credentials(workspace.odf).of(repo.url) is not None:
-        print_note(f"its login is still kept: odf repo logout {repo.url}")
+        print_note(f"its credentials are still stored: odf repo logout {repo.url}")
 
 
 # --- Credentials -----------------------------------------------------------------------------------
@@ -180,36 +184,39 @@ def remove(repository: str) -> None:
 
 @verb("login", example="odf repo login lab --user jane")
 @click.argument("repository")
-@click.option("--user", metavar="U", help="User; of S3 the access key. Without it: a token.")
-@click.option("--stdin", is_flag=True, help="Read the secret from stdin, and not from the terminal.")
+@click.option("--user", metavar="USER", help="User name; for S3 the access key. Default: a token is used.")
+@click.option("--stdin", is_flag=True, help="Read the secret from stdin instead of the terminal.")
 def login(repository: str, user: str | None, stdin: bool) -> None:
-    """Keeps the login for a repository or a URL: a token, or user and password.
+    """Store the credentials of a repository or a URL.
 
-    It is kept beside the private keys of the workspace, and sent to this host and port alone. What is
-    typed is not shown. With --stdin it is the first line there; for S3 a session's token may be the second.
+    Credentials are a token, or a user name and a password. They are stored with the private keys of the
+    workspace, and sent to this host and port only.
+
+    The secret is prompted for without echo. With --stdin, it is the first line of stdin. For S3, the
+    second line may be a session token.
     """
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)
     if not supports_login(url):
-        raise UsageError(f"nobody asks for a login at {url}")
+        raise UsageError(f"no credentials can be used for {url}")
     new_login = _read_login(url, user, stdin)
     origin = Credentials(workspace.odf).set(url, new_login)
-    print_note(f"the login for {origin} is kept")
+    print_note(f"stored credentials for {origin}")
     if url.startswith(("http:", "odf+http:", "s3+http:")) and not _is_loopback(origin):
-        print_note("! it is sent in the clear: whoever listens on the way can read it; https is better")
+        print_note("! they are sent unencrypted over http: use https if possible")
 
 
 @verb("logout", example="odf repo logout lab")
 @click.argument("repository")
 def logout(repository: str) -> None:
-    """Forgets the login for a repository or a URL."""
+    """Remove the stored credentials of a repository or a URL."""
     workspace = open_workspace()
     url = _resolve_url(workspace, repository)
     was_stored = Credentials(workspace.odf).forget(url)
     print_note(
-        f"the login for {origin_of(url)} is forgotten"
+        f"removed credentials for {origin_of(url)}"
         if was_stored
-        else f"none was kept for {origin_of(url)}"
+        else f"no credentials stored for {origin_of(url)}"
     )
 
 
@@ -222,15 +229,17 @@ def _resolve_url(workspace: Workspace, text: str) -> str:
 
 def _read_login(url: str, user: str | None, stdin: bool) -> Login:
     if not stdin and not sys.stdin.isatty():
-        raise UsageError("nobody is here to type the secret", hint="give it on stdin, with --stdin")
+        raise UsageError(
+            "cannot prompt for the secret: stdin is not a terminal", hint="pipe it to stdin, and use --stdin"
+        )
     if is_s3(url):
         user = user or (None if stdin else click.prompt("access key", err=True))
         if not user:
-            raise UsageError("which access key?", hint="--user KEY")
+            raise UsageError("missing access key", hint="use --user KEY")
         lines = (
             _read_secret_lines()
             if stdin
-            else [_prompt_secret("secret key"), _prompt_secret("token of the session (or nothing)", True)]
+            else [_prompt_secret("secret key"), _prompt_secret("session token (optional)", True)]
         )
         return Login(user, lines[0], lines[1] if len(lines) > 1 else "")
     lines = _read_secret_lines() if stdin else [_prompt_secret(f"password of {user}" if user else "token")]
@@ -240,7 +249,7 @@ def _read_login(url: str, user: str | None, stdin: bool) -> Login:
 def _read_secret_lines() -> list[str]:
     lines = sys.stdin.read(1 << 16).splitlines()
     if not lines or not lines[0]:
-        raise UsageError("there is no secret on stdin")
+        raise UsageError("no secret on stdin")
     return lines
 
 
@@ -258,13 +267,19 @@ def _is_loopback(origin: str) -> bool:
 
 @click.group("alias", epilog="Example:  odf repo alias list")
 def alias() -> None:
-    """Where datasets come from and go to, as pulls and pushes have remembered it."""
+    """Manage the remotes of datasets.
+
+    Pulls and pushes add the remotes that they use.
+    """
 
 
 @verb("list", example="odf repo alias list", json=True)
 @click.argument("names", nargs=-1)
 def list_aliases(names: tuple[str, ...]) -> None:
-    """Lists the addresses of datasets, by default of all."""
+    """List the remotes of datasets.
+
+    Lists the remotes of the datasets NAMES, or of all datasets.
+    """
     workspace = open_workspace()
     remotes = Remotes(workspace.odf)
     entries = workspace.match(names) if names else workspace.datasets()
@@ -279,40 +294,40 @@ def list_aliases(names: tuple[str, ...]) -> None:
         for url in getattr(each, kind)
     ]
     if rows:
-        print_table(["dataset", "", "address"], rows)
+        print_table(["dataset", "", "url"], rows)
     else:
-        print_note("nothing comes from elsewhere or goes there yet")
+        print_note("no remotes yet: odf pull REPO/NAME, odf push NAME --to REPO")
 
 
 @verb("add", example="odf repo alias add cities lab --push")
 @click.argument("name")
 @click.argument("place", metavar="REPO|URL")
-@click.option("--pull", "kind", flag_value="pull", help="It comes from there.")
-@click.option("--push", "kind", flag_value="push", help="It goes there.")
+@click.option("--pull", "kind", flag_value="pull", help="Pull the dataset from this remote.")
+@click.option("--push", "kind", flag_value="push", help="Push the dataset to this remote.")
 def add_alias(name: str, place: str, kind: Kind | None) -> None:
-    """Remembers that a dataset comes from a place (--pull) or goes there (--push)."""
+    """Add a remote to pull a dataset from (--pull) or push it to (--push)."""
     if kind is None:
-        raise UsageError("does it come from there, or go there?", hint="--pull or --push")
+        raise UsageError("missing kind of remote", hint="use --pull or --push")
     workspace = open_workspace()
     entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
     url = resolve_address(remotes, place, entry)
     remotes.attach(entry.id, url, kind)
     notify_datasets_changed(workspace.folder)
-    print_note(f"{entry.alias} {'comes from' if kind == 'pull' else 'goes to'} {url}")
+    print_note(f"{entry.alias} is {'pulled from' if kind == 'pull' else 'pushed to'} {url}")
     if kind == "pull" and workspace.keys.has_key(entry.id):
-        print_note("its own source or query does not run while it comes from there")
+        print_note("its source or query does not run while it is pulled from a remote")
 
 
 @verb("remove", example="odf repo alias remove cities https://data.example.com/cities/")
 @click.argument("name")
 @click.argument("place", metavar="[REPO|URL]", required=False)
-@click.option("--pull", "kind", flag_value="pull", help="Only as where it comes from.")
-@click.option("--push", "kind", flag_value="push", help="Only as where it goes to.")
+@click.option("--pull", "kind", flag_value="pull", help="Only detach it for pulls.")
+@click.option("--push", "kind", flag_value="push", help="Only detach it for pushes.")
 def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
-    """Forgets an address of a dataset, or all of them. The dataset stays as it is.
+    """Detach a dataset from a remote, or from all remotes.
 
-    One that does not come from elsewhere any more is polled or transformed here again; its source runs
-    nothing before you allow it: odf trust NAME.
+    The dataset itself is not changed. If it is not pulled from a remote any more, its own source or
+    query runs on the next pull. The source has to be trusted first: odf trust NAME.
     """
     workspace = open_workspace()
     entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
@@ -327,11 +342,11 @@ def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     ]
     if not removed:
         hint = f"odf repo alias list {entry.alias}"
-        raise NotFound(f"{entry.alias} has no such address", hint=hint)
+        raise NotFound(f"{entry.alias} has no such remote", hint=hint)
     notify_datasets_changed(workspace.folder)
     for url, removed_kinds in removed:
-        words = " or ".join({"pull": "come from", "push": "go to"}[each] for each in removed_kinds)
-        print_note(f"{entry.alias} does not {words} {url} any more")
+        words = " or ".join({"pull": "pulled from", "push": "pushed to"}[each] for each in removed_kinds)
+        print_note(f"{entry.alias} is no longer {words} {url}")
 
 
 alias.add_command(list_aliases)
@@ -346,19 +361,31 @@ _LONGEST = 60
 
 @verb("push", example="odf push port-haven.stations --to lab", json=True)
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
-@click.option("--to", "place", metavar="REPO|URL", help="Else where it was pushed before, else the only one.")
-@click.option("--force", is_flag=True, help="Of two histories, the one here takes the place of that there.")
+@click.option("--all", "everything", is_flag=True, help="Push all datasets of the workspace.")
+@click.option(
+    "--to",
+    "place",
+    metavar="REPO|URL",
+    help="Remote to push to. Default: the push remote, else the only repository.",
+)
+@click.option("--force", is_flag=True, help="If the histories have diverged, overwrite that of the remote.")
 def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force: bool) -> None:
-    """Brings other places up to date: a folder, a bucket, a server.
+    """Push datasets to remotes.
 
-    A dataset goes to where it was pushed before, else into the only repository. Blocks and data go there
-    as they are, and what is there already is not sent again. Where the other side has blocks that are not
-    here, nothing is done, unless --force gives them up there.
+    NAMES are names of datasets, or patterns with %, such as 'weather.%'.
+
+    A dataset is pushed to the remote that it was pushed to before, else to the only repository. Only
+    blocks and data that the remote does not have are sent.
+
+    If the remote has blocks that the dataset does not have, the push fails. With --force, these blocks
+    are removed from the history of the remote.
     """
     workspace = open_workspace()
     if bool(names) == everything:
-        raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
+        raise UsageError(
+            "specify either datasets or --all" if names else "no datasets specified",
+            hint="specify names or patterns with %, or use --all",
+        )
     entries = workspace.datasets() if everything else workspace.match(names)
     targets = [_push_url(workspace, entry, place, len(entries) > 1) for entry in entries]
     requests: list[tuple[Request, str]] = [
@@ -389,14 +416,14 @@ def _push_url(workspace: Workspace, entry: DatasetEntry, place: str | None, seve
         return known[0]
     if known:
         raise UsageError(
-            f"{entry.alias} goes to {', '.join(known)}", hint="say to which of them: --to REPO or URL"
+            f"{entry.alias} has several push remotes: {', '.join(known)}", hint="select one with --to"
         )
     repos = remotes.repositories()
     if len(repos) == 1:
         return resolve_address(remotes, repos[0].name, entry)
     names = ", ".join(repo.name for repo in repos)
-    hint = f"--to REPO, one of {names}" if names else "odf repo add NAME URL, or --to URL"
-    raise UsageError(f"where should {entry.alias} go?", hint=hint)
+    hint = f"use --to REPO, one of {names}" if names else "use --to URL, or odf repo add NAME URL"
+    raise UsageError(f"{entry.alias} has no push remote", hint=hint)
 
 
 def push_entry(job: Job, url: str) -> dict[str, Any]:
@@ -417,20 +444,26 @@ def _print_push(job: Job, label: str) -> None:
 
 @verb("search", example="odf search weather --repo lab", json=True)
 @click.argument("text", default="")
-@click.option("--repo", "repositories", multiple=True, metavar="R", help="Only in this one, or these.")
+@click.option(
+    "--repo",
+    "repositories",
+    multiple=True,
+    metavar="REPO",
+    help="Search only this repository. Can be repeated.",
+)
 def search_verb(text: str, repositories: tuple[str, ...]) -> None:
-    """Looks for datasets in repositories: folders, buckets, servers. Without TEXT it lists all.
+    """Search repositories for datasets.
 
-    The words of TEXT are looked for in names, ids, descriptions and keywords, as far as a repository
-    tells them.
+    Searches for the words of TEXT in names and ids, and in descriptions and keywords if the repository
+    provides them. Without TEXT, lists all datasets.
     """
     workspace = open_workspace()
     remotes = Remotes(workspace.odf)
     named = [remotes.repository(name).name for name in repositories]
     if not remotes.repositories():
-        raise NotFound("there is no repository to look in", hint="odf repo add NAME URL")
+        raise NotFound("no repositories to search", hint="odf repo add NAME URL")
     request = Search(text, named)
-    (job,) = follow(workspace, [(request, f"'{text}'" if text else "everything")])
+    (job,) = follow(workspace, [(request, f"'{text}'" if text else "all datasets")])
     result = job.result_of(Search) or SearchResult()
     if options_of().json:
         datasets = [{**to_builtins(each), "pull": _pull_command(each)} for each in result.datasets]
@@ -453,7 +486,7 @@ def _pull_command(dataset: FoundDataset) -> str:
 
 def _print_search_results(datasets: Sequence[FoundDataset]) -> None:
     if not datasets:
-        print_note("nothing was found")
+        print_note("no datasets found")
         return
     # The texts are untrusted: control characters are shown as symbols.
     rows = [
@@ -469,8 +502,8 @@ def _print_search_results(datasets: Sequence[FoundDataset]) -> None:
     ]
     shown = [at for at in range(len(_COLUMNS)) if at in (0, 5) or any(row[at] for row in rows)]
     columns = [_COLUMNS[at] for at in shown]
-    right = [column for column in columns if column in ("records", "size")]
+    right = [column for column in columns if column in ("rows", "size")]
     print_table(columns, [[row[at] for at in shown] for row in rows], right=right)
 
 
-_COLUMNS = ("dataset", "kind", "records", "size", "description", "bring it here with")
+_COLUMNS = ("dataset", "kind", "rows", "size", "description", "pull command")

@@ -131,7 +131,7 @@ MAX_ROWS: Final = 1_000_000
     json=True,
 )
 @click.argument("query")
-@click.option("--csv", "as_csv", is_flag=True, help="The rows as CSV on stdout.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the rows as CSV to stdout.")
 @click.option(
     "-o",
     "--output",
@@ -144,24 +144,24 @@ MAX_ROWS: Final = 1_000_000
     "--limit",
     type=click.IntRange(min=1),
     metavar="ROWS",
-    help="At most so many rows (by default all of them, of a table 1000000).",
+    help="Maximum number of rows. Default: all, in a table 1000000.",
 )
-@click.option("--as-at", metavar="TIME", help="What was known then: of all datasets not said otherwise.")
-@click.option("--as-of", metavar="TIME", help="What had happened until then, by event time.")
+@click.option("--as-at", metavar="TIME", help="State of all datasets as known at a system time.")
+@click.option("--as-of", metavar="TIME", help="State of all datasets as of an event time.")
 @click.option(
     "--at",
     "pins",
     multiple=True,
     metavar="NAME=BLOCK",
-    help="A dataset as it was at a block; may come often.",
+    help="State of a dataset at a block. Can be repeated.",
 )
 @click.option(
     "--proof",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write what proves the answer; odf verify --proof checks it.",
+    help="Write a proof of the result, which odf verify --proof checks.",
 )
-@click.option("--sign", metavar="NAME", help="Sign the proof with the key of a dataset.")
+@click.option("--sign", metavar="NAME", help="Sign the proof with the private key of a dataset.")
 def sql_verb(
     query: str,
     as_csv: bool,
@@ -173,19 +173,25 @@ def sql_verb(
     proof: Path | None,
     sign: str | None,
 ) -> None:
-    """Asks a query in Spark's SQL over datasets by their names.
+    """Run a Spark SQL query over datasets.
 
-    QUERY is the query itself, `@FILE` for a file that holds it, or `-` for stdin. Names of datasets are
-    written as they are; between backquotes they can be anything. Tables have all rows of a dataset with
-    its system columns: offset, op, system_time and event_time.
+    QUERY is the text of the query, @FILE for a file that contains it, or - for stdin. Tables are
+    datasets, referred to by name. Names with special characters are quoted in backticks. A table has all
+    rows of the dataset, with the system columns offset, op, system_time and event_time.
 
-    In FROM, as_at(name, timestamp '2024-03-05 10:00:00') is what was known then, as_of(name, '2024-03-05')
-    what had happened by then, current(name) the newest row of each key, and changelog(name) all rows.
-    The blocks that an answer was made of are shown with it: given back with --at, they give the same answer.
+    \b
+    Functions in FROM:
+      as_at(name, timestamp '2024-03-05 10:00:00')  as known at a system time
+      as_of(name, '2024-03-05')                     as of an event time
+      current(name)                                 latest state (by key)
+      changelog(name)                               all rows
+
+    The blocks that the query has read are printed with the result. With the same blocks in --at, the
+    query returns the same result again.
     """
     form = _output_form(as_csv, output)
     if sign is not None and proof is None:
-        raise UsageError("only a proof can be signed", hint="write one too: --proof FILE")
+        raise UsageError("--sign requires --proof", hint="use --proof FILE")
     for each in (output, proof):
         if each is not None:
             check_parent_folder(each)
@@ -207,7 +213,7 @@ def sql_verb(
     for line in pin_lines(result.pins):
         print_note(line)
     if proof is not None:
-        print_note(f"proven in {proof}: who has the same blocks can check it with odf verify --proof {proof}")
+        print_note(f"proof in {proof}: check it with odf verify --proof {proof}")
 
 
 def _run_query(
@@ -253,14 +259,16 @@ def _output_form(as_csv: bool, output: Path | None) -> str:
 
 
 def _parse_pin(text: str) -> tuple[str, str]:
-    """Return a dataset and its block; also parses the notation that is printed below an answer.
+    """Return a dataset and its block; also parses the notation that is printed below a result.
 
     Raises:
         UsageError: it has another form.
     """
     found = re.fullmatch(r"(.+)[=@]([^=@]+)", text)
     if found is None:
-        raise UsageError(f"--at {text}: it reads NAME=BLOCK", hint="such as port-haven.stations=12")
+        raise UsageError(
+            f"--at {text}: not of the form NAME=BLOCK", hint="for example port-haven.stations=12"
+        )
     return found[1], found[2]
 
 
@@ -328,8 +336,8 @@ def _summary_text(result: QueryResult, output: Path | None, shown: int) -> str:
     if output is not None:
         rows += f" in {output}"
     elif sys.stdout.isatty() and count > _rows_that_fit():
-        rows += f", of which the first {_rows_that_fit()} are shown"
+        rows += f", the first {_rows_that_fit()} shown"
     of = len(result.columns)
-    some = f" · {shown} of {of} columns: --csv has all" if shown < of else ""
-    more = " · there are more: --limit says how many are kept" if result.truncated else ""
+    some = f" · {shown} of {of} columns shown, use --csv for all" if shown < of else ""
+    more = " · truncated, use --limit for more" if result.truncated else ""
     return f"{rows} · {result.seconds:.1f} s{some}{more}"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 _INSTALL_HINTS: Final = {
-    "bash": "add to ~/.bashrc:  source <(odf completions bash)",
-    "zsh": "add to ~/.zshrc, after compinit:  source <(odf completions zsh)",
-    "fish": "save as ~/.config/fish/completions/odf.fish",
+    "bash": "add this line to ~/.bashrc:  source <(odf completions bash)",
+    "zsh": "add this line to ~/.zshrc, after compinit:  source <(odf completions zsh)",
+    "fish": "save the output as ~/.config/fish/completions/odf.fish",
 }
 _NAMES: Final = ("dataset", "datasets", "name", "names", "old", "other")
 _REPOSITORIES: Final = ("repository", "repositories", "place")
@@ -34,7 +34,10 @@ _CREATING_VERBS: Final = ("init", "new", "add", "demo", "config")
 @verb("completions", example="source <(odf completions bash)")
 @click.argument("shell", type=click.Choice(sorted(_INSTALL_HINTS)))
 def completions_verb(shell: str) -> None:
-    """Prints what makes a shell complete the verbs of odf, their options, and names of datasets."""
+    """Print the completion script of a shell.
+
+    It completes verbs, options, and names of datasets and repositories.
+    """
     from click.shell_completion import get_completion_class
 
     completion_class = get_completion_class(shell)
@@ -75,8 +78,8 @@ def _complete_repositories(
 
 
 def _complete_both(context: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
-    places = [f"{name}/" for name in _repository_names(context)]
-    return _complete(prefix, [*(_dataset_names(context) if parameter.name == "names" else ()), *places])
+    repositories = [f"{name}/" for name in _repository_names(context)]
+    return _complete(prefix, [*(_dataset_names(context) if parameter.name == "names" else ()), *repositories])
 
 
 def _complete(prefix: str, names: Iterable[str]) -> list[CompletionItem]:
@@ -168,7 +171,7 @@ class _VerbGroup(click.Group):
             from difflib import get_close_matches
 
             close = get_close_matches(args[0], VERBS, 1)
-            ctx.fail(f"no verb '{args[0]}'" + (f": did you mean '{close[0]}'?" if close else ""))
+            ctx.fail(f"unknown verb '{args[0]}'" + (f", did you mean '{close[0]}'?" if close else ""))
         return super().resolve_command(ctx, args)
 
 
@@ -181,10 +184,10 @@ class _VerbGroup(click.Group):
 @click.version_option(package_name="odf-workstation", prog_name="odf")
 @click.pass_context
 def odf(ctx: click.Context, **common: object) -> OpenWorkstation | None:
-    """Open Data Fabric in your terminal. Without a verb, `odf` opens the workstation.
+    """Manage Open Data Fabric datasets. Without a verb, `odf` opens the workstation.
 
     \b
-    Begin with:  odf demo        a workspace with sample data, pulled and verified
-                 odf init        an empty workspace in this folder
+    Start with:  odf demo        create a workspace with sample data
+                 odf init        create an empty workspace in the current folder
     """
     return OpenWorkstation(options_of(ctx).workspace) if ctx.invoked_subcommand is None else None

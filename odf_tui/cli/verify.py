@@ -49,7 +49,7 @@ def _read_proof(file: Path) -> str:
     except OSError as error:
         raise NotFound(f"{file} cannot be read: {error.strerror}") from None
     if len(data) > _MAX_PROOF_BYTES:
-        raise UsageError(f"{file} is too long for a proof")
+        raise UsageError(f"{file} is too large for a proof")
     return data.decode("utf-8", "replace")
 
 
@@ -67,21 +67,25 @@ class _PhasePrinter(Reporter):
 
     def phase(self, name: str) -> None:
         if options_of().verbose:
-            print_note(f"looking at {name}")
+            print_note(f"checking {name}")
 
 
 @verb("fsck", example="odf fsck --repair", json=True)
-@click.option("--repair", is_flag=True, help="Remove what nobody needs, and make caches anew.")
-@click.option("--now", is_flag=True, help="With --repair: also what was touched within the last hour.")
+@click.option("--repair", is_flag=True, help="Remove orphaned files, and rebuild damaged caches.")
+@click.option("--now", is_flag=True, help="With --repair, also remove files modified within the last hour.")
 def fsck_verb(repair: bool, now: bool) -> None:
-    """Looks for orphans, half-written files and broken caches; repairs without touching history.
+    """Check the workspace for orphaned and damaged files.
 
-    What the head of a dataset or a kept reference needs is never removed, nor the private key of a
-    dataset, nor anything of a dataset that a job works on. A damaged key of a dataset that is not here is
-    moved aside. The exit code is 3 while there is something. Whether datasets are right, `odf verify` tells.
+    Finds orphaned files, incomplete files and damaged caches. With --repair, removes or rebuilds them.
+
+    Blocks and data reachable from the head or another reference of a dataset are never removed. Neither
+    are private keys of datasets, nor files of datasets with a running job. A damaged key of a dataset
+    that is not in the workspace is renamed. To verify the contents of datasets, use `odf verify`.
+
+    Exits with 3 if problems remain.
     """
     if now and not repair:
-        raise UsageError("--now goes with --repair")
+        raise UsageError("--now requires --repair")
     workspace = open_workspace()
     endpoint = WorkerEndpoint(workspace.folder)
     has_worker = endpoint.worker_alive()
@@ -109,7 +113,7 @@ def _open_jobs(endpoint: WorkerEndpoint) -> Sequence[Job]:
         return JobLogReader(endpoint.journal, endpoint.worker_alive).open_jobs()
     except OdfError as error:
         raise Conflict(
-            f"a worker runs, and what it does is not known: {error.message}", hint="odf worker stop"
+            f"the jobs of the running worker cannot be read: {error.message}", hint="odf worker stop"
         ) from None
 
 
@@ -128,25 +132,30 @@ def _print_workspace_report(report: FsckReport) -> None:
     if not report.findings:
         return
     if not report.repair:
-        print_note("odf fsck --repair removes what nobody needs, and makes caches anew")
+        print_note("odf fsck --repair removes orphaned files and rebuilds damaged caches")
     elif report.left:
-        print_note(f"{len(report.findings) - len(report.left)} repaired, {len(report.left)} left")
+        print_note(f"{len(report.findings) - len(report.left)} repaired, {len(report.left)} not repaired")
 
 
 @verb("verify", example="odf verify --all", json=True)
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
+@click.option("--all", "everything", is_flag=True, help="Verify all datasets of the workspace.")
 @click.option("-r", "--recursive", is_flag=True, help="Verify inputs too.")
-@click.option("--integrity", is_flag=True, help="Only chain and files; no replay of transformations.")
-@click.option("--rows", is_flag=True, help="Check rows again that were found right in the same bytes before.")
 @click.option(
-    "--range", "span", metavar="FROM..TO", help="Only blocks FROM to TO: sequence numbers or hashes."
+    "--integrity", is_flag=True, help="Verify chains and files only, without replay of transactions."
+)
+@click.option("--rows", is_flag=True, help="Verify rows again that were valid in an earlier run.")
+@click.option(
+    "--range",
+    "span",
+    metavar="FROM..TO",
+    help="Verify only blocks FROM to TO, as sequence numbers or hashes.",
 )
 @click.option(
     "--proof",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Check what odf sql --proof wrote: the query is asked again.",
+    help="Check a proof by odf sql --proof: run its query again.",
 )
 def verify_verb(
     names: tuple[str, ...],
@@ -157,11 +166,20 @@ def verify_verb(
     span: str | None,
     proof: Path | None,
 ) -> None:
-    """Checks chain rules, block and slice hashes, sizes, offsets, logical hashes and checkpoints."""
+    """Verify the integrity of datasets, and replay their queries.
+
+    NAMES are names of datasets, or patterns with %, such as 'weather.%'.
+
+    Checks chain rules, hashes of blocks and slices, sizes, offsets, logical hashes, checkpoints and
+    ownership proofs. Replays the transactions of derivative datasets and compares the results.
+
+    With --proof, checks the proof of a query result instead. Exits with 3 if a dataset or a proof is
+    invalid.
+    """
     workspace = open_workspace()
     if proof is not None:
         if names or everything or span:
-            raise UsageError("the proof itself says of which datasets it is", hint="give --proof FILE alone")
+            raise UsageError("--proof and datasets exclude each other", hint="use --proof FILE alone")
         check_proof(workspace, proof)
     entries = select_datasets(workspace, names, everything, recursive)
     requests: list[tuple[Request, str]] = []
@@ -183,8 +201,8 @@ def verify_verb(
             for line in report_lines(report):
                 sys.stdout.write(line + "\n")
             if report.findings:
-                print_note("  what is not valid was changed or damaged after it was committed")
-                print_note("  get it again from its publisher, or make it anew")
+                print_note("  invalid files were changed or damaged after they were committed")
+                print_note("  pull the dataset again from its author, or rebuild it")
         for line in origin_lines(reports):
             sys.stdout.write(printable(line) + "\n")
     sys.exit(exit_code(jobs) if failed else 0 if valid else 3)
@@ -195,7 +213,9 @@ def _parse_range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int
         return None, None
     first, dots, last = span.partition("..")
     if not dots:
-        raise UsageError(f"--range {span}: it reads FROM..TO", hint="either may be left out, as in 10..")
+        raise UsageError(
+            f"--range {span}: not of the form FROM..TO", hint="FROM or TO can be omitted, as in 10.."
+        )
 
     def number(text: str) -> int | None:
         if not text:

@@ -1,1 +1,1 @@
-"""Features, each loaded by the first of its actions."""
+"""Features of the workbench. Each is imported when its first action is used."""

@@ -1,4 +1,4 @@
-"""ColumnLineageController: shows the columns that feed each other, dataset by dataset."""
+"""ColumnLineageController: shows the upstream and downstream columns of a dataset."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ColumnMap:
         lines: the three lists.
         cursor: index of a line in each list.
         side: the list with the cursor.
-        reachable: for both sides the columns connected with the column in the middle.
+        reachable: for both sides the columns that are connected to the column in the middle.
     """
 
     def __init__(self, graph: ColumnGraph, dataset: str, column: str | None = None) -> None:
@@ -124,7 +124,7 @@ class ColumnMap:
     # --- Moving ---
 
     def move(self, move: str, page: int) -> None:
-        """Move by one of ``line_view.MOVES``. Sides are walked along connected columns, if there are any."""
+        """Move by one of ``line_view.MOVES``. Sides skip columns that are not connected, if any is."""
         lines = self.lines[self.side]
         stops = [at for at, line in enumerate(lines) if not line.is_heading]
         if self.side != "middle":
@@ -149,7 +149,7 @@ class ColumnMap:
         return True
 
 
-# --- Words ---
+# --- Texts ---
 
 
 def description_lines(shown: ColumnMap) -> list[list[Span]]:
@@ -157,40 +157,40 @@ def description_lines(shown: ColumnMap) -> list[list[Span]]:
     current, ref = shown.current, shown.ref
     if current is None or ref is None:
         problem = shown.graph.datasets[shown.dataset].lineage.problem
-        return [[(f" {printable(problem or 'no columns are known yet: there is no data')}", "warn")]]
+        return [[(f" {printable(problem or 'no columns yet: the dataset has no data')}", "warn")]]
     lines = _middle_lines(shown, ref) if shown.side == "middle" else _side_lines(shown, current, ref)
     problem = shown.graph.datasets[current.dataset].lineage.problem
     if problem:
-        lines.insert(0, [(" ", ""), (f"the query could not be followed: {printable(problem)}", "warn")])
+        lines.insert(0, [(" ", ""), (f"cannot trace the query: {printable(problem)}", "warn")])
     return lines
 
 
 def _middle_lines(shown: ColumnMap, ref: ColumnRef) -> list[list[Span]]:
     graph = shown.graph
     lines: list[list[Span]] = []
-    label = "comes from"
+    label = "upstream"
     for link in graph.inputs_of(ref):
         lines.append(
             [(f" {label:<11}", "muted"), *_column_spans(graph, link.source), *_transformation_spans(link.how)]
         )
         label = ""
-    label = "goes into"
+    label = "downstream"
     for link in graph.outputs_of(ref):
         lines.append(
             [(f" {label:<11}", "muted"), *_column_spans(graph, link.target), *_transformation_spans(link.how)]
         )
         label = ""
     if not graph.inputs_of(ref):
-        lines.insert(0, [(" comes from ", "muted"), (_no_input_text(shown, ref), "")])
+        lines.insert(0, [(" upstream   ", "muted"), (_no_input_text(shown, ref), "")])
     if not graph.outputs_of(ref) and ref.column != ROWS:
-        lines.append([(" goes into  ", "muted"), ("nothing here", "")])
+        lines.append([(" downstream ", "muted"), ("none in this workspace", "")])
     return lines
 
 
 def _no_input_text(shown: ColumnMap, ref: ColumnRef) -> str:
     if ref.column.casefold() in _SYSTEM:
-        return "no other column: the dataset makes it itself"
-    return "no other column: it is a constant, counts rows, or what it was read from is not known"
+        return "none: set by the dataset"
+    return "none: a constant, a row count, or an unknown column"
 
 
 def _side_lines(shown: ColumnMap, current: ColumnRef, ref: ColumnRef) -> list[list[Span]]:
@@ -198,20 +198,20 @@ def _side_lines(shown: ColumnMap, current: ColumnRef, ref: ColumnRef) -> list[li
     reach = shown.reachable[shown.side].get(current)
     label = _column_spans(graph, current)
     if reach is None:
-        return [[(" ", ""), *label, (" has no part in ", "muted"), (column_name(ref.column), "")]]
+        return [[(" ", ""), *label, (" is not connected to ", "muted"), (column_name(ref.column), "")]]
     distance = "" if reach.steps == 1 else f", {reach.steps} datasets away"
-    order = ("goes into", "comes from") if shown.side == "left" else ("comes from", "goes into")
+    relation = "used in" if shown.side == "left" else "depends on"
     lines: list[list[Span]] = [
         [(" ", ""), *label],
         [
-            (f" {order[0]:<11}", "muted"),
+            (f" {relation:<11}", "muted"),
             (column_name(ref.column), "strong"),
             *_transformation_spans(reach.how),
             (distance, "muted"),
         ],
     ]
     if not graph.is_in_workspace(current.dataset) and not is_source(current.dataset):
-        lines.append([(" ", ""), ("this dataset is not here: pull it to see further", "warn")])
+        lines.append([(" ", ""), ("this dataset is missing: pull it to see its lineage", "warn")])
     return lines
 
 
@@ -232,7 +232,7 @@ _BOXES: Final = {
 _WORD_WIDTH: Final = 6
 _NARROW: Final = 110
 _MARGIN: Final = 3
-"""Lines kept visible above the cursor, for the heading of its dataset."""
+"""Lines that stay visible above the cursor, for the heading of its dataset."""
 
 
 class ColumnMapView(LineScroll):
@@ -280,7 +280,7 @@ class ColumnMapView(LineScroll):
         return self.room.height if self.shown is not None else 0
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Return the text shown while the columns are being read."""
+        """Return the text that is shown while the columns are read."""
         return [[(" reading …", "muted")]]
 
     @property
@@ -298,9 +298,9 @@ class ColumnMapView(LineScroll):
         side, between, middle = self._parts
         name = _ellipsize_start(printable(self.shown.graph.datasets[self.shown.dataset].name), middle - 2)
         return [
-            (fit_width(" comes from", side + between), "head"),
+            (fit_width(" upstream", side + between), "head"),
             (fit_width(" " + name, middle), "title"),
-            (fit_width("", between) + fit_width(" goes into", side), "head"),
+            (fit_width("", between) + fit_width(" downstream", side), "head"),
         ]
 
     def spans(self, index: int) -> Sequence[Span]:
@@ -396,17 +396,17 @@ class ColumnScreen(Dialog[str]):
         name: name of the dataset.
         column: the column to begin at; None for the first column of the data.
         read: reads the columns around a dataset.
-        copy: copies a text, after a word for what it is.
+        copy: called with a label and the text to copy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "go", "go to the dataset of the column", show=False),
-        Binding("h,left", "turn(-1)", "to what it comes from", show=False),
-        Binding("l,right", "turn(1)", "to what it goes into", show=False),
-        Binding("o", "select", "close this, and select the dataset", show=False),
-        Binding("y", "copy", "copy what is said of the column", show=False),
-        Binding("J", "scroll('down')", "scroll what is said", show=False),
-        Binding("K", "scroll('above')", "scroll it back", show=False),
+        Binding("h,left", "turn(-1)", "go upstream", show=False),
+        Binding("l,right", "turn(1)", "go downstream", show=False),
+        Binding("o", "select", "close, and select the dataset", show=False),
+        Binding("y", "copy", "copy the description", show=False),
+        Binding("J", "scroll('down')", "scroll the description down", show=False),
+        Binding("K", "scroll('above')", "scroll the description up", show=False),
         Binding("escape,backspace", "back", "back", show=False),
         Binding("q,number_sign", "dismiss(None)", "close", show=False),
         *MOVE_KEYS,
@@ -428,7 +428,7 @@ class ColumnScreen(Dialog[str]):
     def compose(self) -> ComposeResult:
         """Yield the lists and the description of a column."""
         with Vertical(classes="dialog reader column-lineage") as box:
-            box.border_title = Content(f"Columns of {printable(self._name)}")
+            box.border_title = Content(f"Column lineage of {printable(self._name)}")
             yield ColumnMapView()
             yield WrappedLines(id="about-place")
 
@@ -455,7 +455,7 @@ class ColumnScreen(Dialog[str]):
         if before is not None:
             self._before = before
         self.query_one(".dialog").border_title = Content(
-            f"Columns of {printable(dataset_title(graph, dataset))}"
+            f"Column lineage of {printable(dataset_title(graph, dataset))}"
         )
         self.view.set(shown)
         self._moved()
@@ -510,11 +510,8 @@ class ColumnScreen(Dialog[str]):
         if shown.graph.is_in_workspace(current.dataset):
             self._open(current.dataset, current.column, [*self._before, shown.ref])
         else:
-            why = (
-                "nothing lies before what is read"
-                if is_source(current.dataset)
-                else "the dataset is not here"
-            )
+            is_read_source = is_source(current.dataset)
+            why = "a source has no upstream" if is_read_source else "the dataset is not in this workspace"
             self._description.set([*description_lines(shown), [(f" {why}", "warn")]])
 
     def action_back(self) -> None:

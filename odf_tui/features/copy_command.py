@@ -17,13 +17,13 @@ class CopyCommandController(Controller):
     """Copies the command for the selection of the focused pane."""
 
     def copy(self) -> None:
-        """Copy the command for the dataset, its blocks, the row or the job; the reads are in a thread."""
+        """Copy the command for the dataset, its blocks, the row or the job. Reads run in a thread."""
         situation = self.host.situation()
         row, job = situation.dataset, situation.job
         if situation.pane == "jobs" and job is not None:
             self._copy_later(partial(self._job_command, job))
         elif row is None:
-            self.host.notice("nothing is selected here", "warn")
+            self.host.notice("nothing is selected", "warn")
         elif situation.pane == "data" and situation.has_rows:
             self._copy_row(row)
         else:
@@ -34,7 +34,7 @@ class CopyCommandController(Controller):
         window, at = pane.window, pane.view.cursor
         front = pane.front_view
         if window is None or (front is not None and front.kind == QUERY):
-            self.host.notice("rows of a query have no command: copy that of its job in pane 4", "warn")
+            self.host.notice("query results have no command: copy the command of the job in pane 4", "warn")
             return
 
         def read() -> list[str]:
@@ -44,7 +44,7 @@ class CopyCommandController(Controller):
             names = window.columns.names
             offset = read_scalar(window, at, names.index(name)) if name in names else None
             if offset is None or not offset.is_valid:
-                raise OdfError("this row has no offset, or cannot be read")
+                raise OdfError("this row has no offset or cannot be read")
             return ["provenance", row.name, str(offset.as_py())]
 
         self._copy_later(read)
@@ -105,4 +105,4 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
             offsets = str(first) if first == last else f"{first}..{last}"
             return ["provenance", name_of(request.dataset), offsets, *column]
         case _:
-            raise OdfError(f"there is no command for {job.kind} {job.target}", hint=f"odf logs {job.id}")
+            raise OdfError(f"no command for {job.kind} {job.target}", hint=f"odf logs {job.id}")

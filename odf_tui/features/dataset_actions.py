@@ -22,7 +22,7 @@ from odf_tui.state.model import (
     TrustRequest,
     sort_by_dependency,
 )
-from odf_tui.text.format import Span, format_count, format_duration, format_time, printable
+from odf_tui.text.format import Span, count_of, format_count, format_duration, format_time, printable
 from odf_tui.text.highlight import NAME_WIDTH, fact_lines, yaml_spans
 from odf_tui.text.job_text import failure_spans, job_activity, job_outcome, job_seconds
 from odf_tui.text.remotes import Remote, direction, diverged_remotes, pull_remotes, remote_text
@@ -109,9 +109,11 @@ class DatasetActionsController(Controller):
         rows = [row for row in rows if row not in copies]
         untrusted = sum(row.untrusted and not row.has_pull_remote for row in rows)
         diverged = sum(bool(row.diverged) for row in rows)
-        remark = f"; {format_count(untrusted)} not trusted" if untrusted else ""
-        remark += f"; {format_count(diverged)} diverged: D makes them anew" if diverged else ""
-        remark += f"; {format_count(len(copies))} went apart from elsewhere: V shows how" if copies else ""
+        remark = f"; {format_count(untrusted)} untrusted" if untrusted else ""
+        remark += f"; {format_count(diverged)} diverged from upstream: D rebuilds them" if diverged else ""
+        remark += (
+            f"; {format_count(len(copies))} diverged from a remote: V shows the histories" if copies else ""
+        )
         rows = [row for row in rows if row.has_pull_remote or not (row.untrusted or row.diverged)]
         self.jobs.submit([(self._pull_request(row), row.name) for row in rows], remark)
 
@@ -131,7 +133,7 @@ class DatasetActionsController(Controller):
     # --- Trust ---
 
     def trust(self) -> None:
-        """Show what the selected dataset would run, and trust it after confirmation."""
+        """Show the commands and queries of the selected dataset, and trust it after confirmation."""
         row = self.state.row
         if row is not None:
             self.host.start(self._request_trust(row))
@@ -139,16 +141,16 @@ class DatasetActionsController(Controller):
     async def _request_trust(self, row: DatasetRow, *, pull: bool = False) -> None:
         """Trust a dataset after confirmation, and pull it if ``pull`` is set."""
         request = await asyncio.to_thread(self.gateway.trust_request, row.id)
-        title, prompt = f"May {row.name} run this here?", "type yes to allow exactly this"
+        title, prompt = f"Trust {row.name} to run this?", "type yes to trust it"
         lines = trust_request_lines(row, request)
         if not await self.host.ask(TypedConfirmation(title, lines, ("yes", row.name), prompt)):
-            self.host.notice(f"{row.name} is not trusted: nothing of it ran", "warn")
+            self.host.notice(f"{row.name} is still untrusted: nothing was run", "warn")
             return
         await asyncio.to_thread(self.gateway.trust, row.id, request)
-        self.host.notice(f"{row.name} is trusted, until a block changes its source; U takes it back")
+        self.host.notice(f"{row.name} is trusted until a block changes its source; U revokes trust")
         self.state.datasets_outdated.send(None)
         if pull:
-            self.jobs.submit([(self._pull_request(row), row.name)], "; U takes the trust back")
+            self.jobs.submit([(self._pull_request(row), row.name)], "; U revokes trust")
 
     def revoke_trust(self) -> None:
         """Revoke the trust in the selected dataset."""
@@ -158,7 +160,7 @@ class DatasetActionsController(Controller):
 
     async def _revoke_trust(self, row: DatasetRow) -> None:
         await asyncio.to_thread(self.gateway.untrust, row.id)
-        self.host.notice(f"{row.name} is not trusted any more")
+        self.host.notice(f"{row.name} is untrusted now")
         self.state.datasets_outdated.send(None)
 
     # --- Rebuild after divergence ---
@@ -170,13 +172,13 @@ class DatasetActionsController(Controller):
             self.host.start(self._rebuild(row))
 
     async def _rebuild(self, row: DatasetRow) -> None:
-        title, prompt = f"Make {row.name} anew?", f"type {row.name} to make it anew"
+        title, prompt = f"Rebuild {row.name}?", f"type {row.name} to rebuild it"
         lines = reset_lines(row, self.state.downstream_names(row))
         if await self.host.ask(TypedConfirmation(title, lines, [row.name], prompt)):
             request = replace(self._pull_request(row), reset_on_divergence=True)
-            self.jobs.submit([(request, row.name)], ", anew")
+            self.jobs.submit([(request, row.name)], ", with a rebuild")
         else:
-            self.host.notice(f"{row.name} stays as it is", "warn")
+            self.host.notice(f"{row.name} is unchanged", "warn")
 
 
 class DatasetDialog(TextDialog):
@@ -204,8 +206,8 @@ class DatasetDialog(TextDialog):
         return WrappedLines()
 
     def describe_keys(self) -> list[str]:
-        """Return what the keys do."""
-        return ["p pulls", "e edits", "tab as YAML" if self._lines is self._pages[0] else "tab in words"]
+        """Return the keys and their effects."""
+        return ["p pulls", "e edits", "tab as YAML" if self._lines is self._pages[0] else "tab as text"]
 
     def action_toggle_yaml(self) -> None:
         """Show the details as YAML, or as facts again."""
@@ -224,14 +226,14 @@ def detail_lines(row: DatasetRow, health: Health, detail: DatasetDetail, job: Jo
     kind = "derivative" if row.derivative else "root"
     lines: Text = [[(f" {kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)]]
     if row.untrusted:
-        lines[0].append((f"  {UNTRUSTED} not trusted", "warn"))
+        lines[0].append((f"  {UNTRUSTED} untrusted", "warn"))
     if row.diverged:
         names = printable(", ".join(row.diverged))
         lines += [
             [],
-            [_label_span("why"), (f"{names}, which it was made from, was reset or replaced", "bad")],
+            [_label_span("why"), (f"upstream {names} was reset or replaced", "bad")],
         ]
-        lines.append([_label_span("next"), ("D makes it anew", "good")])
+        lines.append([_label_span("next"), ("D rebuilds it", "good")])
     lines += _last_job_lines(row, job)
     lines += _remote_lines(row)
     for section in detail.sections:
@@ -243,25 +245,25 @@ def _remote_lines(row: DatasetRow) -> Text:
     """Return the remotes of a dataset, their state, and what to do."""
     if not row.remotes:
         return []
-    lines: Text = [[], [(" Elsewhere", "title")]]
+    lines: Text = [[], [(" Remotes", "title")]]
     for each in row.remotes:
         lines.append([_label_span(direction(each)), (printable(remote_text(each)), "")])
         if each.label != each.url:
             lines.append([_label_span(""), (printable(each.url), "muted")])
-    hint = "V shows both histories" if diverged_remotes(row.remotes) else "m looks how it stands now"
+    hint = "V shows both histories" if diverged_remotes(row.remotes) else "m checks for changes"
     return [*lines, [_label_span("next"), (hint, "good")]]
 
 
 def _last_job_lines(row: DatasetRow, job: Job | None) -> Text:
     if job is None:
-        title = f"rows came last {format_time(row.last_pulled)}" if row.last_pulled else "no rows yet"
+        title = f"last rows added {format_time(row.last_pulled)}" if row.last_pulled else "no rows yet"
         return [[], [(f" {title}", "title")], [_label_span("next"), (describe_next_step(row), "good")]]
     lines: Text = [[], [(f" Last {job.kind}", "title")]]
     outcome, style = (
         (job_activity(job, Timestamp.now()), "busy") if job.state is JobState.running else job_outcome(job)
     )
     if job.error is None:
-        lines.append([_label_span("did"), (outcome, style)])
+        lines.append([_label_span("result"), (outcome, style)])
     seconds = job_seconds(job, Timestamp.now())
     duration = f", took {format_duration(seconds)}" if seconds is not None and job.state.final else ""
     lines.append([_label_span("when"), (format_time(job.started or job.created) + duration, "")])
@@ -269,7 +271,7 @@ def _last_job_lines(row: DatasetRow, job: Job | None) -> Text:
     for (name, style), *rest in failure_spans(job):
         lines.append([_label_span(name.strip()) if name.strip() else (" " * (NAME_WIDTH + 5), style), *rest])
     if job.error is not None and not job.error.hint:
-        lines.append([_label_span("next"), ("its log in pane 4 says more", "good")])
+        lines.append([_label_span("next"), ("see its log in pane 4", "good")])
     return lines
 
 
@@ -280,25 +282,25 @@ def _label_span(text: str) -> Span:
 def describe_next_step(row: DatasetRow) -> str:
     """Return the action that adds rows to a dataset."""
     if row.has_pull_remote:
-        return "p takes over what is new there"
+        return "p pulls new blocks from the remote"
     if row.polls:
-        return "p shows what it would run here, and asks" if row.untrusted else "p pulls them from the source"
+        return "p shows its source; trust is required" if row.untrusted else "p pulls them from the source"
     if row.push_sources:
-        return f"odf ingest {row.name} FILE pushes them"
-    return "p makes them of its inputs" if row.derivative else "it has no source: e edits its definition"
+        return f"run odf ingest {row.name} FILE"
+    return "p computes them from its inputs" if row.derivative else "no source: e edits its definition"
 
 
 def trust_request_lines(row: DatasetRow, request: TrustRequest) -> Sequence[Sequence[Span]]:
     """Return the origin of a dataset, and all commands and queries that it would run."""
-    origin = f"came from {printable(request.origin)}" if request.origin else "was written by somebody else"
+    origin = f"was pulled from {printable(request.origin)}" if request.origin else "is by another author"
     lines: list[list[Span]] = [[(f" {printable(row.name)}", "strong"), (f" {origin}", "")]]
     if request.before:
-        lines.append([(" It was trusted before; then a block changed its source.", "warn")])
+        lines.append([(" It was trusted before. A block has changed its source since.", "warn")])
     block = ""
     for step in request.runs:
         if step.block != block:
             block = step.block
-            lines += [[], [(" As block ", "muted"), (f"…{block[-8:]}", "muted"), (" says, it", "muted")]]
+            lines += [[], [(" Block ", "muted"), (f"…{block[-8:]}", "muted")]]
         for at, text in enumerate(step.text.splitlines() or [""]):
             label = step.does if not at else ""
             lines.append([(f"   {label:<{_STEP_WIDTH}} ", "muted"), (printable(text), "strong")])
@@ -313,17 +315,17 @@ def reset_lines(row: DatasetRow, downstream: Sequence[str]) -> list[list[Span]]:
         downstream: the names of its downstream datasets.
     """
     lines: list[list[Span]] = [
-        [(" It was made from another history of ", ""), (printable(", ".join(row.diverged)), "strong")],
-        [(" than the one that is here: that was reset or replaced.", "")],
+        [(" Its rows were derived from a history of ", ""), (printable(", ".join(row.diverged)), "strong")],
+        [(" that was reset or replaced.", "")],
         [],
         [
-            ("   goes   ", "bad"),
-            (f"{format_count(row.records)} records in {format_count(row.blocks)} blocks", ""),
+            ("   drops  ", "bad"),
+            (f"{count_of(row.records, 'row')} in {count_of(row.blocks, 'block')}", ""),
         ],
-        [("   comes  ", "good"), ("the same query over all that its inputs have now", "")],
-        [("   stays  ", "muted"), ("the old chain, as refs/before-reset-… in the dataset's folder", "")],
+        [("   adds   ", "good"), ("the result of the same query over the current inputs", "")],
+        [("   keeps  ", "muted"), ("the old chain, as refs/before-reset-… in the dataset's folder", "")],
     ]
     if downstream:
         datasets = printable(", ".join(downstream))
-        lines.append([("   then   ", "warn"), (f"the same has to be done with {datasets}", "")])
+        lines.append([("   then   ", "warn"), (f"rebuild {datasets} too", "")])
     return lines

@@ -26,6 +26,7 @@ from odf_tui.text.diff_text import ARROW, SIGNS, STYLES, DiffRowFormatter
 from odf_tui.text.format import (
     NULL,
     Span,
+    count_of,
     error_with_hint,
     fit_width,
     format_count,
@@ -132,7 +133,7 @@ class DifferenceRows(RowTable):
         return (fitted, "warn") if ARROW in text and self.value(index, 0) == "~ changed" else (fitted, style)
 
 
-_KEYS: Final = "⏎ row · m what else · B other key · d compare · E export · esc"
+_KEYS: Final = "⏎ row · m metadata · B other key · d compare · E export · esc"
 SpanLines = list[Sequence[Span]]
 
 
@@ -148,10 +149,10 @@ class DifferenceScreen(Dialog[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "close", show=False),
-        Binding("enter", "row", "show the row, every value in full", show=False),
-        Binding("m", "settings", "show what else differs: columns, licence, sources, query", show=False),
-        Binding("B", "dismiss('key')", "compare by other columns", show=False),
-        Binding("d", "dismiss('again')", "compare something else", show=False),
+        Binding("enter", "row", "show the row with all values in full", show=False),
+        Binding("m", "settings", "show other differences: columns, licence, sources, query", show=False),
+        Binding("B", "dismiss('key')", "compare by another key", show=False),
+        Binding("d", "dismiss('again')", "compare other versions", show=False),
         Binding("E", "dismiss('export')", "write the rows to a file", show=False),
         Binding("y", "copy", "copy the row", show=False),
         Binding("h,left", "move('left')", show=False),
@@ -201,10 +202,10 @@ class DifferenceScreen(Dialog[str]):
         lines: SpanLines = [
             [(" ", ""), *line] for line in diff_text.settings_changes(self._window.difference)
         ]
-        lines = lines or [[(" nothing else differs", "muted")]]
+        lines = lines or [[(" no other differences", "muted")]]
         lines = [[(f" {diff_text.interval_text(self._window.difference)}", "muted")], [], *lines]
         self.app.push_screen(
-            TextDialog("What else differs", lines, lambda text: self._copy("what differs", text))
+            TextDialog("Other differences", lines, lambda text: self._copy("other differences", text))
         )
 
     def action_row(self) -> None:
@@ -218,7 +219,7 @@ class DifferenceScreen(Dialog[str]):
         except Exception as error:  # every error is shown, and the screen stays open
             self.query_one("#difference-head", DifferenceHead).set([[(f" {error_with_hint(error)}", "bad")]])
             return
-        title = f"Row {row + 1} of {self._window.row_count}"
+        title = f"Row {format_count(row + 1)} of {format_count(self._window.row_count)}"
         if dialog is not None:
             dialog.show(title, lines)
             return
@@ -277,11 +278,11 @@ class DifferenceHead(StaticLines):
 
 
 class DiffRowDialog(TextDialog):
-    """A row with all values in full. Keys go to the rows before and after it."""
+    """A row with all values in full. Keys show the previous and the next row."""
 
     def describe_keys(self) -> list[str]:
-        """Return the keys that go to other rows."""
-        return ["[ row before · ] next"]
+        """Return the keys that show other rows."""
+        return ["[ previous · ] next"]
 
 
 def head_lines(difference: Difference) -> list[list[Span]]:
@@ -292,14 +293,14 @@ def head_lines(difference: Difference) -> list[list[Span]]:
         [(f" {diff_text.interval_text(difference)}", "muted")],
     ]
     other = diff_text.short_settings(difference)
-    lines.append([(f" {other}" if other else " nothing else differs", "warn" if other else "muted")])
+    lines.append([(f" {other}" if other else " no other differences", "warn" if other else "muted")])
     return lines
 
 
 def _no_rows(difference: Difference) -> list[list[Span]]:
     if not difference.unchanged:
-        return [[(" There are no rows on either side.", "muted")]]
-    return [[(" No row differs.", "muted")]]
+        return [[(" Neither version has rows.", "muted")]]
+    return [[(" No rows differ.", "muted")]]
 
 
 def _value_text(text: str | None) -> str:
@@ -308,9 +309,9 @@ def _value_text(text: str | None) -> str:
 
 _MAX_BLOCKS: Final = 1000
 _SUBJECTS: Final = (
-    Choice("before", "what it was before its newest data came", ("p",), "p"),
-    Choice("block", "what it was at a block …", ("b",), "b"),
-    Choice("time", "what it was at a time …", ("t",), "t"),
+    Choice("before", "its version before the newest data", ("p",), "p"),
+    Choice("block", "its version at a block …", ("b",), "b"),
+    Choice("time", "its version at a time …", ("t",), "t"),
     Choice("other", "another dataset …", ("o",), "o"),
 )
 
@@ -319,7 +320,7 @@ class DatasetDiffController(Controller):
     """Compares the selected dataset with an earlier version of it, or with another dataset."""
 
     def show_differences(self) -> None:
-        """Compare the selected dataset with what the user chooses, and show the differences."""
+        """Show the differences between the selected dataset and a version that the user chooses."""
         row = self.state.row
         if row is not None:
             self.host.start(self._show_differences(row))
@@ -330,7 +331,7 @@ class DatasetDiffController(Controller):
             try:
                 difference = await self.jobs.outcome(request, row.name, f"Comparing {row.name}", leaves=True)
             except LeftRunning:
-                self.host.notice(f"{row.name} is being compared: d shows it once that is done")
+                self.host.notice(f"{row.name} is being compared: d shows the result when done")
                 return
             answer = await self._show(row, difference)
             if answer == "key":
@@ -371,8 +372,8 @@ class DatasetDiffController(Controller):
     async def _choose_dataset(self, row: DatasetRow) -> str | None:
         others = [each for each in self.state.datasets if each.id != row.id and not each.missing]
         if not others:
-            raise OdfError("there is no other dataset in this workspace")
-        choices = [Choice(each.id, each.name, remark=f"{format_count(each.records)} rows") for each in others]
+            raise OdfError("no other dataset in this workspace")
+        choices = [Choice(each.id, each.name, remark=count_of(each.records, "row")) for each in others]
         return await self.host.ask(PickerDialog(f"Compare {row.name} with", choices, typing=True))
 
     async def _choose_block(self, row: DatasetRow) -> str | None:
@@ -388,11 +389,11 @@ class DatasetDiffController(Controller):
         ]
         if not choices:
             raise OdfError(f"{row.name} has no earlier block")
-        return await self.host.ask(PickerDialog(f"{row.name}: since which block?", choices, typing=True))
+        return await self.host.ask(PickerDialog(f"Compare {row.name} with a block", choices, typing=True))
 
     async def _choose_time(self, row: DatasetRow) -> str | None:
         return await self.host.ask(
-            TimeDialog(f"{row.name}: since when?", "what was known of it at that time")
+            TimeDialog(f"Compare {row.name} with a time", "system time, such as 2026-03-01 14:00")
         )
 
     async def _choose_key(self, difference: Difference) -> list[str] | None:
@@ -404,25 +405,25 @@ class DatasetDiffController(Controller):
             if each.old_type and each.new_type is not None
         ]
         if not columns:
-            raise OdfError("there are no columns that both have")
-        return await self.host.ask(KeyColumnsDialog("Compare by which key?", columns, difference.key))
+            raise OdfError("no common columns")
+        return await self.host.ask(KeyColumnsDialog("Key of the comparison", columns, difference.key))
 
     # --- Files ---
 
     async def _export(self, row: DatasetRow, difference: Difference) -> None:
-        from odf_tui.features.export import ExportDialog, export_summary
+        from odf_tui.features.export import ExportDialog, export_summary, running_export_text
 
-        words = f"all {format_count(difference.rows)} rows that differ"
+        label = f"differing rows: {format_count(difference.rows)}"
         short = f"{row.name.rpartition('/')[2].rpartition('.')[2]}-diff"
-        options = await self.host.ask(ExportDialog("Export what differs", [words], short, system=False))
+        options = await self.host.ask(ExportDialog("Export differences", [label], short, system=False))
         if options is None:
             return
         request = Export(
             "", str(options.path), format=options.format, file=difference.file, replace=options.replace
         )
         try:
-            result = await self.jobs.outcome(request, row.name, "Exporting what differs", leaves=True)
+            result = await self.jobs.outcome(request, row.name, "Exporting differences", leaves=True)
         except LeftRunning:
-            self.host.notice(f"{options.path.name} is being written: pane 4 says when it is there")
+            self.host.notice(running_export_text(options.path))
             return
         self.host.notice(export_summary(result))

@@ -36,6 +36,11 @@ def export_summary(result: ExportResult) -> str:
     return f"{rows} in {printable(result.path.rpartition('/')[2])}, {format_bytes(result.size)}"
 
 
+def running_export_text(path: Path) -> str:
+    """Return the notice that an export continues as a job in the background."""
+    return f"{path.name} is being written: see its job in pane 4"
+
+
 Format = Literal["csv", "ndjson", "json", "parquet"]
 FORMATS: Final[Sequence[tuple[Format, str, str]]] = (
     ("csv", "CSV", ".csv"),
@@ -44,7 +49,7 @@ FORMATS: Final[Sequence[tuple[Format, str, str]]] = (
     ("parquet", "Parquet", ".parquet"),
 )
 _SUFFIXES: Final = tuple(suffix for _, _, suffix in FORMATS)
-_COLUMNS: Final = ("the data's and the system's", "the data's")
+_COLUMNS: Final = ("data and system", "data")
 _LABELS: Final = 9
 _FOLDER: Final = 40
 
@@ -118,8 +123,8 @@ class ExportDialog(Dialog[ExportOptions]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "close", show=False),
         Binding("enter", "write", "write the file", show=False, priority=True),
-        Binding("tab,down", "go(1)", "the next line", show=False, priority=True),
-        Binding("shift+tab,up", "go(-1)", "the line before", show=False, priority=True),
+        Binding("tab,down", "go(1)", "next option", show=False, priority=True),
+        Binding("shift+tab,up", "go(-1)", "previous option", show=False, priority=True),
     ]
 
     def __init__(self, title: str, rows: Sequence[str], name: str, *, system: bool = True) -> None:
@@ -140,9 +145,7 @@ class ExportDialog(Dialog[ExportOptions]):
                 yield StaticLines([[(" file", "muted")]])
                 yield line
             folder = ellipsize_middle(printable(str(Path.cwd())), _FOLDER)
-            yield StaticLines(
-                [[], [(" " * (_LABELS + 1) + f"in {folder}, unless it says otherwise", "muted")]]
-            )
+            yield StaticLines([[], [(" " * (_LABELS + 1) + f"relative to {folder}", "muted")]])
 
     @property
     def _line(self) -> Input:
@@ -191,15 +194,13 @@ class ExportDialog(Dialog[ExportOptions]):
         self._options.refresh()
 
     def action_write(self) -> None:
-        """Close the dialog with the options. Asks before a file is overwritten."""
+        """Close the dialog with the options. Overwriting a file requires a confirmation."""
         text = self._line.value.strip()
         if not text:
             return
         path = Path(text).expanduser().absolute()
         if path.is_file():
-            question = ConfirmDialog(
-                f"{path.name} is there already. Write it anew?", "What it has now is lost."
-            )
+            question = ConfirmDialog(f"{path.name} already exists. Overwrite?", "Its contents will be lost.")
             self.app.push_screen(question, lambda yes: self._finish(path, replace=True) if yes else None)
         else:
             self._finish(path, replace=False)
@@ -212,7 +213,7 @@ class ExportDialog(Dialog[ExportOptions]):
 # --- Controller ------------------------------------------------------------------------------------
 
 
-_KIND_LABELS: Final = {STATE: "current state", QUERY: "result of the query"}
+_KIND_LABELS: Final = {STATE: "latest state", QUERY: "query result"}
 
 
 class ExportableRows(msgspec.Struct, frozen=True):
@@ -233,7 +234,7 @@ class ExportController(Controller):
     """Exports rows to files."""
 
     def export_rows(self) -> None:
-        """Export rows of the selected dataset, or of what the data pane shows."""
+        """Export rows of the selected dataset, or of the front view of the data pane."""
         row = self.state.row
         if row is None:
             return
@@ -267,7 +268,7 @@ class ExportController(Controller):
         try:
             result = await self.jobs.outcome(request, name, f"Exporting {name}", leaves=True)
         except LeftRunning:  # the job still reads the spooled file
-            self.host.notice(f"{options.path.name} is being written: pane 4 says when it is there")
+            self.host.notice(running_export_text(options.path))
             return
         except OdfError:
             await asyncio.to_thread(self.gateway.remove_temporary_rows, spooled)
@@ -285,10 +286,10 @@ def exportable_rows(row: DatasetRow, pane: DataPane) -> list[ExportableRows]:
     if marked:
         found.append(_marked_rows(marked, window if view is not None else None))
     if view is not None and window is not None:
-        label = _KIND_LABELS.get(view.kind, "what is shown")
+        label = _KIND_LABELS.get(view.kind, "shown rows")
         found.append(ExportableRows(f"{label}: {format_count(window.row_count)}", window))
     if view is None or view.kind != QUERY:
-        found.append(ExportableRows(f"all {format_count(row.records)} rows", None))
+        found.append(ExportableRows(f"all {count_of(row.records, 'row')}", None))
     return found
 
 
@@ -300,9 +301,9 @@ def _exportable_at_time(
     table = None if prefix else window
     found = [_marked_rows(marked, table)] if marked else []
     if window.row_count:
-        label = f"{'as of then' if view.as_of else 'as at then'}: {format_count(window.row_count)}"
+        label = f"{'as of this time' if view.as_of else 'as at this block'}: {format_count(window.row_count)}"
         found.append(ExportableRows(label, table, [(0, window.row_count)] if prefix else []))
-    return [*found, ExportableRows(f"all {format_count(row.records)} rows of now", None)]
+    return [*found, ExportableRows(f"all {count_of(row.records, 'row')}", None)]
 
 
 def _marked_rows(marked: list[tuple[int, int]], window: RowWindow | None) -> ExportableRows:
@@ -311,12 +312,12 @@ def _marked_rows(marked: list[tuple[int, int]], window: RowWindow | None) -> Exp
 
 
 def dataset_of_view(row: DatasetRow, view: TableView | None) -> tuple[str, str]:
-    """Return id and name of the dataset whose rows a view shows; the id is empty for those of a query."""
-    return ("", "a query") if view is not None and view.kind == QUERY else (row.id, row.name)
+    """Return id and name of the dataset whose rows a view shows; the id is empty for a query."""
+    return ("", "query result") if view is not None and view.kind == QUERY else (row.id, row.name)
 
 
 def parquet_file_of(window: RowWindow | None) -> str | None:
-    """Return the Parquet file with exactly the rows of a window, if there is one."""
+    """Return the Parquet file with exactly the rows of a window; None if there is none."""
     return getattr(window, "file", None)
 
 

@@ -60,7 +60,7 @@ class KeysDialog(Dialog[str]):
         """Create the list, and a line to filter it, hidden at first."""
         with Vertical(classes="dialog -typing") as box:
             box.border_title = Content("Keys")
-            line = Input(placeholder="only what holds these letters", compact=True)
+            line = Input(placeholder="filter by title", compact=True)
             line.cursor_blink = False
             line.display = False
             yield line
@@ -76,12 +76,12 @@ class KeysDialog(Dialog[str]):
 
     def _show(self) -> None:
         self.query_one(Choices).set(list(self._choices(self.query_one(Input).value.strip())))
-        toggle_hint = "tab hides the others" if self._shows_refused else "tab shows the others"
+        toggle_hint = "tab hides unavailable" if self._shows_refused else "tab shows all"
         self.query_one(".dialog").border_subtitle = Content(
-            f"a key or ⏎ runs it · / finds · {toggle_hint} · esc closes"
+            f"a key or ⏎ runs it · / filters · {toggle_hint} · esc closes"
         )
 
-    # --- What is listed ---
+    # --- Choices ---
 
     def _choices(self, text: str) -> Iterator[Choice]:
         groups: dict[str, list[Choice]] = {}
@@ -102,21 +102,21 @@ class KeysDialog(Dialog[str]):
             yield Choice("", title, heading=True)
             yield from choices
         if not text:
-            yield Choice("", f"move about: {self._move_keys()}", heading=True)
+            yield Choice("", f"navigation: {self._move_keys()}", heading=True)
             for problem in self._problems:
                 yield Choice("", f"! {problem}", heading=True)
 
     def _group_title(self, action: Action) -> str:
         if action.scope != ANYWHERE:
             return f"in {self._label}"
-        return "datasets" if action.id in _DATASET_ACTION_IDS else "everywhere"
+        return "datasets" if action.id in _DATASET_ACTION_IDS else "all panes"
 
     def _move_keys(self) -> str:
         names = ("left", "down", "above", "right", "first", "last")
         letters = " ".join(filter(None, (self._keys.display_key(name) for name in names)))
         return f"{letters}, arrows, home, end, page keys"
 
-    # --- What is done ---
+    # --- Events and keys ---
 
     def on_input_changed(self) -> None:
         """Filter the list."""
@@ -245,17 +245,17 @@ class Palette(PickerDialog):
         self._other_choices = [choice for choice in choices if choice.id not in recent_ids]
         if recent_choices:
             recent_choices = [
-                Choice("", "lately", heading=True),
+                Choice("", "recent", heading=True),
                 *recent_choices,
-                Choice("", "everything", heading=True),
+                Choice("", "all", heading=True),
             ]
         super().__init__("Find", [*recent_choices, *self._other_choices], typing=True)
         self._texts = [(f"{choice.title} {choice.remark}", choice) for choice in choices]
         self._blocks, self._preview = blocks, preview
 
     def describe_keys(self) -> str:
-        """Return what the keys do."""
-        return "12, name#12 or a hash: a block · ↑↓ move · ⏎ takes it · esc closes"
+        """Return the keys and their effects."""
+        return "12, name#12 or a hash: a block · ↑↓ move · ⏎ selects · esc closes"
 
     def find_choices(self, text: str) -> list[Choice]:
         """Return blocks by number, then the best matches; all choices for an empty text."""
@@ -277,14 +277,14 @@ class ThemePicker(PickerDialog):
     """Lists the themes, and shows the one under the cursor."""
 
     def __init__(self, names: Sequence[str], chosen: str, preview: Preview) -> None:
-        choices = [Choice(f"theme {name}", name, remark="now" if name == chosen else "") for name in names]
+        choices = [Choice(f"theme {name}", name, remark="in use" if name == chosen else "") for name in names]
         super().__init__("Themes", choices, typing=False)
         self._preview = preview
         self.cursor = next((at for at, name in enumerate(names) if name == chosen), 0)
 
     def describe_keys(self) -> str:
-        """Return what the keys do."""
-        return "j k show another · ⏎ keeps it · esc takes the one before"
+        """Return the keys and their effects."""
+        return "j k preview · ⏎ selects · esc restores"
 
     def on_line_view_moved(self, message: LineView.Moved) -> None:
         """Show the theme under the cursor."""
@@ -347,7 +347,7 @@ class PaletteController(Controller):
             self.host.perform(kind)
         self.host.save_soon()
 
-    # --- What can be found ---
+    # --- Choices ---
 
     def _choices(self) -> Iterator[Choice]:
         keys = self.host.keys

@@ -26,6 +26,7 @@ from odf_tui.state.job_book import JobBook
 from odf_tui.state.model import DatasetRow
 from odf_tui.text.format import (
     Span,
+    count_of,
     error_with_hint,
     fit_width,
     format_count,
@@ -108,7 +109,7 @@ def format_value(text: str | None, column_type: str = "") -> str:
         return ""
     if column_type.startswith("timestamp"):
         return printable(text.replace("T", " ").removesuffix("Z").removesuffix(" 00:00:00"))
-    return printable(text) or "an empty text"
+    return printable(text) or "empty string"
 
 
 def format_mean(found: float) -> str:
@@ -129,7 +130,7 @@ def column_lines(column: ColumnStatistics, description: TableDescription, width:
     kind = description.types.get(column.name, column.type)
     lines: DescriptionLines = [[(f" {printable(column.name)}", "name"), (f"  {kind}", "muted")]]
     if column.name in description.required:
-        lines[0].append(("  never null", "muted"))
+        lines[0].append(("  not null", "muted"))
     if comment := description.comments.get(column.name):
         lines.append([(f" {printable(comment)}", "")])
     lines.append([])
@@ -156,8 +157,8 @@ def _facts(column: ColumnStatistics, rows: int) -> list[tuple[str, str]]:
     if column.distinct is not None:
         facts.append(("distinct", format_distinct(column)))
     if column.least is not None:
-        facts.append(("least", format_value(column.least, column.type)))
-        facts.append(("greatest", format_value(column.greatest, column.type)))
+        facts.append(("minimum", format_value(column.least, column.type)))
+        facts.append(("maximum", format_value(column.greatest, column.type)))
     if column.mean is not None:
         facts.append(("mean", format_mean(column.mean)))
     if column.shortest is not None and column.longest is not None:
@@ -186,7 +187,7 @@ def _histogram(column: ColumnStatistics, width: int) -> DescriptionLines:
         lines.append(
             [(f" {least}{right(greatest, max(across - cell_len(least), cell_len(greatest) + 3))}", "muted")]
         )
-    lines.append([(f" the highest: {format_count(most)} rows", "muted")])
+    lines.append([(f" highest bar: {count_of(most, 'row')}", "muted")])
     return lines
 
 
@@ -194,9 +195,11 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLin
     """Return the most frequent values as lines with bars."""
     if not _has_frequent_values(column):
         return (
-            [[(" every value is there once", "muted")]] if column.exact and (column.distinct or 0) > 1 else []
+            [[(" all values are distinct", "muted")]] if column.exact and (column.distinct or 0) > 1 else []
         )
-    title = "most frequent" if column.exact else f"most frequent, each up to {format_count(column.lost)} more"
+    title = (
+        "most frequent" if column.exact else f"most frequent, up to {format_count(column.lost)} undercounted"
+    )
     shown = column.frequent[:_MAX_SHOWN]
     numbers = max(len(format_count(each.count)) for each in shown)
     shares = max(len(format_percent(each.count, rows)) for each in shown)
@@ -292,9 +295,7 @@ class ColumnList(LineView):
     def empty(self) -> Sequence[Sequence[Span]]:
         """Return the message for no columns."""
         return (
-            [[(" no columns are known yet: there is no data", "muted")]]
-            if self.description is not None
-            else []
+            [[(" no columns yet: the dataset has no data", "muted")]] if self.description is not None else []
         )
 
 
@@ -314,10 +315,10 @@ class StatisticsScreen(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,i", "dismiss(None)", "close", show=False),
-        Binding("y", "copy", "copy what is said of the column", show=False),
-        Binding("c", "stop", "stop counting", show=False),
-        Binding("j,down", "move('down')", "the next column", show=False),
-        Binding("k,up", "move('above')", "the column before", show=False),
+        Binding("y", "copy", "copy the statistics of the column", show=False),
+        Binding("c", "stop", "cancel the job", show=False),
+        Binding("j,down", "move('down')", "next column", show=False),
+        Binding("k,up", "move('above')", "previous column", show=False),
         Binding("g,home", "move('first')", show=False),
         Binding("G,end", "move('last')", show=False),
         Binding("pagedown,ctrl+f", "move('page_down')", show=False),
@@ -397,12 +398,12 @@ class StatisticsScreen(Dialog[None]):
             description = await self._load_description()
             if description.whole:
                 return
-            self._show_status("handed to the worker …", "busy")
+            self._show_status("queued …", "busy")
             self._job = await self._submit(self._request)
         except Exception as error:  # every error is shown, and the screen stays open
             self._show_status(error_with_hint(error), "bad")
             return
-        self._show_keys("c stops counting · esc closes, it goes on")
+        self._show_keys("c cancels the job · esc closes, the job continues")
         self._timer = self.set_interval(_POLL_SECONDS, self._poll_job)
 
     async def _load_description(self) -> TableDescription:
@@ -413,9 +414,8 @@ class StatisticsScreen(Dialog[None]):
         return description
 
     def _summary_text(self, description: TableDescription) -> str:
-        rows = format_count(description.statistics.rows)
-        unit = "row" if description.statistics.rows == 1 else "rows"
-        summary = f"{rows} {unit} · {self._rows}" if description.whole else f"{rows} {unit}, not counted"
+        rows = count_of(description.statistics.rows, "row")
+        summary = f"{rows} · {self._rows}" if description.whole else f"{rows} · from file metadata only"
         estimated = description.whole and any(not column.exact for column in description.statistics.columns)
         return f"{summary} · ≈ estimated" if estimated else summary
 
@@ -442,11 +442,7 @@ class StatisticsScreen(Dialog[None]):
     def _poll_job(self) -> None:
         job = self._book.jobs.get(self._job)
         if job is None or not job.state.final:
-            activity = (
-                job_activity(job, Timestamp.now())
-                if job is not None and job.started
-                else "waits for its turn"
-            )
+            activity = job_activity(job, Timestamp.now()) if job is not None and job.started else "queued"
             self._show_status(activity, "busy")
             return
         self._show_keys()
@@ -459,13 +455,13 @@ class StatisticsScreen(Dialog[None]):
             error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
             self._show_status(error_with_hint(error), "bad")
         else:
-            self._show_status(f"{job.state.value}: what is shown is what the files tell", "warn")
+            self._show_status(f"{job.state.value}: statistics are from file metadata only", "warn")
 
     async def _show_result(self) -> None:
         try:
             description = await self._load_description()
             if not description.whole:
-                self._show_status("rows came meanwhile: close this and press i again", "warn")
+                self._show_status("new rows were added: close this and press i again", "warn")
         except Exception as error:  # every error is shown, and the screen stays open
             self._show_status(error_with_hint(error), "bad")
 
@@ -477,7 +473,7 @@ _MAX_SPOOLED: Final = 1_000_000
 
 
 class StatisticsController(Controller):
-    """Shows schema and statistics of what the data pane shows, or of the selected dataset."""
+    """Shows schema and statistics of the front view of the data pane, or of the selected dataset."""
 
     def show_statistics(self) -> None:
         """Show the statistics of the front view if a file has its rows, else those of the dataset."""
@@ -490,26 +486,26 @@ class StatisticsController(Controller):
             return
         file = parquet_file_of(window)
         dataset, name = dataset_of_view(row, view)
-        title, rows = f"Statistics of {name}", "the whole changelog, retractions too"
+        title, rows = f"Statistics of {name}", "entire changelog, with retractions"
         if file is not None and view is not None:
             when = f" {view.when}," if view.when else ""
-            title, rows = f"{title}{when}: {view.title}", "what pane 3 shows"
+            title, rows = f"{title}{when}: {view.title}", "rows of pane 3"
         self._open(dataset, name, file, title, rows)
 
     def _show_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
         """Write the first rows of a dataset to a file, and show its statistics."""
         if not window.row_count:
-            self.host.notice("there are no rows to count", "warn")
+            self.host.notice("no rows to describe", "warn")
         elif window.row_count > _MAX_SPOOLED:
             most = format_count(_MAX_SPOOLED)
-            self.host.notice(f"statistics of more than {most} rows of another time: E writes them", "warn")
+            self.host.notice(f"statistics are limited to {most} rows: E exports the rows", "warn")
         else:
             self.host.start(self._spool_prefix(row, window, when))
 
     async def _spool_prefix(self, row: DatasetRow, window: RowPrefix, when: str) -> None:
-        self.host.notice("the rows are written for counting …")
+        self.host.notice("writing the rows to a temporary file …")
         file = await asyncio.to_thread(self.gateway.write_temporary_rows, window)
-        self._open(row.id, row.name, file, f"Statistics of {row.name} {when}", "what pane 3 shows")
+        self._open(row.id, row.name, file, f"Statistics of {row.name} {when}", "rows of pane 3")
 
     def _open(self, dataset: str, name: str, file: str | None, title: str, rows: str) -> None:
         screen = StatisticsScreen(

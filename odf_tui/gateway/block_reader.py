@@ -64,7 +64,7 @@ class RevisionReader(WorkspaceEntries):
             return Multihash.parse(which)
         rows = chain.list_blocks(1, before=which + 1)
         if not rows or rows[0].sequence_number != which:
-            raise NotFound(f"there is no block {which} in this dataset")
+            raise NotFound(f"this dataset has no block {which}")
         return rows[0].hash
 
     def revision(self, dataset: str, which: BlockRef) -> Revision:
@@ -81,7 +81,7 @@ class RevisionReader(WorkspaceEntries):
         kind = model.kind_of(event)
         if kind not in REVISABLE_EVENTS:
             raise UsageError(
-                f"block {number} is {kind}: only queries, sources, schemas and descriptions change"
+                f"block {number} is {kind}: only queries, sources, schemas and descriptions have diffs"
             )
         older = next(_find_older(chain, event, number), None)
         before = None if older is None else chain.block(older).block.event
@@ -110,7 +110,7 @@ class RevisionReader(WorkspaceEntries):
         layout = parse_block_layout(data)
         problems = []
         if Multihash.sha3_256(data) != block_hash:
-            problems.append("these are not the bytes that its hash was made of")
+            problems.append("the bytes do not match the hash")
         if (fault := layout.fault) is not None:
             problems.append(f"at {fault.at:#06x}, {fault.path or 'manifest'}: {fault.message}")
         pieces = (ByteRange(span.start, span.end, span.path, span.text, span.value) for span in layout.spans)
@@ -179,9 +179,7 @@ def _find_checkpoint(
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _COMMA: Final = re.compile(r"(?<=\d),(?=\d{3})")  # the workstation separates thousands by a space
-_DAMAGED: Final = (
-    "get it again from where the dataset was published, or from a copy; v says what else is wrong"
-)
+_DAMAGED: Final = "restore it from a remote or a backup; press v to verify the dataset"
 
 
 class BlockReader(RevisionReader):
@@ -258,9 +256,9 @@ class BlockReader(RevisionReader):
         number = -1 if chain_part.number is None else chain_part.number
         if chain_part.error is not None:
             what = chain_part.error.message
-            lines.insert(0, BlockLine(number, chain_part.block, "", "not readable", None, what, True))
+            lines.insert(0, BlockLine(number, chain_part.block, "", "unreadable", None, what, True))
         elif chain_part.block:
-            what = "this and older blocks were not looked at: somewhere there the chain breaks"
+            what = "this block and older ones were not read: the chain is broken"
             lines.insert(0, BlockLine(number, chain_part.block, "", "not read", None, what, True))
         return BlockPage(len(lines), 0, tuple(lines), True)
 
@@ -334,11 +332,11 @@ def _describe_proof(proven: Mapping[str, int], number: int) -> str:
     if not proven:
         return ""
     if number in proven.values():
-        return "signed by the dataset's owner, who stands behind it and all blocks before it"
+        return "signed by the dataset's owner; covers this block and all earlier blocks"
     newest = max(proven.values())
     if number > newest:
-        return f"newer than what the dataset's owner has signed: block {format_count(newest)}"
-    return f"the dataset's owner stands behind it: block {format_count(newest)} is signed"
+        return f"not signed: the owner's newest signature is on block {format_count(newest)}"
+    return f"covered by the owner's signature on block {format_count(newest)}"
 
 
 def _block_line(row: BlockSummary) -> BlockLine:
@@ -377,7 +375,7 @@ def read_transaction(workspace: Workspace, entry: DatasetEntry, stored: StoredBl
         size=0 if data is None else data.size,
         watermark=None if event.new_watermark is None else str(event.new_watermark),
         state=None if checkpoint is None else checkpoint.size,
-        kept=checkpoint is not None and checkpoint.physical_hash == event.prev_checkpoint,
+        state_unchanged=checkpoint is not None and checkpoint.physical_hash == event.prev_checkpoint,
         query=tuple(query_facts(transform.transform)) if transform else (),
         standing=_find_reason(entry.dataset, event, stored.block.sequence_number),
     )
@@ -510,7 +508,7 @@ def compare_events(
         if columns[0] is not None and columns[1] is not None:
             return list(_column_lines(columns[1], columns[0]))
     lines = describe_change(event, before, names).lines
-    return lines or ["  nothing is other"]
+    return lines or ["  no differences"]
 
 
 def _read_columns(event: model.SetDataSchema) -> list[_Column] | None:
@@ -580,7 +578,7 @@ def _column_lines(old: list[_Column], new: list[_Column]) -> Iterator[str]:
     for column in removed:
         yield _revision_line("-", *column, width)
     if [name for name in before if name in after] != [name for name, *_ in new if name in before]:
-        yield "  the columns are in another order"
+        yield "  column order changed"
 
 
 def _revision_line(sign: str, name: str, kind: str, comment: str, width: int) -> str:

@@ -20,9 +20,9 @@ from odf_tui.text.verification_text import signed_range_text
 _FORMAT_NAMES: Final = {
     model.Csv: "CSV",
     model.Json: "JSON",
-    model.NdJson: "NDJSON, a document a line",
+    model.NdJson: "NDJSON, one document per line",
     model.GeoJson: "GeoJSON",
-    model.NdGeoJson: "GeoJSON, a feature a line",
+    model.NdGeoJson: "GeoJSON, one feature per line",
     model.EsriShapefile: "Esri shapefile",
     model.Parquet: "Parquet",
 }
@@ -31,17 +31,17 @@ _OPTION_NAMES: Final = {
     "encoding": "encoding",
     "quote": "quote",
     "escape": "escape",
-    "null_value": "null is",
+    "null_value": "null value",
     "date_format": "dates",
     "timestamp_format": "timestamps",
-    "sub_path": "at",
+    "sub_path": "path",
 }
 _MERGE_TEXTS: Final = {
     model.Append: "Append: every row is new",
     model.Ledger: "Ledger: rows with a new key are added",
-    model.Snapshot: "Snapshot: the whole list each time, compared by its key",
-    model.ChangelogStream: "ChangelogStream: rows say themselves what they add, retract and correct",
-    model.UpsertStream: "UpsertStream: rows add or replace by their key",
+    model.Snapshot: "Snapshot: the complete list each time, compared by key",
+    model.ChangelogStream: "ChangelogStream: rows are append, retract or correct operations",
+    model.UpsertStream: "UpsertStream: rows insert or update by key",
 }
 _STATE_NAMES: Final = {"odf/etag": "ETag", "odf/last-modified": "last modified"}
 
@@ -86,8 +86,8 @@ def _polling_facts(source: model.SetPollingSource, state: ChainState) -> Iterato
     if source_state := state.source_state:
         yield "state", _describe_source_state(source_state, isinstance(source.fetch, model.FilesGlob))
     else:
-        missing = "none: the source does not say whether it changed"
-        yield "state", missing if state.has_data_block else "nothing was taken yet"
+        missing = "none: the source does not report changes"
+        yield "state", missing if state.has_data_block else "none: nothing was ingested yet"
 
 
 def _push_facts(name: str, source: model.AddPushSource, state: ChainState, alias: str) -> Iterator[Fact]:
@@ -110,7 +110,7 @@ def _fetch_facts(fetch: Any) -> Iterator[Fact]:
             if fetch.headers:
                 yield "headers", ", ".join(header.name for header in fetch.headers)
         case model.FilesGlob():
-            yield "fetch", f"files {fetch.path}, {_describe_order(fetch.order)}, a commit each"
+            yield "fetch", f"files {fetch.path}, {_describe_order(fetch.order)}, one commit each"
         case model.Container():
             yield "fetch", f"container {fetch.image}"
             if command := [*(fetch.command or ()), *(fetch.args or ())]:
@@ -122,7 +122,7 @@ def _fetch_facts(fetch: Any) -> Iterator[Fact]:
         case _:
             yield "fetch", type(fetch).__name__
     if getattr(fetch, "cache", None) is not None:
-        yield "cache", "fetched once, then never again"
+        yield "cache", "fetched only once"
     if (event_time := getattr(fetch, "event_time", None)) is not None:
         yield "event time", _describe_event_time(event_time)
 
@@ -133,31 +133,31 @@ def describe_fetch(fetch: Any) -> str:
 
 
 def _describe_order(order: model.SourceOrdering | None) -> str:
-    return "oldest event time first" if order is model.SourceOrdering.ByEventTime else "in order of names"
+    return "by event time" if order is model.SourceOrdering.ByEventTime else "by name"
 
 
 def _describe_event_time(event_time: Any) -> str:
     match event_time:
         case model.FromPath():
-            format_text = f", read as {event_time.timestamp_format}" if event_time.timestamp_format else ""
-            return f"from the path, by {event_time.pattern}{format_text}"
+            format_text = f", format {event_time.timestamp_format}" if event_time.timestamp_format else ""
+            return f"from the path: {event_time.pattern}{format_text}"
         case model.FromMetadata():
-            return "when the source says it was changed"
+            return "last modification of the source"
         case _:
-            return "when it is pulled"
+            return "time of the pull"
 
 
 def _describe_preparation(step: Any) -> str:
     if isinstance(step, model.Pipe):
         return f"pipe through {shlex.join(step.command)}"
     format_name = {"Gzip": "gzip", "Zip": "zip"}.get(step.format.value, step.format.value)
-    return f"unpack {format_name}" + (f", of it {step.sub_path}" if step.sub_path else "")
+    return f"unpack {format_name}" + (f", path {step.sub_path}" if step.sub_path else "")
 
 
 def _describe_source_state(source_state: model.SourceState, files: bool) -> str:
     value, *_ = source_state.value.split("\t")
     if files:
-        return f"files taken up to {value}"
+        return f"files ingested up to {value}"
     shown = format_time(value) if source_state.kind == "odf/last-modified" else value
     return f"{_STATE_NAMES.get(source_state.kind, source_state.kind)} {shown}"
 
@@ -176,7 +176,7 @@ def describe_read(read: Any) -> str:
     if columns:
         parts.append(f"{count_of(len(columns), 'column')} declared")
     elif read.odf_schema is None:
-        parts.append("types inferred" if getattr(read, "infer_schema", None) else "columns as they come")
+        parts.append("types inferred" if getattr(read, "infer_schema", None) else "columns not declared")
     return ", ".join(parts)
 
 
@@ -212,7 +212,7 @@ def query_facts(transform: Any) -> Iterator[Fact]:
     for step in getattr(transform, "queries", None) or ():
         yield step.alias or "query", Sql(step.query.strip())
     for table in getattr(transform, "temporal_tables", None) or ():
-        yield "as of", f"{table.name} by {', '.join(table.primary_key)}: the versions valid at the time"
+        yield "as of", f"{table.name} by {', '.join(table.primary_key)}: versions valid at the event time"
 
 
 def _time_facts(state: ChainState) -> Iterator[Fact]:
@@ -249,7 +249,7 @@ def read_dataset_detail(workspace: Workspace, entry: DatasetEntry) -> DatasetDet
     ]
     found.append(Section("Data", tuple(_size_facts(state))))
     if columns := _column_facts(state):
-        found.append(Section(f"{format_count(len(columns))} columns", tuple(columns)))
+        found.append(Section(count_of(len(columns), "column"), tuple(columns)))
     found.append(Section("Identity", tuple(_identity_facts(workspace, entry, state))))
     return DatasetDetail(tuple(_card_facts(entry, state, names)), tuple(found), _format_yaml(entry, state))
 
@@ -273,12 +273,12 @@ def _trust_sections(workspace: Workspace, entry: DatasetEntry) -> Iterator[Secti
     if status == "own":
         return
     origin = trust.read_origin(entry)
-    facts = [("came from", origin) if origin else ("written by", "somebody else")]
+    facts = [("origin", origin) if origin else ("author", "another user")]
     grant = trust.find_grant(entry)
     if status == "trusted" and grant is not None:
         facts.append(("trusted", f"since {format_time(grant.granted)}, until a block changes its source"))
     else:
-        facts.append(("not trusted", "nothing of it runs here; t shows what would, and asks"))
+        facts.append(("untrusted", "its sources and queries do not run; press t to review them"))
     yield Section("Trust", tuple(facts))
 
 
@@ -295,7 +295,7 @@ def _column_facts(state: ChainState) -> list[Fact]:
 
 def _identity_facts(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
     yield "id", str(entry.id)
-    yield "private key", "is here" if workspace.keys.has_key(entry.id) else "is not here"
+    yield "private key", "in this workspace" if workspace.keys.has_key(entry.id) else "not in this workspace"
     yield "owner's proof", _describe_proof(entry) or "none"
     yield "head", str(state.head)
     yield "changed", format_time(state.system_time)
@@ -309,7 +309,7 @@ def _describe_proof(entry: DatasetEntry) -> str:
 
 
 def _size_facts(state: ChainState) -> Iterator[Fact]:
-    yield "records", format_count(state.records)
+    yield "rows", format_count(state.records)
     yield (
         "data",
         f"{format_bytes(state.data_size)} in {count_of(state.slices, 'slice')}",
@@ -324,9 +324,7 @@ def _describe_checkpoint(state: ChainState) -> str:
     """Return the size of the checkpoint of a query."""
     checkpoint = state.last_checkpoint
     return (
-        "none: the query needs none"
-        if checkpoint is None
-        else f"{format_bytes(checkpoint.size)} in a checkpoint"
+        "none: stateless query" if checkpoint is None else f"{format_bytes(checkpoint.size)} in a checkpoint"
     )
 
 

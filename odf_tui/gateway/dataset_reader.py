@@ -91,7 +91,7 @@ class RemoteReader(WorkspaceEntries):
         """
         entry = self.entry(dataset)
         if not self._remotes.detach(entry.id, url):
-            raise NotFound(f"{entry.alias} has no remote {url} any more")
+            raise NotFound(f"{entry.alias} has no remote {url}")
         notify_datasets_changed(self.folder)
 
     def read_remotes(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:

@@ -196,7 +196,7 @@ class Gateway(Protocol):
         """Add the datasets of a manifest file, all or none. Return their names by id.
 
         Raises:
-            OdfError: the file cannot be read or is invalid, or a dataset exists already.
+            OdfError: the file cannot be read or is invalid, or a dataset already exists.
         """
         ...
 
@@ -250,7 +250,7 @@ class Gateway(Protocol):
             shown: the commands and queries that the user has seen.
 
         Raises:
-            Conflict: the dataset would run others by now.
+            Conflict: the dataset would now run others.
         """
         ...
 
@@ -309,7 +309,7 @@ class Gateway(Protocol):
         ...
 
     def block(self, dataset: str, which: BlockRef) -> BlockDocument:
-        """Return a block with all its fields; if it cannot be read, the result says why."""
+        """Return a block with all its fields; if it cannot be read, the result contains the reason."""
         ...
 
     def holds_key(self, dataset: str) -> bool:
@@ -417,7 +417,7 @@ class Gateway(Protocol):
         ...
 
     def primary_key(self, dataset: str) -> list[str]:
-        """Return the columns that identify the rows of a dataset; empty if they are not known."""
+        """Return the columns that identify the rows of a dataset; empty if they are unknown."""
         ...
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:

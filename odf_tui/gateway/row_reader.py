@@ -83,7 +83,9 @@ class StatisticsReader(WorkspaceEntries):
         try:
             rows = ResultRows(Path(file))
         except NotFound:
-            raise NotFound("these rows are not kept any more", hint="K makes them again") from None
+            raise NotFound(
+                "the rows were evicted from the cache", hint="press K to compute them again"
+            ) from None
         return _FileRows(rows, file, self.entry(dataset).dataset.state().vocabulary)
 
     def write_temporary_rows(self, window: RowWindow) -> str:
@@ -182,7 +184,7 @@ class RowReader(WorkspaceEntries):
 
         from odf_engine.views.row_window import RowWindowReader
 
-        # Arrow's own allocators keep several times the memory in use.
+        # Arrow's own allocators retain several times the memory in use.
         pa.set_memory_pool(pa.system_memory_pool())
         return _Rows(RowWindowReader(chain), state.vocabulary)
 
@@ -258,7 +260,7 @@ class SqlReader(WorkspaceEntries):
         """
         request = read_journal(self.folder).request(job.id)
         if not isinstance(request, Query):
-            raise NotFound("what this job was asked is not in the journal any more")
+            raise NotFound("the request of this job is no longer in the journal")
         return request.sql
 
     def query_history(self) -> list[str]:
@@ -316,7 +318,7 @@ class _Timeline:
         self._slices = dataset.slices()
         self._rows_read = 0
         if not self._slices:
-            raise NotFound("there are no rows yet", hint="p brings some in")
+            raise NotFound("the dataset has no rows", hint="press p to pull data")
         self.blocks: Sequence[int] = [row.sequence_number for row in self._slices]
         self.rows: Sequence[int] = list(accumulate(row.end - row.start + 1 for row in self._slices))
         self.times: Sequence[int] = [row.system_time.ms for row in self._slices]

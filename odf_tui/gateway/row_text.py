@@ -1,4 +1,4 @@
-"""Rows of a window as text: chunks of cells, one record in full, TSV and JSON."""
+"""Rows of a window as text: chunks of cells, one complete row, TSV and JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Value(msgspec.Struct, frozen=True):
 
     Attributes:
         column: number of the column.
-        text: the value in full, for copies; None for null.
+        text: the complete value, for copies; None for null.
         lines: the value as it is shown.
     """
 
@@ -69,7 +69,7 @@ def read_record(window: RowWindow, row: int, columns: Sequence[int]) -> Record:
     """
     table, gaps = read_part(window, row, 1, columns)
     if gaps or not table.num_rows:
-        raise NotFound(gaps[0][2] if gaps else "this row is not there any more")
+        raise NotFound(gaps[0][2] if gaps else "the row no longer exists")
     schema = window.columns
     values = [_value(column, schema.field(column), table.column(at)) for at, column in enumerate(columns)]
     del table
@@ -83,19 +83,19 @@ def _value(number: int, field: pa.Field, column: pa.ChunkedArray) -> Value:
 
 
 def value_lines(text: str | None, kind: pa.DataType, column: pa.ChunkedArray) -> list[str]:
-    """Format a value over several lines. A very long value is cut, with a remark."""
+    """Format a value over several lines. A very long value is truncated, with a remark."""
     if text is None:
         return []
     if is_bytes(kind):
         data: bytes = column[0].as_py()
         lines = _dump(data[:_DUMP_BYTES]) if len(data) > _DUMP_LINE else [text]
-        return lines + ([f"… {len(data)} bytes in all"] if len(data) > _DUMP_BYTES else [])
+        return lines + ([f"… {len(data)} bytes in total"] if len(data) > _DUMP_BYTES else [])
     if pa.types.is_nested(kind):
         text = as_json(column[0].as_py())
     if len(text) <= _JSON_SHOWN and (pretty := pretty_json(text)) is not None:
         text = pretty
     lines = text[:_SHOWN].splitlines() or [""]
-    return lines + ([f"… {len(text)} characters in all"] if len(text) > _SHOWN else [])
+    return lines + ([f"… {len(text)} characters in total"] if len(text) > _SHOWN else [])
 
 
 def _dump(data: bytes) -> list[str]:

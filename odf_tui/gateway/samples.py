@@ -46,7 +46,7 @@ content:
         query: |
           SELECT measured_at AS event_time, station, pm25, no2, sensor
           FROM input
-      # A reading is known by its station and hour: reading the file again adds only what is new.
+      # Station and hour identify a reading: reading the file again adds only new rows.
       merge:
         kind: Ledger
         primaryKey: [station, event_time]
@@ -104,7 +104,7 @@ content:
   name: port-haven.stations
   kind: Root
   metadata:
-    # One file a day, each the whole list. The date in the name is when the list was true.
+    # One file per day with the complete list. The date in the name is the event time.
     - kind: SetPollingSource
       fetch:
         kind: FilesGlob
@@ -124,7 +124,7 @@ content:
           - longitude DECIMAL(8, 5)
           - sensor STRING
           - state STRING
-      # The difference to the day before becomes +A, -R and -C/+C rows.
+      # Differences to the previous day become +A, -R and -C/+C rows.
       merge:
         kind: Snapshot
         primaryKey: [station]
@@ -139,7 +139,7 @@ content:
   name: port-haven.air-by-day
   kind: Derivative
   metadata:
-    # A day's row is made once, as soon as the watermark of the readings says that the day is complete.
+    # The row of a day is emitted once, when the watermark of the readings passes the end of the day.
     - kind: SetTransform
       inputs:
         - datasetRef: port-haven.air-readings
@@ -167,7 +167,7 @@ content:
   name: port-haven.smoke-and-breath
   kind: Derivative
   metadata:
-    # Each visit meets the reading of the hour before it; the bound of time says how long either waits.
+    # Joins each visit with the reading of its hour. The time bound limits how long rows stay in the state.
     - kind: SetTransform
       inputs:
         - datasetRef: port-haven.clinic-visits
@@ -227,7 +227,7 @@ def _make_readings(generator: random.Random) -> str:
         traffic = 1 + 0.6 * math.sin((time.hour - 8) / 24 * 2 * math.pi) ** 2
         for at, (station, facts) in enumerate(_STATIONS.items()):
             if station == "ph-03" and 60 <= hour < 63:
-                continue  # the mast lost power
+                continue  # power failure of the station
             pm25 = 6 + 2 * at + generator.gauss(0, 1.2) + _smoke_at(hour - at) * (70 - 9 * at)
             no2 = 11 * traffic + generator.gauss(0, 2) - at
             broken = generator.random() < 0.01
@@ -298,23 +298,23 @@ content:
   metadata:
 """
 _MERGE: Final = """\
-      # Reshape in Spark SQL, if needed; a column called event_time says when each row was true:
+      # Optional query in Spark SQL. The column event_time is the event time of each row:
       # preprocess:
       #   kind: Sql
       #   engine: spark
       #   query: SELECT CAST(day AS TIMESTAMP) AS event_time, id, name, amount FROM input
       #
-      # How new data meets old:
+      # Merge strategies:
       #   Append    every row is new
-      #   Ledger    rows with a key that was not seen before are new
-      #   Snapshot  the whole list each time; what changed becomes retractions and corrections
+      #   Ledger    rows with a new key are added
+      #   Snapshot  the complete list each time; differences become retractions and corrections
 """
 _TAIL: Final = """\
-    # The columns, where a query makes them and they have to be these from the start:
+    # The schema, to fix the columns of a query before the first data:
     # - kind: SetDataSchema
     #   schema: [id BIGINT NOT NULL, name STRING, "amount DECIMAL(12, 2)"]
     - kind: SetInfo
-      description: What this dataset holds, in a sentence
+      description: Describe the dataset in one sentence
       keywords: [example]
     # - kind: SetLicense
     #   shortName: CC-BY-4.0
@@ -326,27 +326,27 @@ _TAIL: Final = """\
     #     items:
     #       - path: README.md
     #         content: |
-    #           # More about it
+    #           # Details
 """
 ROOT: Final = (
     _HEAD.replace("KIND", "Root")
     + """\
     - kind: SetPollingSource
-      # Where the data comes from. Paths are relative to the workspace folder.
+      # Origin of the data. Paths are relative to the workspace folder.
       fetch:
-        kind: FilesGlob      # every file is taken once, and becomes a commit
+        kind: FilesGlob      # each file is ingested once, in one commit
         path: data/*.csv
-        # When the rows were true, if no column says so: here from a name such as 2024-01-31.csv
+        # Event time of the rows, if no column has it: here from a name such as 2024-01-31.csv
         eventTime:
           kind: FromPath
           pattern: (\\d+-\\d+-\\d+)
           timestampFormat: yyyy-MM-dd
         order: ByName
-      # or one place that is asked whether it changed (http, https, ftp, s3, a local file):
+      # or one URL that is checked for changes (http, https, ftp, s3, a local file):
       # fetch:
       #   kind: Url
       #   url: https://example.com/cases.csv.gz
-      #   headers:           # variables have to be allowed: odf config set allowedEnv.NAME TOKEN
+      #   headers:           # variables must be allowed: odf config set allowedEnv.NAME TOKEN
       #     - {name: Authorization, value: "Bearer ${{ env.TOKEN }}"}
       # or a program in a container that prints the data:
       # fetch:
@@ -355,7 +355,7 @@ ROOT: Final = (
       #   args: [--since, 2024-01-01]
       #   env: [{name: TOKEN}]
       #
-      # Unpack first, if needed; or let a program of this computer rewrite it:
+      # Optional: unpack the data, or pipe it through a local program:
       # prepare:
       #   - kind: Decompress
       #     format: Gzip
@@ -375,11 +375,11 @@ ROOT: Final = (
           - id BIGINT NOT NULL
           - name STRING
           - amount DECIMAL(12, 2)
-      # or another format; those but Parquet and EsriShapefile take a schema like that of Csv:
-      # read: {kind: NdJson}                        # one object a line
-      # read: {kind: Json, subPath: data.items}     # a list of objects, somewhere in a document
+      # or another format; all but Parquet and EsriShapefile accept a schema as Csv does:
+      # read: {kind: NdJson}                        # one object per line
+      # read: {kind: Json, subPath: data.items}     # a list of objects within a document
       # read: {kind: Parquet}
-      # read: {kind: GeoJson}                       # features; NdGeoJson has one a line
+      # read: {kind: GeoJson}                       # features; NdGeoJson: one per line
       # read: {kind: EsriShapefile, subPath: "*.shp"}
       #
 """
@@ -394,8 +394,8 @@ ROOT: Final = (
 PUSH: Final = (
     _HEAD.replace("KIND", "Root")
     + """\
-    # Rows are pushed into it: odf ingest NAME rows.ndjson, or from a pipe: … | odf ingest NAME -
-    # There may be several push sources, each with a name of its own.
+    # Data is pushed: odf ingest NAME rows.ndjson, or from a pipe: … | odf ingest NAME -
+    # A dataset can have several push sources with different names.
     - kind: AddPushSource
       sourceName: default
       read:
@@ -417,7 +417,7 @@ DERIVATIVE: Final = (
     _HEAD.replace("KIND", "Derivative")
     + """\
     - kind: SetTransform
-      # The datasets that this one is made from, by name or id.
+      # The inputs, by name or id.
       inputs:
         - datasetRef: com.example.input
           alias: input
@@ -428,25 +428,25 @@ DERIVATIVE: Final = (
           SELECT event_time, id, amount
           FROM input
           WHERE amount > 0
-        # Steps that build on each other, instead of one query:
+        # Several steps instead of one query; each can read the earlier ones:
         # queries:
         #   - {alias: large, query: SELECT * FROM input WHERE amount > 100}
         #   - {query: "SELECT event_time, id FROM large"}   # the last one has no alias
         #
-        # What a query remembers from one pull to the next is kept beside the dataset:
-        #   a window, whose row comes once the watermark has passed its end
+        # Queries can be stateful. The state is stored in the folder of the dataset. Examples:
+        #   a window; its row is emitted when the watermark passes its end
         #     SELECT window.start AS event_time, id, sum(amount) AS amount
         #     FROM input GROUP BY window(event_time, '1 day'), id
-        #   groups without a window, which every pull corrects
+        #   groups without a window; each pull corrects them
         #     SELECT max(event_time) AS event_time, id, sum(amount) AS amount
         #     FROM input GROUP BY id
-        #   two inputs, joined in a bound of time
+        #   a join of two inputs with a time bound
         #     SELECT a.event_time, a.id, b.amount FROM input AS a JOIN other AS b
         #     ON a.id = b.id AND b.event_time BETWEEN a.event_time AND a.event_time + INTERVAL 1 HOUR
-        #   each row with what was true of its key at its time
+        #   a join of each row with the version of its key at the event time
         #     SELECT t.event_time, t.id, t.amount * r.rate AS amount FROM input AS t
         #     LEFT JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.id = r.id
-        #     and beside the query, the inputs that are looked up so:
+        #     which also requires, next to the query:
         # temporalTables: [{name: rates, primaryKey: [id]}]
 """
     + _TAIL
@@ -454,7 +454,7 @@ DERIVATIVE: Final = (
 
 
 def write_files(folder: Path) -> None:
-    """Write manifests and sources. Files with the same text are kept.
+    """Write manifests and sources. Files with the same text are not rewritten.
 
     Raises:
         Conflict: another file has one of the names. Nothing is written.
@@ -466,8 +466,8 @@ def write_files(folder: Path) -> None:
             path = folder / name
             if path.exists() and not (path.is_file() and path.read_bytes() == text.encode()):
                 raise Conflict(
-                    f"{name} is there already, and is none of the demo's: nothing was written",
-                    hint="odf demo FOLDER makes the demo in a folder of its own",
+                    f"{name} already exists with other contents: nothing was written",
+                    hint="use odf demo FOLDER to create the demo in a separate folder",
                 )
         for name, text in files.items():
             path = folder / name

@@ -100,8 +100,8 @@ class DatasetEditor(WorkspaceEntries):
         snapshots = self._manifests(path)
         if len(snapshots) != 1 or DatasetAlias.parse(snapshots[0].name) != alias:
             raise InvalidManifest(
-                f"this has to be the definition of {alias}, and of nothing else",
-                hint="odf rename gives a dataset another name; a adds another dataset",
+                f"the manifest must define {alias}, and no other dataset",
+                hint="use odf rename to rename a dataset; press A to add datasets from a manifest",
             )
         (update,) = self.workspace.update(snapshots, dry_run=dry_run)
         if not dry_run:
@@ -126,7 +126,7 @@ class DatasetEditor(WorkspaceEntries):
         entry = self.entry(dataset)
         runs = self.trusts.list_executions(entry)
         if _trusted_steps(runs) != shown.runs:
-            raise Conflict("its sources changed meanwhile", hint="look at what they run now, and decide")
+            raise Conflict("its sources have changed since they were shown", hint="review them again")
         self.trusts.grant(entry, shown=runs)
 
     def untrust(self, dataset: str) -> bool:
@@ -228,22 +228,22 @@ class JobReader(WorkspaceEntries):
             OdfError: it is unknown, or must not be repeated.
         """
         if job.kind in _SCREEN_JOBS:
-            raise OdfError(f"what {job.kind} finds is for the screen that asked: open that again")
+            raise OdfError(f"a {job.kind} job cannot be retried: open its screen again")
         if job.state is JobState.done and job.kind not in _REPEATABLE:
-            raise OdfError(f"this {job.kind} is done already")
+            raise OdfError(f"this {job.kind} is already done")
         request = self._journal.request(job.id)
         if request is None:
-            raise OdfError("what this job was asked is not in the journal: it is too old")
+            raise OdfError("the request of this job is no longer in the journal")
         if isinstance(request, Ingest):
             for file in request.files:
                 if not Path(file).exists():
-                    raise OdfError(f"what it read is gone: {Path(file).name}", hint="push it again")
+                    raise OdfError(f"input file not found: {Path(file).name}", hint="ingest the data again")
         if job.kind == "update" and any(
             other.kind == "update" and other.dataset == job.dataset and other.state is JobState.done
             for other in self._journal.jobs(JOBS)
             if int(other.id) > int(job.id)
         ):
-            raise OdfError("the dataset was changed since, and this would take it back: e edits it")
+            raise OdfError("a later change of the dataset would be reverted: press e to edit its definition")
         return request
 
     async def connect(self) -> WorkerLink:

@@ -164,11 +164,11 @@ class PaneLayout(Controller):
 
     def _resize(self, by: int) -> None:
         if self._shows_one_pane:
-            self.host.notice("one pane is shown alone: there is nothing to share", "warn")
+            self.host.notice("cannot resize: only one pane is shown", "warn")
             return
         shares = resize_pane(self.shares, self.state.pane, by, single=self.host.has_class("-narrow"))
         if shares == self.shares:
-            self.host.notice(f"the pane is as {'large' if by > 0 else 'small'} as it can be", "warn")
+            self.host.notice(f"the pane already has its {'maximum' if by > 0 else 'minimum'} size", "warn")
             return
         self.shares = shares
         self.arrange()

@@ -30,7 +30,7 @@ class Station(Protocol):
         ...
 
     def use_theme(self, name: str) -> bool:
-        """Use a theme. Returns False if its file is missing or invalid; a notice says why."""
+        """Use a theme. Returns False if its file is missing or invalid; a notice shows the reason."""
         ...
 
     def copy(self, text: str) -> str:
@@ -133,7 +133,7 @@ class Host(Protocol):
         ...
 
     def perform(self, action: str) -> None:
-        """Run an action by its id; a notice says why if its guard refuses."""
+        """Run an action by its id; a notice shows the reason if its guard refuses."""
         ...
 
     def up(self) -> None:

@@ -52,7 +52,7 @@ class JobsClient:
 
         kind = type(requests[0][0]).__name__.lower() if requests else "pull"
         what = requests[0][1] if len(requests) == 1 else f"{format_count(len(requests))} datasets"
-        self._host.notice(f"{kind} {what}: handed to the worker{remark}")
+        self._host.notice(f"{kind} {what}: queued{remark}")
         self._host.start(submit(), group="commands")
 
     async def submit_one(self, request: Request, target: str, *, quiet: bool = False) -> str:
@@ -72,7 +72,7 @@ class JobsClient:
         return job
 
     async def cancel(self, job: str) -> None:
-        """Cancel a job. Does nothing if it ended meanwhile."""
+        """Cancel a job. Does nothing if it has ended."""
         with suppress(OdfError):
             await (await self.connection.link()).cancel(job)
 
@@ -124,11 +124,11 @@ class JobsClient:
         """
         job = self._state.jobs.jobs.get(job_id)
         if job is None or not job.state.final or job.state is JobState.cancelled:
-            raise Cancelled(f"{title}: stopped")
+            raise Cancelled(f"{title}: cancelled")
         if job.state is JobState.done:
             return decode_result(job.result or "{}", request)
         if job.error is None:
-            raise OdfError(f"{title}: {job.state.value}", hint="its log in pane 4 says more")
+            raise OdfError(f"{title}: {job.state.value}", hint="see its log in pane 4")
         raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
 
     def _complete_futures(self, news: JobNews) -> None:
@@ -194,7 +194,7 @@ class WorkerConnection:
             self.restart()
             await self._ready.wait()
         if self._link is None:
-            raise OdfError(self._failure or "the worker is gone", hint="R starts it again")
+            raise OdfError(self._failure or "no connection to the worker", hint="press R to restart it")
         return self._link
 
     async def _follow(self, link: WorkerLink) -> None:

@@ -22,7 +22,7 @@ class EarlyRead(NamedTuple):
 
     Attributes:
         datasets: all datasets, by name.
-        jobs, last_seq: recent jobs, and the journal number up to which they are known.
+        jobs, last_seq: recent jobs, and the journal number up to which they are current.
         outdated: whether it was saved before a change, so that it must be read again after the first paint.
     """
 
@@ -100,7 +100,7 @@ class AppState:
         datasets: all datasets, by name.
         healths: the health of each dataset, by its id.
         jobs: the jobs.
-        rates: how fast running jobs are.
+        rates: the rates of running jobs.
         selected: the id of the dataset under the cursor; empty if there is none.
         shown: id and head of the dataset that the panes show.
         pane: the name of the focused pane.
@@ -183,7 +183,7 @@ class AppState:
     # --- Jobs ---
 
     def load_jobs(self, jobs: Sequence[Job], last_seq: int) -> None:
-        """Replace all jobs by those known at a journal number."""
+        """Replace all jobs by those at a journal number."""
         open_before = {job.id for job in self.jobs.active_jobs()}
         self.jobs.load(jobs, last_seq)
         ended = [job for job in jobs if job.id in open_before and job.state.final]

@@ -166,9 +166,9 @@ class Health(Enum):
     running = ("running", "▸", "busy")
     failed = ("failed", "✗", "bad")
     diverged = ("diverged", "÷", "bad")
-    invalid = ("not valid", "≠", "bad")
+    invalid = ("invalid", "≠", "bad")
     damaged = ("damaged", "!", "bad")
-    missing = ("not here", "?", "warn")
+    missing = ("missing", "?", "warn")
 
     @property
     def word(self) -> str:
@@ -240,7 +240,7 @@ class Transaction(msgspec.Struct, frozen=True):
         size: bytes of these rows.
         watermark: the watermark after it.
         state: bytes of the checkpoint after it; None if there is none.
-        kept: whether that is the checkpoint from before.
+        state_unchanged: whether that is the previous checkpoint.
         query: the query in force.
         standing: ``flushed`` or ``rebuilt`` if the query was replaced without new input: the state of the
             old query
@@ -252,7 +252,7 @@ class Transaction(msgspec.Struct, frozen=True):
     size: int
     watermark: str | None
     state: int | None
-    kept: bool
+    state_unchanged: bool
     query: tuple[Fact, ...]
     standing: Literal["", "flushed", "rebuilt"] = ""
 

@@ -45,8 +45,8 @@ def row_counts_text(found: Difference) -> list[Span]:
         if word == "changed" and not found.key:
             continue
         spans += [(f"{sign} {format_count(number)} {word}", STYLES[sign] if number else "muted"), ("  ", "")]
-    key = "by " + ", ".join(map(printable, found.key)) if found.key else "whole rows, there is no key"
-    return [*spans, (f"{format_count(found.unchanged)} the same", ""), (f" · {key}", "muted")]
+    key = "by " + ", ".join(map(printable, found.key)) if found.key else "entire rows (no key)"
+    return [*spans, (f"{format_count(found.unchanged)} unchanged", ""), (f" · {key}", "muted")]
 
 
 def short_settings(found: Difference) -> str:
@@ -71,7 +71,7 @@ def settings_changes(found: Difference) -> Iterator[list[Span]]:
 
 
 def interval_text(found: Difference) -> str:
-    """Describe blocks, records and watermarks between the two versions."""
+    """Describe blocks, rows and watermarks between the two versions."""
     old, new = found.records
     steps = None if found.blocks is None else abs(found.blocks)
     parts = [] if steps is None else [count_of(steps, "block")]
@@ -93,7 +93,7 @@ class DiffRowFormatter:
 
     Args:
         columns: the compared columns to format.
-        keyed: whether rows are compared by a key, and not as a whole.
+        keyed: whether rows are compared by a key; else, entire rows are compared.
         table: the rows, with the columns of the file.
         longest: maximum number of characters of a text; None for no limit.
 

@@ -1,8 +1,7 @@
 """Lays out a directed acyclic graph compactly, as lines of text.
 
 Nodes are placed in columns (layers) and rows. An edge over several columns passes through the columns
-between
-on *lanes*. The space between two columns is a *gutter*; the vertical lines in it are *tracks*.
+between them on *lanes*. The space between two columns is a *gutter*; the vertical lines in it are *tracks*.
 A *key* is a node, or one of its lanes, in a column.
 """
 
@@ -340,7 +339,7 @@ class Layout:
         return max((width + columns * extra for width, columns in self._extents), default=0)
 
     def line(self, y: int) -> str:
-        """Return the edges of a row as text, with blanks in the place of labels."""
+        """Return the edges of a row as text, with blanks instead of labels."""
         return self._draw_row(y)[0]
 
     def heavy_cells(self, y: int, segments: LineSegments) -> dict[int, str]:
@@ -407,8 +406,7 @@ def draw_layout(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0
         plans: the plans of its connected parts.
         widths: the widths of labels in cells.
         extra: more cells for each label. All labels of a column are then as wide as the widest of them;
-            texts in
-            these cells are aligned.
+            texts in these cells are aligned.
     """
     plans = list(plans)
     singles = [each.component.nodes[0] for each in plans if len(each.component.nodes) == 1]
@@ -456,11 +454,9 @@ _Gutter = dict[Key, list[_Track]]  # by target
 def _find_tracks(component: Component, index: int) -> _Gutter:
     """Return the tracks between column ``index`` - 1 and ``index``.
 
-    A target whose only source is in its own row needs no track. A track must lie left of another one if one
-    of
-    its sources is in the row of the other's target; else its line would enter that target. If these
-    constraints
-    form a cycle, a target gets two tracks, and a row of its own between them.
+    A target whose only source is in its own row needs no track. A track must be left of another one if one
+    of its sources is in the row of the other's target; else its line would enter that target. If these
+    constraints form a cycle, a target gets two tracks, and a separate row between them.
     """
     rows = component.rows
     spans: dict[Key, set[float]] = {}
@@ -471,7 +467,7 @@ def _find_tracks(component: Component, index: int) -> _Gutter:
     entry = {rows[target]: target for target in spans}
     left_of: dict[Key, set[Key]] = {
         target: set() for target in spans
-    }  # by target, the targets whose tracks are left of its own
+    }  # by target, the targets whose tracks are left of that track
     for target in spans:
         for source in component.sources[target]:
             other = entry.get(rows[source])

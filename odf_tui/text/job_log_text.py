@@ -18,7 +18,7 @@ _HASH: Final = re.compile(r"\bf1620[0-9a-f]{56}([0-9a-f]{8})\b")
 def log_display_text(entry: Entry) -> str:
     """Return the text of a line for the screen, with short hashes."""
     if isinstance(entry, Committed):
-        rows = f", {entry.rows:,} rows" if entry.rows else ""
+        rows = f", {_count_rows(entry)}" if entry.rows else ""
         return f"block …{entry.block[-8:]}, {entry.event}{rows}"
     return _HASH.sub(r"…\1", entry.text[:_MAX_LINE].rstrip("\r\n"))
 
@@ -26,15 +26,19 @@ def log_display_text(entry: Entry) -> str:
 def format_log_line(entry: Entry) -> str:
     """Return a line for a file."""
     if isinstance(entry, Committed):
-        return f"{' ' * 24} block {entry.block}, {entry.event}, {entry.rows:,} rows"
+        return f"{' ' * 24} block {entry.block}, {entry.event}, {_count_rows(entry)}"
     return f"{entry.time:<24} {entry.level:<7} {entry.text}"
+
+
+def _count_rows(entry: Committed) -> str:
+    return f"{entry.rows:,} {'row' if entry.rows == 1 else 'rows'}"
 
 
 def log_file_header(job: Job) -> list[str]:
     """Return the first lines of the file of a log, which describe the job."""
     return [
         f"# {job.kind} {job.target}, job {job.id}: {job.state.value}",
-        f"# made {job.created}, started {job.started or 'never'}, ended {job.ended or 'not yet'}",
+        f"# created {job.created}, started {job.started or 'never'}, ended {job.ended or 'not yet'}",
     ]
 
 
@@ -46,7 +50,7 @@ def log_file_footer(job: Job) -> list[str]:
     lines = [f"# {job.state.value}: {error.message}"]
     lines += [f"# where: {error.where}"] if error.where else []
     lines += [f"# {line}" for line in error.excerpt]
-    return lines + ([f"# try: {error.hint}"] if error.hint else [])
+    return lines + ([f"# hint: {error.hint}"] if error.hint else [])
 
 
 def log_line_text(line: LogLine) -> str:

@@ -273,7 +273,7 @@ def remote_pull_outcome(result: PullResult) -> tuple[str, str]:
     remote = _remote_name(result)
     if result.status == "updated":
         blocks = count_of(result.blocks, "block")
-        return f"+{format_count(result.records)} rows in {blocks} from {remote}", "good"
+        return f"+{count_of(result.records, 'row')} in {blocks} from {remote}", "good"
     ahead = f", {count_of(result.ahead, 'block')} ahead of {remote}" if result.ahead else ""
     return f"up to date{ahead}", "muted"
 
@@ -305,7 +305,7 @@ def compare_outcome(result: CompareResult) -> tuple[str, str]:
     ]
     found += [f"{_remote_name(each)}: {each.message}" for each in result.problems]
     if not found:
-        return "there is nothing to look at", "muted"
+        return "no remotes to compare", "muted"
     return ", ".join(found), "warn" if result.problems else "good"
 
 
@@ -320,7 +320,7 @@ def search_outcome(text: str) -> tuple[str, str]:
     words = count_of(number, "dataset")
     if not result.problems:
         return words, "good"
-    return f"{words}; not asked: {', '.join(each.repository for each in result.problems)}", "warn"
+    return f"{words}; failed: {', '.join(each.repository for each in result.problems)}", "warn"
 
 
 def may_have_diverged(job: Job) -> bool:
@@ -365,7 +365,7 @@ def job_outcome(job: Job) -> tuple[str, str]:
     if job.state is JobState.running:
         return job_amounts(job) or "running", "busy"
     if job.state is JobState.queued:
-        return "waits for its turn", "muted"
+        return "queued", "muted"
     if job.state is JobState.failed or (job.state is JobState.interrupted and job.error):
         return job.error.message.splitlines()[0] if job.error and job.error.message else "failed", "bad"
     if job.state is not JobState.done:
@@ -392,24 +392,24 @@ def _result_outcome(job: Job) -> tuple[str, str]:
         case VerifyResult() as result:
             return _verify_outcome(result)
         case ValidateResult() as result:
-            return result.message or "the query is right", "good" if result.checked else "warn"
+            return result.message or "query valid", "good" if result.checked else "warn"
         case UpdateResult() as result:
             return (result.status or "done") + (f", state {result.state}" if result.state else ""), "good"
         case QueryResult() as result:
-            return count_of(result.rows, "row") + (", there are more" if result.truncated else ""), "good"
+            return count_of(result.rows, "row") + (", truncated" if result.truncated else ""), "good"
         case ProjectionResult() as result:
             return f"{count_of(result.rows, 'row')} of {format_count(result.of)}", "good"
         case CheckProofResult(checked=False):
-            return "not all that it names is here", "good"
+            return "a dataset or block is missing", "good"
         case CheckProofResult() as result:
-            return "the answer is right" if result.valid else "the answer is not right", "good"
+            return "proof valid" if result.valid else "proof invalid", "good"
         case TraceResult() as result:
             return "" if result.problem else f"{count_of(result.rows, 'row')} traced", "good"
         case ExportResult() as result:
             rows = count_of(result.rows, "row")
             return f"{rows}, {format_bytes(result.size)} in {PurePath(result.path).name}", "good"
         case StatisticsResult() as result:
-            return f"{count_of(result.rows, 'row')} looked at", "good"
+            return f"{count_of(result.rows, 'row')} profiled", "good"
         case _:  # of another version
             return "done", "muted"
 
@@ -419,7 +419,7 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
         return remote_pull_outcome(result)
     if result.status != "updated":
         return (result.status or "done").replace("-", " "), "muted"
-    rows = f"+{format_count(result.records)} rows"
+    rows = f"+{count_of(result.records, 'row')}"
     return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
 
 
@@ -434,35 +434,40 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
         new = "new, " if is_new else ""
         size = f", {format_bytes(result.bytes)}" if result.bytes else ""
         origin = f", from {remote}" if remote else ""
-        amount = f"{result.records} records in {plain_block_count(result.blocks)}{size}"
+        amount = f"{_plain_row_count(result.records)} in {plain_block_count(result.blocks)}{size}"
         return f"{result.name}: {new}{amount}{origin}"
     ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""
-    compared = f" with {remote}" if remote and not ahead else ""
-    return f"{result.name}: up to date{compared}{ahead}"
+    origin = f" with {remote}" if remote and not ahead else ""
+    return f"{result.name}: up to date{origin}{ahead}"
+
+
+def _plain_row_count(number: int) -> str:
+    """Return a number of rows without separators, as the command line prints it."""
+    return count_of(number, "row", separators=False)
 
 
 def push_line(target: str, result: PushResult, remote: str) -> str:
     """Describe the result of a push of the dataset ``target`` in a line; ``remote`` is the remote's name."""
     if result.status != "updated":
         return f"{target}: {remote} is up to date"
-    new = "new there, " if result.old_head is None else ""
+    new = "new at the remote, " if result.old_head is None else ""
     return f"{target}: {new}{plain_block_count(result.blocks)}, {format_bytes(result.bytes)} to {remote}"
 
 
-# What becomes of the state of a streaming query that is replaced.
+# How the state of a streaming query is handled that is replaced.
 _STATE_CHANGES: Final = {
-    "kept": "; it goes on from the state of the old query",
-    "lost": "; the state of the old query is of no use to it: say --flush or --rebuild",
-    "flushed": "; what the old query had still to give came out",
-    "rebuilt": "; its state is as if it had been there from the start",
+    "kept": "; continues from the state of the old query",
+    "lost": "; incompatible with the state of the old query: use --flush or --rebuild",
+    "flushed": "; pending results of the old query emitted, state empty",
+    "rebuilt": "; state rebuilt from the start of the inputs",
 }
 
 
 def update_line(result: UpdateResult) -> str:
     """Describe the result of an update of a definition in a line."""
     if result.status != "updated":
-        return f"{result.name}: nothing to do"
-    rows = f", {result.records} records" if result.records else ""
+        return f"{result.name}: unchanged"
+    rows = f", {_plain_row_count(result.records)}" if result.records else ""
     state = _STATE_CHANGES.get(result.state, "")
     return f"updated {result.name}: {plain_block_count(result.blocks)}{rows}{state}"
 
@@ -472,21 +477,20 @@ def validation_lines(result: ValidateResult) -> Iterator[str]:
     if not result.checked:
         yield printable(f"{result.name}: {result.message}")
         return
-    yield f"{result.name}: the query can be run{_STATE_CHANGES.get(result.state, '')}"
+    yield f"{result.name}: query valid{_STATE_CHANGES.get(result.state, '')}"
     for column in result.schema or ():
         yield printable(f"  {column}")
     if result.new:
-        yield printable(f"  new to the dataset: {', '.join(result.new)}")
+        yield printable(f"  new columns: {', '.join(result.new)}")
 
 
 def _verify_outcome(result: VerifyResult) -> tuple[str, str]:
     if result.valid is False:
-        findings = len(result.findings)
-        return f"{findings} findings" if findings != 1 else "1 finding", "bad"
+        return count_of(len(result.findings), "finding"), "bad"
     transactions = result.transforms
-    replayed = f", {count_of(transactions, 'transaction')} run again" if transactions else ""
+    replayed = f", {count_of(transactions, 'transaction')} replayed" if transactions else ""
     unchecked = [each for each in result.unchecked if "proof-" not in each.kind]
-    skipped = f", {format_count(len(unchecked))} not" if unchecked else ""
+    skipped = f", {format_count(len(unchecked))} skipped" if unchecked else ""
     return f"valid{replayed}{skipped}", "good"
 
 
@@ -537,7 +541,7 @@ def _of(total: int | None, text: Callable[[int], str]) -> str:
 
 
 def failure_spans(job: Job) -> list[list[Span]]:
-    """Return lines that describe the error of a job: message, place, excerpt, hint."""
+    """Return lines that describe the error of a job: message, location, excerpt, hint."""
     if job.error is None:
         return []
     lines: list[list[Span]] = []
@@ -549,12 +553,12 @@ def failure_spans(job: Job) -> list[list[Span]]:
     for text in job.error.excerpt:
         lines.append([("         ", "muted"), (printable(text[:_MAX_EXCERPT]), "strong")])
     if job.error.hint:
-        lines.append([("try      ", "muted"), (printable(job.error.hint), "good")])
+        lines.append([("hint     ", "muted"), (printable(job.error.hint), "good")])
     return lines
 
 
 def failure_lines(job: Job) -> Iterator[str]:
-    """Yield lines that describe why a job did not succeed, with its target and a hint at its log."""
+    """Yield lines that describe why a job failed or was stopped, with its target and a hint at its log."""
     error = job.error
     if error is None:
         yield f"{job.target}: {job.state.value}"
@@ -565,7 +569,7 @@ def failure_lines(job: Job) -> Iterator[str]:
     target = "" if message.startswith(f"{job.target} ") else f"{job.target}: "
     yield f"error: {target}{message}"
     yield from _failure_details(error)
-    yield f"  more: odf logs {job.id}"
+    yield f"  log: odf logs {job.id}"
 
 
 def query_failure_lines(job: Job) -> Iterator[str]:
@@ -595,10 +599,10 @@ def verification_spans(job: Job) -> list[list[Span]]:
     lines: list[list[Span]] = []
     for at, text in enumerate(verification_summary(report)):
         lines.append([("         " if at else "checked  ", "muted"), (printable(text), "")])
-    lines += [[("wrong    ", "bad"), (printable(text), "bad")] for text in finding_lines(report)]
+    lines += [[("finding  ", "bad"), (printable(text), "bad")] for text in finding_lines(report)]
     lines += [[("         ", ""), (printable(text), "warn")] for text in unchecked_lines(report)]
     for at, (name, texts) in enumerate(replay_summaries([report])):
-        lines.append([("         " if at else "origin   ", "muted"), (printable(name), "name")])
+        lines.append([("         " if at else "lineage  ", "muted"), (printable(name), "name")])
         lines += [[(" " * 11, ""), (printable(text), "")] for text in texts]
     return lines
 
@@ -614,7 +618,7 @@ def progress_text(job: Job, rates: JobRates, width: int) -> str:
     Args:
         job: the job.
         rates: the rates of all jobs.
-        width: greatest width in cells. The least important parts are left out if they do not fit.
+        width: greatest width in cells. The least important parts are omitted if they do not fit.
     """
     part = fraction_done(job.progress)
     phase = job.progress.phase or "running"
@@ -649,14 +653,14 @@ def queue_text(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str
     position = sum(each.state is JobState.queued for each in ahead) + 1
     datasets = {job.dataset, *(inputs.get(job.dataset, ()) if job.kind == "pull" else ())}
     blockers = [each for each in ahead if each.dataset in datasets]
-    line = "next in line" if position == 1 else f"{ordinal(position)} in line"
+    line = "next in queue" if position == 1 else f"{ordinal(position)} in queue"
     if not blockers:
         return line
     more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
     words = f"{line}, after {blockers[0].kind} {blockers[0].target}{more}"
     if cell_len(words) <= width:
         return words
-    line = line.removesuffix(" in line")
+    line = line.removesuffix(" in queue")
     return f"{line}, after {ellipsize_middle(blockers[0].target, max(width - cell_len(line) - 8, 5))}"
 
 

@@ -11,20 +11,20 @@ from odf_engine.workspace.column_lineage import ROWS, ColumnGraph, ColumnRef, is
 from odf_tui.text.format import dataset_glyph, printable
 
 HOW_WORDS: Final[dict[TransformationType, str]] = {
-    "identity": "as it is",
-    "transformation": "made from it",
-    "aggregation": "from many rows",
-    "unknown": "not known how",
-    "join": "joins rows",
-    "group_by": "groups rows",
-    "filter": "chooses rows",
-    "window": "puts rows into windows",
-    "sort": "orders rows",
+    "identity": "copy",
+    "transformation": "expression",
+    "aggregation": "aggregate",
+    "unknown": "unknown",
+    "join": "join key",
+    "group_by": "grouping key",
+    "filter": "filter",
+    "window": "window",
+    "sort": "sort key",
 }
 SHORT: Final[dict[TransformationType, str]] = {
-    "identity": "as is",
-    "transformation": "made",
-    "aggregation": "many",
+    "identity": "copy",
+    "transformation": "expr",
+    "aggregation": "agg",
     "unknown": "?",
     "join": "join",
     "group_by": "group",
@@ -35,21 +35,21 @@ SHORT: Final[dict[TransformationType, str]] = {
 
 
 def dataset_title(graph: ColumnGraph, dataset: str) -> str:
-    """What a dataset is called; what a root reads is its source."""
+    """Return the title of a dataset, or of the source of a root dataset."""
     known = graph.datasets.get(dataset)
     name = dataset if known is None else known.name
-    return f"the source of {name}" if is_source(dataset) else name
+    return f"source of {name}" if is_source(dataset) else name
 
 
 def source_name(graph: ColumnGraph, dataset: str) -> str:
-    """The same, and that an input is not here."""
+    """Return the title of a dataset in printable form, with a note if it is missing in the workspace."""
     missing = not is_source(dataset) and not graph.is_in_workspace(dataset)
-    return printable(dataset_title(graph, dataset)) + (" (not here)" if missing else "")
+    return printable(dataset_title(graph, dataset)) + (" (missing)" if missing else "")
 
 
 def column_name(column: str) -> str:
-    """What a column is called."""
-    return {ROWS: "its rows", ANY_COLUMN: "any column"}.get(column, printable(column))
+    """Return the name of a column in printable form."""
+    return {ROWS: "(rows)", ANY_COLUMN: "any column"}.get(column, printable(column))
 
 
 def column_rows(graph: ColumnGraph, datasets: Iterable[str]) -> Iterator[list[str]]:
@@ -63,7 +63,7 @@ def column_rows(graph: ColumnGraph, datasets: Iterable[str]) -> Iterator[list[st
     for dataset in datasets:
         name = graph.datasets[dataset].name
         for column in [*graph.datasets[dataset].columns, ROWS]:
-            shown = printable(column) if column != ROWS else "(its rows)"
+            shown = printable(column) if column != ROWS else "(rows)"
             links = [
                 (
                     printable(f"{dataset_title(graph, link.source.dataset)}: {link.source.column}"),

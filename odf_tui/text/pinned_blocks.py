@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 def pin_lines(pins: Sequence[PinnedBlock]) -> list[str]:
-    """Describe the blocks that a query was answered from, one per line."""
+    """Describe the blocks that a query has read, one per line."""
     lines: list[str] = []
     for pin in pins:
         begin = "    " if lines else "from"
-        older = "" if pin.head else ", not the newest"
+        older = "" if pin.head else ", older version"
         block = f"block {pin.sequence_number} of {pin.system_time}{older}"
         lines.append(printable(f"{begin} {pin.name}@{pin.block[-8:]}  {block}"))
     return lines
 
 
 def pins_text(pins: Sequence[PinnedBlock], most: int | None = None) -> str:
-    """Describe the blocks that a query was answered from, in the notation of a query: ``from name@hash, …``.
+    """Describe the blocks that a query has read, in the notation of a query: ``from name@hash, …``.
 
     Of more than ``most`` blocks, the number of the others is shown.
     """

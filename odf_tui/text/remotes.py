@@ -114,33 +114,33 @@ def relation_text(remote: Remote) -> str:
     """Return the relation of a dataset to a remote, such as ``3 behind``."""
     match remote.relation:
         case "equal":
-            return "the same"
+            return "up to date"
         case "ahead":
             return f"{format_count(remote.ours)} ahead"
         case "behind":
             return f"{format_count(remote.theirs)} behind"
         case "diverged":
-            return f"diverged: {format_count(remote.ours)} here, {format_count(remote.theirs)} there"
+            return f"diverged: {format_count(remote.ours)} ahead, {format_count(remote.theirs)} behind"
         case "new":
-            return "nothing is there yet"
+            return "remote is empty"
         case _:
-            return "changed here since" if remote.at else "not looked at yet"
+            return "changed locally" if remote.at else "not compared yet"
 
 
 def relation_text_for_people(remote: Remote) -> str:
-    """Describe the relation of a dataset to a remote, such as ``behind by 3 blocks``.
+    """Describe the relation of a dataset to a remote, such as ``3 blocks behind``.
 
     This is the form of the command line; :func:`relation_text` is that of the screen.
     """
     match remote.relation:
         case "ahead":
-            return f"ahead by {plain_block_count(remote.ours)}"
+            return f"{plain_block_count(remote.ours)} ahead"
         case "behind":
-            return f"behind by {plain_block_count(remote.theirs)}"
+            return f"{plain_block_count(remote.theirs)} behind"
         case "diverged":
-            return f"diverged: {plain_block_count(remote.ours)} only here, {remote.theirs} only there"
+            return f"diverged: {plain_block_count(remote.ours)} ahead, {remote.theirs} behind"
         case "":
-            return "changed here since it was looked at" if remote.at else "not looked at yet"
+            return "changed locally since the last comparison" if remote.at else "not compared yet"
         case _:
             return relation_text(remote)
 
@@ -151,17 +151,17 @@ def plain_block_count(number: int) -> str:
 
 
 def remote_summary(remote: Remote, now: Timestamp) -> str:
-    """Describe a remote, such as ``from lab/cities: behind by 3 blocks, looked at 5 min ago``."""
+    """Describe a remote, such as ``from lab/cities: 3 blocks behind, compared 5 min ago``."""
     seen = ""
     if remote.at:
         seconds = (now.ns - Timestamp.parse(remote.at).ns) / 1e9
-        seen = ", looked at just now" if seconds < 1 else f", looked at {format_duration(seconds)} ago"
+        seen = ", compared just now" if seconds < 1 else f", compared {format_duration(seconds)} ago"
     return f"{direction(remote)} {remote.label}: {relation_text_for_people(remote)}{seen}"
 
 
 def remote_text(remote: Remote) -> str:
     """Return label, relation and time of the comparison."""
-    compared = f"looked at {format_time(remote.at)}" if remote.at else "m looks"
+    compared = f"compared {format_time(remote.at)}" if remote.at else "m checks"
     return f"{ellipsize_middle(remote.label, _LABEL_WIDTH)} · {relation_text(remote)} · {compared}"
 
 

@@ -100,25 +100,27 @@ def trace_outline(step: TraceStep, checked: Sequence[str], read_rows: RowReader)
 def _step_node(step: TraceStep, head: str, columns: Sequence[str], read_rows: RowReader) -> OutlineNode:
     node = OutlineNode(head, read_rows(step, columns))
     if step.problem:
-        node.lines.append(f"no further: {step.problem}")
+        node.lines.append(f"not traced further: {step.problem}")
     for made in step.made[:_MAX_TRANSACTIONS] if step.kind == "derivative" else ():
         node.lines += _transaction_lines(made)
     if step.kind == "derivative" and (more := len(step.made) - _MAX_TRANSACTIONS) > 0:
-        node.lines.append(f"and by {count_of(more, 'more transaction')}")
+        node.lines.append(f"and {count_of(more, 'more transaction')}")
     node.lines += [f"how: {line}" for line in step.how]
     if not step.exact:
-        node.lines.append(f"not exact, these are all rows that could have: {step.reason}")
+        node.lines.append(f"not exact, all rows that may have contributed: {step.reason}")
     if step.earlier:
-        node.lines.append(f"in place of the earlier {rows_text(step.earlier, None)}")
+        node.lines.append(f"replaces the earlier {rows_text(step.earlier, None)}")
     node.below = [_input_node(feed, read_rows) for feed in step.feeds]
     if step.kind == "derivative" and not step.feeds and not step.problem:
-        node.lines.append("no row of an input has part in it")
+        node.lines.append("no input rows")
     shown: list[list[str]] = []
     for source in step.sources[:_MAX_SOURCES]:
         node.below.append(_source_node(source, repeated=source.steps in shown))
         shown.append(source.steps)
     if (more := len(step.sources) - _MAX_SOURCES) > 0:
-        node.below.append(OutlineNode(f"and {count_of(more, 'more block')} of the same kind: --json has all"))
+        node.below.append(
+            OutlineNode(f"and {count_of(more, 'more block')} of the same kind, use --json for all")
+        )
     return node
 
 
@@ -133,9 +135,10 @@ def _input_node(feed: InputRows, read_rows: RowReader) -> OutlineNode:
 
 def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
     """Return the node of a source; ``repeated``: an earlier source has the same steps."""
-    place = source.place or (f"push source {source.name}" if source.name else "a source that is not known")
+    place = source.place or (f"push source {source.name}" if source.name else "unknown source")
     lines = [
-        f"rows {runs_text(source.runs)} taken in at {format_time(source.ingested)}, block {source.block[-8:]}"
+        f"{rows_text(source.runs, None)} ingested at {format_time(source.ingested)}, "
+        f"block {source.block[-8:]}"
     ]
     lines += [source.state] if source.state else []
     steps = ["- the same steps as above"] if repeated else [f"- {line}" for line in source.steps]
@@ -144,7 +147,7 @@ def _source_node(source: RowSource, *, repeated: bool) -> OutlineNode:
 
 def _transaction_lines(made: ProducingTransaction) -> list[str]:
     lines = [
-        f"made by {made.engine} at {format_time(made.system_time)}, "
+        f"computed by {made.engine} at {format_time(made.system_time)}, "
         f"block {made.sequence_number} ({made.block[-8:]})"
     ]
     for alias, query in made.query:

@@ -86,12 +86,13 @@ class CellColumn(NamedTuple):
     Attributes:
         cells: printable lines; null is :data:`~odf_tui.text.format.NULL` itself.
         width: width of the widest cell.
-        whole, points: for floating-point numbers, the most characters before and after the decimal point.
+        integer_digits, points: for floating-point numbers, the most characters before and after the
+            decimal point.
     """
 
     cells: list[str]
     width: int
-    whole: int = 0
+    integer_digits: int = 0
     points: int = 0
 
 
@@ -114,8 +115,12 @@ def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = Fal
         return CellColumn(cells, width)
     parts = [cell.partition(".") for cell in cells if "e" not in cell]
     points = max((len(tail) for _, _, tail in parts), default=0)
-    whole = max((len(head) for head, _, _ in parts), default=0)
-    return CellColumn(cells, width, whole, points) if points <= _MAX_DIGITS else CellColumn(cells, width)
+    integer_digits = max((len(head) for head, _, _ in parts), default=0)
+    return (
+        CellColumn(cells, width, integer_digits, points)
+        if points <= _MAX_DIGITS
+        else CellColumn(cells, width)
+    )
 
 
 def _cut_long_values(column: pa.ChunkedArray) -> pa.ChunkedArray:

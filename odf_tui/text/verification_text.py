@@ -1,4 +1,4 @@
-"""Reports of verifications, proofs and checks of a workspace as text."""
+"""Formats reports of verifications, proofs and workspace checks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SETTLED: Final = ("checkpoint-other", "proof-elsewhere", "proof-unknown")
 
 
 def report_lines(report: VerifyResult) -> Iterator[str]:
-    """Yield a line with the verdict on a dataset, then indented lines for what was found or not checked."""
+    """Yield a line with the verdict on a dataset, then indented lines for findings and skipped checks."""
     name, findings = report.name, report.findings
     checked = ", ".join(verification_summary(report))
     if report.valid:
         is_incomplete = any(each.kind not in _SETTLED for each in report.unchecked)
-        limit = " as far as it could be checked" if is_incomplete else ""
+        limit = ", partially verified" if is_incomplete else ""
         yield f"{name}: valid{limit} ({checked})"
     else:
-        yield f"{name}: NOT VALID ({checked}): {count_of(len(findings), 'finding')}"
+        yield f"{name}: INVALID ({checked}): {count_of(len(findings), 'finding')}"
     for line in (*finding_lines(report), *unchecked_lines(report)):
         yield printable(f"  {line}")
 
@@ -54,30 +54,33 @@ def verification_summary(report: VerifyResult) -> Iterator[str]:
     if report.blocks is None:
         return
     yield count_of(report.blocks, "block")
-    known = f", the rows of {format_count(report.rows_known)} as before" if report.rows_known else ""
+    known = f" (rows of {format_count(report.rows_known)} verified before)" if report.rows_known else ""
     yield count_of(report.slices, "slice") + known
     for use in report.engines:
         engine = f"{use.engine} {use.version or ''}".rstrip()
-        by = f", made by {use.made_by}" if use.made_by and use.version and use.made_by != use.version else ""
-        amounts = f"{count_of(use.transactions, 'transaction')} with {count_of(use.records, 'record')}"
-        yield f"{amounts} run again by {engine}{by}"
+        by = (
+            f", originally {use.made_by}"
+            if use.made_by and use.version and use.made_by != use.version
+            else ""
+        )
+        amounts = f"{count_of(use.transactions, 'transaction')} with {count_of(use.records, 'row')}"
+        yield f"{amounts} replayed by {engine}{by}"
     if report.proven is not None:
-        yield f"proven by its owner {signed_range_text(report.proven, report.newer)}"
+        yield f"ownership proven {signed_range_text(report.proven, report.newer)}"
 
 
 def signed_range_text(block: int, newer: int) -> str:
     """Describe the newest block with a valid ownership proof, and the number of blocks after it."""
     if not newer:
         return f"up to block {format_count(block)}, the newest"
-    verb = "is" if newer == 1 else "are"
-    return f"up to block {format_count(block)}, {count_of(newer, 'block')} {verb} newer"
+    return f"up to block {format_count(block)}, {count_of(newer, 'newer block')}"
 
 
 def origin_lines(reports: Sequence[VerifyResult]) -> Iterator[str]:
     """Yield the lines of a table of the datasets upstream of derivative datasets, each dataset once."""
     table = list(replay_summaries(reports))
     if table:
-        yield "made from:"
+        yield "lineage:"
     width = max((len(name) for name, _ in table), default=0)
     for name, lines in table:
         for index, line in enumerate(lines):
@@ -103,20 +106,18 @@ def _describe_origin(origin: Origin) -> Iterator[str]:
     if origin.problem:
         yield f"{origin.problem}: {origin.id}" if origin.name is None else origin.problem
         return
-    records = f"{count_of(origin.records, 'record')}{_between(origin)}"
+    rows = f"{count_of(origin.records, 'row')}{_between(origin)}"
     if origin.kind == "Root":
-        yield f"{records}, from"
+        yield f"{rows}, from"
         for source in origin.sources:
-            loads = (
-                f"{count_of(source.loads, 'load')}, {count_of(source.records, 'record')}{_between(source)}"
-            )
+            loads = f"{count_of(source.loads, 'load')}, {count_of(source.records, 'row')}{_between(source)}"
             yield f"  {source.kind} {source.place}: {loads}, since block {source.block[-8:]}"
         return
     engine = f"{origin.engine} {origin.version or ''}".rstrip()
-    yield f"{records}, in {count_of(origin.transactions, 'transaction')} of {engine}, from"
+    yield f"{rows}, in {count_of(origin.transactions, 'transaction')} of {engine}, from"
     for each in origin.inputs:
         name = each.name or each.alias or each.id
-        offset = "none of its records" if each.offset is None else f"to offset {each.offset}"
+        offset = "no rows" if each.offset is None else f"to offset {each.offset}"
         yield f"  {name}: {offset}, block {(each.block or '')[-8:]}"
 
 
@@ -124,14 +125,14 @@ def _between(times: Origin | OriginSource) -> str:
     first, last = format_time(times.first), format_time(times.last)
     if not first:
         return ""
-    return f" of {first}" if first == last else f" of {first} to {last}"
+    return f" ({first})" if first == last else f" ({first} to {last})"
 
 
 # --- Proofs ------------------------------------------------------------------------------------------
 
 
 def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
-    """Return the verdict on the proof of a query's answer.
+    """Return the verdict on the proof of a query result.
 
     Args:
         names: names of datasets by their ids, for the dataset with whose key the proof is signed.
@@ -140,10 +141,10 @@ def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
 
     query = printable(one_line_summary(report.query))
     if not report.valid:
-        return f"{'WRONG' if report.checked else 'cannot be checked here'}: {query}"
+        return f"{'proof INVALID' if report.checked else 'proof not checked'}: {query}"
     key = report.signed_by
     signed = f", signed with the key of {names.get(key, key)}" if key else ""
-    return f"right: {count_of(report.rows, 'row')} of {query}{signed}"
+    return f"proof valid: {count_of(report.rows, 'row')} of {query}{signed}"
 
 
 # --- Checks of a workspace ---------------------------------------------------------------------------
@@ -152,7 +153,7 @@ def proof_verdict(report: CheckProofResult, names: Mapping[str, str]) -> str:
 def workspace_check_lines(report: FsckReport) -> Iterator[str]:
     """Yield a line for each finding and each remark, or one that states that there are no findings."""
     for each in report.findings:
-        state = "repaired" if each.repaired else "left" if report.repair else "found"
+        state = "repaired" if each.repaired else "not repaired" if report.repair else "found"
         reason = f" ({each.left})" if each.left else ""
         yield f"{state}  {_workspace_finding_text(each)}{reason}"
     for each in report.remarks:

@@ -120,7 +120,7 @@ def _spell_enter(segments: list[Segment]) -> list[Segment]:
 def _shorten(segments: list[Segment], at: int) -> bool:
     """Shorten blanks or rules by the cells that the word needs.
 
-    They are taken from the end of the line, else from the longest filler after segment ``at``, else from one
+    They are removed at the end of the line, else from the longest filler after segment ``at``, else from one
     before it.
 
     Returns:

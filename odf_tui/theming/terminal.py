@@ -118,12 +118,12 @@ def find_editor(environ: Mapping[str, str] = os.environ) -> ExternalEditor:
             try:
                 command = shlex.split(text)
             except ValueError as error:
-                raise UsageError(f"${variable} is no command ({error}): {text}") from None
+                raise UsageError(f"invalid command in ${variable} ({error}): {text}") from None
             return ExternalEditor(tuple(command), f"${variable}")
     for name in _DEFAULT_EDITORS:
         if shutil.which(name, path=environ.get("PATH")):
             return ExternalEditor((name,))
-    raise NotFound("there is no editor", hint="set EDITOR to one, or install nano or vi")
+    raise NotFound("no editor found", hint="set EDITOR, or install nano or vi")
 
 
 def run_editor(editor: ExternalEditor, path: Path, line: int | None, folder: Path) -> None:
@@ -140,7 +140,7 @@ def run_editor(editor: ExternalEditor, path: Path, line: int | None, folder: Pat
     """
     code = _start(editor, editor.build_command(path, line), folder)
     if code:
-        how = f"ended with code {code}" if code > 0 else f"was ended by signal {-code}"
+        how = f"exited with code {code}" if code > 0 else f"was terminated by signal {-code}"
         raise OdfError(f"the editor {editor.name} {how}")
 
 
@@ -151,7 +151,7 @@ def _start(editor: ExternalEditor, command: Sequence[str], folder: Path) -> int:
         origin = f" (from {editor.origin})" if editor.origin else ""
         raise NotFound(
             f"the editor {editor.command[0]}{origin} cannot be started: {error.strerror}",
-            hint="set EDITOR to one that is there",
+            hint="set EDITOR to an installed editor",
         ) from None
 
 
@@ -170,13 +170,13 @@ def require_capable_terminal(environ: Mapping[str, str] = os.environ, *, tty: bo
     if environ.get("TERM", "") in ("dumb", "unknown"):
         raise UsageError(
             f"this terminal (TERM={environ['TERM']}) cannot show the workstation",
-            hint="everything works from the command line too: odf --help",
+            hint="use the command line instead: odf --help",
         )
     # Textual draws on the standard error.
     if not (all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)) if tty is None else tty):
         raise UsageError(
-            "the workstation needs a terminal, and its input or output goes elsewhere",
-            hint="for scripts there are verbs: odf list, odf pull, …",
+            "the workstation requires a terminal, but input or output is redirected",
+            hint="use commands in scripts, such as odf list or odf pull",
         )
 
 
@@ -248,7 +248,7 @@ def copy(
     folder: Path,
     environ: Mapping[str, str] = os.environ,
 ) -> str:
-    """Copy a text to the clipboard. Returns by which way, in words.
+    """Copy a text to the clipboard. Returns a description of the method used.
 
     It uses the buffer of tmux inside tmux, else the clipboard of the terminal (OSC 52), else a file.
     If the buffer of tmux fails, it uses the file: tmux drops OSC 52 by default.
@@ -262,7 +262,7 @@ def copy(
     if environ.get("TMUX"):
         if _copy_to_tmux(text, environ):
             return "copied through tmux"
-        return _write_to_file(text, folder, "tmux does not answer")
+        return _write_to_file(text, folder, "tmux does not respond")
     data = base64.b64encode(text.encode()).decode("ascii")
     if len(data) > _OSC52_LIMIT:
         return _write_to_file(text, folder, "too long for the clipboard")

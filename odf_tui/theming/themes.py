@@ -71,7 +71,7 @@ def load(name: str, *, few: bool = False, own: bool = True) -> Theme:
     folders = [own_folder(), folder()] if own else [folder()]
     path = next((path for where in folders if (path := where / f"{name}.toml").is_file()), None)
     if path is None:
-        raise NotFound(f"there is no theme '{name}'", hint="themes: " + ", ".join(names()))
+        raise NotFound(f"unknown theme '{name}'", hint="themes: " + ", ".join(names()))
     theme = _read(name, path)
     return theme if theme.ansi or not few else _read(name, folder() / f"{FEW_COLOURS}.toml")
 
@@ -97,14 +97,14 @@ def _read(name: str, path: Path) -> Theme:
     try:
         content = tomllib.loads(text)
     except RecursionError:
-        raise InvalidManifest("not TOML: it is nested too deeply", where=str(path)) from None
+        raise InvalidManifest("invalid TOML: nested too deeply", where=str(path)) from None
     except tomllib.TOMLDecodeError as error:
         message, _, place = str(error).partition(" (at ")
         line = place.removeprefix("line ").partition(",")[0]
         if not line.isdigit():
             line = str(len(text.splitlines()))  # the error is at the end of the document
         raise InvalidManifest(
-            f"not TOML: {message[:1].lower()}{message[1:]}", where=f"{path}:{line}"
+            f"invalid TOML: {message[:1].lower()}{message[1:]}", where=f"{path}:{line}"
         ) from None
     return _build_theme(name, content, _File(path, text))
 
@@ -136,16 +136,16 @@ def _build_theme(name: str, content: Mapping[str, object], file: _File) -> Theme
                 raise ColorParseError(value)
         except ColorParseError:
             raise InvalidManifest(
-                f"'{value}' is not a colour",
+                f"invalid colour '{value}'",
                 where=file.line_of("colours", key),
-                hint=f'write {key} = "#rrggbb", or a name such as "ansi_bright_red"',
+                hint=f'use {key} = "#rrggbb", or a name such as "ansi_bright_red"',
             ) from None
     for key, value in styles.items():
         if not _STYLE_WORDS.issuperset(value.split()):
             raise InvalidManifest(
-                f"'{value}' is not a style",
+                f"invalid style '{value}'",
                 where=file.line_of("styles", key),
-                hint="styles: none, or some of bold italic underline reverse",
+                hint="styles: none, or any of bold italic underline reverse",
             )
     ansi = all(value.startswith("ansi_") for value in colours.values())
     variables = {key: colours[key] for key in _EXTRA_COLOURS}
@@ -195,13 +195,13 @@ def _read_table(
     unknown, missing = found.keys() - set(expected), set(expected) - found.keys()
     for name in sorted(unknown):
         raise InvalidManifest(
-            f"'{name}' is no name of the table '{key}'",
+            f"unknown name '{name}' in table '{key}'",
             where=file.line_of(key, name),
-            hint="its names are: " + ", ".join(expected),
+            hint="names: " + ", ".join(expected),
         )
     if missing:
         raise InvalidManifest(
-            f"the table '{key}' lacks " + ", ".join(name for name in expected if name in missing),
+            f"table '{key}': missing " + ", ".join(name for name in expected if name in missing),
             where=file.line_of(key),
         )
     return found

@@ -81,7 +81,7 @@ class Choice(msgspec.Struct, frozen=True):
         shown: the key to display.
         remark: a text at the right.
         heading: whether it is a heading, which cannot be chosen.
-        disabled: whether it is unavailable; the remark says why.
+        disabled: whether it is unavailable; the remark contains the reason.
     """
 
     id: str
@@ -175,4 +175,4 @@ class Choices(LineView):
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Return the text of an empty list."""
-        return [[(" nothing fits", "muted")]]
+        return [[(" no match", "muted")]]

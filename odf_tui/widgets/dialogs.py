@@ -78,7 +78,7 @@ class OverlayScreen(Screen[Result]):
                 await self.run_action(action)
 
         if not isinstance(self, PickerDialog):
-            self.app.push_screen(PickerDialog(f"Keys here  ({_MOVES})", self.key_list(), typing=False), run)
+            self.app.push_screen(PickerDialog(f"Keys  ({_MOVES})", self.key_list(), typing=False), run)
 
 
 class Dialog(ModalScreen[Result], OverlayScreen[Result]):
@@ -118,14 +118,14 @@ class PickerDialog(Dialog[str]):
             box.border_title = Content(self._title)
             box.border_subtitle = Content(self.describe_keys())
             if self._typing:
-                line = Input(placeholder="type some letters of it", compact=True)
+                line = Input(placeholder="type to filter", compact=True)
                 line.cursor_blink = False
                 yield line
             yield Choices(self._choices, self.cursor)
 
     def describe_keys(self) -> str:
         """Return a description of the keys, for the lower border."""
-        return "⏎ takes it · ↑↓ move · esc closes" if self._typing else "a key or ⏎ takes it · esc closes"
+        return "⏎ selects · ↑↓ move · esc closes" if self._typing else "a key or ⏎ selects · esc closes"
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter the list."""
@@ -267,7 +267,7 @@ class TypedConfirmation(Dialog[bool]):
     AUTO_FOCUS = "Input"
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(False)", "close: that is no", show=False),
+        Binding("escape", "dismiss(False)", "close without confirming", show=False),
         Binding("down", "move('down')", show=False, priority=True),
         Binding("up", "move('above')", show=False, priority=True),
         Binding("pagedown", "move('page_down')", show=False, priority=True),
@@ -284,14 +284,14 @@ class TypedConfirmation(Dialog[bool]):
         """Yield the lines and the input line."""
         with Vertical(classes="dialog oath") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ decides · ↑↓ scroll · esc closes")
+            box.border_subtitle = Content("⏎ confirms · ↑↓ scroll · esc closes")
             yield WrappedLines(self._lines)
             line = Input(placeholder=self._placeholder, compact=True)
             line.cursor_blink = False
             yield line
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close; any other word refuses."""
+        """Close; any other word does not confirm."""
         event.stop()
         self.dismiss(event.value.strip() in self._accepted)
 
@@ -311,7 +311,7 @@ class TextDialog(Dialog[str]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "copy", "copy the whole text", show=False),
+        Binding("y", "copy", "copy the complete text", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
         Binding("h,left", "move('left')", show=False),
@@ -320,8 +320,8 @@ class TextDialog(Dialog[str]):
         Binding("G,end", "move('last')", show=False),
         Binding("pagedown,space,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
-        Binding("left_square_bracket", "step(-1)", "the older one", show=False),
-        Binding("right_square_bracket", "step(1)", "the newer one", show=False),
+        Binding("left_square_bracket", "step(-1)", "show the older one", show=False),
+        Binding("right_square_bracket", "step(1)", "show the newer one", show=False),
         Binding("escape,q,enter", "dismiss(None)", "close", show=False),
     ]
 
@@ -439,7 +439,7 @@ class GoToBlockDialog(Dialog[None]):
             self.dismiss(None)
 
 
-_TIME_EXAMPLES = (("2026-03-01", "a day, at its beginning"), ("2026-03-01 14:00", "a time of day, in UTC"))
+_TIME_EXAMPLES = (("2026-03-01", "start of a day, in UTC"), ("2026-03-01 14:00", "time, in UTC"))
 
 
 class TimeDialog(Dialog[str]):
@@ -461,7 +461,7 @@ class TimeDialog(Dialog[str]):
         """Yield the input line and the examples."""
         with Vertical(classes="dialog jump") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ takes it · esc closes")
+            box.border_subtitle = Content("⏎ applies · esc closes")
             line = Input(placeholder=self._about, compact=True)
             line.cursor_blink = False
             yield line
@@ -474,7 +474,7 @@ class TimeDialog(Dialog[str]):
         return [*examples, [(f" {error}", "bad")]]
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with a valid time, or show what is invalid."""
+        """Close with a valid time, or show the error."""
         event.stop()
         try:
             moment = parse_user_time(event.value)
@@ -505,7 +505,7 @@ class PromptDialog(Dialog[str]):
         """Yield the input line and the remark."""
         with Vertical(classes="dialog jump") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ goes on · esc closes")
+            box.border_subtitle = Content("⏎ continues · esc closes")
             line = Input(self._value, compact=True)
             line.cursor_blink = False
             yield line
@@ -519,7 +519,7 @@ class PromptDialog(Dialog[str]):
         self.query_one(StaticLines).set(self._lines(""))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with a valid text, or show what is invalid."""
+        """Close with a valid text, or show the error."""
         event.stop()
         text = event.value.strip()
         error = self._check(text)
@@ -529,20 +529,20 @@ class PromptDialog(Dialog[str]):
             self.dismiss(text)
 
 
-def name_check(taken: Collection[str]) -> Callable[[str], str]:
+def name_check(names: Collection[str]) -> Callable[[str], str]:
     """Return a check of the name of a new dataset, for :class:`PromptDialog`.
 
     Args:
-        taken: the names in use. They are compared without case.
+        names: the names in use. They are compared without case.
     """
-    used = {name.lower() for name in taken}
+    used = {name.lower() for name in names}
 
     def check(text: str) -> str:
         try:
             DatasetAlias.parse(text)
         except OdfError as error:
             return f"{error}: {error.hint}" if error.hint else str(error)
-        return f"a dataset named {text} exists already" if text.lower() in used else ""
+        return f"a dataset named {text} already exists" if text.lower() in used else ""
 
     return check
 
@@ -559,8 +559,8 @@ class JobProgressDialog(Dialog[str]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss('stop')", "stop it", show=False),
-        Binding("b", "leave", "let it go on in the background", show=False),
+        Binding("escape", "dismiss('stop')", "cancel the job", show=False),
+        Binding("b", "leave", "continue in the background", show=False),
     ]
 
     def __init__(
@@ -574,8 +574,8 @@ class JobProgressDialog(Dialog[str]):
         """Yield the progress."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content(printable(self._title))
-            leave = "b lets it go on in the background · " if self._leaves else ""
-            box.border_subtitle = f"{leave}esc stops it"
+            leave = "b continues in the background · " if self._leaves else ""
+            box.border_subtitle = f"{leave}esc cancels"
             yield StaticLines(self._lines())
 
     def on_mount(self) -> None:
@@ -596,7 +596,7 @@ class JobProgressDialog(Dialog[str]):
     def _lines(self) -> list[list[tuple[str, str]]]:
         job = self._book.jobs.get(self._job)
         if job is None or job.started is None:
-            text = job_outcome(job)[0] if job is not None else "handed to the worker"
+            text = job_outcome(job)[0] if job is not None else "queued"
         else:
             text = job_activity(job, Timestamp.now())
         return [[], [(f" {printable(text)}", "")], []]

@@ -128,7 +128,7 @@ class LineView(LineScroll):
 
     Attributes:
         cursor: the number of the line under the cursor.
-        active: whether the view has the keys.
+        active: whether the view has the focus.
     """
 
     class Moved(Message):
@@ -152,7 +152,7 @@ class LineView(LineScroll):
         self.active = False
 
     def set_active(self, active: bool) -> None:
-        """Set whether the view has the keys, which changes the style of the cursor."""
+        """Set whether the view has the focus, which changes the style of the cursor."""
         if active != self.active:
             self.active = active
             self.refresh()
@@ -203,7 +203,7 @@ class LineView(LineScroll):
         self.show(self.cursor)
 
     def click_at(self, x: int, y: int) -> bool:
-        """Move the cursor to a cell of the window. Returns whether a line is there."""
+        """Move the cursor to a cell of the window. Returns whether the cell has a line."""
         line = y + self.scroll_offset.y - self.headed
         if not 0 <= line < self.count():
             return False

@@ -28,7 +28,7 @@ class Pane(Vertical):
 
     number: ClassVar[int]
     label: ClassVar[str]
-    filter_placeholder: ClassVar[str] = "only what holds these letters"
+    filter_placeholder: ClassVar[str] = "text to filter by"
 
     class Chosen(Message):
         """The pane was clicked."""

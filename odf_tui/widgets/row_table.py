@@ -258,7 +258,7 @@ class ChunkedLineView(LineView):
             if message.chunk is None or not message.chunk.rows:
                 self._failed.add(message.number)
                 if message.number in self.visible_chunks():
-                    self.post_message(self.Failed(message.error or "these rows are not there"))
+                    self.post_message(self.Failed(message.error or "the rows do not exist"))
             elif message.number in self._chunks:
                 self._chunks[message.number].merge(message.chunk)
             else:
@@ -350,7 +350,7 @@ class RowTable(ChunkedLineView):
         self.arrangement = ColumnArrangement([], 0)
         self.marks = MarkedRows()
         self.needle = ""
-        self._message: Sequence[Sequence[Span]] = [[(" Rows show here.", "muted")]]
+        self._message: Sequence[Sequence[Span]] = [[(" Select a dataset to see its rows", "muted")]]
         self._slices: Sequence[SliceMark] = ()
         self._starts: frozenset[int] = frozenset()
         self._widths: list[int] = []
@@ -379,7 +379,7 @@ class RowTable(ChunkedLineView):
 
         Args:
             opened: the rows.
-            stay: whether cursor and columns are kept, if the columns are the same.
+            stay: whether cursor and columns stay the same, if the columns are the same.
             choice: a saved arrangement, see :meth:`ColumnArrangement.choice`.
         """
         names = opened.columns.names
@@ -498,7 +498,7 @@ class RowTable(ChunkedLineView):
         return any(each == column and width >= self._widths[each] for each, width in self._column_layout())
 
     def click_at(self, x: int, y: int) -> bool:
-        """Move the cursor to a cell of the window. Returns whether a row is there."""
+        """Move the cursor to a cell of the window. Returns whether the cell has a row."""
         if self._opened is None or not super().click_at(x, y):
             return False
         edge = 1
@@ -552,7 +552,7 @@ class RowTable(ChunkedLineView):
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Return the message."""
-        return [[(" There are no rows here.", "muted")]] if self._opened is not None else self._message
+        return [[(" No rows", "muted")]] if self._opened is not None else self._message
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Render rows, after widening columns for the values in the window."""
@@ -580,7 +580,7 @@ class RowTable(ChunkedLineView):
             for column in self.visible_columns():
                 if (found := chunk.columns.get(column)) is None:
                     continue
-                self._integer_digits[column] = max(self._integer_digits[column], found.whole)
+                self._integer_digits[column] = max(self._integer_digits[column], found.integer_digits)
                 self._decimal_digits[column] = max(self._decimal_digits[column], found.points)
                 aligned = (
                     self._integer_digits[column] + 1 + self._decimal_digits[column]

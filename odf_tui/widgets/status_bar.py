@@ -116,7 +116,7 @@ class StatusLine(LineScroll):
             state = f" {self._health.glyph} {self._health.word}"
             name = printable(row.name)
             facts.append(ellipsize_middle(name, max(min(28, room - cell_len(state)), _MIN_NAME)) + state)
-            facts.append(f"{format_count(row.records)} records")
+            facts.append(count_of(row.records, "row"))
             facts.append(format_bytes(row.size))
             if row.watermark:
                 facts.append(f"watermark {format_time(row.watermark)}")
@@ -141,16 +141,14 @@ def format_running_jobs(jobs: Sequence[Job], width: int, selected: str = "") -> 
     """
     running = [job for job in jobs if job.state is JobState.running]
     waiting = len(jobs) - len(running)
-    queued = f", {format_count(waiting)} wait{'s' if waiting == 1 else ''}" if waiting else ""
+    queued = f", {format_count(waiting)} queued" if waiting else ""
     if not running:
-        return ellipsize_middle(
-            f"◦ {format_count(waiting)} job{' waits' if waiting == 1 else 's wait'}", width
-        )
+        return ellipsize_middle(f"◦ {format_count(waiting)} queued", width)
     now = Timestamp.now()
     slowest = max(running, key=lambda job: job_seconds(job, now) or 0.0)
     if len(running) == 1:
         return _format_job(slowest, now, queued, width, named=slowest.dataset != selected)
-    known = f"▸ {format_count(len(running))} jobs run{queued}"
+    known = f"▸ {format_count(len(running))} running{queued}"
     elapsed = _format_elapsed(slowest, now)
     room = width - cell_len(known) - cell_len(elapsed) - 12
     if room < 8:
@@ -196,7 +194,7 @@ def _format_percent(job: Job) -> str:
 def format_worker(state: str, status: WorkerStatus | None) -> tuple[str, str]:
     """Return the state of worker and Spark in words, and a style; empty if all is well."""
     if state == "gone":
-        return "✗ worker gone, R restarts it", "bad"
+        return "✗ no worker, R restarts it", "bad"
     if state == "starting":
         return "◦ starting the worker…", ""
     if state == OTHER_VERSION:

@@ -72,8 +72,8 @@ def test_where_a_person_means(dataset: Dataset) -> None:
         if number is not None:
             assert resolve_block_number(dataset, text) == number, text
     for text, words in {
-        "23": "from 0 to 22", "#20": "go up to 19", "2030-01-01": "newest is of 1970-01-31 00:00:00",
-        "feed0000": "no block's hash begins or ends with", "f162": "more than one block",
+        "23": "0 to 22", "#20": "last offset is 19", "2030-01-01": "newest is from 1970-01-31 00:00:00",
+        "feed0000": "no hash starts or ends with", "f162": "more than one block",
     }.items():  # fmt: skip
         with pytest.raises(NotFound, match=words):
             resolve_block_number(dataset, text)
@@ -100,7 +100,7 @@ def test_a_broken_chain_is_read_up_to_where_it_breaks(chains: Chains, dataset: D
     assert [row.sequence_number for row in broken.rows] == [19, 20, 21, 22]
     assert broken.rows[-1].summary == "Boats of the harbour"
     assert (broken.number, broken.block) == (18, hashes[18])
-    assert "not those that its hash was made of" in str(broken.error)
+    assert "do not match its hash" in str(broken.error)
     few = read_from_head(again, max_blocks=2)
     assert (len(few.rows), few.number, few.error) == (2, 20, None)
     path.unlink()

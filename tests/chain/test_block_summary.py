@@ -51,15 +51,15 @@ def test_summaries(chains: Chains) -> None:
             new_data=c.slice(0, 9), new_watermark=type(c.day(0)).parse("2024-01-03T00:00:00Z")
         ),
         "+1 row": AddData(new_data=c.slice(7, 7)),
-        "+1,234 rows, state saved": ExecuteTransform(
+        "+1,234 rows, state stored": ExecuteTransform(
             [ExecuteTransformInput(c.ids[1], new_block_hash=c.hash("x"))],
             new_data=c.slice(0, 1233),
             new_checkpoint=c.checkpoint(b"c"),
             prev_checkpoint=c.hash("b"),
         ),
         "watermark → 1970-01-01 12:00": AddData(new_watermark=type(c.day(0))(c.day(1).ns // 2)),
-        "no new rows, source state kept": AddData(new_source_state=c.source_state("x")),
-        "nothing new": ExecuteTransform([]),
+        "no new rows, source state stored": AddData(new_source_state=c.source_state("x")),
+        "no changes": ExecuteTransform([]),
         f"root dataset {c.ids[0]}": c.root,
         "source file:a.csv, read csv, merge snapshot": c.polling("file:a.csv", merge=Snapshot(["a"])),
         "source d/*.json, read ndJson, spark query, merge append": c.polling(
@@ -71,8 +71,8 @@ def test_summaries(chains: Chains) -> None:
         "source 'p', read ndJson, merge ledger": AddPushSource(
             source_name="p", read=NdJson(), merge=Ledger(["a"])
         ),
-        "source 'p' ended": DisablePushSource("p"),
-        "source ended": DisablePollingSource(),
+        "source 'p' disabled": DisablePushSource("p"),
+        "source disabled": DisablePollingSource(),
         "spark query over in0, in1": c.transform(c.ids[1], c.ids[2]),
         "offset column is o, event time column is t": SetVocab(offset_column="o", event_time_column="t"),
         "files README.md, LICENSE": SetAttachments(
@@ -84,7 +84,7 @@ def test_summaries(chains: Chains) -> None:
         "schema of 5 columns": chains.schema(pa.field("a", pa.int32())),
         "schema of 3 bytes": SetDataSchema(b"abc"),
         "schema of 1 column": SetDataSchema(odf_schema=DataSchema([DataField("a", Int32())])),
-        "an event of a newer specification": Opaque("MetadataEvent", 14),
+        "event of a newer specification": Opaque("MetadataEvent", 14),
     }
     assert [describe_event(event) for event in expected.values()] == list(expected)
     assert describe_event(SetInfo("x" * 500)) == "x" * 99 + "…"
@@ -111,18 +111,18 @@ def test_a_change_is_told_from_what_was_before(chains: Chains) -> None:
         ("no new rows", AddData(new_watermark=day), msgspec.structs.replace(root, watermark=day)),
         ("schema: +1 column b", c.schema(a, b), root),
         ("schema: +1 column b, -1 column a", c.schema(b), root),
-        ("schema: other types or comments", c.schema(pa.field("a", pa.int64())), root),
+        ("schema: types or comments changed", c.schema(pa.field("a", pa.int64())), root),
         ("source changed: url", c.polling("file:b.csv"), root),
         ("source changed: csv → ndJson, append → ledger, query", c.polling(
             "file:a.csv", read=NdJson(), merge=Ledger(["a"]), preprocess=Sql("spark", query="SELECT 1")
         ), root),
         ("source changed: separator", c.polling("file:a.csv", read=Csv(["a INT"], separator=";")), root),
-        ("source as before", c.polling("file:a.csv"), root),
+        ("source unchanged", c.polling("file:a.csv"), root),
         ("keywords l", SetInfo("boats", ["l"]), root),
         ("ships", SetInfo("ships", ["k"]), root),
         ("query changed, spark → spark 4.1", SetTransform(query.inputs, engine), made),
         ("+ input in1, - input in1", c.transform(c.ids[1], c.ids[3]), made),
-        ("query as before", query, made),
+        ("query unchanged", query, made),
         ("+7 rows from in0 +1,200", ExecuteTransform(
             consumed[:1], new_data=c.slice(0, 6), new_watermark=day
         ), msgspec.structs.replace(made, watermark=day)),

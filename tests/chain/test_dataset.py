@@ -71,7 +71,7 @@ def test_the_first_commit(chains: Chains, tmp_path: Path) -> None:
 
 def test_a_dataset_is_created_once(chains: Chains, tmp_path: Path) -> None:
     chains.made(tmp_path / "ds")
-    with pytest.raises(Conflict, match="created"):
+    with pytest.raises(Conflict, match="already exists"):
         chains.made(tmp_path / "ds")
 
 
@@ -154,7 +154,7 @@ def test_staged_files_have_to_be_what_events_say(chains: Chains, tmp_path: Path)
     ]:
         with pytest.raises(error, match=word):
             dataset.commit(events, system_time=chains.day(1), expected_head=head, data=staged)
-    with pytest.raises(NotFound, match="is not in the dataset"):
+    with pytest.raises(NotFound, match=r"data object .* is missing"):
         dataset.commit([event], system_time=chains.day(1), expected_head=head)
     with pytest.raises(NotFound, match="not there"):
         gone = tmp_path / "gone"
@@ -291,7 +291,7 @@ def test_events_of_a_newer_specification_are_shown(
     monkeypatch.setattr("odf_engine.metadata.flatbuffers.decode_block", newer)
     assert dataset.state().not_understood == {"event 14": 2}
     row = dataset.list_blocks(1)[0]
-    assert (row.hash, row.kind, row.summary) == (head, "Opaque", "an event of a newer specification")
+    assert (row.hash, row.kind, row.summary) == (head, "Opaque", "event of a newer specification")
     assert dataset.block(head).unknown == ("event: member 14",)
     # Nothing stops blocks from following it.
     monkeypatch.undo()

@@ -93,26 +93,24 @@ def test_what_verification_says(odf: Odf) -> None:
     ran = odf("verify", "wet-days")
     assert ran.exit_code == 3
     said = ran.stdout
-    assert "wet-days: NOT VALID (" in said and "1 finding\n" in said
-    assert "2 transactions with 1 200 records run again by spark 4.3, made by 3.9" in said
+    assert "wet-days: INVALID (" in said and "1 finding\n" in said
+    assert "2 transactions with 1 200 rows replayed by spark 4.3, originally 3.9" in said
     assert "transform-data" in said and "record 3 is x=1" in said and "\x1b" not in said
     assert json.loads(odf("verify", "wet-days", "--json").stdout)["datasets"][0]["findings"] == [finding]
 
 
-@pytest.mark.parametrize(
-    ("newer", "words"), [(0, "the newest"), (1, "1 block is newer"), (3, "3 blocks are newer")]
-)
+@pytest.mark.parametrize(("newer", "words"), [(0, "the newest"), (1, "1 newer block"), (3, "3 newer blocks")])
 def test_up_to_where_the_owner_stands_is_said(odf: Odf, newer: int, words: str) -> None:
     remark = {"kind": "proof-elsewhere", "block": "x", "message": "a proof is for a block elsewhere"}
     odf.results = {"wet-days": report("wet-days", proofs=2, proven=12, newer=newer, unchecked=[remark])}
     said = odf("verify", "wet-days").stdout
-    assert f"wet-days: valid (2 blocks, 1 slice, proven by its owner up to block 12, {words})" in said
+    assert f"wet-days: valid (2 blocks, 1 slice, ownership proven up to block 12, {words})" in said
     assert "not checked: proof-elsewhere: a proof is for a block elsewhere (1 proof)" in said
 
 
 @pytest.mark.parametrize(
     ("kind", "word"),
-    [("input-missing", "valid as far as it could be checked"), ("checkpoint-other", "valid (")],
+    [("input-missing", "valid, partially verified ("), ("checkpoint-other", "valid (")],
 )
 def test_what_could_not_be_checked_is_said(odf: Odf, kind: str, word: str) -> None:
     reason = {"kind": kind, "block": "x", "message": "the input 'rain' is not in this workspace"}

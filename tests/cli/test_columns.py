@@ -62,14 +62,14 @@ def odf(tmp_path: Path) -> Odf:
 def test_for_people(odf: Odf) -> None:
     shown = odf("graph", "--columns", "by-day")
     lines = [" ".join(line.split()) for line in shown.out.splitlines()]
-    assert lines[0] == "DATASET COLUMN FROM HOW"
-    assert "mean harbour.readings: pm <25> from many rows" in lines
-    assert "station harbour.readings: station as it is" in lines
-    assert "(its rows) harbour.readings: station chooses rows" in lines
-    assert "harbour.readings: event_time puts rows into windows" in lines
+    assert lines[0] == "DATASET COLUMN FROM TYPE"
+    assert "mean harbour.readings: pm <25> aggregate" in lines
+    assert "station harbour.readings: station copy" in lines
+    assert "(rows) harbour.readings: station filter" in lines
+    assert "harbour.readings: event_time window" in lines
     everything = odf("graph", "--columns")
-    assert "the source of harbour.readings: at" in everything.out
-    assert "odd: there is no column 'nothing'" in everything.err
+    assert "source of harbour.readings: at" in everything.out
+    assert "odd: column 'nothing' not found" in everything.err
 
 
 def test_for_programs(odf: Odf) -> None:
@@ -81,7 +81,7 @@ def test_for_programs(odf: Odf) -> None:
     assert {**source, "column": "event_time", "how": "window"} in found["by-day"]["rows"]
     columns = {each["name"]: each["from"] for each in found["harbour.readings"]["columns"]}
     assert columns["event_time"] == [{"source": True, "column": "at", "how": "identity"}]
-    assert found["odd"]["problem"] == "there is no column 'nothing'"
+    assert found["odd"]["problem"] == "column 'nothing' not found"
 
 
 def test_for_graphviz(odf: Odf) -> None:
@@ -90,7 +90,7 @@ def test_for_graphviz(odf: Odf) -> None:
     assert "pm &lt;25&gt;</TD>" in document and "<B>harbour.readings</B>" in document
     ports = [line for line in document.splitlines() if " -> " in line]
     assert any(line.endswith("[style=bold];") for line in ports)
-    assert any('label="chooses rows"' in line for line in ports)
+    assert any('label="filter"' in line for line in ports)
     for line in ports:  # every port is one of a table
         for end in line.strip().split(" [")[0].split(" -> "):
             node, port, _ = end.rsplit(":", 2)
@@ -99,6 +99,6 @@ def test_for_graphviz(odf: Odf) -> None:
 
 
 def test_wrong_use(odf: Odf) -> None:
-    assert "names go with --columns" in odf("graph", "by-day").err
-    assert "no dataset 'nowhere'" in odf("graph", "--columns", "nowhere").err
-    assert "either --json or --dot" in odf("graph", "--columns", "--json", "--dot").err
+    assert "NAMES require --columns" in odf("graph", "by-day").err
+    assert "dataset 'nowhere' not found" in odf("graph", "--columns", "nowhere").err
+    assert "--json and --dot exclude each other" in odf("graph", "--columns", "--json", "--dot").err

@@ -14,11 +14,11 @@ HASH = re.compile(r"f1620[0-9a-f]{64}")
 def test_demo_pulls_and_verifies(demo: tuple[Path, Ran]) -> None:
     folder, ran = demo
     assert ran.code == 0, ran.err
-    assert "pulled  port-haven.stations: " in ran.out
+    assert "pulled    port-haven.stations: " in ran.out
     assert ran.out.count(": valid") == 5
     # A query with windows, and one with a join.
-    assert "pulled  port-haven.air-by-day: 36 new records" in ran.out
-    assert "pulled  port-haven.smoke-and-breath: 182 new records" in ran.out
+    assert "pulled    port-haven.air-by-day: 36 new rows" in ran.out
+    assert "pulled    port-haven.smoke-and-breath: 182 new rows" in ran.out
     assert (folder / "sources" / "stations" / "2024-03-07.csv").is_file()
 
 

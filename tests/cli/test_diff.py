@@ -21,7 +21,7 @@ def test_diff(fresh: Odf, tmp_path: Path) -> None:
     ran = fresh("diff", "numbers")
     assert (ran.code, ran.out.splitlines()) == (0, [
         "numbers: block 2 (2024-05-01T00:00:01Z) → block 4 (2024-05-01T00:00:03Z)",
-        "  + 2 added  - 0 removed  3 the same · whole rows, there is no key",
+        "  + 2 added  - 0 removed  3 unchanged · entire rows (no key)",
         "  2 blocks · changelog 3 → 5 rows · watermark 2024-05-01T00:00:01Z → 2024-05-01T00:00:03Z",
         "SetInfo",
         "  + kind: SetInfo",
@@ -32,8 +32,8 @@ def test_diff(fresh: Odf, tmp_path: Path) -> None:
     ])  # fmt: skip
     by_city = ("diff", "numbers", "--from", "2", "--to", "2024-06-01", "--key", "city")
     ran = fresh(*by_city, "-n", "0")
-    assert "+ 1 added  - 0 removed  ~ 0 changed  1 the same · by city" in ran.out
-    assert "1 more row: -n" in ran.err
+    assert "+ 1 added  - 0 removed  ~ 0 changed  1 unchanged · by city" in ran.out
+    assert "1 more row, use -n" in ran.err
     told = fresh(*by_city, "--json").json
     assert (told["added"], told["unchanged"], told["new"]["sequence_number"]) == (1, 1, 4)
     assert told["changes"] == [{
@@ -67,15 +67,15 @@ def _other_dataset(odf: Odf, workspace: Workspace, folder: Path) -> None:
 
 def _what_is_wrong(odf: Odf) -> None:
     for arguments, code, words in (
-        (("numbers", "--from", "4", "--to", "4"), 2, "both sides are block 4 of numbers"),
+        (("numbers", "--from", "4", "--to", "4"), 2, "both versions are block 4 of numbers"),
         (("numbers", "numbers"), 0, ""),
-        (("numbers", "--from", "1999-01-01"), 2, "nothing was known of it at 1999-01-01"),
-        (("numbers", "--from", "2024-13-01"), 2, "'2024-13-01' is no day or time"),
-        (("numbers", "--to", "77"), 1, "there is no block number 77"),
-        (("numbers", "--key", "nope"), 1, "there is no column 'nope'"),
+        (("numbers", "--from", "1999-01-01"), 2, "has no blocks at 1999-01-01"),
+        (("numbers", "--from", "2024-13-01"), 2, "'2024-13-01' is not a time"),
+        (("numbers", "--to", "77"), 1, "block 77 not found"),
+        (("numbers", "--key", "nope"), 1, "column 'nope' not found"),
         (("numbers", "nothing"), 1, "nothing"),
-        (("numbers", "--csv", "--json"), 2, "the rows go one way"),
-        (("numbers", "-o", "x.txt"), 2, "does not say its format"),
+        (("numbers", "--csv", "--json"), 2, "--json, --csv and -o exclude each other"),
+        (("numbers", "-o", "x.txt"), 2, "unknown file format"),
     ):
         ran = odf("diff", *arguments)
         assert (ran.code, words in ran.err) == (code, True), (arguments, ran)

@@ -95,7 +95,7 @@ def test_verification_finds_tampering(trial: Path, odf: Odf) -> None:
     assert ran.code == 3
     assert ran.json["valid"] is False
     assert "slice-physical-hash" in {finding["kind"] for finding in ran.json["datasets"][0]["findings"]}
-    assert "NOT VALID" in odf("verify", "honest").out
+    assert "INVALID" in odf("verify", "honest").out
 
 
 def large(rows: int) -> str:

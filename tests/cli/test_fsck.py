@@ -228,9 +228,9 @@ def test_datasets_of_jobs_are_left_alone(workspace: Workspace, fsck: Fsck) -> No
         fcntl.flock(worker, fcntl.LOCK_EX)
         left = {(each["where"], each["left"]) for each in fsck("--repair", "--now").json["findings"]}
         assert left == {
-            ("numbers", "a job is at work on the dataset"),
+            ("numbers", "a job is using the dataset"),
             ("derived", ""),
-            ("cache", "a job runs"),
+            ("cache", "a job is running"),
         }
         assert [path.exists() for path in orphans] == [True, False] and broken.exists()
         (workspace.odf / "jobs.sqlite").write_bytes(b"nothing of the kind" * 100)

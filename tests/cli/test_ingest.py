@@ -54,12 +54,12 @@ def test_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
     # What stands under /dev is the client's own.
     script = f"exec '{sys.executable}' -m odf_tui ingest events <(echo '{event(3).strip()}') - </dev/stdin"
     piped = subprocess.run(["bash", "-c", script], cwd=folder, input=event(4).encode(), capture_output=True)
-    assert (piped.returncode, piped.stdout) == (0, b"events: 2 records in 2 blocks\n"), piped.stderr
+    assert (piped.returncode, piped.stdout) == (0, b"events: 2 rows in 2 blocks\n"), piped.stderr
     (folder / "five.csv").write_text("note,id,event_time\nfive,5,\n")
     (folder / "six.json").write_text("[" + event(6) + "]")
     ran = odf("-v", "ingest", "EVENTS", "five.csv", "six.json", "--event-time", "2024-01-05T12:00:00+01:00")
-    assert ran.out == "events: 2 records in 2 blocks\n"
-    assert "five.csv is read as Csv, as its name says" in ran.err
+    assert ran.out == "events: 2 rows in 2 blocks\n"
+    assert "five.csv is read as Csv, according to its file name" in ran.err
     rows = odf("tail", "events", "--json", "-n", "9").json
     assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert rows[4]["event_time"] == "2024-01-05T11:00:00Z"
@@ -74,7 +74,7 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
     assert ran.code == 1
     assert ran.out == ""
     assert (
-        "error: events: stdin: line 1: the columns are not those that the source takes; unknown: nott"
+        "error: events: stdin: line 1: the columns differ from those of the source: unknown columns: nott"
         in ran.err
     )
     assert "--ignore-unknown" in ran.err
@@ -87,12 +87,12 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
         (2, "is a folder", ["sources"]),
         (2, "'csw' is not one of", ["five.csv", "--format", "csw"]),
         (2, "--event-time", ["five.csv", "--event-time", "noon"]),
-        (2, "it has 'devices'", ["five.csv", "--source", "people"]),
+        (2, "use one of: 'devices'", ["five.csv", "--source", "people"]),
     ):
         ran = odf("ingest", "events", *arguments)
         assert (ran.code, text in ran.err) == (code, True), ran.err
     ran = odf("ingest", "port-haven.stations", "-", input="")
-    assert (ran.code, "polls its source" in ran.err) == (1, True)
+    assert (ran.code, "has a polling source" in ran.err) == (1, True)
     ran = odf("pull", "events")
     assert (ran.code, ran.out) == (0, "events: up to date\n")
     assert odf("tail", "events", "--json", "-n", "1").json[0]["id"] == 6

@@ -103,14 +103,14 @@ def test_a_proof_is_made_shown_and_verified(made: Odf) -> None:
     assert made("keys", "check", dataset_id(made), "-", "--json", input=ran.out).json["valid"] is True
     wrong = ran.out.replace(head, first["proof"]["head"])
     checked = made("keys", "check", ROOT, "-", input=wrong)
-    assert checked.code == 3 and "WRONG" in checked.out
+    assert checked.code == 3 and "INVALID" in checked.out
     assert made("keys", "check", ROOT, "-", input="{}").code == 1
 
 
 def test_who_has_no_key_cannot_prove(made: Odf, tmp_path: Path) -> None:
     next((tmp_path / ".odf" / "keys").glob("*.pem")).unlink()
     ran = made("keys", "prove", ROOT)
-    assert ran.code == 1 and "key" in ran.err and "odf keys export, then import" in ran.err
+    assert ran.code == 1 and "key" in ran.err and "odf keys export and odf keys import" in ran.err
     assert not (folder(made) / "proofs").exists()
 
 

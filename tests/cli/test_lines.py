@@ -54,7 +54,7 @@ def test_progress(progress: Progress, line: str) -> None:
 def test_failures() -> None:
     assert list(job_text.failure_lines(FAILED)) == [
         "error: cases: cases.csv:3: 'many' is no number", "  1,many", "  hint: correct it",
-        "  more: odf logs 7",
+        "  log: odf logs 7",
     ]  # fmt: skip
     assert next(job_text.query_failure_lines(FAILED)) == "error: cases.csv:3: 'many' is no number"
     assert list(log_failure_lines(FAILED)) == [
@@ -67,30 +67,30 @@ def test_failures() -> None:
 
 def test_results() -> None:
     pulled = PullResult(name="cases", status="updated", records=1200, blocks=1, bytes=1200)
-    assert job_text.pull_line(pulled, "") == "cases: 1200 records in 1 block, 1.2 kB"
-    assert job_text.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 records in 1 ")
+    assert job_text.pull_line(pulled, "") == "cases: 1200 rows in 1 block, 1.2 kB"
+    assert job_text.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
     unchanged = PullResult(name="cases", status="up-to-date", ahead=2)
     assert job_text.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
     pushed = PushResult(status="updated", blocks=2, bytes=10)
-    assert job_text.push_line("cases", pushed, "lab") == "cases: new there, 2 blocks, 10 B to lab"
+    assert job_text.push_line("cases", pushed, "lab") == "cases: new at the remote, 2 blocks, 10 B to lab"
     assert job_text.push_line("cases", PushResult(status="up-to-date"), "lab") == "cases: lab is up to date"
     updated = UpdateResult(name="cases", status="updated", blocks=1, records=3, state="flushed")
-    assert job_text.update_line(updated).startswith("updated cases: 1 block, 3 records; ")
+    assert job_text.update_line(updated).startswith("updated cases: 1 block, 3 rows; ")
     valid = ValidateResult("cases", checked=True, schema=["day DATE"], new=["day"])
     assert list(job_text.validation_lines(valid)) == [
-        "cases: the query can be run", "  day DATE", "  new to the dataset: day"
+        "cases: query valid", "  day DATE", "  new columns: day"
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("relation", "text"),
     [
-        ("equal", "the same"),
-        ("ahead", "ahead by 1 block"),
-        ("behind", "behind by 1200 blocks"),
-        ("diverged", "diverged: 1 block only here, 1200 only there"),
-        ("new", "nothing is there yet"),
-        ("", "changed here since it was looked at"),
+        ("equal", "up to date"),
+        ("ahead", "1 block ahead"),
+        ("behind", "1200 blocks behind"),
+        ("diverged", "diverged: 1 block ahead, 1200 behind"),
+        ("new", "remote is empty"),
+        ("", "changed locally since the last comparison"),
     ],
 )
 def test_remotes(relation: Relation, text: str) -> None:
@@ -98,7 +98,7 @@ def test_remotes(relation: Relation, text: str) -> None:
         url="u", label="lab", push=True, relation=relation, ours=1, theirs=1200, at="2024-01-01T00:00:00Z"
     )
     now = Timestamp.parse("2024-01-01T00:05:00Z")
-    assert remote_summary(remote, now) == f"to lab: {text}, looked at 5 m 00 s ago"
+    assert remote_summary(remote, now) == f"to lab: {text}, compared 5 m 00 s ago"
 
 
 def test_reports() -> None:
@@ -108,10 +108,10 @@ def test_reports() -> None:
         unchecked=[Finding("no-engine", "", "why"), Finding("no-engine", "", "why")],
     )  # fmt: skip
     assert list(verification_text.report_lines(report)) == [
-        "cases: NOT VALID (2 blocks, 1 slice): 1 finding", "  hash-mismatch: block 3: is␛ wrong",
+        "cases: INVALID (2 blocks, 1 slice): 1 finding", "  hash-mismatch: block 3: is␛ wrong",
         "  not checked: no-engine: why (2 transactions)",
     ]  # fmt: skip
-    for kind, limit in (("no-engine", " as far as it could be checked"), ("proof-elsewhere", "")):
+    for kind, limit in (("no-engine", ", partially verified"), ("proof-elsewhere", "")):
         report = VerifyResult("cases", valid=True, blocks=1, unchecked=[Finding(kind, "", "why")])
         assert next(verification_text.report_lines(report)).startswith(f"cases: valid{limit} (1 block")
     proof = CheckProofResult(valid=True, query="SELECT\n 1", rows=1, signed_by="did:odf:1")
@@ -123,5 +123,5 @@ def test_reports() -> None:
         FsckFinding(kind="orphan", where="blocks", message="m\x1b", count=2, size=10, left="busy")
     ]
     assert list(verification_text.workspace_check_lines(fsck)) == [
-        "left  orphan  blocks, 2 files, 10 B: m␛ (busy)"
+        "not repaired  orphan  blocks, 2 files, 10 B: m␛ (busy)"
     ]

@@ -36,15 +36,15 @@ def test_a_trace_in_every_form(odf: Odf) -> None:
     lines = tree.out.splitlines()
     assert tree.code == 0 and lines[0] == "port-haven.air-by-day, row 3"
     assert lines[1].startswith("  3: event_time=2024-03-01T00:00:00Z, station=ph-04, pm25=")
-    assert any(line.startswith("  made by spark ") for line in lines)
+    assert any(line.startswith("  computed by spark ") for line in lines)
     assert any(
         line.startswith("  port-haven.air-readings (as readings), rows ") and "pm25 (aggregation)" in line
         for line in lines
     )
     assert "file:" not in tree.out
     assert [line for line in lines if "checked" in line] == [
-        "  checked: yes: run again with these rows alone, the query makes the same",
-        "  checked: yes: run again without them, it does not make it any more",
+        "  checked: yes: with these rows alone, the query returns the same rows",
+        "  checked: yes: without these rows, the query no longer returns the traced rows",
     ]
 
     dot = odf("provenance", "port-haven.air-readings", "0..900", "--dot").out
@@ -57,11 +57,11 @@ def test_questions_that_make_no_sense(odf: Odf) -> None:
     for arguments, said in (
         ((name, "99999"), "has no row 99999: its offsets are 0 to "),
         ((name, "0..99999"), "has no row 99999"),
-        ((name, "5..2"), "the first comes after the last"),
-        ((name, "x"), "'x' is no row"),
-        ((name, "9" * 30), "is no row"),
+        ((name, "5..2"), "the first is after the last"),
+        ((name, "x"), "invalid offset 'x'"),
+        ((name, "9" * 30), "invalid offset"),
         ((name, "0", "-c", "pm52"), "did you mean pm25?"),
-        ((name, "0", "--dot", "--json"), "either --json or --dot"),
+        ((name, "0", "--dot", "--json"), "--json and --dot exclude each other"),
         ((name, "0", "--depth", "0"), "0"),
     ):
         ran = odf("provenance", *arguments)
@@ -110,8 +110,8 @@ def test_trees_of_any_kind(odf: Odf) -> None:
     for text in (plain, rich):
         assert "\x1b[2J" not in text
         for said in (
-            "who knows", "and by 2 more transactions", "rows 0, 2, 4, 6, 8, 10, …16 (9)",
-            "no further: pull it", "in place of the earlier rows 3..4", "and 22 more blocks",
+            "who knows", "and 2 more transactions", "rows 0, 2, 4, 6, 8, 10, …16 (9)",
+            "not traced further: pull it", "replaces the earlier rows 3..4", "and 22 more blocks",
         ):  # fmt: skip
             assert said in text
     assert "└── " in rich and "└── " not in plain

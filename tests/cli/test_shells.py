@@ -20,8 +20,8 @@ def test_keys_are_listed_and_changed(fresh: Odf, monkeypatch: pytest.MonkeyPatch
     assert "^l ^g" in fresh("config", "keys").out
     for action, key, why in (
         ("pull", "ctrl+m", "terminals send it as enter"),
-        ("pull", "e", "e is the key of edit"),
-        ("pul", "e", "there is no action 'pul': pull?"),
+        ("pull", "e", "e is already used by edit"),
+        ("pul", "e", "unknown action 'pul': did you mean pull?"),
     ):
         ran = fresh("config", "set", f"ui.keys.{action}", key)
         assert ran.code == 2

@@ -35,11 +35,11 @@ def test_rows_as_at_a_block_or_a_time(odf: Odf) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("--as-at", "2001-02"), 2, "nothing was known of it at 2001-02-01T00:00:00Z"),
-        (("--as-at", "nope"), 1, "there is no block 'nope'"),
-        (("--as-at", "2024-02-31"), 2, "'2024-02-31' is no day or time"),
+        (("--as-at", "2001-02"), 2, "has no blocks at 2001-02-01T00:00:00Z"),
+        (("--as-at", "nope"), 1, "block 'nope' not found"),
+        (("--as-at", "2024-02-31"), 2, "'2024-02-31' is not a time"),
         (("--as-of", "soon"), 2, "'soon' is not a time"),
-        (("--key", "nope"), 1, "there is no column 'nope'"),
+        (("--key", "nope"), 1, "column 'nope' not found"),
     ],
 )
 def test_what_nobody_can_see(odf: Odf, arguments: tuple[str, ...], code: int, words: str) -> None:

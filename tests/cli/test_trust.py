@@ -59,7 +59,7 @@ def document(workspace: Workspace, *arguments: str) -> Any:
 def test_without_a_terminal_it_shows_and_refuses(workspace: Workspace) -> None:
     result = run(workspace, "trust", "foreign")
     assert isinstance(result.exception, UsageError) and "--yes" in (result.exception.hint or "")
-    assert "reads the address                 https://host/x\n" in result.stdout
+    assert "reads the URL                     https://host/x\n" in result.stdout
     assert "pipes the data through            sh -c 'rm -rf ~'\n" in result.stdout
     assert document(workspace, "show", "foreign")["trust"] == "not trusted"
 
@@ -87,7 +87,7 @@ def test_on_a_terminal_it_asks(workspace: Workspace) -> None:
             capture_output=True,
             timeout=60,
         )
-        assert b"Let foreign do that whenever it is pulled?" in done.stderr
+        assert b"Allow foreign to run this on each pull?" in done.stderr
         assert done.returncode == (0 if trusted else 130)
         assert Trust(workspace).is_trusted(workspace.resolve("foreign")) is trusted
         os.close(ours)

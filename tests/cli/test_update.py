@@ -46,12 +46,12 @@ def test_templates_are_valid_and_come_back_from_the_dataset(workspace: Workspace
     assert workspace.datasets() == []
     assert add_all(workspace).stderr.count("added ") == 4
     again = add_all(workspace)
-    assert (again.stdout, again.stderr.count(": nothing to do\n")) == ("", 4)
+    assert (again.stdout, again.stderr.count(": unchanged\n")) == ("", 4)
     for name in ("polled", "pushed", "also.pushed", "made"):
         shown = run(workspace, "show", name, "--manifest").stdout
         assert "datasetRef: polled" in shown or name != "made"
         (folder / f"{name}.yaml").write_text(shown)
-    assert add_all(workspace).stderr.count(": nothing to do\n") == 4
+    assert add_all(workspace).stderr.count(": unchanged\n") == 4
     for options in ([], ["--push", "--derivative"]):
         assert isinstance(run(workspace, "new", "x", *options).exception, UsageError)
 
@@ -130,7 +130,7 @@ def test_show_tells_of_sources(workspace: Workspace) -> None:
     assert "x" * 9000 in run(workspace, "show", "cases", "--manifest").stdout
     as_json = run(workspace, "show", "cases", "--manifest", "--json").stdout
     assert json.loads(as_json)["content"]["name"] == "cases"
-    assert "nothing to do" in run(workspace, "add", "-", "--update", input=as_json).stderr
+    assert "unchanged" in run(workspace, "add", "-", "--update", input=as_json).stderr
 
 
 def test_a_change_that_breaks_readers_names_its_rule(fresh: Odf, tmp_path: Path) -> None:
@@ -153,20 +153,20 @@ def test_a_query_with_a_state_changes(odf: Odf) -> None:
         assert odf("pull", "port-haven.changing").code == 0
         weekly = manifest.replace("'1 day'", "'7 days'").replace("count(*)", "count(*) AS hours, count(*)")
         checked = odf("add", "--check", "-", input=weekly).out
-        assert "the query can be run; the state of the old query is of no use to it" in checked
-        assert "  hours BIGINT\n" in checked and checked.endswith("  new to the dataset: hours\n")
+        assert "query valid; incompatible with the state of the old query" in checked
+        assert "  hours BIGINT\n" in checked and checked.endswith("  new columns: hours\n")
         wrong = odf("add", "--check", "-", input=manifest.replace("avg(pm25)", "avg(pm52)"))
         assert wrong.code == 1 and "pm52" in wrong.err
         # Its columns are listed in the manifest: one more has to be meant.
         listed = odf("add", "--update", "-", input=weekly)
-        assert listed.code == 1 and "SetDataSchema does not list: hours" in listed.err
+        assert listed.code == 1 and "missing in the definition's SetDataSchema: hours" in listed.err
         refused = odf("add", "--update", "--accept-columns", "-", input=weekly)
-        assert refused.code == 2 and "cannot go on from the state of the old one" in refused.err
+        assert refused.code == 2 and "cannot continue from the state of the old one" in refused.err
         assert "--flush" in refused.err and "--rebuild" in refused.err
         (done,) = odf("add", "--update", "--flush", "--accept-columns", "--json", "-", input=weekly).json
         assert (done["status"], done["state"]) == ("updated", "flushed")
         assert [change["title"] for change in done["changes"]] == ["SetDataSchema", "SetTransform"]
-        assert "the state has ended" in odf("log", "port-haven.changing").out
+        assert "state finished" in odf("log", "port-haven.changing").out
         transform = odf("show", "port-haven.changing", "--json").json["transform"]["transform"]
         assert transform["version"] == "4.3.0+odf1"
     finally:

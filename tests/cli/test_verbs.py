@@ -91,7 +91,7 @@ def test_adding_twice_is_an_error(fresh: Odf) -> None:
     assert fresh("add", "-", input=manifest).code == 0
     again = fresh("add", "-", input=manifest.replace("name: cases", "name: CASES"))
     assert again.code != 0
-    assert "CASES exists already" in again.err
+    assert "CASES already exists" in again.err
 
 
 def test_workspace_option_goes_before_or_after_the_verb(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_an_endless_manifest_of_a_server_is_refused(
         server.says["endless"] = endless
         ran = fresh("add", f"{server.url}endless.yaml")
         assert (ran.code, ran.out) == (1, "")
-        assert "endless.yaml: the answer has more than 16,777,216 bytes" in ran.err
+        assert "endless.yaml: the response exceeds 16,777,216 bytes" in ran.err
         assert server.sent < 64 << 20
 
         monkeypatch.setattr("odf_tui.cli.add._DOWNLOAD_SECONDS", 0.5)
@@ -156,7 +156,7 @@ def test_an_endless_manifest_of_a_server_is_refused(
             ran = fresh("add", f"{server.url}{name}.yaml")
             assert (ran.code, ran.out) == (1, "")
             assert f"{name}.yaml: the manifest did not arrive within" in ran.err
-            assert "download the manifest, and add the file" in ran.err
+            assert "download the manifest and add the file" in ran.err
 
 
 def test_endless_files_and_pipes_are_refused(fresh: Odf) -> None:

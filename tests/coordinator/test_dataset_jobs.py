@@ -107,18 +107,18 @@ def test_the_state_as_at_a_block_and_as_of_a_time(entry, context):
         assert run_request(BuildProjection(str(entry.id), as_of=moment), context, Reporter())["rows"] == rows
     with pytest.raises(UsageError, match="not an RFC 3339 time"):
         run_request(BuildProjection(str(entry.id), as_of="yesterday"), context, Reporter())
-    with pytest.raises(UsageError, match="nothing was known"):
+    with pytest.raises(UsageError, match="has no blocks at"):
         run_request(BuildProjection(str(entry.id), as_at="2000-01-01T00:00:00Z"), context, Reporter())
 
 
 def test_what_cannot_be_done(entry, context, tmp_path):
     with pytest.raises(NotFound):
         run_request(ComputeStatistics("port/nobody"), context, Reporter())
-    with pytest.raises(NotFound, match="not there"):
+    with pytest.raises(NotFound, match="file not found"):
         run_request(
             ComputeStatistics(str(entry.id), file=str(tmp_path / "gone.parquet")), context, Reporter()
         )
-    with pytest.raises(UsageError, match="neither a dataset nor a file"):
+    with pytest.raises(UsageError, match="missing dataset or file"):
         run_request(Export("", str(tmp_path / "x.csv")), context, Reporter())
 
 

@@ -84,7 +84,7 @@ def test_verifying_a_damaged_dataset(entry, context):
 
 
 def test_what_no_push_source_takes_does_not_wait_for_spark(entry, context, tmp_path):
-    with pytest.raises(Unsupported, match="harbour/ports polls its source") as caught:
+    with pytest.raises(Unsupported, match="harbour/ports has a polling source") as caught:
         run_request(Ingest(str(entry.id), ["/tmp/x"]), context, Reporter())
     assert "odf pull harbour/ports" in str(caught.value.hint)
     two = "".join(PUSHED.format(name=name) for name in ("ships", "docks"))

@@ -283,7 +283,7 @@ def test_text_that_is_not_unicode_is_escaped(path: Path):
 
 
 def test_a_request_is_unicode():
-    with pytest.raises(UsageError, match=r"'/data/caf\\udce9.csv' is not UTF-8 text") as caught:
+    with pytest.raises(UsageError, match=r"'/data/caf\\udce9.csv' cannot be sent to the worker") as caught:
         encode_line(Submit(Ingest("did:odf:x", ["/data/caf\udce9.csv"]), "x", "tag"))
     assert caught.value.hint is not None and "rename" in caught.value.hint
 

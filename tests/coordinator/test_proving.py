@@ -57,7 +57,7 @@ def test_proofs_are_checked_in_the_sandbox(proof: QueryProof, context: JobContex
         pytest.skip("no sandbox program works on this machine")
     result, lines = checked(proof, context)
     assert (result["valid"], result["rows"]) == (True, 1)
-    assert len(lines) == 1 and lines[0].startswith("the proof is not trusted: its query runs in a sandbox")
+    assert len(lines) == 1 and lines[0].startswith("the proof is untrusted: its query runs in a sandbox")
     wrong = replace(proof, signature=None, query=proof.query.replace("max", "min"))
     assert [each["kind"] for each in checked(wrong, context)[0]["findings"]] == ["hash"]
     assert list((Path(context.host.folder) / ".odf" / "cache").glob("sandbox-*")) == []
@@ -73,6 +73,6 @@ def test_proofs_are_refused_without_a_sandbox(
     stranger = KeyStore(tmp_path / "keys")
     foreign = proof.with_signature(stranger.private_key_pem(stranger.generate()))
     for each in (proof, replace(proof, signature=None), foreign):
-        with pytest.raises(NotTrusted, match="the proof is not trusted, and there is no sandbox") as caught:
+        with pytest.raises(NotTrusted, match="the proof is untrusted, and no sandbox is available") as caught:
             checked(each, context)
         assert "install bubblewrap" in str(caught.value.hint) and "odf trust" not in str(caught.value.hint)

@@ -111,6 +111,6 @@ def test_a_worker_that_dies_meanwhile(home):
 
 
 def test_no_worker_can_be_had(home):
-    with pytest.raises(OdfError, match="ended right after its start"):
+    with pytest.raises(OdfError, match="exited right after its start"):
         run_jobs(home.folder, [(Pull("count:1"), "a")], command=home.command("--die"))
     assert [file.name for file in home.odf.iterdir()] == ["worker.log"]

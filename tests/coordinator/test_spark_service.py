@@ -85,7 +85,7 @@ async def test_a_spark_that_died_is_started_again(home):
     job = await client.submit(Pull("spark"), "a")
     assert (await home.job(job)).state is JobState.done
     assert not (home.folder / "spark-dies").exists()
-    assert "started again" in (home.odf / "worker.log").read_text()
+    assert "restarting Spark" in (home.odf / "worker.log").read_text()
     await client.close()
 
 
@@ -106,7 +106,7 @@ async def test_tasks_that_do_not_heed_a_cancelled_job(home):
         while (home.folder / "spark-is-busy").exists():
             await asyncio.sleep(0.02)
     await spark_state(client, "ready")
-    assert "does not leave Spark" in (home.odf / "worker.log").read_text()
+    assert "tasks of a cancelled job do not stop" in (home.odf / "worker.log").read_text()
     await client.close()
 
 
@@ -139,7 +139,7 @@ def test_a_worker_that_is_stopped_while_spark_starts(tmp_path: Path, moment: Cal
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     log = odf / "worker.log"
-    wait_until(lambda: log.exists() and " serves " in log.read_text())
+    wait_until(lambda: log.exists() and " started in " in log.read_text())
     moment(tmp_path)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait() == 0

@@ -100,7 +100,7 @@ def test_a_dataset_has_pull_remote_and_goes_on_to(do, here, there, log) -> None:
         "name": "lab/mine", "status": "updated", "old_head": None, "new_head": head, "blocks": 4,
         "records": 6, "error": None, "url": url, "label": url, "ahead": 0,
     }  # fmt: skip
-    assert log.lines[0] == f"from {url}"
+    assert log.lines[0] == f"pull from {url}"
     entry, remotes = here.resolve("lab/mine"), Remotes(here.odf)
     assert entry.id == theirs.id
     assert remotes.get(entry.id).pull == [url]
@@ -120,7 +120,7 @@ def test_what_came_is_not_ones_own_and_runs_nothing(do, here, there) -> None:
     assert trust.read_origin(entry) == url_of(theirs)
     assert trust.describe_status(entry) == "not trusted"
     Remotes(here.odf).detach(entry.id, url_of(theirs))
-    with pytest.raises(NotTrusted, match="came from file:"):
+    with pytest.raises(NotTrusted, match="definition from file:"):
         do(Pull(dataset=str(entry.id)))
 
 
@@ -141,7 +141,7 @@ def test_the_same_dataset_elsewhere_makes_no_second_one(do, here, there, log, tm
     copy = as_repository(theirs.dataset.folder, tmp_path / "copy")
     found = do(pull_new(copy, "copy"))
     assert (found["name"], found["blocks"], found["url"]) == ("numbers", 3, copy)
-    assert "it is here already: numbers" in log.lines
+    assert "already in this workspace: numbers" in log.lines
     known = Remotes(here.odf).get(theirs.id)
     assert known.pull == [url_of(theirs)]  # a look elsewhere is no move
     assert known.find_status(copy) is not None
@@ -216,7 +216,7 @@ def test_pushing_is_remembered(do, here, log, tmp_path) -> None:
         "name": "numbers", "url": url, "label": url, "status": "updated", "old_head": None,
         "new_head": str(mine.dataset.head()), "blocks": 3, "objects": 1,
     }  # fmt: skip
-    assert log.lines[0] == f"to {url}"
+    assert log.lines[0] == f"push to {url}"
     assert do(Push(str(mine.id), url))["status"] == "up-to-date"
     assert Remotes(here.odf).get(mine.id).push == [url]
 
@@ -268,19 +268,19 @@ def test_rows_that_are_pushed_into_what_has_pull_remote(do, here, there, log) ->
         log.lines.clear()
         with pytest.raises(AssertionError, match="Spark was asked for"):
             do(Ingest(str(entry.id), ["/tmp/x"]))
-        assert any("which has not what is appended here" in line for line in log.lines) is warned
+        assert any("blocks appended here diverge from" in line for line in log.lines) is warned
 
 
 def test_what_does_not_go(do, here, there, tmp_path) -> None:
     theirs = make_root(there)
     url = url_of(theirs)
-    with pytest.raises(UsageError, match="no name"):
+    with pytest.raises(UsageError, match="missing name"):
         do(Pull(dataset=url, url=url))
     do(pull_new(url))
-    with pytest.raises(UsageError, match="its watermark is set there"):
+    with pytest.raises(UsageError, match="the watermark cannot be set"):
         do(Pull(dataset=str(theirs.id), set_watermark="2024-01-01T00:00:00Z"))
     Remotes(here.odf).attach(theirs.id, "file:///b/", "pull")
-    with pytest.raises(UsageError, match=r"comes from .*, file:///b/"):
+    with pytest.raises(UsageError, match=r"several pull remotes: .*, file:///b/"):
         do(Pull(dataset=str(theirs.id)))
     for request in (Push(str(theirs.id), "https://joe:geheim@h/x"), Push(str(theirs.id), "gopher://h/x")):
         with pytest.raises(UsageError) as caught:
@@ -290,7 +290,7 @@ def test_what_does_not_go(do, here, there, tmp_path) -> None:
 
 def test_a_name_that_is_taken_fetches_nothing(do, here, there) -> None:
     make_root(here)
-    with pytest.raises(OdfError, match="exists already"):
+    with pytest.raises(OdfError, match="already exists"):
         do(pull_new(url_of(make_root(there))))
     assert len(here.datasets()) == 1
 

@@ -33,7 +33,7 @@ async def test_nothing_is_told_to_a_worker_of_somebody_else(home, name):
 
 async def test_a_log_that_cannot_be_written(home):
     (home.odf / "worker.log").mkdir()
-    with pytest.raises(OdfError, match="no worker can be started here: is a directory") as caught:
+    with pytest.raises(OdfError, match="the worker cannot be started: is a directory") as caught:
         await home.connect()
     assert caught.value.hint
 
@@ -43,10 +43,10 @@ async def test_a_journal_that_cannot_be_written(home):
     with pytest.raises(OdfError) as caught:
         await Client.connect(home.folder)  # the usual worker: nothing of it gets as far as Spark
     message = str(caught.value)
-    assert "ended right after its start" in message
-    assert "cannot write in" in message and "unable to open database file" in message
+    assert "exited right after its start" in message
+    assert "cannot write to" in message and "unable to open database file" in message
     assert "Traceback" not in message
-    assert "reading goes on" in (caught.value.hint or "")
+    assert "browsing works" in (caught.value.hint or "")
 
 
 async def test_files_of_a_worker_that_is_no_more_do_not_matter(home):

@@ -161,5 +161,5 @@ def test_names_and_time_zones_are_utf8() -> None:
     data = encode_schema(pa.schema([("outer", kind)]))
     for name in (b"outer", b"inner", b"Zone/Of", b"item_"):
         assert data.count(name) == 1
-        with pytest.raises(InvalidSchema, match="no Arrow schema: 'utf-8' codec"):
+        with pytest.raises(InvalidSchema, match="invalid Arrow schema: 'utf-8' codec"):
             decode_schema(data.replace(name, name[:-1] + b"\xff"))

@@ -123,9 +123,9 @@ def test_times_of_all_kinds() -> None:
 def test_bins_are_the_same_however_values_come() -> None:
     values = [(-1) ** number * 1.07**number for number in range(300)]
     whole, parts = Histogram(), Histogram()
-    whole.add(pa.array(values), whole=False)
+    whole.add(pa.array(values), integral=False)
     for at in range(0, 300, 7):
-        parts.add(pa.array(values[at : at + 7]), whole=False)
+        parts.add(pa.array(values[at : at + 7]), integral=False)
     assert whole == parts
     assert sum(whole.counts()) == 300
 
@@ -133,7 +133,7 @@ def test_bins_are_the_same_however_values_come() -> None:
 @pytest.mark.parametrize("values", [[0.0], [-1.7e308, 1.7e308], [5e-324, 1.0], [1e300] * 3, [7.0, 7.5]])
 def test_bins_of_odd_ranges(values: list[float]) -> None:
     found = Histogram()
-    found.add(pa.array([*values, float("inf"), None], pa.float64()), whole=False)
+    found.add(pa.array([*values, float("inf"), None], pa.float64()), integral=False)
     assert sum(found.counts()) == len(values)
     assert len(found.counts()) <= MAX_BINS
 

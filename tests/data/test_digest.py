@@ -286,7 +286,7 @@ def test_order_and_names_matter_and_nullability_does_not() -> None:
         (pa.month_day_nano_interval(), "BIGINT"),
         (pa.null(), "type"),
         (pa.list_(pa.null()), "type"),
-        (pa.dense_union([pa.field("i", pa.int64())]), "reshape"),
+        (pa.dense_union([pa.field("i", pa.int64())]), "convert"),
     ],
     ids=str,
 )

@@ -109,9 +109,9 @@ def test_the_event_time_may_be_a_date_and_columns_may_have_other_names() -> None
 @pytest.mark.parametrize(
     ("field", "words"),
     [
-        (("offset", pa.int64()), "clashes"),
-        (("OP", pa.int64()), "clashes"),
-        (("System_Time", pa.int64()), "clashes"),
+        (("offset", pa.int64()), "name of a system column"),
+        (("OP", pa.int64()), "name of a system column"),
+        (("System_Time", pa.int64()), "name of a system column"),
         (("event_time", pa.int64()), "not a TIMESTAMP or DATE"),
         (("A", pa.int64()), "same name"),
         (("m", pa.map_(pa.string(), pa.int64())), "'m'"),
@@ -421,13 +421,13 @@ def test_a_value_that_does_not_fit_is_named_with_its_row(
     [
         ({"a": ["1"], "b": [1]}, "'a' is STRING.*BIGINT"),
         ({"a": [1], "b": pa.array([1], pa.timestamp("s"))}, "'b' is TIMESTAMP"),
-        ({"a": [1]}, "'b'.*missing"),
-        ({"a": [1], "b": [1], "c": [1]}, "'c' is not in"),
-        ({"a": [1], "b": [1], "offset": [1]}, "'offset' clashes"),
-        ({"a": [1], "b": [1], "system_time": [1]}, "'system_time' clashes"),
-        ({"A": [1], "B": [1], "b ": [1]}, "'b ' is not in"),
-        ({"Aa": [1], "a": [1], "b": [1]}, "'Aa' is not in"),
-        ({"a": [1], "B": [1], "b": [1]}, "'B' is not in"),
+        ({"a": [1]}, "missing column 'b'"),
+        ({"a": [1], "b": [1], "c": [1]}, "'c': not in"),
+        ({"a": [1], "b": [1], "offset": [1]}, "'offset' has the name of a system column"),
+        ({"a": [1], "b": [1], "system_time": [1]}, "'system_time' has the name of a system column"),
+        ({"A": [1], "B": [1], "b ": [1]}, "'b ': not in"),
+        ({"Aa": [1], "a": [1], "b": [1]}, "'Aa': not in"),
+        ({"a": [1], "B": [1], "b": [1]}, "'B': not in"),
         ({"a": [{"x": 1}], "b": [1]}, "STRUCT"),
     ],
 )
@@ -445,13 +445,13 @@ def test_a_column_there_twice_is_ambiguous(tmp_path: Path) -> None:
     batch = pa.record_batch({"AB": [1], "aB": [2]})
     with pytest.raises(InvalidSchema, match="'AB' and 'aB'"):
         write([batch], tmp_path / "s", schema)
-    with pytest.raises(InvalidSchema, match="'AB' is not in"):
+    with pytest.raises(InvalidSchema, match="'AB': not in"):
         write([batch.rename_columns(["AB", "ab"])], tmp_path / "s", schema)
 
 
 def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
     batch = pa.record_batch({"a": [1, 2], "op": [0, 4]})
-    with pytest.raises(BadData, match="4 is not an operation") as caught:
+    with pytest.raises(BadData, match="invalid operation 4") as caught:
         write([batch], tmp_path / "s", slice_schema(parse_ddl(["a BIGINT"]), VOCAB))
     assert caught.value.where == "row 2"
 

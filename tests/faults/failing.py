@@ -106,7 +106,7 @@ def alias() -> None:
         listed = {each["name"]: each["status"] for each in _odf("list", "--json").json}
         assert listed == {"cars": "new", boats.id.multibase: "failed"}, listed
         missing = _odf("log", str(boats.id)[:-1] + ("0" if str(boats.id)[-1] != "0" else "1"))
-        assert missing.code == 1 and "there is no dataset" in missing.err, missing.err
+        assert missing.code == 1 and "not found" in missing.err, missing.err
         # A new name for the dataset itself replaces the file.
         assert (ran := _odf("rename", str(boats.id), "ships")).code == 0, ran.err
     assert sorted(_names()) == ["cars", "ships"]

@@ -76,15 +76,13 @@ def test_the_process_finds_the_same_hash(tmp_path: Path, array: pa.Array) -> Non
 def test_a_crash_is_reported(tmp_path: Path) -> None:
     array, old, new = _DAMAGES["views"]
     (tmp_path / "data.arrow").write_bytes(_replaced(_ipc(array, "file"), old, new))
-    with pytest.raises(
-        BadData, match=r"data\.arrow: is damaged: reading it crashed the Arrow reader \(signal"
-    ):
+    with pytest.raises(BadData, match=r"data\.arrow: damaged file: the Arrow reader crashed \(signal"):
         digest_file(tmp_path / "data.arrow")
 
 
 def test_other_errors_are_those_of_the_process(tmp_path: Path) -> None:
     (tmp_path / "duration").write_bytes(_ipc(pa.array([1], pa.duration("s")), "file"))
-    with pytest.raises(InvalidSchema, match="logical hash cannot express") as caught:
+    with pytest.raises(InvalidSchema, match="logical hash does not support") as caught:
         digest_file(tmp_path / "duration")
     assert caught.value.hint is not None and "BIGINT" in caught.value.hint
     text = _ipc(_TEXTS, "stream").replace(b"x\0", b"\xff\0")

@@ -172,14 +172,14 @@ _LARGE = 2 << 30
 @pytest.mark.parametrize(
     ("entries", "problem"),
     [
-        ([(tarfile.REGTYPE, "checkpoint.json", _LARGE)], "no checkpoint of this engine"),
+        ([(tarfile.REGTYPE, "checkpoint.json", _LARGE)], "not a checkpoint of this engine"),
         ([(tarfile.XHDTYPE, "attributes", _LARGE), _ABOUT], "the attributes of a file have"),
         ([(tarfile.GNUTYPE_LONGNAME, "name", _LARGE), _ABOUT], "'name' is not a file"),
         ([(tarfile.XGLTYPE, "attributes", 512), _ABOUT], "'attributes' is not a file"),
         ([_ABOUT, (tarfile.REGTYPE, "state/0", _LARGE)], "unpacks to more than"),
         ([_ABOUT, (tarfile.SYMTYPE, "link", 0)], "'link' is not a file"),
         ([_ABOUT, (tarfile.REGTYPE, "caf\udce9", 0)], ""),
-        ([(tarfile.REGTYPE, "caf\udce9", 0)], "no checkpoint of this engine"),
+        ([(tarfile.REGTYPE, "caf\udce9", 0)], "not a checkpoint of this engine"),
         ([_ABOUT, *[(tarfile.XHDTYPE, "attributes", 0)] * 2000], "maximum recursion depth"),
     ],
     ids=[

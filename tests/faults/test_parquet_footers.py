@@ -60,5 +60,5 @@ def test_a_sound_footer(tmp_path: Path) -> None:
 )
 def test_an_unsound_footer_ends_no_process(tmp_path: Path, about: dict[str, Any]) -> None:
     assert _statistics(tmp_path, **about) == (
-        "x.parquet: it cannot be read: a page header or the footer is malformed"
+        "x.parquet: file cannot be read: malformed page header or footer"
     )

@@ -236,7 +236,7 @@ def test_malformed_ids(text: str):
 
 
 def test_ids_from_before_034_are_told_apart():
-    with pytest.raises(InvalidIdentity, match=r"before 0\.34") as caught:
+    with pytest.raises(InvalidIdentity, match=r"before Open Data Fabric 0\.34") as caught:
         DatasetId.from_bytes(b"\x01\xed\x01\x16\x20" + bytes(32))
     assert caught.value.hint
 
@@ -268,5 +268,5 @@ def test_keys_that_are_not_here(tmp_path: Path):
     dataset_id = store.generate()
     store.delete(dataset_id)
     store.delete(dataset_id)
-    with pytest.raises(NotFound, match="not in this workspace"):
+    with pytest.raises(NotFound, match="not found in this workspace"):
         store.private_key_pem(dataset_id)

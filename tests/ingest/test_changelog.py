@@ -96,29 +96,38 @@ def test_by_key(log: Log) -> None:
         (
             [(A, 9, "x"), (A, 1, "again"), (A, 9, "y"), (R, 4, "d", T1), (R, 7, "d", T1), (A, 2, "b")],
             (
-                "5 rows",
+                "5 invalid rows",
                 "row 2 ",
                 "id=1",
-                "there already",
+                "already exists",
                 "row 3 ",
                 "row 4 ",
-                "no such row",
+                "does not exist",
                 "row 5 ",
                 "row 6 ",
             ),
         ),
         (
             [(R, 1, "A", T1), (R, 2, "b", T1, [1, None]), (R, 3, "c"), (R, 3, "c")],
-            ("3 rows", "row 1 ", "another one", "row 2 ", "row 4 ", "no such row"),
+            ("3 invalid rows", "row 1 ", "values differ", "row 2 ", "row 4 ", "does not exist"),
         ),
-        ([(R, 1, "AA", T2)], ("a row does", "another one")),
+        ([(R, 1, "AA", T2)], ("1 invalid row", "values differ")),
         (
             [(F, 3, "c"), (A, 9, "x"), (T, 3, "d"), (F, 1, "AA"), (T, 2, "d"), (T, 8, "e")],
-            ("5 rows", "row 1 ", "followed by", "row 3 ", "follow the -C", "row 4 ", "row 5 ", "row 6 "),
+            (
+                "5 invalid rows",
+                "row 1 ",
+                "followed by",
+                "row 3 ",
+                "follow the -C",
+                "row 4 ",
+                "row 5 ",
+                "row 6 ",
+            ),
         ),
         (
             [("+B", 9, "x"), (None, 8, "x"), (A, None, "x"), (A, 1, "x"), (A, 1, "x"), (A, 1, "x")],
-            ("6 rows", "'+B' is not an operation", "row 2 ", "row 3 ", "primary key has no value", "row 5 "),
+            ("6 invalid rows", "invalid operation '+B'", "row 2 ", "row 3 ", "primary key is null", "row 5 "),
         ),
     ):
         said = log.refuses(*rows)
@@ -134,9 +143,9 @@ def test_by_key(log: Log) -> None:
 def test_without_a_key(log: Log) -> None:
     log.define(APPEND)
     assert log.push((A, 1, "a", T1), (A, 1, "a", T2), (A, 1, "a", T1), (A, 2, None)).records == 4
-    assert "no such row" in log.refuses((R, 1, "b", T1))
+    assert "does not exist" in log.refuses((R, 1, "b", T1))
     assert "row 3" in log.refuses((R, 1, "a", T2), (A, 5, "x"), (R, 1, "a", T2))
-    assert "another one" in log.refuses((R, 1, "a", "2020-01-01"))
+    assert "values differ" in log.refuses((R, 1, "a", "2020-01-01"))
     assert "followed by" in log.refuses((F, 1, "a"))
     assert log.push((R, 1, "a", T1), (F, 2, None), (T, 3, "c", T1), (R, 3, "c"), (R, 1, "a")).records == 5
     assert log.log()[4:] == [
@@ -145,7 +154,7 @@ def test_without_a_key(log: Log) -> None:
     ]  # fmt: skip
     assert log.push((R, 1, "a")).records == 1
     assert log.log()[-1] == (R, 1, "a", "01-02")
-    assert "no such row" in log.refuses((R, 1, "a"))
+    assert "does not exist" in log.refuses((R, 1, "a"))
 
 
 def test_operations_need_an_order(log: Log) -> None:

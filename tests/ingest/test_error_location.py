@@ -24,7 +24,7 @@ def csv(tmp_path: Path, error: BadData, text: str = TEXT, **options: object) -> 
 def value(
     text: str, wanted: str = "BIGINT", column: str | None = "n", where: str | None = None
 ) -> RejectedRow:
-    return RejectedRow("a message", column=column, value=text, wanted=wanted, hint="a hint", where=where)
+    return RejectedRow("a message", column=column, value=text, expected=wanted, hint="a hint", where=where)
 
 
 def test_a_value(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_advice(tmp_path: Path, text: str, wanted: str, hint: str) -> None:
 
 
 def test_no_value(tmp_path: Path) -> None:
-    error = RejectedRow("column `n` is declared NOT NULL", column="n", wanted="NOT NULL")
+    error = RejectedRow("column `n` is declared NOT NULL", column="n", expected="NOT NULL")
     assert csv(tmp_path, error, "id,name,n\n1,x,2\n2,y,\n")[0] == (
         'a.csv: line 3, column "n": column `n` is declared NOT NULL'
     )
@@ -59,8 +59,8 @@ def test_no_value(tmp_path: Path) -> None:
 
 def test_a_ragged_row(tmp_path: Path) -> None:
     error = RejectedRow("a row has more or fewer values", record="4,y")
-    assert csv(tmp_path, error)[0] == "a.csv: line 6: 2 values where there are 3 columns: 4,y"
-    assert "line 1: 1 value where" in csv(tmp_path, error, "x\n", header=False)[0]
+    assert csv(tmp_path, error)[0] == "a.csv: line 6: 2 values for 3 columns: 4,y"
+    assert "line 1: 1 value for" in csv(tmp_path, error, "x\n", header=False)[0]
 
 
 def test_a_header_that_is_not_declared(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_header_that_is_not_declared(tmp_path: Path) -> None:
 
 def test_a_conflict(tmp_path: Path) -> None:
     text = "id,name,n\n1,x,2\n<<<<<<< HEAD\n2,y,abc\n"
-    assert csv(tmp_path, value("abc"), text)[0].startswith("a.csv: line 3: a version-control conflict")
+    assert csv(tmp_path, value("abc"), text)[0].startswith("a.csv: line 3: merge conflict marker")
 
 
 def test_other_dialects(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_other_dialects(tmp_path: Path) -> None:
         ('{"N": null}', RejectedRow("no value", column="n"), 'line 3, column "n": no value'),
         ('{"n": {"x": ["y"]}}', value("y", column="n.x[]"), "line 3, column \"n.x[]\": 'y' is not a BIGINT"),
         ('{"m": [1], "n": [1]}', value("[", "STRUCT"), "line 3, column \"n\": '[' is not a STRUCT"),
-        ('{"n": 1', BadData("a message"), "line 3, column 8: is not JSON"),
-        ("[1]", BadData("a message"), "line 3: is not a JSON object: [1]"),
-        ("=======", BadData("a message"), "line 3: a version-control conflict"),
+        ('{"n": 1', BadData("a message"), "line 3, column 8: invalid JSON"),
+        ("[1]", BadData("a message"), "line 3: not a JSON object: [1]"),
+        ("=======", BadData("a message"), "line 3: merge conflict marker"),
     ],
 )
 def test_json(tmp_path: Path, line: str, error: BadData, message: str) -> None:

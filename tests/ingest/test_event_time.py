@@ -37,7 +37,7 @@ def test_formats(text: str, form: str, expected: str) -> None:
     ],
 )
 def test_texts_that_do_not_fit(text: str, form: str) -> None:
-    with pytest.raises(ValueError, match=f"'{text}' is not a time of the form '{form}'"):
+    with pytest.raises(ValueError, match=f"'{text}' does not match the time format '{form}'"):
         parse_time(text, form)
 
 
@@ -56,11 +56,11 @@ def test_from_path() -> None:
     )
     assert str(event_time_from_path(FromPath("^(.*?)/x", "yyyyMM"), "202403/x.csv")) == "2024-03-01T00:00:00Z"
     assert str(event_time_from_path(FromPath("(.*)"), "2024-03-01T10:00:00Z")) == "2024-03-01T10:00:00Z"
-    with pytest.raises(BadData, match=r"other.txt: the name does not match"):
+    with pytest.raises(BadData, match=r"other.txt: the file name does not match"):
         event_time_from_path(FromPath(pattern), "other.txt")
-    with pytest.raises(BadData, match=r"x.csv: '2024-99-01' is not a time of the form 'yyyy-MM-dd'"):
+    with pytest.raises(BadData, match=r"x.csv: '2024-99-01' does not match the time format 'yyyy-MM-dd'"):
         event_time_from_path(FromPath("(.*)/"), "2024-99-01/x.csv")
     with pytest.raises(InvalidManifest, match="no group"):
         event_time_from_path(FromPath(r"\d+"), "1")
-    with pytest.raises(InvalidManifest, match="no regular expression"):
+    with pytest.raises(InvalidManifest, match="not a valid regular expression"):
         event_time_from_path(FromPath("(("), "1")

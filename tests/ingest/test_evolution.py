@@ -64,7 +64,7 @@ def test_new_york_gets_three_columns_more(pulled: Pulled, shared: Path) -> None:
     take(pulled, days[0])
     assert pulled.pull().blocks == 2
     take(pulled, days[1])
-    said = "new in the file: label, lat, lon: declare that in read.schema too, and run odf add --update"
+    said = "add label, lat, lon to read.schema and run odf add --update"
     pulled.fails(InvalidSchema, "2021-03-12.csv", "13 columns", said)
     before = pulled.dataset.state().last_offset
     assert before is not None
@@ -210,11 +210,11 @@ content:
     files = [pulled.write(f"{name}.csv", f"1,{name}\n") for name in "ab"]
 
     def on_line(text: str) -> None:
-        if text.startswith("a.csv: block "):
+        if text.startswith("a.csv: committed block "):
             pulled.workspace.update(read_manifests(pushed % "Ledger, primaryKey: [id]", "test.yaml"))
 
     pulled.reporter.on_line = on_line
     with pytest.raises(Conflict, match="push source 'default' changed") as caught:
         push(pulled.workspace, pulled.entry, pulled.runtime, pulled.reporter, files=files)
-    assert "already in the dataset: a.csv" in (caught.value.hint or "")
+    assert "already committed: a.csv" in (caught.value.hint or "")
     assert pulled.rows("x") == [("a",)]

@@ -55,7 +55,7 @@ def test_a_server_that_breaks_off_and_changes(pulled: Pulled, web: WebServer) ->
     reporter.on_phase = change
     assert pull(pulled.workspace, pulled.entry, pulled.runtime, reporter).records == len(ROWS)
     assert [each.headers["Range"] for each in web.requests] == [None, None, f"bytes={len(body) // 2}-"]
-    assert ["trying again" in text for text in reporter.warnings] == [True, True]
+    assert ["retrying" in text for text in reporter.warnings] == [True, True]
     assert pulled.rows("id", "city") == ROWS
     # What was committed is what was fetched, and its state; the change is for the next pull.
     assert pulled.newest().new_source_state == SourceState("default", "odf/etag", '"one"')
@@ -89,7 +89,7 @@ def test_a_file_that_shrinks_while_it_is_read(pulled: Pulled) -> None:
             path.write_bytes(text_of(ROWS)[:100_001])
 
     reporter.on_phase = shrink
-    with pytest.raises(BadData, match=r"^cases\.csv: changed while it was being read$"):
+    with pytest.raises(BadData, match=r"^cases\.csv: the file changed while it was read$"):
         pull(pulled.workspace, pulled.entry, pulled.runtime, reporter)
     assert pulled.dataset.head() == head
     path.write_bytes(text_of(ROWS))
@@ -116,7 +116,7 @@ def test_others_datasets_stay_outside(pulled: Pulled, web: WebServer) -> None:
     (pulled.dataset.folder / ORIGIN_FILE).write_text("https://elsewhere.example")
     pulled.fails(NotTrusted, f"it would run url `{web.url}`")
     Trust(pulled.workspace).grant(pulled.entry)
-    pulled.fails(SourceUnavailable, "127.0.0.1, which is no public address", "--private-network")
+    pulled.fails(SourceUnavailable, "127.0.0.1 is not a public address", "--private-network")
     assert web.requests == []
     Trust(pulled.workspace).grant(pulled.entry, private_network=True)
     assert pulled.pull().records == 2

@@ -93,7 +93,7 @@ def test_gives_up(
     workspace: Workspace, web: WebServer, reporter: Recorder, status: int, attempts: int, hint: str
 ) -> None:
     web.answer = lambda request: reply(request, status, Retry_After="0")
-    with pytest.raises(SourceUnavailable, match=f"{web.url}/x.csv: the server answered {status}") as caught:
+    with pytest.raises(SourceUnavailable, match=f"{web.url}/x.csv: the server returned {status}") as caught:
         get(workspace, Url(web.url + "/x.csv"), reporter, retries=2)
     assert hint in (caught.value.hint or "")
     assert len(web.requests) == attempts
@@ -101,7 +101,7 @@ def test_gives_up(
 
 def test_waits_as_long_as_it_is_asked_to(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     web.answer = lambda request: reply(request, 503, Retry_After="3600")
-    with pytest.raises(SourceUnavailable, match=r"503 .*, and asks to wait 3,600 s") as caught:
+    with pytest.raises(SourceUnavailable, match=r"503 .*; retry after 3,600 s") as caught:
         get(workspace, Url(web.url), reporter, longest_pause_seconds=60)
     assert "fetch.longestPauseSeconds" in str(caught.value.hint)
     assert len(web.requests) == 1
@@ -121,7 +121,7 @@ def test_waits_as_long_as_it_is_asked_to(workspace: Workspace, web: WebServer, r
     began = time.monotonic()
     assert get(workspace, Url(web.url), reporter, longest_pause_seconds=60) is not None
     assert time.monotonic() - began > 0.4
-    assert ["429" in text and "trying again in" in text for text in reporter.warnings] == [True, True]
+    assert ["429" in text and "retrying in" in text for text in reporter.warnings] == [True, True]
 
 
 def test_pauses_grow(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
@@ -137,7 +137,7 @@ def test_pauses_grow(workspace: Workspace, web: WebServer, reporter: Recorder) -
 
 def test_nobody_there(workspace: Workspace, reporter: Recorder) -> None:
     with pytest.raises(
-        SourceUnavailable, match=r"http://127.0.0.1:9/x: the connection failed: Connection refused"
+        SourceUnavailable, match=r"http://127.0.0.1:9/x: connection failed: Connection refused"
     ):
         get(workspace, Url("http://127.0.0.1:9/x"), reporter, retries=0)
 
@@ -145,7 +145,7 @@ def test_nobody_there(workspace: Workspace, reporter: Recorder) -> None:
 def test_silent_server(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     held = threading.Event()
     web.answer = lambda request: held.wait(5) and None
-    with pytest.raises(SourceUnavailable, match="did not answer in time"):
+    with pytest.raises(SourceUnavailable, match="no response: timeout"):
         get(
             workspace,
             Url(web.url),
@@ -199,13 +199,13 @@ def test_redirects_keep_secrets_at_home(workspace: Workspace, web: WebServer, re
     with pytest.raises(SourceUnavailable, match=r"302 .*file:///etc/passwd.* is not allowed"):
         get(workspace, Url(web.url), reporter)
     web.answer = lambda request: reply(request, 302, Location="ftp://127.0.0.1:9/x")
-    with pytest.raises(SourceUnavailable, match="302 and redirects to ftp, which is not followed"):
+    with pytest.raises(SourceUnavailable, match="302: redirect to ftp, which is not followed"):
         get(workspace, Url(web.url), reporter)
 
 
 def test_redirects_that_go_nowhere(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     web.answer = lambda request: reply(request, 302, Location=f"/{len(web.requests)}")
-    with pytest.raises(SourceUnavailable, match="redirects in a circle, or more than 3 times"):
+    with pytest.raises(SourceUnavailable, match="redirect loop, or more than 3 redirects"):
         get(workspace, Url(web.url), reporter, max_redirects=3)
     assert len(web.requests) == 4
     # A huge page beside the redirect is not read.
@@ -258,12 +258,12 @@ def test_no_way_back_from_https(
     plain = web.url
     with web_server(context) as secure:
         secure.answer = lambda request: reply(request, 302, Location=plain + "/data.csv")
-        with pytest.raises(SourceUnavailable, match="its certificate is not valid: self-signed") as caught:
+        with pytest.raises(SourceUnavailable, match="invalid certificate: self-signed") as caught:
             get(workspace, Url(secure.url), reporter)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        with pytest.raises(SourceUnavailable, match="302 and redirects from https to http") as caught:
+        with pytest.raises(SourceUnavailable, match="302: redirect from https to http") as caught:
             get(workspace, Url(secure.url), reporter)
-        assert "write the http URL" in str(caught.value.hint)
+        assert "use the http URL" in str(caught.value.hint)
         assert web.requests == []
         secure.answer = lambda request: reply(request, 200, b"data")
         web.answer = lambda request: reply(request, 302, Location=secure.url)
@@ -287,7 +287,7 @@ def test_variables(
     assert [each.path for each in web.requests] == ["/x?key=s3cr%20t"] * 2
     assert web.requests[0].headers["X-Key"] == "Bearer s3cr t"
     said = f"{caught.value}{caught.value.hint}{reporter.lines}"
-    assert "x?key=${{ env.TOKEN }}: the server answered 500" in said
+    assert "x?key=${{ env.TOKEN }}: the server returned 500" in said
     assert "s3cr" not in said
 
     web.answer = lambda request: reply(request, 302, Location="gopher://x/" + request.path)
@@ -295,9 +295,13 @@ def test_variables(
         get(workspace, step, reporter)
     assert web.requests[-1].path == "/x?key=of-this-process"
     assert "of-this-process" not in f"{caught.value}{reporter.lines}"
-    with pytest.raises(SourceUnavailable, match=r"OTHER, which my\.data may not read"):
+    with pytest.raises(
+        SourceUnavailable, match=r"my\.data is not allowed to read the environment variable OTHER"
+    ):
         get(workspace, Url(web.url + "/${{ env.OTHER }}"), reporter)
-    with pytest.raises(InvalidManifest, match="variables are filled into URLs and headers, not into paths"):
+    with pytest.raises(
+        InvalidManifest, match="variables are supported in URLs and headers only, not in paths"
+    ):
         get(workspace, FilesGlob("${{ env.TOKEN }}/*"), reporter)
 
 
@@ -307,7 +311,7 @@ def test_what_others_wrote_stays_outside(
     web.answer = lambda request: reply(request, 200, b"inside")
     for host in ("127.0.0.1", "localhost", "[::1]", "0.0.0.0", "169.254.169.254", "[::ffff:127.0.0.1]"):
         url = web.url.replace("127.0.0.1", host)
-        with pytest.raises(SourceUnavailable, match="which is no public address") as caught:
+        with pytest.raises(SourceUnavailable, match="is not a public address") as caught:
             get(workspace, Url(url), reporter, untrusted=True)
         assert "--private-network" in str(caught.value.hint)
     assert web.requests == []
@@ -317,7 +321,7 @@ def test_what_others_wrote_stays_outside(
     monkeypatch.setenv("http_proxy", "http://127.0.0.2:9")
     assert get(workspace, Url(web.url), reporter, untrusted=True) is not None
     web.answer = lambda request: reply(request, 302, Location="http://127.0.0.2/")
-    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.2, which is no public address"):
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.2 is not a public address"):
         get(workspace, Url(web.url), reporter, untrusted=True)
 
 
@@ -332,16 +336,16 @@ def test_local_files(workspace: Workspace, reporter: Recorder) -> None:
     assert Timestamp.parse(payload.state.value) == payload.event_time
     assert get(workspace, Url("file:data%20x.csv"), reporter, payload.state) is None
     assert get(workspace, Url(path.as_uri()), reporter, payload.state) is None
-    with pytest.raises(SourceUnavailable, match=r"missing\.csv: there is no such file"):
+    with pytest.raises(SourceUnavailable, match=r"missing\.csv: file not found"):
         get(workspace, Url("file:missing.csv"), reporter)
-    with pytest.raises(SourceUnavailable, match="is not a file"):
+    with pytest.raises(SourceUnavailable, match="not a regular file"):
         get(workspace, Url(str(workspace.folder)), reporter)
 
 
 def test_what_cannot_be_fetched(workspace: Workspace, reporter: Recorder, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="gopher"):
         get(workspace, Url("gopher://example.com/x"), reporter)
-    with pytest.raises(InvalidManifest, match="is no URL"):
+    with pytest.raises(InvalidManifest, match="invalid URL"):
         get(workspace, Url("http://[::1/x"), reporter)
     for url in ("http://127.0.0.1:port/x", "http://127.0.0.1/\r\nX: y", "http:///x", "ftp://h:port/x"):
         with pytest.raises(SourceUnavailable):

@@ -21,7 +21,7 @@ from tests.ingest.arrow_merge import ArrowMerge, Row
 LEDGER, SNAPSHOT = Ledger(primary_key=["id"]), Snapshot(primary_key=["id"])
 STRATEGIES = pytest.mark.parametrize("strategy", [LEDGER, SNAPSHOT], ids=["Ledger", "Snapshot"])
 A, R, F, T = (op.code for op in Op)
-DAMAGED = "the keys that were remembered are damaged: they are made anew"
+DAMAGED = "the key index is damaged: rebuilding it"
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_damaged_page_is_found_while_rows_are_merged(data: ArrowMerge, strateg
     for path in data.keys:
         flip_first(path)
     assert data.merge(strategy, [*rows, Row(20, 20, 1)]) == 1
-    assert data.reporter.lines == [("warning", DAMAGED), ("debug", "remembers the keys up to offset 19")]
+    assert data.reporter.lines == [("warning", DAMAGED), ("debug", "key index updated to offset 19")]
     assert data.index_rebuilds == 1
     assert data.merge(strategy, [*rows, Row(20, 20, 1)]) == 0
     assert data.index_rebuilds == 1
@@ -138,7 +138,7 @@ def test_keys_that_cannot_be_stored(
         patched.setattr(KeyIndex, "_save", fail)
         assert data.merge(strategy, [Row(1, 1, 1)]) == 1
     assert data.reporter.lines == [
-        ("debug", "the keys could not be remembered: [Errno 28] No space left on device")
+        ("debug", "the key index could not be updated: [Errno 28] No space left on device")
     ]
     assert data.keys == []
     assert data.merge(strategy, [Row(1, 1, 1), Row(2, 2, 1)]) == 1
@@ -175,7 +175,7 @@ def test_a_ledger_keeps_the_first_values(data: ArrowMerge) -> None:
     data.merge(LEDGER, [Row(1, 1, 3), Row(2, 2, 1)])
     assert [row["id"] for row in data.rows()] == [2, 1]
     changed = [Row(1, 9, 3), Row(2, 2, 4), Row(3, 3, 1)]
-    with pytest.raises(BadData, match="2 rows have a known primary key"):
+    with pytest.raises(BadData, match="2 rows with an existing primary key"):
         data.merge(LEDGER, changed, strict=True)
     assert data.merge(LEDGER, changed) == 1
     (warning,) = data.reporter.warnings
@@ -196,12 +196,10 @@ def test_a_ledger_that_is_too_large_to_sort_in_memory(
     rows.insert(late, Row(5, 1, 4))
     assert data.merge(LEDGER, rows) == 5
     assert [row["id"] for row in data.rows()] == [0, 5, 1, 2, 3, 4]
-    is_second_attempt = "the rows are not in the order of their event time: they are sorted" in str(
-        data.reporter.lines
-    )
+    is_second_attempt = "the rows are not ordered by event time: sorting them" in str(data.reporter.lines)
     assert is_second_attempt is (late == 4)
     (warning,) = data.reporter.warnings
-    assert warning.startswith("1 rows")
+    assert warning.startswith("1 row with")
 
 
 def test_a_snapshot_is_a_changelog(data: ArrowMerge) -> None:
@@ -257,16 +255,16 @@ def test_any_changelog_is_what_a_model_says(
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([Row(1, 1, 1, A), Row(2, 1, 1, "+B")], "row 2 .*'\\+B' is not an operation"),
-        ([Row(None, 1, 1, A)], "its primary key has no value"),
-        ([Row(0, 1, 1, A)], "a row with its primary key is there already"),
-        ([Row(9, 1, 1, R)], "no such row is there to be taken back"),
-        ([Row(0, 5, 1, R)], "the row that is there is another one"),
-        ([Row(0, 0, 2, R)], "the row that is there is another one"),
-        ([Row(0, 0, 1, F)], "a -C has to be followed by the \\+C of the same row"),
-        ([Row(0, 0, 1, F), Row(9, 1, 1, T)], "row 1 .*-C has to be followed.*row 2 .*follow the -C"),
-        ([Row(9, 1, 1, T)], "a \\+C has to follow the -C of the same row"),
-        ([Row(0, 0, 1, R), Row(0, 0, 1, R)], "a row does.*row 2 .*no such row"),
+        ([Row(1, 1, 1, A), Row(2, 1, 1, "+B")], "row 2 .*invalid operation '\\+B'"),
+        ([Row(None, 1, 1, A)], "the primary key is null"),
+        ([Row(0, 1, 1, A)], "a row with this primary key already exists"),
+        ([Row(9, 1, 1, R)], "the retracted row does not exist"),
+        ([Row(0, 5, 1, R)], "the values differ from those of the existing row"),
+        ([Row(0, 0, 2, R)], "the values differ from those of the existing row"),
+        ([Row(0, 0, 1, F)], "a -C must be followed by the \\+C of the same row"),
+        ([Row(0, 0, 1, F), Row(9, 1, 1, T)], "row 1 .*-C must be followed.*row 2 .*follow the -C"),
+        ([Row(9, 1, 1, T)], "a \\+C must follow the -C of the same row"),
+        ([Row(0, 0, 1, R), Row(0, 0, 1, R)], "1 invalid row: row 2 .*does not exist"),
     ],
 )
 def test_operations_that_contradict_the_dataset(data: ArrowMerge, rows: list[Row], message: str) -> None:
@@ -280,9 +278,9 @@ def test_operations_without_a_key(data: ArrowMerge) -> None:
     copies = [Row(1, 1, 1, A), Row(1, 1, 2, A), Row(1, 1, 1, A), Row(2, None, 1, A)]
     assert data.merge(append, copies, changelog=True) == 4
     for rows, message in (
-        ([Row(1, 2, 1, R)], "no such row"),
-        ([Row(1, 1, 2, R), Row(5, 5, 1, A), Row(1, 1, 2, R)], "row 3 .*another one"),
-        ([Row(1, 1, 9, R)], "another one"),
+        ([Row(1, 2, 1, R)], "does not exist"),
+        ([Row(1, 1, 2, R), Row(5, 5, 1, A), Row(1, 1, 2, R)], "row 3 .*values differ"),
+        ([Row(1, 1, 9, R)], "values differ"),
         ([Row(1, 1, None, F)], "followed by"),
     ):
         with pytest.raises(BadData, match=message):
@@ -295,5 +293,5 @@ def test_operations_without_a_key(data: ArrowMerge) -> None:
     ]  # fmt: skip
     assert data.merge(append, [Row(1, 1, None, R)], changelog=True) == 1
     assert data.rows()[-1]["day"] == 2
-    with pytest.raises(BadData, match="no such row"):
+    with pytest.raises(BadData, match="does not exist"):
         data.merge(append, [Row(1, 1, None, R)], changelog=True)

@@ -64,7 +64,7 @@ def test_event_times(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str,
     pulled.add(SOURCE.format(merge="{kind: Append}"), name="again")
     assert pulled.pull().records == ROWS
     assert pulled.table().drop_columns(["system_time"]).equals(table.drop_columns(["system_time"]))
-    assert any("they are sorted" in text for _, text in pulled.reporter.lines) is again
+    assert any("sorting them" in text for _, text in pulled.reporter.lines) is again
 
 
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
@@ -139,6 +139,6 @@ def test_a_file_that_changes_while_it_is_read(pulled: Pulled) -> None:
     pulled.reporter = reporter
     from odf_engine.errors import BadData
 
-    with pytest.raises(BadData, match=r"data\.csv: changed while it was being read"):
+    with pytest.raises(BadData, match=r"data\.csv: the file changed while it was read"):
         pull(pulled.workspace, pulled.entry, pulled.runtime, reporter)
     assert pulled.pull().records == 1

@@ -53,7 +53,7 @@ def test_a_command_that_fails(source: Path, reporter: Recorder) -> None:
     with pytest.raises(BadData) as caught:
         pipe(source, reporter, "sh", "-c", "seq 7 >&2; echo some; exit 3")
     assert str(caught.value) == (
-        "x.csv: the command sh -c 'seq 7 >&2; echo some; exit 3' ended with exit code 3: 3 / 4 / 5 / 6 / 7"
+        "x.csv: command sh -c 'seq 7 >&2; echo some; exit 3' exited with code 3: 3 / 4 / 5 / 6 / 7"
     )
     with pytest.raises(BadData, match="was killed by signal 9"):
         pipe(source, reporter, "sh", "-c", "kill -9 $$")
@@ -62,11 +62,11 @@ def test_a_command_that_fails(source: Path, reporter: Recorder) -> None:
 @pytest.mark.parametrize(
     ("command", "kind", "said"),
     [
-        (["no-such-program", "-x"], Unsupported, "'no-such-program' is not installed"),
+        (["no-such-program", "-x"], Unsupported, "'no-such-program' not found"),
         (["/etc"], Unsupported, "'/etc' cannot be started: Permission denied"),
         (["cat", "a\0b"], Unsupported, "null byte"),
-        ([], InvalidManifest, "no command"),
-        (["", "x"], InvalidManifest, "no command"),
+        ([], InvalidManifest, "missing command"),
+        (["", "x"], InvalidManifest, "missing command"),
     ],
 )
 def test_a_command_that_cannot_be(

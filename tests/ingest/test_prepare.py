@@ -45,7 +45,7 @@ def test_gzip_cut_short(tmp_path: Path, reporter: Recorder, kept: float) -> None
     path = tmp_path / "a.csv.gz"
     packed = gzip.compress(TEXT, 1)
     path.write_bytes(packed[: int(len(packed) * kept)])
-    with pytest.raises(BadData, match=r"a\.csv\.gz: is gzip that was cut short"):
+    with pytest.raises(BadData, match=r"a\.csv\.gz: truncated gzip file"):
         run(path, reporter, GZIP)
 
 
@@ -54,10 +54,10 @@ def test_gzip_damaged(tmp_path: Path, reporter: Recorder) -> None:
     packed = bytearray(gzip.compress(TEXT, 1))
     packed[len(packed) // 2] ^= 0xFF
     path.write_bytes(packed)
-    with pytest.raises(BadData, match=r"a\.gz: is damaged gzip"):
+    with pytest.raises(BadData, match=r"a\.gz: damaged gzip file"):
         run(path, reporter, GZIP)
     path.write_bytes(b"<html>")
-    with pytest.raises(BadData, match="is not gzip"):
+    with pytest.raises(BadData, match="not a gzip file"):
         run(path, reporter, GZIP)
 
 
@@ -71,16 +71,18 @@ def make_zip(path: Path, **files: bytes) -> Path:
 
 def test_zip(tmp_path: Path, reporter: Recorder) -> None:
     path = make_zip(tmp_path / "a.zip", one=b"1", folder__two=TEXT, folder__three=b"3")
-    with pytest.raises(BadData, match=r"a\.zip: the archive has 3 files, .*: one\.csv, folder/two\.csv, f"):
+    with pytest.raises(
+        BadData, match=r"a\.zip: the archive contains 3 files .*: one\.csv, folder/two\.csv, f"
+    ):
         run(path, reporter, ZIP)
     assert run(make_zip(tmp_path / "b.zip", one=b"1"), reporter, ZIP) == (b"1", "b.zip/one.csv")
     two = Decompress(CompressionFormat.Zip, "folder/two.csv")
     assert run(path, reporter, two) == (TEXT, "a.zip/folder/two.csv")
     assert run(path, reporter, Decompress(CompressionFormat.Zip, "*/tw?.csv"))[0] == TEXT
-    with pytest.raises(BadData, match="2 files of the archive match subPath 'folder/") as caught:
+    with pytest.raises(BadData, match="2 files in the archive match subPath 'folder/") as caught:
         run(path, reporter, Decompress(CompressionFormat.Zip, "folder/*"))
     assert "folder/three.csv" in (caught.value.hint or "")
-    with pytest.raises(BadData, match="no file of the archive"):
+    with pytest.raises(BadData, match="no files in the archive"):
         run(path, reporter, Decompress(CompressionFormat.Zip, "four.csv"))
     # A zip within gzip.
     path.write_bytes(gzip.compress(path.read_bytes()))
@@ -91,7 +93,7 @@ def test_zip_damaged(tmp_path: Path, reporter: Recorder) -> None:
     path = make_zip(tmp_path / "a.zip", one=TEXT)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    with pytest.raises(BadData, match=r"a\.zip: is not a sound zip"):
+    with pytest.raises(BadData, match=r"a\.zip: invalid zip"):
         run(path, reporter, ZIP)
     path.write_bytes(whole[:2000] + b"\xff" * 50 + whole[2050:])
     with pytest.raises(BadData, match=r"sound|damaged"):
@@ -111,12 +113,12 @@ def test_zip_directories_that_are_wrong(tmp_path: Path, reporter: Recorder) -> N
         data.replace(b"BZh", b"BZx"),
     ):
         path.write_bytes(wrong)
-        with pytest.raises(BadData, match=r"^a\.zip: is .* zip archive"):
+        with pytest.raises(BadData, match=r"^a\.zip: .* zip archive"):
             run(path, reporter, ZIP)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.csv", b"1")
     path.write_bytes(path.read_bytes().replace(b"\x05\0\0\0\0\0", b"\0\0\0\0\0\0"))  # a name of no letters
-    with pytest.raises(BadData, match=r"^a\.zip: is .* zip archive"):
+    with pytest.raises(BadData, match=r"^a\.zip: .* zip archive"):
         run(path, reporter, ZIP)
 
 
@@ -135,12 +137,12 @@ def test_bombs(tmp_path: Path, reporter: Recorder) -> None:
     limits = Limits(most_bytes=3_000_000, most_ratio=100, ratio_from=100_000)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"\0" * 2_000_000))
-    with pytest.raises(BadData, match="archive bomb"):
+    with pytest.raises(BadData, match="decompression bomb"):
         run(path, reporter, GZIP, limits=limits)
     path.write_bytes(gzip.compress(TEXT * 4, 1))
-    with pytest.raises(BadData, match="archive bomb"):
+    with pytest.raises(BadData, match="decompression bomb"):
         run(path, reporter, GZIP, limits=limits)
-    with pytest.raises(BadData, match="archive bomb"):
+    with pytest.raises(BadData, match="decompression bomb"):
         run(make_zip(tmp_path / "a.zip", one=b"\0" * 2_000_000), reporter, ZIP, limits=limits)
     path.write_bytes(gzip.compress(TEXT, 1))
     assert run(path, reporter, GZIP, limits=limits)[0] == TEXT
@@ -152,12 +154,12 @@ def test_bombs_within_bombs_are_measured_by_the_outermost(tmp_path: Path, report
     inner = gzip.compress(b"\0" * 90_000) * 90  # each step alone is within the ratio
     path.write_bytes(gzip.compress(inner))
     assert len(inner) < 100 * path.stat().st_size
-    with pytest.raises(BadData, match="archive bomb"):
+    with pytest.raises(BadData, match="decompression bomb"):
         run(path, reporter, GZIP, GZIP, limits=limits)
     zeros = make_zip(tmp_path / "zeros.zip", one=b"\0" * 5_000_000)
     limits = Limits(most_bytes=1 << 30, most_ratio=2000, ratio_from=100_000)
     assert len(run(zeros, reporter, ZIP, limits=limits)[0]) == 5_000_000
-    with pytest.raises(BadData, match="archive bomb"):
+    with pytest.raises(BadData, match="decompression bomb"):
         run(make_zip(tmp_path / "a.zip", one=zeros.read_bytes()), reporter, ZIP, ZIP, limits=limits)
 
 
@@ -173,7 +175,9 @@ def test_entries_outside_of_the_archive(tmp_path: Path, reporter: Recorder, name
         archive.writestr("one.csv", "1")
         archive.writestr(name, "2")
     for sub_path in (None, "one.csv", "*evil"):
-        with pytest.raises(BadData, match=r"a\.zip: the archive has an entry outside of itself: '.*evil'"):
+        with pytest.raises(
+            BadData, match=r"a\.zip: the archive has an entry outside its root folder: '.*evil'"
+        ):
             run(path, reporter, Decompress(CompressionFormat.Zip, sub_path))
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["a.zip", "job"]
 
@@ -187,7 +191,7 @@ def test_an_encrypted_entry(tmp_path: Path, reporter: Recorder) -> None:
     at = data.rindex(b"one.csv") - 46
     data[at + 8] |= 1
     path.write_bytes(data)
-    with pytest.raises(BadData, match=r"the entry 'one\.csv' is encrypted"):
+    with pytest.raises(BadData, match=r"entry 'one\.csv' is encrypted"):
         run(path, reporter, ZIP)
 
 
@@ -219,10 +223,10 @@ read: {kind: Csv, schema: [id BIGINT]}
 merge: {kind: Append}
 """)
     for files, said in (
-        ({"one": gzip.compress(b"1\n")[:-5]}, "data.zip/one.csv: is gzip that was cut short"),
-        ({"one": b"1", "two": b"2"}, "data.zip: the archive has 2 files, and no subPath"),
-        ({"..__one": b"1"}, "an entry outside of itself"),
-        ({"one": gzip.compress(b"\0" * 300_000)}, "data.zip/one.csv: unpacks to more than"),
+        ({"one": gzip.compress(b"1\n")[:-5]}, "data.zip/one.csv: truncated gzip file"),
+        ({"one": b"1", "two": b"2"}, "data.zip: the archive contains 2 files and subPath is not set"),
+        ({"..__one": b"1"}, "an entry outside its root folder"),
+        ({"one": gzip.compress(b"\0" * 300_000)}, "data.zip/one.csv: decompression bomb suspected"),
     ):
         make_zip(path, **files)
         pulled.fails(BadData, said)

@@ -65,15 +65,15 @@ def test_wrong_queries_say_where(pulled: Pulled) -> None:
     pulled.fails(InvalidQuery, "the alias `Input` of step 1 is taken")
     flink = "{kind: Sql, engine: flink, query: SELECT 1}"
     pulled.add(SOURCE.format(merge="{kind: Append}", preprocess=flink), name="engine")
-    pulled.fails(InvalidQuery, "'flink'", "engines: spark")
+    pulled.fails(InvalidQuery, "'flink'", "supported engines: spark")
     add(pulled, "SELECT town AS event_time, n FROM input", name="time")
     pulled.fails(
-        InvalidSchema, "in.csv", "event time column 'event_time' is STRING", "CAST(event_time AS TIMESTAMP)"
+        InvalidSchema, "in.csv", "event time column 'event_time' is a STRING", "CAST(event_time AS TIMESTAMP)"
     )
     add(pulled, "SELECT n, town AS N FROM input", name="twice")
     pulled.fails(InvalidSchema, "'n' and 'N' have the same name")
     add(pulled, "SELECT n AS offset FROM input", name="system")
-    pulled.fails(InvalidSchema, "'offset'", "SetVocab with offsetColumn")
+    pulled.fails(InvalidSchema, "'offset'", "offsetColumn in SetVocab")
 
 
 def test_a_query_that_leaves_nothing(pulled: Pulled) -> None:

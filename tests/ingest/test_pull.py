@@ -86,13 +86,13 @@ def test_ledger(pulled: Pulled) -> None:
     pulled.add(CSV + "merge: {kind: Ledger, primaryKey: [ID]}")
     pulled.write("data.csv", "id,name,at\n2,b,2024-03-02\n1,a,2024-03-01\n2,b,2024-03-02\n")
     assert pulled.pull().records == 2
-    assert pulled.reporter.warnings == ["1 rows were exact copies of others and count once"]
+    assert pulled.reporter.warnings == ["1 duplicate row dropped"]
     pulled.write(
         "data.csv", "id,name,at\n5,e,2024-02-01\n4,d,2024-02-01\n3,c,2024-03-03\n2,B,2024-03-02\n1,a,\n"
     )
     assert pulled.pull().records == 3
     assert len(pulled.reporter.warnings) == 1
-    assert pulled.reporter.warnings[0].startswith("1 rows have a known primary key and other values")
+    assert pulled.reporter.warnings[0].startswith("1 row with an existing primary key and different values")
     assert "id=2" in pulled.reporter.warnings[0]
     assert pulled.rows("offset", "op", "id") == [(0, 0, 1), (1, 0, 2), (2, 0, 5), (3, 0, 4), (4, 0, 3)]
     # Late rows do not move the watermark back, new ones move it on.

@@ -56,9 +56,9 @@ def test_keys_and_columns_that_do_not_go_together(pulled: Pulled) -> None:
     read = "kind: NdJson, schema: [id BIGINT NOT NULL, name STRING, absent STRING]"
     assert pull(pulled, "nd", read, lines(rows)) == [(1, "x", None), (2, None, None)]
     said = dict(reversed(line) for line in pulled.reporter.lines)
-    assert said["nd: no object has absent: null in all rows"] == "warning"
-    assert said["nd: not in read.schema, left out: more, other"] == "info"
-    assert said["nd: names are found in another case: 'ID' as `id`, 'Name' as `name`"] == "info"
+    assert said["nd: absent not found, null in all rows"] == "warning"
+    assert said["nd: not in read.schema, dropped: more, other"] == "info"
+    assert said["nd: names differ in case: 'ID' as `id`, 'Name' as `name`"] == "info"
 
 
 def test_features(pulled: Pulled) -> None:

@@ -185,7 +185,10 @@ def test_the_areas_of_new_york_as_geojson_and_as_a_shapefile(pulled: Pulled, sha
         name="shapes",
     )
     assert pulled.pull().records == 178
-    assert any("not WGS 84 but 'Lambert_Conformal_Conic'" in line for line in pulled.reporter.warnings)
+    assert any(
+        "coordinates are in 'Lambert_Conformal_Conic' (.prj), not WGS 84" in line
+        for line in pulled.reporter.warnings
+    )
     shapes = {str(area): (label, json.loads(shape)) for area, label, shape in
               pulled.rows("modzcta", "label", "geometry")}  # fmt: skip
     assert len(shapes) == 178

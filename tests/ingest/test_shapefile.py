@@ -114,9 +114,11 @@ def test_shapes_that_geojson_has_no_word_for(tmp_path: Path) -> None:
     patch = shapes(
         shapefile.MULTIPATCH, lambda w: w.multipatch([with_height(FAR)], [shapefile.TRIANGLE_STRIP])
     )
-    with pytest.raises(BadData, match=r"in\.zip/a\.shp: record 1: the shape cannot be GeoJSON: .*MULTIPATCH"):
+    with pytest.raises(
+        BadData, match=r"in\.zip/a\.shp: record 1: the shape cannot be converted to GeoJSON: .*MULTIPATCH"
+    ):
         read(tmp_path, patch)
-    with pytest.raises(BadData, match=r"record 2: the shape is damaged: Out of range"):
+    with pytest.raises(BadData, match=r"record 2: damaged shape: Out of range"):
         read(tmp_path, shapes(shapefile.POINT, lambda w: w.point(1, 1), lambda w: w.point(float("nan"), 1)))
 
 
@@ -204,11 +206,11 @@ def test_text_whose_code_page_nobody_says(tmp_path: Path) -> None:
     rows, _, reporter = read(tmp_path, points(("größe", 1), encoding="cp1252"))
     assert rows[0]["NAME"] == "größe"
     assert reporter.warnings == [
-        "in.zip/a.shp: no .prj file says what its coordinates mean",
-        "in.zip/a.dbf: nothing says the encoding of its text: cp1252 is taken",
+        "in.zip/a.shp: no .prj file, the coordinate system is unknown",
+        "in.zip/a.dbf: no encoding declared, using cp1252",
     ]
     files = points(("größe", 1), ("größe", 2), encoding="cp1252")
-    with pytest.raises(BadData, match=r'in\.zip/a\.dbf: record 1, column "NAME": .*xdf.* is not UTF-8 text'):
+    with pytest.raises(BadData, match=r'in\.zip/a\.dbf: record 1, column "NAME": .*xdf.* is not valid UTF-8'):
         read(tmp_path, files | {"a.cpg": b"UTF-8"})
     # Half a character at the end was cut by whoever wrote the file.
     cut = "ä" * 4 + "aä"
@@ -222,7 +224,7 @@ def test_text_whose_code_page_nobody_says(tmp_path: Path) -> None:
     [
         (b"20240131", b"20240199", None),  # the column's type says later that there is no such day
         (b"20240131", b"2024-1-3", "column \"day\": '2024-1-3' is not a date"),
-        (b"T    12", b"X    12", "column \"true\": 'X' is not a truth value"),
+        (b"T    12", b"X    12", "column \"true\": 'X' is not a Boolean"),
         (b"T    12", b"?   ***", None),
     ],
 )
@@ -257,7 +259,7 @@ def test_deleted_records(tmp_path: Path) -> None:
         ("d", 3),
     ]
     assert [found.record(1), found.record(2)] == [2, 4]
-    assert "in.zip/a.dbf: 2 records are marked as deleted, left out" in reporter.warnings
+    assert "in.zip/a.dbf: 2 deleted records dropped" in reporter.warnings
 
 
 def test_which_shapefile(tmp_path: Path) -> None:
@@ -268,15 +270,13 @@ def test_which_shapefile(tmp_path: Path) -> None:
     assert read(tmp_path, upper | {"__MACOSX/roads/._x.shp": b""})[0][0]["NAME"] == "one"
     with pytest.raises(BadData, match=r"in\.zip: the archive has 2 \.shp files") as caught:
         read(tmp_path, one | two)
-    assert caught.value.hint == "say which in read.subPath: roads/x.shp, areas/x.shp"
-    with pytest.raises(
-        BadData, match=r"the archive has no \.shp file that matches subPath 'y\.shp'"
-    ) as caught:
+    assert caught.value.hint == "set read.subPath to one of: roads/x.shp, areas/x.shp"
+    with pytest.raises(BadData, match=r"the archive has no \.shp file matching subPath 'y\.shp'") as caught:
         read(tmp_path, one | two, "y.shp")
-    assert caught.value.hint == "it has: roads/x.shp, areas/x.shp"
+    assert caught.value.hint == "files in the archive: roads/x.shp, areas/x.shp"
     with pytest.raises(BadData, match=r"the archive has no \.shp file") as caught:
         read(tmp_path, {"readme.txt": b""})
-    assert caught.value.hint == "it has: readme.txt"
+    assert caught.value.hint == "files in the archive: readme.txt"
 
 
 def test_columns_of_one_name(tmp_path: Path) -> None:
@@ -285,14 +285,14 @@ def test_columns_of_one_name(tmp_path: Path) -> None:
         writer.point(1, 2)
         writer.record("x")
 
-    with pytest.raises(InvalidSchema, match=r"in\.zip/a\.dbf: column 'geometry' is there twice"):
+    with pytest.raises(InvalidSchema, match=r"in\.zip/a\.dbf: duplicate column 'geometry'"):
         read(tmp_path, make(shapefile.POINT, write))
 
 
 def test_a_column_whose_name_is_not_utf8(tmp_path: Path) -> None:
     files = points(("a", 1))
     files["a.dbf"] = files["a.dbf"].replace(b"NAME", b"N\xff\xffE")
-    with pytest.raises(BadData, match=r"in\.zip/a\.dbf: a column's name is not UTF-8 text") as caught:
+    with pytest.raises(BadData, match=r"in\.zip/a\.dbf: a column name is not valid UTF-8") as caught:
         read(tmp_path, files | {"a.cpg": b"UTF-8"})
     assert ".cpg" in str(caught.value.hint)
     assert "NÿÿE" in read(tmp_path, files | {"a.cpg": b"1252"})[1].columns.names
@@ -325,24 +325,30 @@ def test_archives_that_are_wrong(tmp_path: Path) -> None:
     endless = shp[:104] + struct.pack(">i", -4) + shp[108:]
     other = points(("a", 1))
     cases: list[tuple[Files | bytes, str]] = [
-        (b"<html>", r"in\.zip: is not a zip archive"),
-        (b"PK\x03\x04 and no more", r"in\.zip: is a zip archive that was cut short"),
-        (without(files, "a.dbf"), r"in\.zip/a\.shp: the archive lacks the \.dbf file"),
-        (files | {"a.shp": shp[:-10]}, r"a\.shp: was cut short or is damaged: record 3 of 3"),
-        (files | {"a.shp": shp[:-28]}, r"a\.shp: was cut short or is damaged: record 3 of 3"),
-        (files | {"a.shp": shp[:50]}, r"a\.shp: is not a \.shp file"),
-        (files | {"a.shp": dbf}, r"a\.shp: is not a \.shp file"),
-        (files | {"a.shp": endless}, r"a\.shp: was cut short or is damaged: record 1 of 3"),
-        (files | {"a.shp": shp[:108] + b"\x63" + shp[109:]}, r"a\.shp: record 1: the shape is damaged"),
-        (files | {"a.shp": shp[:108] + b"\x0d" + shp[109:]}, r"a\.shp: record 1: the shape is damaged"),
-        (files | {"a.shp": other["a.shp"]}, r"a\.shp: has 1 shapes, and its \.dbf file 3 records"),
-        (files | {"a.dbf": other["a.dbf"]}, r"a\.shp: has more than 1 shapes, and its \.dbf file 1 record"),
-        (files | {"a.dbf": dbf[:-30]}, r"a\.dbf: was cut short: the header tells of 3 rows, 1 are there"),
-        (files | {"a.dbf": dbf[:20]}, r"a\.dbf: is not a dBASE table: it is too short"),
-        (files | {"a.dbf": dbf[:40]}, r"a\.dbf: is not a dBASE table: its header has no end"),
+        (b"<html>", r"in\.zip: not a zip archive"),
+        (b"PK\x03\x04 and no more", r"in\.zip: truncated zip archive"),
+        (without(files, "a.dbf"), r"in\.zip/a\.shp: missing \.dbf file in the archive"),
+        (files | {"a.shp": shp[:-10]}, r"a\.shp: truncated or damaged file: record 3 of 3"),
+        (files | {"a.shp": shp[:-28]}, r"a\.shp: truncated or damaged file: record 3 of 3"),
+        (files | {"a.shp": shp[:50]}, r"a\.shp: not a \.shp file"),
+        (files | {"a.shp": dbf}, r"a\.shp: not a \.shp file"),
+        (files | {"a.shp": endless}, r"a\.shp: truncated or damaged file: record 1 of 3"),
+        (files | {"a.shp": shp[:108] + b"\x63" + shp[109:]}, r"a\.shp: record 1: damaged shape"),
+        (files | {"a.shp": shp[:108] + b"\x0d" + shp[109:]}, r"a\.shp: record 1: damaged shape"),
+        (
+            files | {"a.shp": other["a.shp"]},
+            r"a\.shp: different numbers of shapes \(1\) and records in the \.dbf file \(3\)",
+        ),
+        (
+            files | {"a.dbf": other["a.dbf"]},
+            r"a\.shp: different numbers of shapes \(more than 1\) and records in the \.dbf file \(1\)",
+        ),
+        (files | {"a.dbf": dbf[:-30]}, r"a\.dbf: truncated file: 1 of 3 rows"),
+        (files | {"a.dbf": dbf[:20]}, r"a\.dbf: not a dBASE table: file too short"),
+        (files | {"a.dbf": dbf[:40]}, r"a\.dbf: not a dBASE table: incomplete header"),
         (
             files | {"a.dbf": dbf[:10] + b"\0\1" + dbf[12:]},
-            r"a\.dbf: is not a dBASE table: its header contra",
+            r"a\.dbf: not a dBASE table: inconsistent header",
         ),
     ]
     for number, (archive, message) in enumerate(cases):
@@ -354,21 +360,21 @@ def test_archives_that_are_wrong(tmp_path: Path) -> None:
         for name, data in files.items():
             archive.writestr(name, data)
     broken = packed.getvalue().replace(b"c         ", b"d         ")
-    with pytest.raises(BadData, match=r"in\.zip: a\.dbf cannot be unpacked: Bad CRC-32"):
+    with pytest.raises(BadData, match=r"in\.zip: a\.dbf cannot be extracted: Bad CRC-32"):
         read(tmp_path, broken)
     # An archive that needs a newer program.
     needs = packed.getvalue().replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\xff")
-    with pytest.raises(BadData, match=r"in\.zip: is a damaged zip archive: zip file version 25\.5"):
+    with pytest.raises(BadData, match=r"in\.zip: damaged zip archive: zip file version 25\.5"):
         read(tmp_path, needs)
 
 
 def test_bombs(tmp_path: Path) -> None:
     files = points(*(("a" * 10, 1),) * 2000)
     with pytest.raises(
-        BadData, match=r"in\.zip: a\.\w+ unpacks to more than 20,000 bytes: this looks like a bomb"
+        BadData, match=r"in\.zip: decompression bomb suspected: a\.\w+ has more than 20,000 bytes"
     ):
         read(tmp_path, files, None, Limits(most_bytes=20_000))
-    with pytest.raises(BadData, match="this looks like a bomb"):
+    with pytest.raises(BadData, match="decompression bomb suspected"):
         read(tmp_path, files, None, Limits(most_ratio=2, ratio_from=1000))
     assert len(read(tmp_path, files)[0]) == 2000
 

@@ -26,7 +26,7 @@ from tests.ingest.recorder import Recorder
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\n  <!DOCTYPE html><html><body>404", "web page"),
+        (b"\n  <!DOCTYPE html><html><body>404", "HTML page"),
         (b"<?xml version='1.0'?><Error>", "XML"),
         (b"\x1f\x8b\x08", "gzip"),
         (b"PK\x03\x04", "zip"),
@@ -36,13 +36,13 @@ from tests.ingest.recorder import Recorder
 def test_no_data_at_all(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "a"
     path.write_bytes(data)
-    with pytest.raises(BadData, match=f"a.csv: is .*{message}"):
+    with pytest.raises(BadData, match=f"a.csv: not a .* file: .*{message}"):
         reject_binary(path, "a.csv")
     for text in (b"a,b\n<html>", b"PAR1,PAR2\n", b"BZh,PK\n"):
         path.write_bytes(text)
         reject_binary(path, "a.csv")
     path.write_text("<html>", encoding="utf-16")
-    with pytest.raises(BadData, match="web page"):
+    with pytest.raises(BadData, match="HTML page"):
         reject_binary(path, "a.csv", "utf-16")
 
 
@@ -75,7 +75,7 @@ def test_encodings(tmp_path: Path, data: bytes, declared: str | None, found: str
 @pytest.mark.parametrize("name", ["klingon", "base64", "rot13", "", "\0"])
 def test_encodings_that_are_none(tmp_path: Path, name: str) -> None:
     (tmp_path / "a").write_bytes(b"")
-    with pytest.raises(InvalidManifest, match="nobody knows the encoding"):
+    with pytest.raises(InvalidManifest, match="unknown encoding"):
         detect_encoding(tmp_path / "a", name)
 
 
@@ -111,17 +111,17 @@ def test_arrays_keep_every_digit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sub_path", "message"),
     [
-        ('[{"a": 1},\n{"b": ', None, "in.json: line 2: ends in the middle"),
-        ('[{"a": 1},\n{"b": "x', None, "in.json: line 2: ends in the middle"),
-        ('[{"a": 1}\n', None, "ends where ',' or '\\]' is missing"),
-        ('[{"a": 1},\n\n{"b": oops}]', None, "in.json: line 3: is not JSON: Expecting value"),
-        ('[{"a": 1}, 7]', None, "an element is a number, not an object"),
-        ('[{"a": 1}] x', None, "goes on after the end"),
+        ('[{"a": 1},\n{"b": ', None, "in.json: line 2: unexpected end of file"),
+        ('[{"a": 1},\n{"b": "x', None, "in.json: line 2: unexpected end of file"),
+        ('[{"a": 1}\n', None, "expected ',' or '\\]', found the end of the file"),
+        ('[{"a": 1},\n\n{"b": oops}]', None, "in.json: line 3: invalid JSON: Expecting value"),
+        ('[{"a": 1}, 7]', None, "the element is a number, not an object"),
+        ('[{"a": 1}] x', None, "unexpected text after the end"),
         ('{"a": 1}', None, "the document is not an array"),
-        ("", None, "is empty"),
-        ('{"a": {"b": []}}', "a.c", "there is no 'a.c'"),
+        ("", None, "empty or truncated document"),
+        ('{"a": {"b": []}}', "a.c", "'a.c' .*not found"),
         ('{"a": 1}', "a.c", "its parent is not an object"),
-        ("[" * 100_000, None, "an element is an array|nested too deeply"),
+        ("[" * 100_000, None, "the element is an array|nested too deeply"),
     ],
 )
 def test_documents_that_are_wrong(tmp_path: Path, text: str, sub_path: str | None, message: str) -> None:
@@ -200,13 +200,13 @@ def test_shapes(tmp_path: Path, reporter: Recorder, geometry: str, written: str)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"type": "Feature", "properties": null, "geometry": {}}', "a feature has no properties"),
-        ('{"type": "Feature", "properties": {"a": 1}, "geometry": null}', "a feature has no geometry"),
-        ('{"type": "Feature", "properties": {"a": 1}}', "a feature has no geometry"),
+        ('{"type": "Feature", "properties": null, "geometry": {}}', "the feature has no properties"),
+        ('{"type": "Feature", "properties": {"a": 1}, "geometry": null}', "the feature has no geometry"),
+        ('{"type": "Feature", "properties": {"a": 1}}', "the feature has no geometry"),
         ('{"type": "Feature", "properties": {"geometry": 1}, "geometry": {}}', "has a property 'geometry'"),
         ('{"type": "Point"}', "is not a GeoJSON feature"),
-        ("[1]", "an element is an array, not a GeoJSON feature"),
-        ('{"type": ', "is not JSON"),
+        ("[1]", "the element is an array, not a GeoJSON feature"),
+        ('{"type": ', "invalid JSON"),
     ],
 )
 def test_features_that_are_wrong(tmp_path: Path, line: str, message: str) -> None:
@@ -221,9 +221,9 @@ def test_what_is_skipped_may_be_large(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("odf_engine.ingest.read.json_lines._MAX_CHARACTERS", 1 << 14)
     large = json.dumps([{"x": [i, {"y": "z" * 9}]} for i in range(5000)])
     assert lines(tmp_path, f'{{"a": {large}, "b": [{{"c": 1}}], "d": {{"e": {large}}}}}', "b") == ['{"c": 1}']
-    with pytest.raises(BadData, match="one value has more than"):
+    with pytest.raises(BadData, match="a value exceeds"):
         lines(tmp_path, f'[{{"a": {large}}}]')
     with pytest.raises(BadData, match="nested too deeply"):
         lines(tmp_path, '{"a": ' + "[" * 20_000 + "1" + "]" * 20_000 + ', "b": []}', "b")
-    with pytest.raises(BadData, match="',' or '\\]' expected, '}' found"):
+    with pytest.raises(BadData, match="expected ',' or '\\]', found '}'"):
         lines(tmp_path, f'{{"a": {large[:-1]}}}, "b": []}}', "b")

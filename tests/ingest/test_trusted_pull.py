@@ -42,7 +42,7 @@ def test_a_copied_dataset_pulls_once_it_is_trusted(pulled: Pulled, tmp_path: Pat
     trust, entry = Trust(pulled.workspace), pulled.entry
     error = pulled.fails(
         NotTrusted,
-        "ran is not trusted (it was not made in this workspace): it would run file",
+        "ran is untrusted (not created in this workspace): it would run file",
         "pipe `sh -c",
         "odf trust ran",
         force=True,
@@ -62,10 +62,12 @@ def test_a_copied_dataset_pulls_once_it_is_trusted(pulled: Pulled, tmp_path: Pat
     )
     entry.dataset.commit([event], system_time=Timestamp.now(), expected_head=entry.dataset.head())
     pulled.write("data.csv", "3\n")
-    pulled.fails(NotTrusted, "after it was trusted: new: pipe `touch", "gone: pipe `sh -c", "odf trust ran")
+    pulled.fails(
+        NotTrusted, "after it was trusted: new: pipe `touch", "removed: pipe `sh -c", "odf trust ran"
+    )
     assert not ran.exists()
     trust.revoke(entry)
-    pulled.fails(NotTrusted, "was not made in this workspace")
+    pulled.fails(NotTrusted, "not created in this workspace")
 
 
 def test_variables_are_not_for_whoever_asks(
@@ -75,7 +77,11 @@ def test_variables_are_not_for_whoever_asks(
     copy_in(pulled, "http://127.0.0.1:1/${{ env.ODF_TEST_TOKEN }}", tmp_path / "asks")
     pulled.fails(NotTrusted, "variable `ODF_TEST_TOKEN`")
     Trust(pulled.workspace).grant(pulled.entry, private_network=True)
-    error = pulled.fails(SourceUnavailable, "ODF_TEST_TOKEN, which asks may not read", "allowedEnv.asks")
+    error = pulled.fails(
+        SourceUnavailable,
+        "asks is not allowed to read the environment variable ODF_TEST_TOKEN",
+        "allowedEnv.asks",
+    )
     assert "s3cr3t" not in f"{error} {error.hint} {pulled.reporter.lines}"
 
 
@@ -87,7 +93,7 @@ prepare: [{kind: Pipe, command: [sh, -c, "cat; echo no luck >&2; exit 9"]}]
 read: {kind: Csv, schema: [id BIGINT]}
 merge: {kind: Append}
 """)
-    pulled.fails(BadData, "data.csv: the command sh -c", "ended with exit code 9: no luck")
+    pulled.fails(BadData, "data.csv: command sh -c", "exited with code 9: no luck")
 
 
 def test_a_container_is_run_until_it_has_no_more(

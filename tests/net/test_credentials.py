@@ -83,9 +83,9 @@ def test_a_file_that_nests_too_deeply_or_cannot_be_read(logins: Credentials, tmp
     logins.set("https://h.org/", Login(token="t1"))
     (path,) = [each for each in tmp_path.rglob("*") if each.is_file() and each.suffix == ".json"]
     path.write_bytes(b"[" * 100_000)
-    with pytest.raises(BadData, match="the logins cannot be read"):
+    with pytest.raises(BadData, match="the stored logins cannot be read"):
         logins.origins()
     path.unlink()
     path.symlink_to(path.name)
-    with pytest.raises(BadData, match="the logins cannot be read"):
+    with pytest.raises(BadData, match="the stored logins cannot be read"):
         logins.origins()

@@ -134,7 +134,7 @@ def test_cancel(server: HostileServer, tmp_path: Path, step: str) -> None:
 def test_abort_does_not_end_the_client(client: HttpClient, server: HostileServer) -> None:
     server.says["slow"] = lambda exchange: exchange.server.over.wait(10)
     threading.Timer(0.1, client.abort).start()
-    with pytest.raises(AttemptFailed, match="closed it without an answer"):
+    with pytest.raises(AttemptFailed, match="closed by the server without a response"):
         client.request("GET", f"{server.url}slow")
     assert client.get_bytes(f"{server.url}file", 10) == b"0123456789"
 
@@ -166,7 +166,7 @@ def test_sources_use_proxies(
     assert (asked.headers["host"], asked.headers["connection"]) == ("other.example", "close")
     # The address behind a proxy is unknown.
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *_, **__: [(0, 0, 0, "", ("10.0.0.1", 0))])
-    with pytest.raises(SourceUnavailable, match=r"data\.example is 10\.0\.0\.1, which is no public"):
+    with pytest.raises(SourceUnavailable, match=r"data\.example \(10\.0\.0\.1\) is not a public"):
         get(workspace, step, Recorder(), untrusted=True)
 
 
@@ -184,7 +184,7 @@ def test_slow_sources(workspace: Workspace, server: HostileServer) -> None:
     client = HttpClient(
         server.url, FetchConfig(retries=0, read_timeout_seconds=0.3), Reporter(), policy=AddressPolicy()
     )
-    with closing(client), pytest.raises(SourceUnavailable, match="too slowly"):
+    with closing(client), pytest.raises(SourceUnavailable, match="too slow"):
         client.get_bytes(f"{server.url}slow", 100)
 
 
@@ -208,8 +208,6 @@ def test_public_addresses_at_each_redirect(
         client = HttpClient(secure.url, FetchConfig(), Reporter(), policy=PublicAddresses())
         with closing(client):
             assert client.get_bytes(f"{secure.url}file", 10) == b"0123456789"
-            with pytest.raises(
-                SourceUnavailable, match=r"inside\.example is 127\.0\.0\.2, which is no public"
-            ):
+            with pytest.raises(SourceUnavailable, match=r"inside\.example \(127\.0\.0\.2\) is not a public"):
                 client.get_bytes(f"{secure.url}start", 10)
         assert [asked.path for asked in secure.asked] == ["/file", "/start"]

@@ -86,7 +86,7 @@ def test_through_datasets_to_sources(deriving: Deriving, runtime: SparkRuntime, 
     # A correction has both rows of the one before, and the row that it takes back.
     step = tracing.tracer.trace(made, [(3, 3)], depth=1)
     assert [(each.runs, each.step) for each in step.feeds] == [([(1, 2)], None)]
-    assert (step.earlier, step.how[0]) == ([(0, 0)], "1 row as it was corrected (+C)")
+    assert (step.earlier, step.how[0]) == ([(0, 0)], "1 row after a correction (+C)")
     # Two transactions at once.
     step = tracing.tracer.trace(made, [(0, 0), (4, 4)], depth=2)
     assert [len(each.runs) for each in step.made] == [1, 1]
@@ -103,12 +103,12 @@ def test_values_of_a_column(deriving: Deriving, runtime: SparkRuntime, made: Dat
     tracer = Tracing(deriving, runtime).tracer
     step = tracer.trace(made, [(0, 1)], "Y")
     assert [(each.alias, each.columns) for each in step.feeds] == [("doubled", [("y", "identity")])]
-    assert step.how[-1] == "rows of other decide which rows there are, not what y is"
+    assert step.how[-1] == "rows of other determine which rows exist, not the value of y"
     inner = step.feeds[0].step
     assert inner is not None and [each.columns for each in inner.feeds] == [[("x", "transformation")]]
     doubled = deriving.workspace.resolve("doubled")
     constant = tracer.trace(doubled, [(0, 0)], "seven", depth=1)
-    assert constant.how[-1] == "seven has no value of an input: it follows from which rows there are"
+    assert constant.how[-1] == "seven has no value of an input: it depends only on which rows exist"
     assert [(each.runs, each.columns) for each in constant.feeds] == [([(0, 0)], [])]
     whole = tracer.trace(made, [(0, 0)], "offset", depth=1)
     assert [each.columns for each in whole.feeds] == [[]]
@@ -135,7 +135,7 @@ def test_inputs_that_are_not_here(copied: Deriving, runtime: SparkRuntime) -> No
     feeds = {each.alias: each for each in step.feeds}
     assert not step.exact and feeds["other"].missing and feeds["other"].runs == [(0, 0)]
     problem = feeds["other"].step and feeds["other"].step.problem
-    assert problem is not None and "pull it to go on" in problem and str(gone.id) in problem
+    assert problem is not None and "pull it to continue" in problem and str(gone.id) in problem
 
 
 def test_queries_of_somebody_else(
@@ -169,8 +169,8 @@ def test_an_answer_that_is_wrong_is_found(
     )  # fmt: skip
     said = check_trace(deriving.workspace, made, [wrong], deriving.engine, Reporter())
     assert said == [
-        "no: run again with these rows alone, the query makes something else",
-        "no: run again without them, the query makes the same",
+        "no: with these rows alone, the query returns other rows",
+        "no: without these rows, the query still returns the traced rows",
     ]
     root = tracer.trace(deriving.workspace.resolve("input"), [(0, 0)])
     assert tracer.check_newest_step(deriving.workspace.resolve("input"), root)[0].startswith("not checked: ")

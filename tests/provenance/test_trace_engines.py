@@ -84,12 +84,12 @@ def test_queries_with_state(deriving: Deriving, served: str, tmp_path: Path) -> 
     asked = request_of(deriving, made, tmp_path / "first")
     found = GrpcEngine(served).provenance(asked, [OffsetInterval(0, 0)], Reporter())
     assert (runs(found), found.exact) == ({"input": [(0, 1)]}, False)
-    assert found.reason == "the query keeps state"
+    assert found.reason == "the query is stateful"
     deriving.run(made)
     assert isinstance(deriving.newest(made), ExecuteTransform)
     deriving.rows(root, (9, "a", 3))
     later = request_of(deriving, made, tmp_path / "second")
-    with pytest.raises(Unsupported, match="its rows come from earlier transactions too"):
+    with pytest.raises(Unsupported, match="its rows also depend on earlier transactions"):
         GrpcEngine(served).provenance(later, [OffsetInterval(1, 1)], Reporter())
 
 
@@ -105,6 +105,6 @@ def test_an_engine_that_names_rows_that_it_was_not_given(deriving: Deriving, tmp
     )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    with pytest.raises(BadData, match="it names rows of 'input' that it was not given"):
+    with pytest.raises(BadData, match="it reported rows of 'input' that are not in the input"):
         GrpcEngine(f"grpc://127.0.0.1:{port}").provenance(asked, [OffsetInterval(0, 0)], Reporter())
     server.stop(0)

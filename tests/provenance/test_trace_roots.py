@@ -108,14 +108,14 @@ def test_each_row_has_the_source_of_its_time(rooted: Rooted) -> None:
         "piped through: jq .",
         "read as CSV, header",
         "query (spark): SELECT *, x AS y FROM input",
-        "added where city was not there yet",
+        "appended where city was new",
     ]
     slices = root.dataset.slices()
     assert [each.block for each in step.sources] == [
         str(root.dataset.block(each.sequence_number).hash) for each in slices
     ]
     assert [each.ingested for each in step.sources] == [str(each.system_time) for each in slices]
-    assert step.how == ["5 rows added (+A)"]
+    assert step.how == ["5 rows appended (+A)"]
 
 
 def test_pushed(rooted: Rooted) -> None:
@@ -139,15 +139,15 @@ def test_pushed(rooted: Rooted) -> None:
         ("polling", "", "https://a.example/x"),
     ]
     assert sources[0].steps == [
-        "pushed into the source 'hand'", "read as JSON, an object a line", "added to what was there"
+        "pushed to the source 'hand'", "read as JSON, one object per line", "appended to the existing rows"
     ]  # fmt: skip
     assert sources[1].steps == [
-        "pushed into the source 'hand' or pushed into the source 'other': the chain does not say which"
+        "pushed to the source 'hand' or pushed to the source 'other': the chain does not record which one"
     ]
     nameless = rooted.root("nameless")
     rooted.rows(nameless, (1, "a", 1))
     (source,) = rooted.trace(nameless, (0, 0)).sources
-    assert source.kind == "unknown" and "names no source" in source.steps[0]
+    assert source.kind == "unknown" and "has no source" in source.steps[0]
 
 
 def test_earlier_rows(rooted: Rooted) -> None:
@@ -163,7 +163,7 @@ def test_earlier_rows(rooted: Rooted) -> None:
     pair = rooted.trace(root, (3, 4))
     assert (pair.earlier, pair.how) == (
         [(0, 0)],
-        ["1 row as it was before a correction (-C)", "1 row as it was corrected (+C)"],
+        ["1 row before a correction (-C)", "1 row after a correction (+C)"],
     )
     assert rooted.trace(root, (5, 5)).earlier == [(2, 2)]
     assert rooted.trace(root, (7, 7)).earlier == [(4, 4)]
@@ -186,9 +186,9 @@ def test_rows_and_columns_that_are_not_there(rooted: Rooted) -> None:
     for runs, message in (
         ([(2, 2)], "input has no row 2: its offsets are 0 to 1"),
         ([(0, 7)], "input has no row 7"),
-        ([(1, 0)], "the first comes after the last"),
+        ([(1, 0)], "the first is after the last"),
         ([(-1, 0)], "has no row -1"),
-        ([], "which rows"),
+        ([], "no rows specified"),
     ):
         with pytest.raises(UsageError, match=message):
             rooted.trace(root, *runs)
@@ -196,7 +196,7 @@ def test_rows_and_columns_that_are_not_there(rooted: Rooted) -> None:
         rooted.trace(root, (0, 0), column="citty")
     assert error.value.hint == "did you mean city?"
     assert rooted.trace(root, (0, 0), column="CITY").rows == 1
-    with pytest.raises(UsageError, match="at least one"):
+    with pytest.raises(UsageError, match="at least 1"):
         Tracer(rooted.workspace, cast("Any", None), Reporter()).trace(root, [(0, 0)], depth=0)
 
 
@@ -218,7 +218,7 @@ def test_answers_of_a_size_that_can_be_sent() -> None:
     )
     (feed,) = step.feeds
     assert len(feed.runs) <= MAX_TRACE_RANGES and feed.rows == 60_000
-    assert not step.exact and "others lie between them" in str(step.reason)
+    assert not step.exact and "the ranges include other rows" in str(step.reason)
     assert feed.step is not None and (feed.step.exact, len(feed.step.sources)) == (True, 1_000)
-    assert feed.step.how == ["500 older blocks with some of the rows are left out here"]
+    assert feed.step.how == ["500 older blocks with some of the rows are omitted"]
     assert truncate_trace(step) == step

@@ -34,10 +34,10 @@ def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
     with pytest.raises(InvalidQuery, match="had no rows at block 0"):
         at("0")
     wrong: list[tuple[str, type[OdfError], str]] = [
-        ("2024-04-30", UsageError, "begins at"),
-        ("2999-01-01", UsageError, "has not come yet"),
-        ("6", NotFound, "no block number 6"),
-        ("yesterday", NotFound, "no block 'yesterday'"),
+        ("2024-04-30", UsageError, "has no blocks at"),
+        ("2999-01-01", UsageError, "is in the future"),
+        ("6", NotFound, "block 6 not found"),
+        ("yesterday", NotFound, "block 'yesterday' not found"),
     ]
     for text, kind, message in wrong:
         with pytest.raises(kind, match=message):
@@ -45,6 +45,6 @@ def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
     assert parse_time_travel(workspace, None, "2024-05-02", {"Numbers": "3"}).blocks == {str(entry.id): "3"}
     with pytest.raises(UsageError, match="'soon' is not a time"):
         parse_time_travel(workspace, None, "soon", {})
-    with pytest.raises(NotFound, match="no dataset 'number'") as caught:
+    with pytest.raises(NotFound, match="dataset 'number' not found") as caught:
         resolve(workspace, "number")
     assert caught.value.hint == "did you mean numbers?"

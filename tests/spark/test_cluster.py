@@ -25,7 +25,7 @@ def test_a_cluster_that_does_not_answer() -> None:
         port = server.getsockname()[1]
         clusters.check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
     with pytest.raises(
-        SparkFailed, match=rf"spark://127\.0\.0\.1:{port} does not answer: Connection refused"
+        SparkFailed, match=rf"spark://127\.0\.0\.1:{port} does not respond: Connection refused"
     ):
         clusters.check_master(f"spark://127.0.0.1:{port}")
 
@@ -36,7 +36,7 @@ def test_executors_that_do_not_see_the_workspace(
     clusters.check_executors(session, tmp_path, tmp_path)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr("odf_engine.spark.text_files.spark_path", lambda path: f"{path}-elsewhere")
-    with pytest.raises(SparkFailed, match=f"an executor cannot read and write in {tmp_path}") as caught:
+    with pytest.raises(SparkFailed, match=f"an executor cannot read and write files in {tmp_path}") as caught:
         clusters.check_executors(session, tmp_path, tmp_path)
     assert "all machines of the cluster share" in str(caught.value.hint)
 
@@ -47,7 +47,7 @@ def test_paths_that_a_cluster_cannot_use(tmp_path: Path) -> None:
     elsewhere = safe_folder(odd, "spark://127.0.0.1:7077")
     elsewhere.rmdir()
     assert elsewhere != odd
-    with pytest.raises(Unsupported, match="on a cluster, a query with state needs a workspace whose path"):
+    with pytest.raises(Unsupported, match="on a cluster, a stateful query requires a workspace path"):
         safe_folder(odd, "spark://host:7077")
 
 
@@ -58,6 +58,6 @@ def test_a_file_that_is_not_seen(session: SparkSession, tmp_path: Path) -> None:
     frame = session.read.schema("a BIGINT").csv(str(link))
     batches = arrow_batches(frame, Reporter())[1]
     file.unlink()
-    with pytest.raises(SparkFailed, match=f"Spark does not find the file {file}") as caught:
+    with pytest.raises(SparkFailed, match=f"Spark cannot find the file {file}") as caught:
         list(batches)
-    assert "on a cluster, all of its machines have to see" in str(caught.value.hint)
+    assert "on a cluster, share the workspace" in str(caught.value.hint)

@@ -50,8 +50,8 @@ def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: JavaThrowable) -> Exce
 
 def test_a_process_that_is_gone() -> None:
     error = to_user_error(EOFError())
-    assert "process died" in str(error)
-    assert "started afresh" in str(error.hint)
+    assert "process has exited" in str(error)
+    assert "restarts" in str(error.hint)
 
 
 def test_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_what_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(error, SparkFailed)
     assert error.message == "Spark failed: something odd"
     assert with_causes(monkeypatch, JavaThrowable("com.example.Odd", "")).args == ("Spark failed: Odd",)
-    assert "died" in str(with_causes(monkeypatch))
+    assert "has exited" in str(with_causes(monkeypatch))
 
 
 def test_long_values_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_a_forced_home_that_does_not_do(tmp_path: Path) -> None:
     old = a_java(tmp_path / "old", "11.0.2")
     with pytest.raises(JavaMissing, match=r"Java 11\.0\.2 .* cannot run Spark"):
         find_java(str(old), {})
-    with pytest.raises(JavaMissing, match="there is no Java"):
+    with pytest.raises(JavaMissing, match="no Java runtime found"):
         find_java(str(tmp_path / "gone"), {})
     with pytest.raises(JavaMissing):
         find_java("system", {"PATH": str(tmp_path)})

@@ -133,7 +133,7 @@ def test_bytes_that_are_not_the_encoding(csv: Reader) -> None:
 
 
 def test_a_quote_that_is_never_closed(csv: Reader) -> None:
-    with pytest.raises(BadData, match=r"file\.csv: line 2: a quote is opened and never closed"):
+    with pytest.raises(BadData, match=r"file\.csv: line 2: a quote is not closed"):
         csv('1,x\n2,"y\n3,z\n', AB)
 
 

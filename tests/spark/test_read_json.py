@@ -90,7 +90,7 @@ def test_values_that_do_not_fit(
         with pytest.raises(RejectedRow) as caught:
             rows(frame.select(f"c{at}"))
         error = caught.value
-        assert (error.column, error.value, error.wanted) == (f"c{at}{path}", value, wanted)
+        assert (error.column, error.value, error.expected) == (f"c{at}{path}", value, wanted)
 
 
 def test_long_texts(ndjson: Reader) -> None:
@@ -104,7 +104,7 @@ def test_lists_and_objects_that_are_something_else(ndjson: Reader) -> None:
         with pytest.raises(RejectedRow) as caught:
             ndjson(f'{{"c": {text}}}', pa.schema([("c", kind)]))
         error = caught.value
-        assert (error.column, error.value, error.wanted) == ("c", value, wanted)
+        assert (error.column, error.value, error.expected) == ("c", value, wanted)
 
 
 def test_nested(ndjson: Reader) -> None:
@@ -145,8 +145,7 @@ def test_names_in_another_case(
         {"id": 2, "größe": None, "At": [None, {"lat": None}, {"lat": 8}]},
     ]
     assert lines == [
-        "x: names are found in another case:"
-        " 'ID' as `id`, 'GRÖSSE' as `größe`, 'at' as `At`, 'LAT' as `At.lat`"
+        "x: names differ in case: 'ID' as `id`, 'GRÖSSE' as `größe`, 'at' as `At`, 'LAT' as `At.lat`"
     ]
 
 

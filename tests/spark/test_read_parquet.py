@@ -92,10 +92,10 @@ def test_a_column_that_is_not_there(parquet: Reader) -> None:
 @pytest.mark.parametrize(
     ("column", "kind", "shown"),
     [
-        ("s", pa.list_(pa.int64()), "STRING in the data, which cannot become ARRAY<BIGINT>"),
-        ("id", pa.timestamp("ms", "UTC"), "BIGINT in the data, which cannot become TIMESTAMP"),
-        ("z", pa.int64(), "TIMESTAMP in the data, which cannot become BIGINT"),
-        ("n", pa.struct([("q", pa.int32())]), "column `n` has no member `q`"),
+        ("s", pa.list_(pa.int64()), "STRING in the data, which cannot be converted to ARRAY<BIGINT>"),
+        ("id", pa.timestamp("ms", "UTC"), "BIGINT in the data, which cannot be converted to TIMESTAMP"),
+        ("z", pa.int64(), "TIMESTAMP in the data, which cannot be converted to BIGINT"),
+        ("n", pa.struct([("q", pa.int32())]), "column `n` has no field `q`"),
     ],
 )
 def test_casts_that_make_no_sense(parquet: Reader, column: str, kind: pa.DataType, shown: str) -> None:
@@ -159,6 +159,6 @@ def test_not_parquet(session: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     for data in (b"", b"<html>", b"PAR1 and no more"):
         file.write_bytes(data)
-        with pytest.raises(BadData, match="not a Parquet file") as caught:
+        with pytest.raises(BadData, match="the Parquet file cannot be read") as caught:
             read_parquet(session, file, None, scratch=tmp_path, name="what people call it")
         assert caught.value.where == "what people call it"

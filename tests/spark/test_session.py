@@ -296,7 +296,7 @@ def test_warm_up_leaves_nothing(runtime: SparkRuntime) -> None:
 @pytest.mark.parametrize("memory", ["lots", "", "2 GB", "-1g"])
 def test_memory_that_is_none(runtime: SparkRuntime, tmp_path: Path, memory: str) -> None:
     other = another(SparkOptions(driver_memory=memory), tmp_path)
-    with pytest.raises(UsageError, match="no amount of memory"):
+    with pytest.raises(UsageError, match="invalid amount of memory"):
         other.start()
     assert list((tmp_path / "spark").iterdir()) == []
     assert runtime.session().sql("SELECT 1 AS a").collect()[0].a == 1

@@ -87,7 +87,7 @@ def test_only_plain_files(kind):
     def change(info):
         info.type, info.linkname = kind, "/etc/passwd"
 
-    with pytest.raises(BadData, match="no plain file"):
+    with pytest.raises(BadData, match="not a plain file"):
         read(tar_of((str(name), b""), change=change), 1)
 
 
@@ -96,7 +96,7 @@ def test_only_plain_files(kind):
     ["../" + str(named(b"one")[0]), "./" + str(named(b"one")[0]), "/etc/passwd", "f1620", "", "\x1b[2J"],
 )
 def test_only_hashes_as_names(name):
-    with pytest.raises(BadData, match="no hash") as caught:
+    with pytest.raises(BadData, match="not a hash") as caught:
         read(tar_of((name, b"one")), 1)
     assert "\x1b" not in caught.value.message
 

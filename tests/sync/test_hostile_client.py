@@ -246,7 +246,7 @@ class TestSlowOnes:
             connection.sendall(request("GET", f"/numbers/data/{name}"))
             assert status(say(server, request("GET", "/"))) == 200  # others do not wait for it
             wait_for(lambda: any("data" in line for line in server.lines))
-            assert "broken off" in next(line for line in server.lines if "data" in line)
+            assert "aborted" in next(line for line in server.lines if "data" in line)
 
     def test_floods_of_connections(self, there: Workspace, numbers: DatasetEntry) -> None:
         with served(there, connections=20, connections_each=5) as server:

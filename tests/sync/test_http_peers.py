@@ -95,7 +95,7 @@ def check(here: Workspace, source: DatasetEntry, url: str, access: RemoteAccess,
         assert remote.head() is None
     with (
         closing(open_repository(url, access)) as repository,
-        pytest.raises(Unsupported, match="does not tell"),
+        pytest.raises(Unsupported, match="does not list"),
     ):
         [*repository.datasets()]
 

@@ -180,7 +180,7 @@ def test_payload_of_many_pieces():
     ["null", '"H4sI"', "{}", "[256]", "[-1]", "[1,[2]]", "[1.5]", "[99999999999999999999]", '["1"]', "7"],
 )
 def test_what_is_no_payload(text):
-    with pytest.raises(BadData, match="no array of bytes"):
+    with pytest.raises(BadData, match="not an array of bytes"):
         m.from_number_array(msgspec.Raw(text.encode()), HERE)
 
 
@@ -193,10 +193,14 @@ def test_only_the_archive_that_is_known():
 @pytest.mark.parametrize(
     ("text", "kind", "words"),
     [
-        (f'{{"InvalidInterval":{{"head":"{HASH}","tail":"{HASH}"}}}}', Conflict, "does not have the block"),
+        (
+            f'{{"InvalidInterval":{{"head":"{HASH}","tail":"{HASH}"}}}}',
+            Conflict,
+            "does not have the local head",
+        ),
         (f'{{"InvalidHead":{{"actual_head":null,"expected_head":"{HASH}"}}}}', Conflict, str(HASH)),
-        ('{"SeedBlockOverwriteRestricted":{}}', Conflict, "another one"),
-        ('"SeedBlockOverwriteRestricted"', Conflict, "another one"),
+        ('{"SeedBlockOverwriteRestricted":{}}', Conflict, "a different one"),
+        ('"SeedBlockOverwriteRestricted"', Conflict, "a different one"),
         ('{"RefCollision":{"dataset_id":"did:odf:x"}}', Conflict, "did:odf:x"),
         ('{"NameCollision":{"dataset_alias":"city"}}', AlreadyExists, "city"),
         ('{"Internal":{"error_message":"disk full"}}', SourceUnavailable, "disk full"),

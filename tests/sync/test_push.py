@@ -135,13 +135,15 @@ def test_refused_and_forced(here: Workspace, there: Workspace, target: FolderRem
     describe(other, "theirs")
     send(other, target)
     theirs = target.head()
-    with pytest.raises(Conflict, match="the dataset there has 1 block more") as caught:
+    with pytest.raises(Conflict, match="the remote dataset is 1 block ahead") as caught:
         send(entry, target)
     assert caught.value.exit_code == 4
     add_slices(entry)
     describe(entry, "ours")
     before = objects(target.folder)
-    with pytest.raises(Conflict, match="both have changed: 2 blocks only here, 1 block only there") as caught:
+    with pytest.raises(
+        Conflict, match="the histories have diverged: 2 blocks ahead, 1 block behind"
+    ) as caught:
         send(entry, target)
     assert "--force" in str(caught.value.hint)
     assert objects(target.folder) == before
@@ -167,15 +169,15 @@ def test_another_dataset_is_refused_also_with_force(here: Workspace, target: Fol
     send(make_root(here, "one"), target)
     before = objects(target.folder)
     for force in (False, True):
-        with pytest.raises(Conflict, match="it is another dataset") as caught:
+        with pytest.raises(Conflict, match="a different dataset") as caught:
             send(make_root(here, f"two-{force}"), target, force=force)
-        assert "address of its own" in str(caught.value.hint)
+        assert "another URL" in str(caught.value.hint)
     assert objects(target.folder) == before
 
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [(b"x" * 100_000, "not those that its hash"), (b"x", "not have 100,000 bytes"), (None, "is not here")],
+    [(b"x" * 100_000, "do not match its hash"), (b"x", "not have 100,000 bytes"), (None, "is missing")],
     ids=["other", "short", "none"],
 )
 def test_local_damage_does_not_spread(
@@ -213,11 +215,11 @@ def test_a_damaged_place(here: Workspace, target: FolderRemote) -> None:
     send(entry, target)
     head = str(target.head())
     (target.folder / "refs/head").write_text("<html>")
-    with pytest.raises(BadData, match="does not hold the hash of a block"):
+    with pytest.raises(BadData, match="does not contain the hash of a block"):
         send(entry, target, force=True)
     # A block that is not here, under a wrong name.
     (target.folder / "refs/head").write_text(head[:-1] + ("0" if head[-1] != "0" else "1"))
-    with pytest.raises(NotFound, match="there is no blocks/"):
+    with pytest.raises(NotFound, match=r"blocks/.* not found"):
         send(entry, target)
     assert objects(target.folder)["refs/head"] == len(head)
 
@@ -239,12 +241,12 @@ def test_proofs(here: Workspace, target: FolderRemote) -> None:
         reporter = Watching()
         send(entry, target, reporter)
         assert not target.holds("proofs", head)
-        assert any("was not sent" in line for line in reporter.lines)
+        assert any("not sent" in line for line in reporter.lines)
 
 
 def test_read_only_places(here: Workspace, access: RemoteAccess) -> None:
     entry = make_root(here)
-    with pytest.raises(Unsupported, match="what lies at http: can only be read") as caught:
+    with pytest.raises(Unsupported, match="cannot push to http: URLs") as caught:
         send(entry, open_remote("http://127.0.0.1:9/x/", access))
     assert "s3:" in str(caught.value.hint)
 
@@ -271,10 +273,10 @@ def test_the_head_moves_meanwhile(here: Workspace, there: Workspace, target: Fol
             send(other, target)
             super().set_head(expected, new)
 
-    with pytest.raises(Conflict, match="moved by somebody else"):
+    with pytest.raises(Conflict, match="changed by another process"):
         send(entry, Slow(target.url))
     assert target.head() == other.dataset.head()
-    with pytest.raises(Conflict, match="both have changed"):
+    with pytest.raises(Conflict, match="the histories have diverged"):
         send(entry, target)
 
 
@@ -292,7 +294,7 @@ def test_racing_pushers(here: Workspace, there: Workspace, target: FolderRemote)
     assert sorted(results) == ["Conflict", "updated"]
     winner, loser = (entry, other) if results[0] == "updated" else (other, entry)
     assert read_whole(target) == chain(winner)
-    with pytest.raises(Conflict, match="both have changed: 4 blocks only here, 4 blocks only there"):
+    with pytest.raises(Conflict, match="the histories have diverged: 4 blocks ahead, 4 blocks behind"):
         send(loser, target)
     send(loser, target, force=True)
     assert read_whole(target) == chain(loser)
@@ -307,7 +309,7 @@ def test_an_unknown_hash_in_a_block(here: Workspace, target: FolderRemote) -> No
     entry = make_root(here)
     odd = Multihash(ARROW0_SHA3_256, bytes(32))
     forge(entry.dataset, AddData(prev_offset=None, new_data=DataSlice(odd, odd, OffsetInterval(0, 0), 5)))
-    with pytest.raises(BadData, match="which no bytes can be checked by"):
+    with pytest.raises(BadData, match="a hash of an unsupported kind"):
         send(entry, target)
     assert target.head() is None
 

@@ -415,10 +415,10 @@ class TestProcess:
         key = tmp_path / "key.pem"
         key.write_text("no key")
         for words, says in (
-            (["--port", str(server.address[1])], "listens there already"),
-            (["--tls-cert", str(key)], "TLS needs both files"),
+            (["--port", str(server.address[1])], "address already in use"),
+            (["--tls-cert", str(key)], "TLS requires both files"),
             (["--tls-cert", str(key), "--tls-key", str(key)], "certificate and key cannot be used"),
-            (["--dataset", "nothing%"], "no dataset is of those names"),
+            (["--dataset", "nothing%"], "no dataset matches"),
         ):
             from odf_engine.sync.server import __main__
 

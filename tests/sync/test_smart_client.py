@@ -258,24 +258,24 @@ ERRORS = [
         "accepted",
         {"Err": {"InvalidHead": {"actual_head": None, "expected_head": None}}},
         Conflict,
-        "another one",
+        "the remote head has moved",
     ),
     ("accepted", {"Err": {"Internal": {"error_message": "disk full"}}}, SourceUnavailable, "disk full"),
-    ("metadata", {"Err": {"SeedBlockOverwriteRestricted": {}}}, Conflict, "another one"),
+    ("metadata", {"Err": {"SeedBlockOverwriteRestricted": {}}}, Conflict, "a different one"),
     (
         "metadata",
         (1011, b'{"Err":{"Internal":{"error_message":"disk full"}}}'),
         SourceUnavailable,
         "disk full",
     ),
-    ("metadata", (1000, b""), SourceUnavailable, "closed the connection"),
+    ("metadata", (1000, b""), SourceUnavailable, "connection closed by the peer"),
     ("objects", {"Err": {"RefCollision": {"dataset_id": "did:odf:x"}}}, Conflict, "did:odf:x"),
     ("objects", {"Err": {"NameCollision": {"dataset_alias": "numbers"}}}, AlreadyExists, "numbers"),
-    ("objects", {"object_transfer_strategies": []}, BadData, "does not say"),
+    ("objects", {"object_transfer_strategies": []}, BadData, "response of the server lacks"),
     ("objects", {"what": 1}, BadData, "PushStrategies"),
     ("confirmed", {"Err": {"Internal": {"error_message": "too late"}}}, SourceUnavailable, "too late"),
     ("metadata", "<html>", BadData, "smart protocol"),
-    ("metadata", b"{}", BadData, "no text"),
+    ("metadata", b"{}", BadData, "not text"),
 ]
 
 
@@ -303,7 +303,7 @@ def test_a_server_that_says_done_without_having_anything(here, node, remote, acc
 def test_an_upload_that_fails_ends_the_push(here, node, remote, access):
     node.denied = lambda path: 507 if "/data/" in path else None
     remote._plain.web.config = replace(access.config.fetch, retries=0)
-    with pytest.raises(SourceUnavailable, match=r"could not be sent: .*507"):
+    with pytest.raises(SourceUnavailable, match=r"failed: .*507"):
         pushed(make_root(here, slices=3), remote, access)
     assert node.store.head is None
     assert {"details": "Complete"} not in node.received
@@ -315,7 +315,7 @@ def test_a_damaged_slice_is_not_sent(here, node, remote, access):
     (slice_hash,) = add_slices(entry, 1)
     path = entry.dataset.slice_path(slice_hash)
     path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(BadData, match="damaged here"):
+    with pytest.raises(BadData, match="is damaged"):
         pushed(entry, remote, access)
     assert node.store.head is None and not any(line.startswith("PUT") for line in node.requests)
 

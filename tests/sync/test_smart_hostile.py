@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -136,7 +137,7 @@ def test_a_server_that_sends_wrong_blocks(here, there, node, remote, access, wro
 def test_a_server_that_talks_nonsense(here, there, node, remote, access, step, says):
     node.store.load(make_root(there, slices=1).dataset.folder)
     node.said = lambda at, message: says if at == step else message
-    with pytest.raises(BadData, match=r"smart protocol|no text"):
+    with pytest.raises(BadData, match=r"smart protocol|not text"):
         pulled(here, remote, access)
     assert here.datasets() == []
 
@@ -146,7 +147,7 @@ def test_a_server_that_talks_nonsense(here, there, node, remote, access, step, s
 def test_a_server_that_says_nothing(here, there, node, hasty, access, step):
     node.store.load(make_root(there, slices=1).dataset.folder)
     node.said = lambda at, message: None if at == step else message
-    with pytest.raises(SourceUnavailable, match="nothing came"):
+    with pytest.raises(SourceUnavailable, match="no message for"):
         pulled(here, hasty, access)
     assert here.datasets() == []
 
@@ -183,7 +184,7 @@ def test_a_public_server_does_not_lead_into_the_network_around_us(
     node.location = lambda path: f"http://127.0.0.2:{node.port}/{NAME}/{path}"
     if what == "pull":
         node.store.load(entry.dataset.folder)
-    with pytest.raises(SourceUnavailable, match="in a network of this machine"):
+    with pytest.raises(SourceUnavailable, match="in a private network"):
         pulled(here, remote, access) if what == "pull" else pushed(entry, remote, access)
     assert not any("/data/" in line for line in node.requests)
 
@@ -208,11 +209,11 @@ def test_a_session_is_not_redirected_to_another_origin(here, there, node, remote
     ("status", "kind", "words"),
     [
         (401, SourceUnavailable, "denied"),
-        (404, Unsupported, "takes no pushes"),
-        (409, Conflict, "somebody else"),
+        (404, Unsupported, "does not accept pushes"),
+        (409, Conflict, "another push"),
         (426, Unsupported, "proxy"),
-        (200, Unsupported, "takes no pushes"),
-        (503, SourceUnavailable, "too much to do"),
+        (200, Unsupported, "does not accept pushes"),
+        (503, SourceUnavailable, "overloaded"),
         (500, SourceUnavailable, "500"),
     ],
 )
@@ -231,7 +232,7 @@ URLS = [
 
 @pytest.mark.parametrize("url", URLS)
 def test_urls_that_are_not_followed(url):
-    with pytest.raises(BadData, match="refused") as caught:
+    with pytest.raises(BadData, match="invalid transfer URL") as caught:
         parse_transfer_url(TransferUrl(url, []), "http://host/numbers/")
     assert "pass" not in caught.value.message.replace("passwd", "")
     assert len(caught.value.message) < 500
@@ -449,7 +450,7 @@ def test_objects_that_no_block_speaks_of(here, there, door):
             await session.say({"object_files": [other], "is_truncated": False})
             return await session.hear()
 
-    assert "no block speaks of" in run(go())["Err"]["Internal"]["error_message"]
+    assert "no block refers to" in run(go())["Err"]["Internal"]["error_message"]
 
 
 def test_objects_that_are_not_there_to_pull(there, door):
@@ -474,7 +475,7 @@ def test_more_than_a_push_may_bring(here, there):
     for limits in ({"most_push_blocks": 2}, {"most_push_bytes": 700}):
         with served(there, allow_push=True, **limits) as server:
             door = f"{server.url}{NAME}/", server.serving.tokens.create(f"laptop-{len(limits)}")[1]
-            assert "may bring" in str(refused(door, entry, batch))
+            assert re.search("a push (must have|has at most)", str(refused(door, entry, batch)))
             server.serving.tokens.revoke(f"laptop-{len(limits)}")
     assert there.datasets() == [] and left_behind(there) == []
 

@@ -69,7 +69,7 @@ def test_each_query_goes_to_the_engine_that_it_is_for(
     assert isinstance(engines.get_engine("FLINK"), GrpcEngine) and engines.get_engine(
         "flink"
     ) is engines.get_engine("FLINK")
-    with pytest.raises(InvalidQuery, match="'risingwave', which is not here") as error:
+    with pytest.raises(InvalidQuery, match="'risingwave', which is not configured") as error:
         engines.get_engine("risingwave")
     assert "flink, spark" in str(error.value.hint)
     nobody = EngineRouter(set_value(config, "engines.spark", "grpc://127.0.0.1:9"), here)
@@ -148,7 +148,7 @@ def test_what_an_engine_says_meanwhile_is_heard(deriving: Deriving, served: str)
     deriving.rows(root, (2, "late", 1), (9, "a", 1))
     reporter = Listening()
     deriving.run(made, reporter)
-    assert ("1 rows came too late for what they belong to: left out", "warning") in reporter.said
+    assert ("late rows dropped: 1", "warning") in reporter.said
     assert ["bytes", "rows"] in reporter.said
     wrong = deriving.derivative("SELECT event_time,\n  nothing FROM input", name="wrong")
     with pytest.raises(InvalidQuery) as error:

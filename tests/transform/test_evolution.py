@@ -84,7 +84,7 @@ def test_a_new_query_without_state(deriving: Deriving) -> None:
     made = deriving.derivative("SELECT event_time, x FROM input")
     transform = made.dataset.state().transform
     assert transform is not None and transform.transform.version == SPARK_VERSION
-    with pytest.raises(InvalidManifest, match=r"version 3\.5\.0 of the engine, and this is"):
+    with pytest.raises(InvalidManifest, match=r"unsupported engine version 3\.5\.0: this is"):
         deriving.workspace.update([definition(made, "SELECT event_time FROM input", version="3.5.0")])
     deriving.rows(root, (1, "a", 1))
     deriving.run(made)
@@ -117,7 +117,7 @@ def test_rows_are_made_by_the_version_that_the_chain_says(deriving: Deriving) ->
     older = replace(transform, transform=replace(transform.transform, version="4.2.0+odf1"))
     deriving.commit(made, [older])
     deriving.rows(root, (1, "a", 1))
-    with pytest.raises(Unsupported, match=r"for version 4\.2\.0\+odf1 of the engine, and this is"):
+    with pytest.raises(Unsupported, match=r"for version 4\.2\.0\+odf1 of the engine, but this is"):
         deriving.run(made)
     snapshot = current_definition(made)
     assert deriving.workspace.update([snapshot])[0].events == []  # the version is not said: it stays
@@ -140,7 +140,7 @@ def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     deriving.rows(root, (2.5, "a", 8))
     longer = DAILY.replace("1 day", "2 days")
     deriving.run(ended)
-    with pytest.raises(UsageError, match="cannot go on from the state of the old one") as raised:
+    with pytest.raises(UsageError, match="cannot continue from the state of the old one") as raised:
         becomes(deriving, ended, longer)
     assert "--flush" in str(raised.value.hint) and "--rebuild" in str(raised.value.hint)
     assert becomes(deriving, ended, longer, choice="flush").state == "flushed"
@@ -162,7 +162,7 @@ def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     words = [row.summary for row in ended.dataset.list_blocks(10, kinds=("ExecuteTransform",))]
     check(deriving, ended)
     assert words[1].startswith("+1 row")
-    assert words[1].endswith("the state has ended")
+    assert words[1].endswith("state finished")
 
 
 def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
@@ -171,11 +171,11 @@ def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
     deriving.rows(root, (1, "a", 1))
     deriving.run(made)
     plain = "SELECT event_time, city, x AS s FROM input"
-    with pytest.raises(UsageError, match="cannot go on"):
+    with pytest.raises(UsageError, match="cannot continue"):
         becomes(deriving, made, plain)
     with pytest.raises(UsageError, match="there is no state to rebuild"):
         becomes(deriving, made, plain, choice="rebuild")
-    with pytest.raises(UsageError, match="has a state, which has to be seen to"):
+    with pytest.raises(UsageError, match="has a state, and the new query requires"):
         deriving.workspace.update([definition(made, plain)])
     assert becomes(deriving, made, plain, choice="flush").state == "flushed"
     deriving.rows(root, (2, "b", 1))
@@ -268,7 +268,7 @@ class Foreign(SparkEngine):
     """An engine that can only run queries."""
 
     def validate(self, transform: Sql, inputs: Any, vocab: Any, declared: Any) -> ValidatedQuery:
-        raise Unsupported("the engine cannot do this")
+        raise Unsupported("unsupported by the engine")
 
 
 def test_a_foreign_engine_is_taken_at_its_word(deriving: Deriving, runtime: SparkRuntime) -> None:
@@ -286,5 +286,5 @@ def test_a_foreign_engine_is_taken_at_its_word(deriving: Deriving, runtime: Spar
     deriving.rows(root, (4, "a", 5))
     deriving.run(made)
     assert deriving.result(made, "x") == [(1,), (2,), (3,), (4,), (6,)]
-    with pytest.raises(Unsupported, match="the engine cannot do this"):
+    with pytest.raises(Unsupported, match="unsupported by the engine"):
         becomes(deriving, made, "SELECT event_time, x FROM input")

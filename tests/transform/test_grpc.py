@@ -167,17 +167,17 @@ def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> 
 
     for work, text in (
         (lambda request: TransformSuccess(OffsetInterval(0, 1)), "wrote no file"),
-        (lambda request: copied(request, 5), "it says offsets 0 to 5"),
+        (lambda request: copied(request, 5), "it reported offsets 0 to 5"),
         (other_columns, "its columns begin with x"),
-        (lambda request: None, "without an answer"),
-        (lambda request: changed(request, "op", [0, 4]), "an operation that there is not"),
-        (lambda request: changed(request, "op", [2, 0]), "not next to each other"),
+        (lambda request: None, "without a response"),
+        (lambda request: changed(request, "op", [0, 4]), "an unknown operation"),
+        (lambda request: changed(request, "op", [2, 0]), "not adjacent"),
         (lambda request: changed(request, "op", [0, 2]), "without the new one"),
-        (lambda request: changed(request, "offset", [0, 2]), "its offsets do not go on"),
+        (lambda request: changed(request, "offset", [0, 2]), "its offsets do not continue"),
         (lambda request: changed(request, "event_time", [0, None]), "without an event time"),
         (lambda request: changed(request, "system_time", [0, 1 << 50]), "a later system time"),
-        (link, "no file: data"),
-        (pipe, "no file: data"),
+        (link, "not a regular file: data"),
+        (pipe, "not a regular file: data"),
     ):
         with lying(work, tmp_path / "exchange") as engine:
             deriving.engine = engine
@@ -202,7 +202,7 @@ def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.Monk
     deriving.rows(root, (1, "a", 1))
     made = deriving.derivative("SELECT event_time FROM input")
     deriving.engine = GrpcEngine("grpc://127.0.0.1:9")
-    with pytest.raises(SourceUnavailable, match="does not answer"):
+    with pytest.raises(SourceUnavailable, match="does not respond"):
         deriving.run(made)
 
 

@@ -244,7 +244,7 @@ def test_a_foreign_query_gives_the_same(deriving: Deriving, runtime: SparkRuntim
             deriving.run(wrong)
     assert error.value.where == "query, line 2, column 3"
     said = [line for line in reporter.lines if "runs in a sandbox" in line]
-    assert len(said) == 1 and said[0].startswith("output is not trusted")
+    assert len(said) == 1 and said[0].startswith("output is untrusted")
     assert list((deriving.workspace.odf / "cache").glob("sandbox-*")) == []
     assert deriving.result(made, "s") == [(2,)]
     replay = Replay(deriving.workspace, made, here, reporter)
@@ -268,7 +268,7 @@ def test_where_no_sandbox_can_be_had(
     deriving.engine = Sandbox(allowed, odf / "cache", odf / "sandbox.log", "output", here)
     reporter = Listening()
     assert deriving.run(made, reporter) == 1
-    assert "there is no sandbox here: the query runs like one's own, as allowed" in reporter.lines
+    assert "no sandbox is available: the query runs without one (sandbox.allowWithout)" in reporter.lines
     assert list((odf / "cache").glob("sandbox-*")) == []
 
 

@@ -85,7 +85,7 @@ def test_tumbling_windows_with_late_rows(deriving: Deriving) -> None:
     )
     lines = Lines()
     made = fed(deriving, query, DAYS, reporter=lines, parts=True)
-    assert lines.warnings == ["1 rows came too late for what they belong to: left out"]
+    assert lines.warnings == ["late rows dropped: 1"]
     assert deriving.result(made[0], "op", "city", "s", "n", "d", "m") == [
         (A, "a", 11, 3, 2, 5), (A, "b", 2, 1, 1, 2),
         (A, "a", 7, 1, 1, 7), (A, "b", 3, 1, 1, 3),
@@ -227,7 +227,7 @@ def test_corrections_are_undone_in_windows(deriving: Deriving) -> None:
     assert len({hashed(deriving, each) for each in made}) == 1
     # What cannot be undone is refused, unless the query says what the operation means to it.
     refused = deriving.derivative(query.replace("sum(x)", "max(x)"), name="refused")
-    with pytest.raises(InvalidQuery, match=r"retractions or corrections, and max\(input.x\)"):
+    with pytest.raises(InvalidQuery, match=r"retractions or corrections, which max\(input.x\)"):
         deriving.run(refused)
     said = deriving.derivative(query.replace("sum(x)", "max(x)").replace("input\n", "input WHERE op = 0\n"),
                                name="said")  # fmt: skip
@@ -308,10 +308,10 @@ def test_cancelling_stops_spark(deriving: Deriving) -> None:
     [
         ("SELECT l.event_time FROM input l JOIN input r ON l.x = r.x", InvalidQuery, ["bound", "BETWEEN"]),
         ("SELECT l.event_time FROM input l JOIN input r ON r.event_time BETWEEN l.event_time AND "
-         "l.event_time + INTERVAL 1 DAY", InvalidQuery, ["equal on both sides", "a.key = b.key"]),
+         "l.event_time + INTERVAL 1 DAY", InvalidQuery, ["no equality condition", "a.key = b.key"]),
         ("SELECT max(event_time) AS event_time, city FROM input GROUP BY city ORDER BY city", Unsupported,
          ["ORDER BY over groups"]),
-        ("SELECT DISTINCT city FROM input", InvalidQuery, ["DISTINCT without the event time"]),
+        ("SELECT DISTINCT city FROM input", InvalidQuery, ["without the event time"]),
         ("SELECT max(event_time) AS event_time FROM input GROUP BY city", InvalidQuery, ["city"]),
         ("SELECT event_time, sum(x) OVER (PARTITION BY city) AS s FROM input", Unsupported, ["window("]),
         ("SELECT max(event_time) AS event_time, sum(DISTINCT x) AS s FROM input", InvalidQuery, ["DISTINCT"]),

@@ -205,7 +205,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
         """Return a few details."""
         row = self._row(dataset)
         facts = (
-            ("records", f"{row.records:,}".replace(",", " ")),
+            ("rows", f"{row.records:,}".replace(",", " ")),
             ("data", "1.2 MB in 3 slices"),
             ("watermark", (row.watermark or "none yet")[:10]),
             ("source", f"file:sources/{row.name}.csv"),
@@ -223,7 +223,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
     def add(self, path: Path) -> dict[str, str]:
         """Add a dataset named as the file. Files with ``bad`` in their name are invalid."""
         if not path.exists():
-            raise OdfError("there is no such file", where=str(path))
+            raise OdfError("file not found", where=str(path))
         if "bad" in path.name:
             raise InvalidManifest(
                 "unknown field 'mrge'",

@@ -120,7 +120,9 @@ class FakeBlocks:
         """Return a prepared revision."""
         if (dataset, which) in self.revisions:
             return self.revisions[dataset, int(which)]
-        raise UsageError(f"block {which} is AddData: only queries, sources, schemas and descriptions change")
+        raise UsageError(
+            f"block {which} is AddData: only queries, sources, schemas and descriptions have diffs"
+        )
 
     def block_bytes(self, dataset: str, which: BlockRef) -> BlockBytes:
         """Return prepared bytes, else four bytes with one field."""

@@ -71,7 +71,7 @@ class FakeLogs:
     def request_of_job(self, job: Job) -> Request:
         """Return the prepared request, else a pull. The files of pushed data are missing."""
         if job.kind == "ingest":
-            raise OdfError("what it read is gone: stdin", hint="push it again")
+            raise OdfError("input file not found: stdin", hint="ingest the data again")
         return self.requests.get(job.id) or Pull(dataset=job.dataset)
 
     async def stop_worker(self) -> None:

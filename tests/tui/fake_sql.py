@@ -35,7 +35,7 @@ class FakeQueries:
     def result(self, path: str) -> TableWindow:
         """Return the rows of a result."""
         if path not in self.kept:
-            raise NotFound("the result of this query is not kept any more", hint="run the query again")
+            raise NotFound("the result of this query was removed", hint="run the query again")
         return TableWindow(self.kept[path], SYSTEM)
 
     def query_of_job(self, job: Job) -> str:

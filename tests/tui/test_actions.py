@@ -104,7 +104,7 @@ async def test_the_key_list_shows_valid_actions_and_runs_them() -> None:
         assert not listed & {"open_row", "restart"}
         choices.move("last")
         await pilot.pause()
-        assert "move about: h j k l" in app.text()
+        assert "navigation: h j k l" in app.text()
         assert "! pane_2: alt+2 cannot be used" in app.text()
         await pilot.press("z")  # the key of an action runs it
         await until(pilot, lambda: app.result == "zoom")
@@ -242,7 +242,7 @@ async def test_the_palette_finds_a_block_by_its_hash(fakes: Fakes, monkeypatch: 
     async with shown(palette) as (app, pilot):
         line, choices = palette.query_one(Input), palette.query_one(Choices)
         line.value = "f1620ab"
-        await until(pilot, lambda: "nothing fits" in app.text())  # it is being read
+        await until(pilot, lambda: "no match" in app.text())  # it is being read
         reads.pop()()
         assert [each.id for each in choices.choices] == ["block did:odf:port-haven.air-readings 5"]
         line.value = "f1620ab#"

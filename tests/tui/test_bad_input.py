@@ -152,7 +152,10 @@ def _large_offsets(entry: DatasetEntry) -> None:
 
 
 def _unknown_version(entry: DatasetEntry) -> None:
-    _put_head(entry, _changed(_next_block(entry, SetInfo("of a newer time")), "version: block version 99"))
+    _put_head(
+        entry,
+        _changed(_next_block(entry, SetInfo("of a newer time")), "version: unsupported block version 99"),
+    )
 
 
 def _changed(data: bytes, problem: str) -> bytes:
@@ -173,14 +176,18 @@ def _unknown_event(entry: DatasetEntry) -> None:
 
 
 BROKEN: dict[str, tuple[Damage, str, str]] = {
-    "changed": (_turned_bytes, "the block is damaged", "bring it back from a copy of the dataset"),
-    "cut": (_cut_block, "the block is damaged", "bring it back from a copy of the dataset"),
-    "missing": (_missing_block, "the block is missing", "bring it back from a copy of the dataset"),
-    "nowhere": (_head_to_nothing, "the block is missing", "bring it back from a copy of the dataset"),
-    "garbage": (_garbage_head, "refs/head does not hold the hash of a block", "bring it back from a copy"),
-    "headless": (_no_head, "refs/head is missing, which names the newest", "bring it back from a copy"),
-    "numbers": (_large_offsets, "is larger than 2^63 - 1", "the dataset cannot be used; delete it"),
-    "newer": (_unknown_version, "block version 99 is not one of those", "a newer version of this program"),
+    "changed": (_turned_bytes, "the block is damaged", "restore it from a copy of the dataset"),
+    "cut": (_cut_block, "the block is damaged", "restore it from a copy of the dataset"),
+    "missing": (_missing_block, "the block is missing", "restore it from a copy of the dataset"),
+    "nowhere": (_head_to_nothing, "the block is missing", "restore it from a copy of the dataset"),
+    "garbage": (_garbage_head, "refs/head does not contain the hash of a block", "restore it from a copy"),
+    "headless": (
+        _no_head,
+        "refs/head, the reference to the newest block, is missing",
+        "restore it from a copy",
+    ),
+    "numbers": (_large_offsets, "is larger than 2^63 - 1", "delete the dataset, and pull it again"),
+    "newer": (_unknown_version, "unsupported block version 99", "try a newer version of this program"),
 }
 
 
@@ -235,8 +242,8 @@ def test_a_broken_chain_is_a_problem_of_its_dataset_only(workspace: Workspace, n
 
 
 BROKEN_SLICES: dict[str, tuple[Damage, str]] = {
-    "lost-slice": (_missing_slice, "the slice is not here"),
-    "cut-slice": (_cut_slice, "the slice cannot be read"),
+    "lost-slice": (_missing_slice, "slice not found"),
+    "cut-slice": (_cut_slice, "slice cannot be read"),
 }
 
 
@@ -294,18 +301,18 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
                     await drive.press("pagedown")
             assert why in words(drive)
             assert "block 3" in words(drive)
-            assert "cannot be read: v verifies the dataset" in drive.text()
+            assert "cannot be read: press v to verify the dataset" in drive.text()
             await drive.press("G")
             assert "boat 899" in drive.text()
             await drive.press("2")
             assert "AddData" in drive.text()
         await go_to("newer-event")
-        assert "an event of a newer" in words(drive)
+        assert "event of a newer" in words(drive)
         await drive.press("3", "G")
         assert "row 900 of 900" in drive.text()
         await go_to("more-rows")
         await drive.press("2", "3", "g", "G")
-        assert "the slice has 300 rows where its block says 9223372036854774907" in drive.text()
+        assert "slice has 300 rows, but its block declares 9223372036854774907" in drive.text()
         await go_to(replaced.name)
         assert "! damaged" in drive.text()
         assert "the dataset is empty" in words(drive)
@@ -326,9 +333,7 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
 # --- The workspace ---
 
 
-@pytest.mark.parametrize(
-    ("text", "message"), [("2\n", "of version 2"), ("two", "of an unknown version, 'two'")]
-)
+@pytest.mark.parametrize(("text", "message"), [("2\n", "version 2"), ("two", "version 'two'")])
 def test_a_workspace_of_a_newer_version_is_refused(workspace: Workspace, text: str, message: str) -> None:
     (workspace.odf / "version").write_text(text)
     before = {path: path.stat().st_mtime_ns for path in workspace.odf.rglob("*")}
@@ -337,7 +342,7 @@ def test_a_workspace_of_a_newer_version_is_refused(workspace: Workspace, text: s
     assert "newer version of odf" in str(refused.value.hint)
     done = odf(workspace, "list")
     assert done.returncode == 1
-    assert f"this workspace is {message}" in done.stderr
+    assert f"unsupported workspace {message}" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in workspace.odf.rglob("*")} == before
 
 
@@ -358,7 +363,7 @@ def test_settings_that_cannot_be_read_are_a_problem_of_the_gateway(workspace: Wo
 def test_a_journal_that_is_no_database(workspace: Workspace) -> None:
     (workspace.odf / "jobs.sqlite").write_bytes(b"this is no database" * 100)
     source = WorkspaceGateway(Workspace(workspace.folder))
-    with pytest.raises(OdfError, match="the journal of jobs cannot be read"):
+    with pytest.raises(OdfError, match="the job log cannot be read"):
         source.jobs()
     assert [row.records for row in source.datasets()] == [900, 900]
 
@@ -367,7 +372,7 @@ async def test_a_journal_that_cannot_be_read_is_a_notice(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
-        raise OdfError("the journal of jobs cannot be read", hint="restore it")
+        raise OdfError("the job log cannot be read", hint="restore it")
 
     pane = JobsPane("jobs", JobBook(), JobRates())
     async with shown(pane):
@@ -375,7 +380,7 @@ async def test_a_journal_that_cannot_be_read_is_a_notice(
         JobsController(fakes.context)
         monkeypatch.setattr(source, "jobs", fail)
         fakes.state.jobs_outdated.send(None)
-    assert fakes.host.notices == [("the journal of jobs cannot be read – restore it", "bad")]
+    assert fakes.host.notices == [("the job log cannot be read – restore it", "bad")]
 
 
 def test_datasets_that_cannot_be_read(workspace: Workspace) -> None:

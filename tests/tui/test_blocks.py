@@ -225,7 +225,7 @@ DAMAGED = BlockBytes(
         ByteRange(4, 24, "content.event.newData.physicalHash", "digest", True),
         ByteRange(24, 30, "", "was not read", False),
     ),
-    "these are not the bytes that its hash was made of; at 0x0018, content.event: it is not UTF-8 text",
+    "the bytes do not match the hash; at 0x0018, content.event: it is not UTF-8 text",
 )
 
 
@@ -328,7 +328,7 @@ async def test_blocks_are_found_read_and_followed_by_keys(
         assert "port-haven.air-readings · block 11" in drive.text()
         await drive.press("shift+tab", "enter")  # the last: a checkpoint
         assert "block 11 →" in drive.text()
-        assert "is not here: the next pull makes the state again" in drive.text()
+        assert "missing: the next pull rebuilds the state" in drive.text()
         await drive.press("backspace", "tab", "tab", "tab", "enter")  # its rows
         await drive.until(lambda: drive.data_pane.view.cursor == 1200)
         assert (drive.app.screen, drive.pane) == (drive.bench, "data")
@@ -337,16 +337,16 @@ async def test_blocks_are_found_read_and_followed_by_keys(
         await drive.press("j", "enter")  # visible links are stepped through line by line as well
         assert (drive.app.screen, drive.pane, drive.graph.selected) == (drive.bench, "datasets", TIDES)
         await drive.press("backspace", "escape", "ctrl+o")
-        assert "no link was followed yet" in drive.hint()
+        assert "no link to go back from" in drive.hint()
         # A signature, after a confirmation.
         await drive.press("S")
-        await drive.until(lambda: "as the owner?" in drive.text())
+        await drive.until(lambda: "with the private key?" in drive.text())
         await drive.press("n")
         assert not source.proven
         await drive.press("S")
-        await drive.until(lambda: "as the owner?" in drive.text())
+        await drive.until(lambda: "with the private key?" in drive.text())
         await drive.press("y")
-        await drive.until(lambda: "block 11 of port-haven.air-readings is signed by" in drive.hint())
+        await drive.until(lambda: "signed block 11 of port-haven.air-readings" in drive.hint())
         assert source.proven == {hash_of(11)}
         # The kinds are left with escape, then the pane.
         await drive.press("escape")
@@ -373,10 +373,10 @@ async def test_picture_of_a_broken_chain(source: FakeSource, size: tuple[int, in
     source.broken.add(AIR)
     source.rows_[0] = dataset("port-haven.air-readings", blocks=0, problem=WRONG_BYTES)
     async with explored(source, pane_size(size)) as explorer:
-        assert "the chain breaks: G" in explorer.app.text()
+        assert "the chain is broken: G" in explorer.app.text()
         explorer.view.move("last")
         await explorer.settle()
-        assert "the chain breaks here" in explorer.app.text()
+        assert "the chain is broken here" in explorer.app.text()
         compare(explorer.app.text(), size, "broken")
 
 
@@ -421,7 +421,7 @@ async def test_a_verification_holds_for_the_head_that_it_verified(source: FakeSo
     refused = DEFAULT_KEYMAP.by_id["next_finding"].guard(
         Situation(pane="blocks", dataset=source.rows_[0], block=fake_line(1), findings=False)
     )
-    assert refused is not None and "nothing was found on these blocks" in refused
+    assert refused is not None and "no findings" in refused
     async with explored(source) as explorer:
         assert "✓ verified" in str(explorer.pane.border_subtitle)
         source.rows_[0] = dataset("port-haven.air-readings", records=9000)  # another head
@@ -470,7 +470,7 @@ async def test_kinds_and_filter_narrow_the_list(source: FakeSource) -> None:
         assert "only Seed · 1 of 12" in explorer.app.text()
         pane.set_filter("nothing like it")
         await explorer.settle()
-        assert "No block has nothing like it in it." in explorer.app.text()
+        assert "No block contains nothing like it" in explorer.app.text()
         pane.set_filter("")
         assert explorer.controller.leave()
         await explorer.settle()
@@ -541,13 +541,14 @@ async def test_a_revision_dialog_goes_only_where_there_is_another(source: FakeSo
         assert not explorer.host.notices
         await explorer.press("left_square_bracket")
         assert "block 6 · SetTransform" in explorer.dialog()
-        assert "the first of its kind" in explorer.dialog()
+        assert "first block of this kind" in explorer.dialog()
         assert "] newer" in explorer.dialog()
         await explorer.press("escape")
         explorer.view.move("down")
         explorer.controller.open_revision()
         assert (
-            "is AddData: only queries, sources, schemas and descriptions change" in explorer.host.last_notice
+            "is AddData: only queries, sources, schemas and descriptions have diffs"
+            in explorer.host.last_notice
         )
 
 
@@ -560,13 +561,13 @@ async def test_a_damaged_block_shows_its_bytes(source: FakeSource) -> None:
         explorer.view.move("last")
         explorer.controller.open_block()
         await explorer.settle()
-        assert "This block cannot be read: its bytes are damaged" in explorer.dialog()
+        assert "this block cannot be read: its bytes are damaged" in explorer.dialog()
         assert "get it again" in explorer.dialog()
         await explorer.press("b")
         assert isinstance(explorer.app.screen, BlockBytesDialog)
         await explorer.press("y", "right_square_bracket")  # its number is unknown: there is no next one
         assert explorer.host.last_notice == "bytes: copied"
-        assert "these are not the bytes" in explorer.host.station.copied[0]
+        assert "the bytes do not match the hash" in explorer.host.station.copied[0]
         await explorer.press("escape", "escape")
         explorer.view.move("above")
         explorer.controller.open_bytes()

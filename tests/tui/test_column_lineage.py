@@ -46,28 +46,28 @@ async def test_through_the_graph_and_back_to_the_workbench(source: FakeSource) -
     async with driven(source, (120, 36)) as drive:
         drive.bench.context.navigator.select_dataset("did:odf:smoke-and-breath")
         await drive.press("number_sign")
-        assert "Columns of smoke-and-breath" in drive.text()
+        assert "Column lineage of smoke-and-breath" in drive.text()
         await drive.press("h")  # to an input of pm25
         assert "\nair-by-day: pm25\n" in squeezed(drive)
-        assert "goes into pm25 – as it is" in squeezed(drive)
+        assert "used in pm25 – copy" in squeezed(drive)
         await drive.press("j")  # skips columns that are not connected
         assert "port-haven.air-readings: pm25\n" in squeezed(drive)
-        assert "from many rows, 2 datasets away" in squeezed(drive)
+        assert "aggregate, 2 datasets away" in squeezed(drive)
         await drive.press("enter")
-        assert "Columns of port-haven.air-readings" in drive.text()
-        assert "goes into air-by-day: pm25 – from many rows" in squeezed(drive)
+        assert "Column lineage of port-haven.air-readings" in drive.text()
+        assert "downstream air-by-day: pm25 – aggregate" in squeezed(drive)
         await drive.press("l", "enter")
-        assert "Columns of air-by-day" in drive.text()
+        assert "Column lineage of air-by-day" in drive.text()
         await drive.press("escape")
-        assert "Columns of port-haven.air-readings" in drive.text()
+        assert "Column lineage of port-haven.air-readings" in drive.text()
         await drive.press("escape")
-        assert "Columns of smoke-and-breath" in drive.text()
-        assert "comes from air-by-day: pm25" in squeezed(drive)
+        assert "Column lineage of smoke-and-breath" in drive.text()
+        assert "upstream air-by-day: pm25" in squeezed(drive)
         await drive.press("h", "o")  # selects the dataset in the workbench
         assert drive.app.screen is drive.bench
         assert drive.graph.selected == DAYS
         await drive.press("3", "l", "l", "l", "l", "l", "number_sign")  # from the column under the cursor
-        assert "comes from port-haven.air-readings: pm25 – from many rows" in squeezed(drive)
+        assert "upstream port-haven.air-readings: pm25 – aggregate" in squeezed(drive)
         await drive.press("q")
         assert drive.app.screen is drive.bench
 
@@ -123,11 +123,11 @@ async def test_in_ascii(source: FakeSource) -> None:
 async def test_a_notice_says_why_a_column_cannot_be_followed(source: FakeSource) -> None:
     async with columns_of(source, "port-haven.stations") as drive:
         await drive.press("enter", "enter")
-        assert "nothing lies before what is read" in drive.text()
+        assert "a source has no upstream" in drive.text()
     async with columns_of(source, "visits-by-day") as drive:
         await drive.press("j", "j", "h", "enter")
         assert "? hospitals" in drive.text()
-        assert "this dataset is not here: pull it to see further" in squeezed(drive)
+        assert "this dataset is missing: pull it to see its lineage" in squeezed(drive)
 
 
 async def test_control_characters_in_names_and_problems_of_queries(source: FakeSource) -> None:
@@ -135,9 +135,9 @@ async def test_control_characters_in_names_and_problems_of_queries(source: FakeS
         assert "\x1b" not in drive.text()
         assert "␛[31mmark" in drive.text()
     async with columns_of(source, "harbour.tides") as drive:
-        assert "there is no column 'nothing'" in squeezed(drive)
+        assert "column 'nothing' not found" in squeezed(drive)
     async with columns_of(source, "port-haven.clinics") as drive:
-        assert "no columns are known yet" in drive.text()
+        assert "no columns yet: the dataset has no data" in drive.text()
         await drive.press("j", "h", "enter", "o", "y", "escape")
         assert drive.app.screen is drive.bench
 
@@ -158,7 +158,7 @@ async def test_any_size(source: FakeSource) -> None:
         for size in ((10, 3), (200, 60)):
             await drive.resize(*size)
             await drive.press("j", "h", "j")
-        assert "Columns of air-by-day" in drive.text()
+        assert "Column lineage of air-by-day" in drive.text()
 
 
 async def test_the_description_of_a_column_is_copied(source: FakeSource) -> None:
@@ -167,7 +167,7 @@ async def test_the_description_of_a_column_is_copied(source: FakeSource) -> None
         await drive.press("y")
     ((what, text),) = columns.copied
     assert what == "columns"
-    assert text.splitlines()[0] == "comes from port-haven.air-readings: pm25 – from many rows"
+    assert text.splitlines()[0] == "upstream   port-haven.air-readings: pm25 – aggregate"
 
 
 # --- The controller ---

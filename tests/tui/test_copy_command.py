@@ -68,4 +68,4 @@ def test_what_is_selected(source: FakeSource) -> None:
         assert fakes.host.station.copied[-1] == f"odf -w {shlex.quote(str(source.folder))} {command}"
     fakes.host.now = Situation()
     controller.copy()
-    assert fakes.host.last_notice == "nothing is selected here"
+    assert fakes.host.last_notice == "nothing is selected"

@@ -43,7 +43,7 @@ async def test_without_consent_nothing_runs(source: FakeSource) -> None:
     fakes = Fakes(source, "harbour.tides", answers=[False])
     DatasetActionsController(fakes.context).pull()
     await fakes.host.stories()
-    assert fakes.host.notices == [("harbour.tides is not trusted: nothing of it ran", "warn")]
+    assert fakes.host.notices == [("harbour.tides is still untrusted: nothing was run", "warn")]
     assert source.rows_[-1].untrusted
 
 
@@ -62,7 +62,7 @@ async def test_trust_alone_pulls_nothing_and_can_be_revoked(source: FakeSource) 
     row = fakes.state.row
     assert row is not None
     assert row.untrusted
-    assert fakes.host.last_notice == "harbour.tides is not trusted any more"
+    assert fakes.host.last_notice == "harbour.tides is untrusted now"
 
 
 def test_pull_all_skips_what_is_busy_untrusted_or_diverged(source: FakeSource) -> None:
@@ -84,7 +84,7 @@ def test_pull_all_skips_what_is_busy_untrusted_or_diverged(source: FakeSource) -
         "smoke-and-breath",
     }
     assert names.index("port-haven.clinic-visits") < names.index("visits-by-day")
-    assert fakes.jobs.remarks == ["; 1 not trusted; 1 diverged: D makes them anew"]
+    assert fakes.jobs.remarks == ["; 1 untrusted; 1 diverged from upstream: D rebuilds them"]
 
 
 async def test_a_diverged_dataset_is_rebuilt_after_its_name_was_typed(source: FakeSource) -> None:
@@ -103,7 +103,7 @@ async def test_a_diverged_dataset_is_rebuilt_after_its_name_was_typed(source: Fa
             assert isinstance(request, Pull)
             assert request.reset_on_divergence
         else:
-            assert fakes.host.notices == [("air-by-day stays as it is", "warn")]
+            assert fakes.host.notices == [("air-by-day is unchanged", "warn")]
             assert not fakes.jobs.requests
 
 

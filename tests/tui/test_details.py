@@ -79,13 +79,13 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await drive.press("G")
         assert "◇ harbour.tides ⊘✓" in drive.text()
         await drive.press("U")
-        assert "is not trusted" in drive.hint()
+        assert "is untrusted" in drive.hint()
         await drive.press("P")  # pulls all other datasets
         await drive.until(lambda: len(source.link.submitted) == 7)
         assert TIDES not in [request.dataset for request in source.link.submitted]
-        assert "1 not trusted" in drive.hint()
+        assert "1 untrusted" in drive.hint()
         drive.bench.query_one(KeyHints).clear()  # notices disappear after some seconds
-        await drive.until(lambda: "1 not trusted" not in drive.text())
+        await drive.until(lambda: "1 untrusted" not in drive.text())
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.settle()
@@ -94,7 +94,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await drive.press("pagedown", "pagedown")
         assert "SELECT 19" in drive.text()
         await drive.press("y", "enter")  # another word is a refusal
-        assert "harbour.tides is not trusted: nothing of it ran" in drive.hint()
+        assert "harbour.tides is still untrusted: nothing was run" in drive.hint()
         assert len(source.link.submitted) == 7
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
@@ -103,7 +103,7 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         await drive.settle()
         assert "⊘" not in drive.text()
         await drive.press("t")
-        assert "harbour.tides is trusted already" in drive.hint()
+        assert "harbour.tides is already trusted" in drive.hint()
 
         # Push sources.
         source.rows_ = [
@@ -112,8 +112,8 @@ async def test_details_trust_and_pushed_datasets_on_the_screen(source: FakeSourc
         ]
         await resize(drive, (120, 36))
         await drive.press("r", "g", "p")
-        assert "there is nothing to poll: data is pushed with odf ingest events FILE" in drive.hint()
-        assert "They are pushed: odf ingest events FILE" in drive.text()
+        assert "events has no polling source: use odf ingest events FILE" in drive.hint()
+        assert "Push them with odf ingest events FILE" in drive.text()
         await drive.press("P")
         assert "there is nothing to pull" in drive.hint()
         job = source.job(JobState.running, "events", "ingest")
@@ -161,25 +161,23 @@ def _card_and_details(row: DatasetRow, health: Health) -> tuple[str, str]:
 def test_a_diverged_dataset_names_its_input_and_the_remedy() -> None:
     row = dataset("long-boats", "boats", records=7, diverged=("boats",))
     card, details = _card_and_details(row, Health.diverged)
-    assert "why  boats, which it was made from, was reset or replaced" in card
-    assert "try  D makes it anew" in card
-    assert "why           boats, which it was made from, was reset or replaced" in details
-    assert "next          D makes it anew" in details
+    assert "why  input boats was reset or replaced" in card
+    assert "try  press D to rebuild it" in card
+    assert "why           upstream boats was reset or replaced" in details
+    assert "next          D rebuilds it" in details
 
 
 def test_what_adds_rows_to_a_dataset() -> None:
     pushed = dataset("events", polls=False, push_sources=("default",))
     bare = dataset("bare", polls=False)
-    assert describe_next_step(pushed) == "odf ingest events FILE pushes them"
-    assert describe_next_step(bare) == "it has no source: e edits its definition"
+    assert describe_next_step(pushed) == "run odf ingest events FILE"
+    assert describe_next_step(bare) == "no source: e edits its definition"
     assert describe_next_step(dataset("tides")) == "p pulls them from the source"
-    assert describe_next_step(dataset("tides", standing="not trusted")).startswith(
-        "p shows what it would run"
-    )
-    assert describe_next_step(dataset("all", "tides")) == "p makes them of its inputs"
+    assert describe_next_step(dataset("tides", standing="not trusted")).startswith("p shows its source")
+    assert describe_next_step(dataset("all", "tides")) == "p computes them from its inputs"
     assert describe_next_step(bare) in _card_and_details(bare, Health.new)[1]
     pull, edit = (DEFAULT_KEYMAP.by_id[action].guard for action in ("pull", "edit"))
-    assert pull(Situation(dataset=bare)) == "bare has no source: e edits its definition"
+    assert pull(Situation(dataset=bare)) == "bare has no source: press e to edit its definition"
     broken = dataset("broken", polls=False, problem="block 3 is missing")
     assert "broken is damaged" in (edit(Situation(dataset=broken)) or "")
 
@@ -205,19 +203,19 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
         palette.find()
         row = source.rows_[0]
         lines = trust_request_lines(row, source.trust_request(row.id))
-        asks = "type yes to allow exactly this"
-        return [*fakes.host.dialogs, TypedConfirmation("May it run this here?", lines, ("yes",), asks)]
+        asks = "type yes to trust it"
+        return [*fakes.host.dialogs, TypedConfirmation("Trust it to run this?", lines, ("yes",), asks)]
 
     for size in ((80, 24), (60, 14), (80, 18)):
         keys, palette, trust = dialogs()
-        for dialog, last in ((keys, "leave; running jobs go on"), (palette, "sixteen")):
+        for dialog, last in ((keys, "quit; running jobs continue"), (palette, "sixteen")):
             async with shown(dialog, size) as (app, pilot):
                 dialog.query_one(Choices).move("last")
                 await pilot.pause()
                 assert last in app.text()
         async with shown(trust, size) as (app, pilot):
             await pilot.pause()
-            assert "type yes to allow exactly this" in app.text()
+            assert "type yes to trust it" in app.text()
             assert "esc closes" in app.text()
 
 
@@ -286,13 +284,13 @@ def test_a_definition_as_facts(workspace: Workspace) -> None:
     assert found["Source"] == {
         "fetch": "https://weather.example/storms.csv.gz",
         "headers": "X-Key",  # values of headers may be secret
-        "cache": "fetched once, then never again",
-        "prepare": "unpack zip, of it *.csv\npipe through sed 's/a b/c/'",
+        "cache": "fetched only once",
+        "prepare": "unpack zip, path *.csv\npipe through sed 's/a b/c/'",
         "read": "CSV, with a header, separator ';', encoding ISO-8859-1, 1 column declared",
         "engine": "spark",
         "query": "SELECT name FROM input",
-        "merge": "Snapshot: the whole list each time, compared by its key\nkey name\ncompares name",
-        "state": "nothing was taken yet",
+        "merge": "Snapshot: the complete list each time, compared by key\nkey name\ncompares name",
+        "state": "none: nothing was ingested yet",
     }
     assert found["About"] == {
         "about": "Storms at sea",
@@ -304,7 +302,7 @@ def test_a_definition_as_facts(workspace: Workspace) -> None:
     assert "Trust" not in found
     pushed = words(source, "gauges")
     assert pushed["Push source default"]["push"] == "odf ingest gauges FILE\n… | odf ingest gauges -"
-    assert pushed["Push source default"]["read"] == "NDJSON, a document a line, 2 columns declared"
+    assert pushed["Push source default"]["read"] == "NDJSON, one document per line, 2 columns declared"
     assert pushed["Push source old"]["push"].startswith("odf ingest gauges FILE --source old\n")
     (row,) = (row for row in source.datasets() if row.name == "gauges")
     assert (row.polls, row.push_sources) == (False, ("default", "old"))
@@ -325,14 +323,14 @@ def test_the_trust_in_a_dataset_of_another_author(workspace: Workspace, tmp_path
     shutil.copytree(folder, theirs.odf / "datasets" / folder.name)
     source = WorkspaceGateway(theirs)
     assert source.datasets()[0].untrusted
-    assert words(source, "storms")["Trust"]["not trusted"].startswith("nothing of it runs here")
+    assert words(source, "storms")["Trust"]["untrusted"].startswith("its sources and queries do not run")
     standing = source.trust_request(storms.id)
     assert [(run.does, run.text) for run in standing.runs][:2] == [
         ("reads the address", "https://weather.example/storms.csv.gz"),
         ("sends the header", "X-Key: secret"),
     ]
     assert not standing.before
-    with pytest.raises(Conflict, match="changed meanwhile"):
+    with pytest.raises(Conflict, match="have changed since"):
         source.trust(storms.id, replace(standing, runs=standing.runs[1:]))
     assert source.datasets()[0].standing == "not trusted"
     source.trust(storms.id, standing)

@@ -49,7 +49,7 @@ async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
         await until(pilot, lambda: "unknown field" not in app.text())
         line.value = "nowhere.yaml"
         await pilot.press("enter")
-        await until(pilot, lambda: "there is no such file" in app.text())
+        await until(pilot, lambda: "file not found" in app.text())
         # Some letters are enough; tab completes the path.
         line.value = "boa"
         await until(pilot, lambda: "manifests/boats.yaml" in app.text())
@@ -89,13 +89,13 @@ async def test_a_dialog_lists_and_runs_its_keys() -> None:
     async with shown(TextDialog("a text", [[("one", "")]], copied.append)) as (app, pilot):
         dialog = app.screen
         await pilot.press("question_mark")
-        await until(pilot, lambda: "copy the whole text" in app.text())
+        await until(pilot, lambda: "copy the complete text" in app.text())
         await pilot.press("escape")  # closes the list alone
         await until(pilot, lambda: app.screen is dialog)
         await pilot.pause()
         assert app.screen is dialog
         await pilot.press("question_mark")
-        await until(pilot, lambda: "copy the whole text" in app.text())
+        await until(pilot, lambda: "copy the complete text" in app.text())
         await pilot.press("y")
         await until(pilot, lambda: copied == ["one"])
         assert app.screen is dialog

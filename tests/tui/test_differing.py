@@ -160,13 +160,16 @@ async def test_other_sides_and_other_keys(source: FakeSource, found: Difference,
     assert requests[2].as_at.startswith("f16")
     assert requests[3] == Diff(AIR, other=STATIONS)
     assert requests[4] == Export("", str(path), file=found.file)
-    assert titles == ["Compare by which key?", f"{NAME}: since which block?"]
+    assert titles == ["Key of the comparison", f"Compare {NAME} with a block"]
     assert fakes.host.last_notice == "1 000 rows in x.csv, 9.0 kB"
     assert [type(dialog) for dialog in fakes.host.dialogs].count(DifferenceScreen) == 4
 
 
 async def test_a_comparison_that_is_stopped_or_left(source: FakeSource) -> None:
-    for failure, notice in ((Cancelled("Comparing: stopped"), "stopped"), (LeftRunning(), "d shows it once")):
+    for failure, notice in (
+        (Cancelled("Comparing: cancelled"), "cancelled"),
+        (LeftRunning(), "d shows the result"),
+    ):
         fakes = Fakes(source, NAME, answers=["before"], results={Diff: failure})
         DatasetDiffController(fakes.context).show_differences()
         await fakes.host.stories()
@@ -181,8 +184,8 @@ async def test_nothing_differs(source: FakeSource, found: Difference) -> None:
     copied: list[tuple[str, str]] = []
     async with shown(difference_screen(source, same, copied)) as (app, pilot):
         await pilot.press("j", "enter", "y")
-        assert "No row differs." in app.text()
-        assert "nothing else differs" in app.text()
+        assert "No rows differ." in app.text()
+        assert "no other differences" in app.text()
         assert not copied
         await pilot.press("d")
         await pilot.pause()
@@ -197,7 +200,7 @@ async def test_rows_and_what_else_differs_are_copied(source: FakeSource, found: 
             await pilot.pause(0.01)
         await pilot.press("m", "y")
         await pilot.pause()
-        assert [what for what, _ in copied] == ["row", "what differs"]
+        assert [what for what, _ in copied] == ["row", "other differences"]
         assert copied[0][1].startswith("-  station=ph-001")
 
 
@@ -226,7 +229,7 @@ async def test_differences_in_the_workstation(source: FakeSource, found: Differe
         await drive.press("g", "j", "j", "j", "enter")
         compare(drive, "row")
         await drive.press("left_square_bracket", "left_square_bracket")
-        assert "Row 2 of 1000" in drive.text()
+        assert "Row 2 of 1 000" in drive.text()
         await drive.press("escape", "y")
         await drive.press("m")
         assert "+ description: ␛[31mair" in drive.text()

@@ -124,11 +124,11 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
             'sed -i "s/kywords:/keywords:/; s/perhaps/true/" "$file"',
         )
         await drive.press("a")
-        assert "a query over others" in drive.text()
+        assert "a query over other datasets" in drive.text()
         await drive.press("r")
         await drive.until(lambda: "my.dataset" in drive.text())
         await drive.press("=no name", "enter")
-        assert "'no name' is not a dataset alias" in drive.text()
+        assert "invalid dataset alias 'no name'" in drive.text()
         await drive.press("=boats")
         await drive.pilot.press("enter")
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
@@ -136,7 +136,7 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         text = drive.text()
         assert "expected true or false" in text
         assert "unknown field 'kywords' (did you mean 'keywords'?)" in text
-        assert "e edits again · d discards · esc leaves it for later" in text
+        assert "e edits again · d discards · esc saves it for later" in text
         lines = text.splitlines()
         at = next(at for at, line in enumerate(lines) if " header:" in line)
         assert lines[at + 1].index("^") == lines[at].index("perhaps")
@@ -171,9 +171,9 @@ async def test_a_new_dataset_from_its_template_to_a_changed_definition(
         await named(drive, "p")
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
-        assert "a dataset named boats exists already" in drive.text()
+        assert "dataset boats already exists" in drive.text()
         await drive.press("escape")
-        assert "nothing was added; the manifest is kept: new-push.yaml" in drive.hint()
+        assert "nothing was added; the manifest is saved in new-push.yaml" in drive.hint()
         # The file can be added later.
         (workspace.folder / "new-push.yaml").write_text(
             (workspace.folder / "new-push.yaml").read_text().replace("boats", "gauges")
@@ -246,9 +246,9 @@ async def test_a_manifest_that_is_invalid_is_kept_or_discarded(workspace: Worksp
         'echo "nonsense" >"$file"',
     )
     assert await writing.add("push", "edit", name="boats") == (
-        "added boats (boats.yaml): p says how to push into it"
+        "added boats (boats.yaml): p shows how to push into it"
     )
-    assert "new-push.yaml is not right yet" in writing.texts[0]
+    assert "new-push.yaml is invalid" in writing.texts[0]
     assert "unknown field 'kywords'" in writing.texts[0]
     assert writing.graph.selected == str(workspace.resolve("boats").id)
     assert manifests(workspace) == ["boats.yaml"]
@@ -257,9 +257,9 @@ async def test_a_manifest_that_is_invalid_is_kept_or_discarded(workspace: Worksp
     assert lines[0] != lines[1] and lines[1][0] == "+"
     # The same name again is an error without a line of its own. The text stays.
     assert await writing.add("push", "leave", name="boats") == (
-        "nothing was added; the manifest is kept: new-push.yaml"
+        "nothing was added; the manifest is saved in new-push.yaml"
     )
-    assert "a dataset named boats exists already" in writing.texts[1]
+    assert "dataset boats already exists" in writing.texts[1]
     # It is never overwritten, and the next one can be discarded.
     assert await writing.add("push", "discard") == "discarded new-push-2.yaml"
     assert manifests(workspace) == ["boats.yaml", "new-push.yaml"]
@@ -270,10 +270,10 @@ async def test_editors_that_fail(
 ) -> None:
     writing = Writing(workspace)
     typist.next("true", 'false "$file"', 'echo x >>"$file"; kill -TERM $$', "true")
-    assert "the manifest was left as it was: nothing is added" in await writing.add("root")
-    assert "the editor vi ended with code 1" in await writing.add("derivative")
+    assert "the manifest is unchanged: nothing was added" in await writing.add("root")
+    assert "the editor vi exited with code 1" in await writing.add("derivative")
     assert manifests(workspace) == []
-    assert "ended by signal 15 – what was written is in new-derivative.yaml" in await writing.add(
+    assert "terminated by signal 15 – your changes are in new-derivative.yaml" in await writing.add(
         "derivative"
     )
     assert manifests(workspace) == ["new-derivative.yaml"]
@@ -281,7 +281,7 @@ async def test_editors_that_fail(
     problem = "no-such-editor (from $VISUAL) cannot be started: No such file or directory"
     assert problem in await writing.add("root")
     monkeypatch.setenv("VISUAL", "vi 'half")
-    assert "$VISUAL is no command" in await writing.add("root")
+    assert "invalid command in $VISUAL" in await writing.add("root")
     assert manifests(workspace) == ["new-derivative.yaml"]
 
 
@@ -293,12 +293,12 @@ async def test_only_what_differs_in_a_definition_is_appended(workspace: Workspac
     writing = Writing(workspace, "boats")
     # What breaks a rule is reported with its line; after discard, nothing is left.
     typist.next('sed -i "s/name STRING/name STRIN/" "$file"', "true", 'sed -i "s/boats/ships/" "$file"')
-    assert await writing.edit("discard") == "the changes of boats are discarded"
-    assert "boats.yaml is not right yet" in writing.texts[0]
+    assert await writing.edit("discard") == "discarded the changes to boats"
+    assert "boats.yaml is invalid" in writing.texts[0]
     assert "- name STRIN" in writing.texts[0]
-    assert await writing.edit() == "the definition of boats stays as it is: nothing differs"
+    assert await writing.edit() == "the definition of boats is unchanged"
     await writing.edit("discard")
-    assert "this has to be the definition of boats, and of nothing else" in writing.texts[1]
+    assert "the manifest must define boats, and no other dataset" in writing.texts[1]
     assert entry.dataset.head() == head
     # A plan shows what is added and removed; it can be edited again before it is appended.
     typist.next('sed -i "s/Boats in/Ships in/" "$file"', 'sed -i "s/Ships in/Vessels in/" "$file"')
@@ -367,9 +367,9 @@ def test_the_editor_gets_the_complete_terminal_and_returns_it(source: FakeSource
     try:
         terminal.until("1 Datasets")
         terminal.type("a")
-        terminal.until("a query over others")
+        terminal.until("a query over other datasets")
         terminal.type("r")
-        terminal.until("The name of the dataset")
+        terminal.until("Dataset name")
         terminal.type("\r")
         left = terminal.until("COOKED")
         assert b"\x1b[?1049l" in left  # the other screen
@@ -378,7 +378,7 @@ def test_the_editor_gets_the_complete_terminal_and_returns_it(source: FakeSource
         assert b"\x1b[" not in unseen  # and nothing is painted meanwhile
         back = terminal.until("1 Datasets")
         assert b"\x1b[?1049h" in back
-        terminal.until("was ended by signal 2")  # ^C ended the editor, and nothing else
+        terminal.until("was terminated by signal 2")  # ^C ended the editor, and nothing else
         terminal.type("q")
         assert terminal.program.wait(30) == 0
     finally:
@@ -397,7 +397,7 @@ def test_the_editor_is_found_and_opened_at_a_line(tmp_path: Path) -> None:
     (tmp_path / "vi").write_text("")
     (tmp_path / "vi").chmod(0o755)
     assert terminal.find_editor({"PATH": str(tmp_path)}) == ExternalEditor(("vi",))
-    with pytest.raises(NotFound, match="there is no editor"):
+    with pytest.raises(NotFound, match="no editor found"):
         terminal.find_editor({"PATH": str(tmp_path / "nowhere")})
     with pytest.raises(UsageError):
         terminal.find_editor({"EDITOR": '"'})
@@ -429,7 +429,7 @@ def test_drafts_never_overwrite_files(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"boats.yaml", "boats-2.yaml", "org-..-x.yaml"}
     (tmp_path / "manifests").mkdir()
     assert manifest_draft.create(tmp_path, "push", "x").path.parent.name == "manifests"
-    with pytest.raises(OdfError, match="no manifest can be written"):
+    with pytest.raises(OdfError, match="cannot write a manifest"):
         manifest_draft.create(tmp_path / "nowhere", "push", "x")
 
 
@@ -465,9 +465,9 @@ content:
         ("dataset boats, read.schema", "no type 'STRIN'", TextPosition(14)),
         ("dataset boats, merge", "column 'nam' is not in the schema", TextPosition(17)),
         ("dataset boats, merge.primaryKey", "it is empty", TextPosition(17)),
-        (None, "there is no dataset 'bots' (input of boats)", TextPosition(20)),
-        ("dataset boats, block 3", "column 'name' could be null before and could not now", TextPosition(14)),
-        ("boats", "push source 'boats' is there more than once", TextPosition(10)),
+        (None, "dataset not found: 'bots' (input of boats)", TextPosition(20)),
+        ("dataset boats, block 3", "column 'name' changed from nullable to NOT NULL", TextPosition(14)),
+        ("boats", "duplicate push source 'boats'", TextPosition(10)),
         (None, "feeds itself", None),
     ],
 )

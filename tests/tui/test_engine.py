@@ -106,7 +106,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
     async with app.run_test(size=(120, 36)) as pilot:
         drive = Driven(app, pilot, None)  # type: ignore[arg-type]
         await drive.settle()
-        assert "There are no datasets yet" in drive.text()
+        assert "No datasets yet" in drive.text()
         await drive.press("A", "=boats.yaml", "enter")
         await drive.until(lambda: drive.graph.row and drive.graph.row.name == "boats")
         await drive.settle()
@@ -134,7 +134,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
         await drive.press("tab")
         assert "name: boats" in drive.text()
         await drive.press("escape", "l", "p")
-        assert "pull long-boats: handed to the worker" in drive.hint()
+        assert "pull long-boats: queued" in drive.hint()
 
 
 def test_detail_and_blocks(workspace: Workspace) -> None:
@@ -142,7 +142,7 @@ def test_detail_and_blocks(workspace: Workspace) -> None:
     first, second = source.add(workspace.folder / "boats.yaml")
     add_rows(workspace.resolve("boats"), batches=2, rows=10)
     facts = dict(source.detail(first).facts)
-    assert facts["records"] == "20"
+    assert facts["rows"] == "20"
     assert facts["data"].endswith("in 2 slices")
     assert facts["merge"] == "Ledger on name"
     assert facts["source"] == "file:sources/boats.csv"

@@ -52,7 +52,7 @@ async def test_from_an_empty_workspace_to_a_dataset(tmp_path: Path) -> None:
         await drive.settle()
         text = drive.text()
         assert "- plz STRING" in text  # no number: it starts with a zero
-        assert "e opens it in your editor" in text
+        assert "e opens it in the editor" in text
         compare(drive, "file")
         await drive.pilot.press("e")  # the editor changes nothing: the dialog opens again
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
@@ -61,7 +61,7 @@ async def test_from_an_empty_workspace_to_a_dataset(tmp_path: Path) -> None:
         assert "added boats (boats.yaml): p pulls it" in drive.hint()
         assert [path.name for path in workspace.folder.glob("*.yaml")] == ["boats.yaml"]
         await drive.press("d")
-        assert "the demo is for an empty workspace" in drive.hint()
+        assert "the workspace is not empty" in drive.hint()
 
 
 async def test_the_demo_is_made_after_a_confirmation(source: FakeSource) -> None:
@@ -87,7 +87,7 @@ async def test_the_demo_is_made_after_a_confirmation(source: FakeSource) -> None
     assert "air-by-day" in [row.name for row in fakes.state.datasets]
     assert fakes.state.pane == "jobs"
     assert moves == ["last"]
-    assert "the demo is for an empty workspace" in (guard(Situation(datasets=len(HAVEN))) or "")
+    assert "the workspace is not empty" in (guard(Situation(datasets=len(HAVEN))) or "")
 
 
 def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
     mine = made.folder / "sources" / "air-readings.csv"
     mine.parent.mkdir()
     mine.write_text("mine")
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="already exists with other contents"):
         make_demo(made)
     assert mine.read_text() == "mine"
     assert not (made.folder / "manifests").exists()
@@ -115,8 +115,8 @@ def test_the_demo_overwrites_nothing(tmp_path: Path) -> None:
         ("d.ndjson", '{"no":1,"n":{"x":[1]}}\n{"no":2}\n', ["NdJson", "STRUCT<x: ARRAY<BIGINT>>", '["no"]']),
         ("e.json", '{"data":{"items":[{"id":1},{"id":2}]}}', ["Json", 'subPath: "data.items"', "Snapshot"]),
         ("f.json", '[{"day":"2024-01-01"}]', ["kind: Json", "day DATE", "CAST(`day` AS TIMESTAMP)"]),
-        ("g.csv", "", ["for want of a look", "header: true"]),
-        ("h.parquet", b"none", ["for want of a look", "kind: Parquet"]),
+        ("g.csv", "", ["Example columns", "header: true"]),
+        ("h.parquet", b"none", ["Example columns", "kind: Parquet"]),
     ],
 )  # fmt: skip
 def test_manifests_are_inferred_from_files(
@@ -148,7 +148,7 @@ def test_manifests_are_inferred_from_files(
 def test_a_manifest_for_a_damaged_file_has_examples(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     text = infer_manifest(name, tmp_path, "a")
-    assert "The columns are examples" in text
+    assert "Example columns" in text
     assert read_manifests(text, name)[0].name == "a"
 
 

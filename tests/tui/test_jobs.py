@@ -81,12 +81,12 @@ def busy(source: FakeSource) -> Job:
     source.changed(source.job(JobState.queued, "port-haven.clinics"))
     source.changed(source.job(JobState.queued, "air-by-day"))
     source.changed(source.job(JobState.queued, READINGS, "verify"))
-    source.line(first.id, "file sources/air-readings.csv, 311,210,011 bytes, of 2024-03-11T08:00:00Z")
-    source.line(first.id, "remembers the keys up to offset 7,199", "debug")
-    source.line(first.id, "air-readings.csv: read, merged and written, 41,000 rows, 318,207 bytes in 9.3 s")
-    source.line(first.id, f"air-readings.csv: block f1620{'ab' * 32}, 41,000 rows, in 9.9 s all in all")
+    source.line(first.id, "file sources/air-readings.csv, 311,210,011 bytes, modified 2024-03-11T08:00:00Z")
+    source.line(first.id, "key index updated to offset 7,199", "debug")
+    source.line(first.id, "air-readings.csv: 41,000 rows, 318,207 bytes written in 9.3 s")
+    source.line(first.id, f"air-readings.csv: committed block f1620{'ab' * 32}, 41,000 rows, total 9.9 s")
     source.committed(first.id, first.dataset, 41_000)
-    source.line(first.id, "3 rows came too late for what they belong to: left out", "warning")
+    source.line(first.id, "late rows dropped: 3", "warning")
     return first
 
 
@@ -112,7 +112,7 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
         source.link.die()
         await drive.until(lambda: "✗ the worker has ended" in drive.text())
         await drive.settle()
-        assert "R starts it again" in drive.text()
+        assert "Press R to restart the worker" in drive.text()
         compare(drive, "gone")  # the problem and what to do, above the jobs
         await drive.press("R")
         await drive.until(lambda: "the worker has ended" not in drive.text())
@@ -123,11 +123,11 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
             source.line(failed.id, "Traceback (most recent call last):", "debug"),
             source.line(failed.id, '  File "read.py", line 12, in read', "debug"),
         )
-        await drive.until(lambda: "i shows 2 more lines, . tries again" in drive.text())
+        await drive.until(lambda: "i shows 2 debug lines, . retries" in drive.text())
         assert "Traceback" not in drive.text()
         await drive.press("i")
         assert "Traceback" in drive.text()
-        assert "more lines" not in drive.text()
+        assert "shows 2 debug lines" not in drive.text()
         compare(drive, "failed")  # the log with details, and the error below it
         await drive.press("i")
         assert "Traceback" not in drive.text()
@@ -150,7 +150,7 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
         text = drive.text()
         assert "20%" in text and "48.0k rows/s" in text and "~2 min left" in text
         assert "after pull port-haven.air-readings" in text
-        assert "◆ air-readings.csv: block …abababab, 41,000 rows" in text
+        assert "◆ air-readings.csv: committed block …abababab, 41,000 rows" in text
         assert text.count("abababab") == 1  # the event of the block is not shown again
         assert "1.0 GB" in text
         compare(drive, "running")  # gauges, and why a job is queued
@@ -161,7 +161,7 @@ async def test_a_lost_worker_failed_and_running_jobs_and_a_log(source: FakeSourc
             source.changed(replace(job, state=JobState.interrupted, error=INTERRUPTED))
         source.link.die()
         await drive.until(lambda: "· interrupted" in drive.text())
-        assert "the worker ended before this job did" in drive.text()
+        assert "worker stopped while this job was running" in drive.text()
         await drive.press("full_stop")  # leaves the log, and submits the request again
         await drive.until(lambda: len(source.links) == 3 and source.link.submitted)
         assert drive.app.screen is drive.bench
@@ -237,7 +237,7 @@ async def test_a_job_leads_to_the_block_that_it_wrote(source: FakeSource) -> Non
     source.blocks_of[done.id] = [WrittenBlock(done.dataset, 5, "f1620aa", "AddData", 7200)]
     async with jobs(source, answers=["1", None]) as shown:
         shown.controller.show_block()
-        assert "wrote no block" in shown.host.last_notice
+        assert "no block of this job is in the chain" in shown.host.last_notice
         assert await shown.select(2) == done
         shown.controller.show_block()
         assert shown.fakes.navigator.target == Target(done.dataset, "blocks", 5)
@@ -268,7 +268,7 @@ async def test_a_job_is_retried(source: FakeSource) -> None:
     source.changed(source.job(JobState.failed, READINGS, "ingest"))
     async with jobs(source) as shown:
         shown.controller.retry()
-        assert "what it read is gone" in shown.host.last_notice
+        assert "input file not found" in shown.host.last_notice
         assert shown.fakes.jobs.submitted == []
         await shown.select(1)
         shown.controller.retry()
@@ -279,7 +279,7 @@ async def test_a_job_is_retried(source: FakeSource) -> None:
 async def test_a_running_job_is_not_retried(source: FakeSource) -> None:
     job = source.job(JobState.running, READINGS)
     guard = DEFAULT_KEYMAP.by_id["retry"].guard
-    assert guard(Situation(pane="jobs", job=job)) == "it has not ended: x cancels it"
+    assert guard(Situation(pane="jobs", job=job)) == "this job has not ended: press x to cancel it"
     assert guard(Situation(pane="jobs", job=source.known[-1])) is None
 
 
@@ -314,7 +314,7 @@ async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
         assert shown.host.dialogs[0]._path == "pull-port-haven.clinics-3.log"
         text = saved.read_text()
         assert "error   reading stopped at row 212" in text
-        assert "# try: correct the file, or declare the column STRING" in text
+        assert "# hint: correct the file, or declare the column STRING" in text
         saved.write_text("mine")
         for expected in ("mine", text):  # the question is answered with no, then yes
             shown.controller.save_log()
@@ -322,7 +322,7 @@ async def test_a_log_is_saved(source: FakeSource, tmp_path: Path) -> None:
             assert saved.read_text() == expected
         shown.controller.save_log()
         await shown.settle()
-        assert "the log is not saved" in shown.host.last_notice
+        assert "the log cannot be saved" in shown.host.last_notice
     assert log_file_name(replace(source.known[-1], target="a/../b c")) == "pull-a-..-b-c-3.log"
 
 
@@ -338,8 +338,8 @@ async def test_a_lost_worker_and_its_restart(source: FakeSource) -> None:
         shown.state.set_worker(WorkerConnectionState("gone", WORKER_ENDED))
         await shown.settle()
         text = shown.drive.text()
-        assert "✗ the worker has ended" in text and "R starts it again" in text
-        assert shown.host.notices[-1] == ("the worker has ended: R starts it again", "warn")
+        assert "✗ the worker has ended" in text and "Press R to restart the worker" in text
+        assert shown.host.notices[-1] == ("the worker has ended: press R to restart it", "warn")
         assert shown.state.jobs.jobs[job.id].state is JobState.interrupted  # read from the journal
         assert shown.worker[-1] == "gone"
         shown.controller.restart_worker()
@@ -358,13 +358,13 @@ async def test_a_busy_worker_of_another_version_is_stopped_only_after_a_question
         reason = "a worker of version 0.0.9 is busy, and this is version 0.1.0"
         shown.state.set_worker(WorkerConnectionState("gone", reason, "wait for it", 2))
         await shown.settle()
-        assert "R stops it, with its 2 jobs" in shown.drive.text()
+        assert "Press R to stop it and its 2 jobs" in shown.drive.text()
         assert shown.worker[-1] == OTHER_VERSION
         shown.controller.restart_worker()
         await shown.settle()
         assert (source.stopped, restarts) == (0, [])
         question = "".join(text for line in shown.host.dialogs[0]._lines for text, _ in line)
-        assert "Stop that worker? 2 of its jobs would be cancelled" in question
+        assert "Stop that worker? 2 jobs will be cancelled" in question
         shown.controller.restart_worker()
         await shown.settle()
         assert (source.stopped, restarts) == (1, ["now"])
@@ -374,7 +374,7 @@ async def test_spark_that_does_not_start(source: FakeSource) -> None:
     async with jobs(source, (160, 50)) as shown:
         down = WorkerStatus(1, 4, "0.1.0", "failed", "there is no Java", 0, 0, 0, spark_hint="install one")
         await shown.apply(down)
-        assert "Spark does not run: there is no Java" in shown.drive.text()
+        assert "Spark failed: there is no Java" in shown.drive.text()
         assert "install one" in shown.drive.text()
         await shown.apply(replace(down, spark="ready", spark_detail="", spark_hint=""))
         assert "Spark does not run" not in shown.drive.text()
@@ -458,14 +458,14 @@ async def test_a_log_is_searched(source: FakeSource) -> None:
     )
     log = Log(source, texts)
     async with driven_widget(log.screen, source) as drive:
-        assert "file 5000 of" in drive.text() and "follows" in drive.text()
+        assert "file 5000 of" in drive.text() and "following" in drive.text()
         await drive.press("slash", "=file 77", "enter")  # upwards from the end: 779
         await drive.until(lambda: "file 779 of" in drive.text())
         await drive.press("N", "N")
         assert "file 777 of" in drive.text() and "G follows" in drive.text()
         compare(drive, "searched")  # the matches are visible, wrapped, control characters replaced
         await drive.press("n", "n", "n")
-        assert "none below" in drive.text()
+        assert "no match below" in drive.text()
         await drive.press("g")
         assert "file 1 of" in drive.text()
         await drive.press("escape")  # the search first
@@ -493,7 +493,7 @@ async def test_a_log_that_grows_does_not_scroll_away(source: FakeSource) -> None
         await drive.press("G")
         await drive.until(lambda: "line 299" in drive.text())
         await drive.press("w", "m")
-        assert "nothing is known of its speed" in drive.text()
+        assert "no throughput data" in drive.text()
         assert not log.screen.wraps
         await drive.press("y")
         assert len(log.copied[0].splitlines()) == 300
@@ -518,7 +518,7 @@ async def test_an_open_log_shows_that_its_job_was_interrupted(source: FakeSource
         log.screen.apply_events([], replace(log.job, state=JobState.interrupted, error=INTERRUPTED))
         await drive.settle()
         assert "· interrupted" in drive.text()
-        assert "the worker ended before this job did" in drive.text()
+        assert "worker stopped while this job was running" in drive.text()
         await drive.press("full_stop")
         assert drive.app.result == "retry"
 
@@ -584,11 +584,11 @@ def test_the_position_in_the_queue() -> None:
 
     first, second = job(1, "a", state=JobState.running), job(2, "b")
     assert (
-        queue_text(job(3, "c"), [first, second], {"c": ["a", "b"]}) == "2nd in line, after pull a and 1 more"
+        queue_text(job(3, "c"), [first, second], {"c": ["a", "b"]}) == "2nd in queue, after pull a and 1 more"
     )
-    assert queue_text(job(3, "c"), [first], {"c": ["a"]}) == "next in line, after pull a"
-    assert queue_text(job(3, "c", "verify"), [first, second], {"c": ["a"]}) == "2nd in line"
-    assert queue_text(job(3, "a", "verify"), [first], {}) == "next in line, after pull a"
+    assert queue_text(job(3, "c"), [first], {"c": ["a"]}) == "next in queue, after pull a"
+    assert queue_text(job(3, "c", "verify"), [first, second], {"c": ["a"]}) == "2nd in queue"
+    assert queue_text(job(3, "a", "verify"), [first], {}) == "next in queue, after pull a"
     assert [ordinal(each) for each in (1, 2, 3, 4, 11, 12, 21, 112)] == [
         "1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "112th",
     ]  # fmt: skip
@@ -599,9 +599,9 @@ def test_outcomes_of_read_only_jobs() -> None:
         job = Job("1", kind, "a", "a", JobState.done, "2024-03-11T09:00:00Z", result=result)
         return job_outcome(job)[0]
 
-    assert outcome("sql", '{"rows": 1200, "truncated": true}') == "1 200 rows, there are more"
+    assert outcome("sql", '{"rows": 1200, "truncated": true}') == "1 200 rows, truncated"
     assert outcome("project", '{"rows": 3, "of": 12}') == "3 rows of 12"
     assert (
         outcome("export", '{"rows": 3, "size": 1200, "path": "/x/rows.csv"}') == "3 rows, 1.2 kB in rows.csv"
     )
-    assert outcome("describe", '{"rows": 3}') == "3 rows looked at"
+    assert outcome("describe", '{"rows": 3}') == "3 rows profiled"

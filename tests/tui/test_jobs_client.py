@@ -94,7 +94,7 @@ async def test_stopping_cancels_the_job_and_awaits_its_end(
         asyncio.get_running_loop().call_later(0.02, Answer(source, state=JobState.cancelled))
 
     monkeypatch.setattr(client.jobs, "cancel", cancel_and_end)
-    with pytest.raises(Cancelled, match="Validating: stopped"):
+    with pytest.raises(Cancelled, match="Validating: cancelled"):
         await client.outcome()
     assert source.link.cancelled == [source.known[-1].id]
     assert client.state.jobs.jobs[source.known[-1].id].state is JobState.cancelled
@@ -150,7 +150,7 @@ async def test_the_dialog_closes_after_the_list_of_keys_above_it(source: FakeSou
     running = Running(source)
     async with shown(running.dialog) as (app, pilot):
         await pilot.press("question_mark")
-        assert "stop it" in app.text() and app.screen is not running.dialog
+        assert "cancel the job" in app.text() and app.screen is not running.dialog
         running.end.set()
         await pilot.pause()
         assert app.result is None
@@ -167,6 +167,6 @@ async def test_the_keys_of_the_dialog(source: FakeSource) -> None:
         await until(app, "stop")
     running = Running(source, leaves=True)
     async with shown(running.dialog) as (app, pilot):
-        assert "b lets it go on in the background" in app.text()
+        assert "b continues in the background" in app.text()
         await pilot.press("b")
         await until(app, "leave")

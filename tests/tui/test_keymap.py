@@ -41,21 +41,21 @@ def test_invalid_entries_are_reported_and_the_others_work() -> None:
     found, problems = shown(wanted, "verify", "zoom", "copy", "edit", "pull")
     assert found == ["v", "z", "y", "e", "^l"]
     assert problems == [
-        "there is no action 'pul': pull?",
-        "verify: ctrl+m cannot be used, terminals send it as enter",
-        "zoom: alt+z cannot be used, many terminals do not pass it on",
-        "copy: f5 cannot be used, terminals and desktops keep it for themselves",
-        "edit: nokey cannot be used, it is no key",
-        "pull: ctrl+i cannot be used, terminals send it as tab",
+        "unknown action 'pul': did you mean pull?",
+        "verify: ctrl+m cannot be used: terminals send it as enter",
+        "zoom: alt+z cannot be used: many terminals do not pass it on",
+        "copy: f5 cannot be used: terminals and desktops intercept it",
+        "edit: nokey cannot be used: unknown key",
+        "pull: ctrl+i cannot be used: terminals send it as tab",
     ]
 
 
 def test_two_actions_of_a_scope_do_not_share_a_key() -> None:
     assert shown({"pull": "v", "verify": "p"}, "pull", "verify") == (["v", "p"], [])  # both are changed
-    assert shown({"pull": "v"}, "pull", "verify") == (["p", "v"], ["pull: v is the key of verify"])
+    assert shown({"pull": "v"}, "pull", "verify") == (["p", "v"], ["pull: v is already used by verify"])
     assert shown({"pull": "o"}, "pull", "job_dataset") == (["o", "o"], [])  # a pane's own key wins there
     used = {"job_dataset": "b"}
-    assert shown(used, "job_dataset")[1] == ["job_dataset: b is the key of job_block in the pane of jobs"]
+    assert shown(used, "job_dataset")[1] == ["job_dataset: b is already used by job_block in pane jobs"]
     found, _ = shown({"pull": "none", "verify": "p", "zoom": "p"}, "verify", "zoom", "pull")
     assert sorted(found) == ["", "p", "v"]  # one of the two gets it
 
@@ -65,9 +65,9 @@ def test_keys_of_the_workspace_override_those_of_the_user(tmp_path: Path) -> Non
     own.write_text("pull: ctrl+l\nzoom: Z\nadd: [+, n]\n")
     keys, problems = user_keys.load({"pull": "ctrl+g"}, own)
     assert [keys.display_key(each) for each in ("pull", "zoom")] == ["^g", "Z"]
-    assert problems == ["add: + is the key of grow"]
+    assert problems == ["add: + is already used by grow"]
     for text, message in (
-        ("- a\n", "is no list of actions"),
+        ("- a\n", "is not a mapping of actions"),
         ("a: [\n", "is not valid YAML"),
         ("a: " + "[" * 5000, "is not valid YAML"),
         ("a: 2024-99-99\n", "is not valid YAML"),
@@ -96,7 +96,7 @@ def test_keys_are_settings(tmp_path: Path) -> None:
 async def test_changed_keys_work_and_are_shown(source: FakeSource) -> None:
     source.ui = UiConfig(keys={"pull": "ctrl+l", "zoom": "Z", "xyzzy": "x", "pane_2": "alt+2"})
     async with driven(source) as drive:
-        assert drive.hint() == " there is no action 'xyzzy' (and 1 more: ?)"
+        assert drive.hint() == " unknown action 'xyzzy' (and 1 more: ?)"
         await drive.press("question_mark")
         listed = {choice.id: choice.shown for choice in drive.app.screen.query_one(Choices).choices}
         assert listed["pull"] == "^l"

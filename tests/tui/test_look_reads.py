@@ -103,9 +103,9 @@ def test_the_rows_of_a_projection(source: WorkspaceGateway, entry: DatasetEntry)
     of_none = source.column_statistics("", str(found.file))
     assert of_none.statistics.rows == 2 and not of_none.comments
     found.file.unlink()
-    with pytest.raises(NotFound, match="not kept any more") as error:
+    with pytest.raises(NotFound, match="evicted from the cache") as error:
         source.file_rows(str(entry.id), str(found.file))
-    assert error.value.hint == "K makes them again"
+    assert error.value.hint == "press K to compute them again"
 
 
 def test_rows_are_written_to_temporary_files(source: WorkspaceGateway, tmp_path: Path) -> None:

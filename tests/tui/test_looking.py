@@ -1,4 +1,4 @@
-"""Tests of statistics, of the current state by key, and of exports."""
+"""Tests of statistics, of the latest state by key, and of exports."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_statistics_from_the_footers_of_files_to_those_of_all_rows(source:
         assert drive.healths[AIR] is Health.current  # a count does not change the dataset
         source.counted.add(AIR)
         await ends(drive, running, result={"name": "x", "rows": 7200})
-        await drive.until(lambda: "the whole changelog" in drive.text())
+        await drive.until(lambda: "entire changelog" in drive.text())
         assert "7 200" in drive.text()
         await drive.press("j", "j", "y")
         assert drive.screen.copied[0][0] == "statistics"
@@ -172,14 +172,12 @@ async def test_a_count_that_is_stopped_or_fails(source: FakeSource) -> None:
         await drive.press("c")
         await drive.until(lambda: drive.source.link.cancelled == [job.id])
         await ends(drive, job, state=JobState.cancelled)
-        await drive.until(lambda: "cancelled: what is shown is what the files tell" in drive.text())
+        await drive.until(lambda: "cancelled: statistics are from file metadata only" in drive.text())
         await drive.press("escape", "i")
         job = await job_of(drive)
-        error = Failure(
-            "the file with these rows is not there", hint="odf verify shows it", where="slice abc"
-        )
+        error = Failure("file not found", hint="odf verify shows it", where="slice abc")
         await ends(drive, job, state=JobState.failed, error=error)
-        await drive.until(lambda: "not there – odf verify shows it (slice abc)" in drive.text())
+        await drive.until(lambda: "not found – odf verify shows it (slice abc)" in drive.text())
         assert drive.healths[AIR] is Health.current
 
 
@@ -188,7 +186,7 @@ def test_statistics_are_those_of_the_front_view(source: FakeSource) -> None:
     for kind in (STATE, QUERY, "sorted"):
         fakes = Fakes(source, "port-haven.air-readings", answers=[opened.append])
         rows = source.file_rows(AIR, "/s.parquet") if kind != "sorted" else source.rows(AIR)
-        view = TableView(None, "current state by station", "", kind, (0, 0))  # type: ignore[arg-type]
+        view = TableView(None, "latest state by station", "", kind, (0, 0))  # type: ignore[arg-type]
         fakes.host.widgets[DataPane] = fake_pane(rows, view)
         StatisticsController(fakes.context).show_statistics()
     assert [each._request for each in opened] == [
@@ -196,12 +194,12 @@ def test_statistics_are_those_of_the_front_view(source: FakeSource) -> None:
         ComputeStatistics("", file="/s.parquet"),
         ComputeStatistics(AIR),
     ]
-    assert "current state by station" in opened[0]._title and opened[1]._title.startswith(
-        "Statistics of a query"
+    assert "latest state by station" in opened[0]._title and opened[1]._title.startswith(
+        "Statistics of query result"
     )
 
 
-# --- The current state ---
+# --- The latest state ---
 
 
 async def test_the_current_state_and_back_to_all_rows(source: FakeSource) -> None:
@@ -241,14 +239,14 @@ async def test_a_key_is_chosen_where_there_is_none_and_remembered(source: FakeSo
         "port-haven.air-readings",
         answers=[answer, answer],
         widgets={DataPane: fake_pane(source.rows(AIR))},
-        results={BuildProjection: OdfError("there is no column 'station'")},
+        results={BuildProjection: OdfError("column 'station' not found")},
     )
     controller = TimeTravelController(fakes.context)
     for _ in range(2):
         controller.toggle_current_state()
         await fakes.host.stories()
     assert fakes.jobs.requests == [BuildProjection(AIR, ["station"])]
-    assert fakes.host.last_notice == "there is no column 'station'"
+    assert fakes.host.last_notice == "column 'station' not found"
     first, second = dialogs
     assert not {"offset", "op", "system_time"} & set(dict(first._lines.columns))
     assert (first._lines.key, second._lines.key) == ([], ["station"])
@@ -282,7 +280,7 @@ async def test_the_dialog_of_an_export(tmp_path: Path) -> None:
         app.screen.query_one(Input).value = str(path)
         await pilot.press("enter")
         await pilot.pause()
-        assert "mine.txt is there already" in app.text()
+        assert "mine.txt already exists" in app.text()
         await pilot.press("n")
         assert app.result is None
         await pilot.press("enter", "y")
@@ -299,7 +297,7 @@ async def test_the_dialog_of_an_export(tmp_path: Path) -> None:
 async def test_rows_without_a_file_are_written_for_the_worker(source: FakeSource) -> None:
     view = TableView(None, "", "", "sorted", (0, 0))  # type: ignore[arg-type]
     for failure, removed in (
-        (OdfError("the folder is not there"), ["spool-1"]),
+        (OdfError("folder not found"), ["spool-1"]),
         (LeftRunning(), ["spool-1"]),
     ):
         source.spooled.clear()
@@ -323,7 +321,7 @@ async def test_the_result_of_a_query_is_exported(source: FakeSource) -> None:
     exporting(fakes, fake_pane(rows, view)).export_rows()
     await fakes.host.stories()
     (dialog,) = fakes.host.dialogs
-    assert words(dialog) == ["result of the query: 31"] and dialog._name == "result"
+    assert words(dialog) == ["query result: 31"] and dialog._name == "result"
     assert fakes.jobs.requests == [Export("", path, file="/cache/result.parquet")]
     assert fakes.host.last_notice == "1 row in result.csv, 9 B"
 
@@ -333,16 +331,16 @@ async def test_the_result_of_a_query_is_exported(source: FakeSource) -> None:
 
 @pytest.mark.app
 async def test_statistics_state_and_export_in_the_workstation(source: FakeSource) -> None:
-    """Statistics, the current state and an export, key by key.
+    """Statistics, the latest state and an export, key by key.
 
-    Golden pictures, of two sizes: statistics of a number and of texts; the current state in pane 3; the
+    Golden pictures, of two sizes: statistics of a number and of texts; the latest state in pane 3; the
     dialog of an export; of one size: the choice of a key.
     """
     source.counted.add(AIR)
     async with driven(source, (80, 24)) as drive:
         await drive.press("3")
         await drive.pilot.press("K")
-        await drive.until(lambda: "by which key?" in drive.text())
+        await drive.until(lambda: "Key of the latest state" in drive.text())
         await drive.press("j", "space", "j", "space", "space")
         compare(drive, "key")
         await drive.press("escape")

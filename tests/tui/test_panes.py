@@ -41,7 +41,7 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
         await drive.press("l")
         assert graph.row.name == "smoke-and-breath"
         assert data.view.count() == 0
-        assert "p makes them of other datasets" in drive.text()
+        assert "Press p to run the query" in drive.text()
         await drive.press("h", "h")
         assert graph.row.name == "port-haven.clinic-visits"
         await drive.press("G")
@@ -106,7 +106,7 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
         await drive.press("escape")
         assert drive.pane == "datasets"
         await drive.press("escape")
-        assert "this is the top" in drive.hint()
+        assert "already at the top level" in drive.hint()
         # A failed job shows what failed, where, and what to do.
         await drive.press("4")
         text = drive.text()
@@ -117,25 +117,27 @@ async def test_panes_follow_the_keys(source: FakeSource) -> None:
         assert "correct the file, or declare the column STRING" in drive.text()
         await drive.press("escape", "o")
         assert graph.row.name == "port-haven.clinics"
-        assert "the last pull did not succeed" in drive.text()
+        assert "last pull failed" in drive.text()
 
 
 @pytest.mark.app
 async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
     source.rows_, known, journal = [], source.known, source.journal
     source.known, source.journal = [], []
-    source.connecting = [OdfError("the worker ended right after its start", hint="its log is worker.log")] * 2
+    source.connecting = [
+        OdfError("the worker exited right after its start", hint="its log is worker.log")
+    ] * 2
     app = Workstation(source)
     async with app.run_test(size=(160, 50)) as pilot:
         drive = Driven(app, pilot, source)
         # A worker that does not start: each submission tries again.
         await drive.until(lambda: drive.worker_state == "gone")
         await drive.settle()
-        assert "the worker ended right after its start" in drive.hint()
+        assert "the worker exited right after its start" in drive.hint()
         # An empty workspace names the first steps, and no key fails.
         text = drive.text()
-        assert "There are no datasets yet" in text
-        assert "look at a demo first" in text
+        assert "No datasets yet" in text
+        assert "create the demo" in text
         assert "No jobs yet" in text
         await drive.press("p")
         assert "no dataset is selected" in drive.hint()
@@ -185,7 +187,7 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         await show_datasets(drive, *FakeSource(source.folder).rows_)
         await drive.press("g", "p")
         await drive.until(lambda: not source.connecting)
-        await drive.until(lambda: "ended right after its start" in drive.hint())
+        await drive.until(lambda: "exited right after its start" in drive.hint())
         await drive.press("p")
         await drive.until(lambda: source.links and source.link.submitted)
         assert source.link.submitted == [Pull(dataset="did:odf:port-haven.air-readings")]
@@ -202,7 +204,7 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         assert "fetch file:sources/air-readings.csv" in drive.text()
         assert drive.healths[job.dataset] is Health.running
         await drive.press("p")
-        assert "is being pulled already" in drive.hint()
+        assert "is already being pulled" in drive.hint()
         assert len(source.link.submitted) == 1
         done = replace(
             job,
@@ -217,7 +219,7 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         assert drive.blocks_pane.view.total == source.rows_[0].blocks
         # Cancelling asks first.
         await drive.press("x")
-        assert "no job runs for this dataset" in drive.hint()
+        assert "no job is running for this dataset" in drive.hint()
         await drive.press("v")
         await drive.until(lambda: drive.book.active_jobs())
         assert source.link.submitted[-1] == Verify(dataset="did:odf:port-haven.air-readings")
@@ -227,16 +229,16 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         assert source.link.cancelled == []
         await drive.press("x", "y")
         await drive.until(lambda: source.link.cancelled == ["5"])
-        # The worker dies: its jobs are interrupted, keys still work, R starts it again.
+        # The worker dies: its jobs are interrupted, keys still work, R restarts it.
         job = source.known[-1]
-        gone = Failure("the worker ended before this job did", hint="run it again")
+        gone = Failure("worker stopped while this job was running", hint="run it again")
         source.changed(replace(job, state=JobState.interrupted, error=gone))
         source.link.die()
-        await drive.until(lambda: "worker gone, R restarts it" in drive.status())
+        await drive.until(lambda: "no worker, R restarts it" in drive.status())
         await drive.until(lambda: drive.book.jobs[job.id].state is JobState.interrupted)
-        assert "R starts it again" in drive.hint()
+        assert "press R to restart it" in drive.hint()
         await drive.press("4", "g")
-        assert "the worker ended before this job did" in drive.text()
+        assert "worker stopped while this job was running" in drive.text()
         await drive.press("1", "j", "k", "R")
         await drive.until(lambda: len(source.links) == 2)
         await drive.until(lambda: "● ready" in drive.status())
@@ -250,7 +252,7 @@ async def test_other_workspaces_and_the_worker(source: FakeSource) -> None:
         await drive.until(lambda: drive.book.active_jobs())
         await drive.pilot.press("q")
         await drive.pilot.pause()
-    assert "verify port-haven.air-readings goes on" in drive.app.farewell
+    assert "verify port-haven.air-readings continues" in drive.app.farewell
 
 
 # --- Without a screen ---
@@ -261,8 +263,8 @@ def test_the_farewell_names_the_jobs_that_continue(
 ) -> None:
     for jobs, farewell in (
         ([], ""),
-        (["pull a"], "pull a goes on in the background."),
-        (["pull a", "verify b"], "pull a, verify b go on in the background."),
+        (["pull a"], "pull a continues in the background."),
+        (["pull a", "verify b"], "pull a, verify b continue in the background."),
     ):
         app = Workstation(source)
         monkeypatch.setattr(app, "exit", lambda: None)

@@ -39,21 +39,21 @@ async def test_a_block_is_signed_after_a_confirmation(source: FakeSource) -> Non
             assert bool(outdated) == answer
         newest = hash_of(source.rows_[0].blocks - 1)
         assert source.proven == {newest}
-        assert explorer.host.last_notice == "block 11 of port-haven.air-readings is signed by its owner"
+        assert explorer.host.last_notice == "signed block 11 of port-haven.air-readings"
         (line,) = [line for line in explorer.app.text().splitlines() if f"{PROOF_MARK}   11 " in line]
         assert newest[-8:] in line
         assert f"{PROOF_MARK} signed by the dataset's owner" in str(explorer.pane.border_subtitle)
         async with shown(explorer.host.dialogs[-1]) as (app, _):
-            assert "Sign block 11 as the owner?" in app.text()
-            assert "all blocks before it." in app.text()
-            assert "The proof goes where the dataset goes." in app.text()
+            assert "Sign block 11 with the private key?" in app.text()
+            assert "all earlier blocks." in app.text()
+            assert "The proof is pushed with the dataset." in app.text()
         # Of an older block, the proof is not shared.
         explorer.host.answers.append(False)
         explorer.view.go(1)
         explorer.controller.sign_block()
         await explorer.host.stories()
         async with shown(explorer.host.dialogs[-1]) as (app, _):
-            assert "Only the newest block's proof" in app.text()
+            assert "Only the proof of the newest block" in app.text()
 
 
 async def test_findings_are_above_proofs() -> None:
@@ -68,7 +68,7 @@ async def test_a_block_is_not_signed_without_the_private_key(source: FakeSource)
     async with explored(source) as explorer:
         explorer.controller.sign_block()
         await explorer.host.stories()
-        assert "only who has it can sign" in explorer.host.last_notice
+        assert "is not in this workspace" in explorer.host.last_notice
         assert not source.proven and not explorer.host.dialogs
 
 
@@ -93,10 +93,10 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     boats.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
     assert source.blocks(dataset, None, 100, BlockFilter()).proven == {str(head)}
     assert source.block(dataset, number).proof.startswith("signed by the dataset's owner")
-    assert source.block(dataset, 0).proof == f"the dataset's owner stands behind it: block {number} is signed"
-    assert source.block(dataset, number + 1).proof.startswith("newer than what")
+    assert source.block(dataset, 0).proof == f"covered by the owner's signature on block {number}"
+    assert source.block(dataset, number + 1).proof.startswith("not signed: the owner")
     detail = source.detail(dataset)
-    signed = f"up to block {number}, 1 block is newer"
+    signed = f"up to block {number}, 1 newer block"
     assert ("proven", f"by its owner {signed}") in detail.facts
     identity = next(each for each in detail.sections if each.title == "Identity")
     assert isinstance(identity, Section) and ("owner's proof", signed) in identity.facts

@@ -87,7 +87,7 @@ async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
         await drive.until(lambda: "my.dataset" in drive.text())
         await drive.pilot.press("enter")
         await drive.until(lambda: source.link.submitted)
-        await drive.until(lambda: "Looking at the query" in drive.text())
+        await drive.until(lambda: "Validating the query" in drive.text())
         (request,) = source.link.submitted
         assert request == Validate(manifest=MANIFEST)
         failure = Failure("there is no function `cuont`", where="query, line 3, column 3", hint="count?")
@@ -97,7 +97,7 @@ async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
         lines = drive.text().splitlines()
         at = next(at for at, line in enumerate(lines) if "cuont(*) AS n" in line)
         assert lines[at + 1].index("^") == lines[at].index("cuont")
-        assert "a adds it unchecked" in drive.text()
+        assert "a adds it without validation" in drive.text()
         await drive.pilot.press("e")
         await drive.until(lambda: len(source.link.submitted) == 2)
         await drive.until(lambda: isinstance(drive.app.screen, JobProgressDialog))
@@ -111,9 +111,9 @@ async def test_an_invalid_query_is_shown_in_its_manifest_and_corrected(
         await drive.pilot.press("e")
         result = json.dumps({"name": "x", "checked": True, "schema": ["n BIGINT"], "state": "none"})
         await end_job(drive, JobState.done, result=result)
-        await drive.until(lambda: "its query is right" in drive.hint())
+        await drive.until(lambda: "its query is valid" in drive.hint())
         assert opened[1] == (path, 8)
-        assert job_outcome(source.known[-1]) == ("the query is right", "good")
+        assert job_outcome(source.known[-1]) == ("query valid", "good")
         await drive.until(lambda: drive.graph.selected == "did:odf:new-derivative")
 
 
@@ -196,7 +196,7 @@ async def test_a_query_that_cannot_be_validated_can_be_added(source: FakeSource)
     assert "the engine flink does not answer" in shown.decisions[0]
     assert keys_of(shown.host.dialogs[-1])["unchecked"] == ("a",)
     assert shown.host.last_notice.startswith("added new-derivative")
-    assert "query is right" not in shown.host.last_notice
+    assert "query is valid" not in shown.host.last_notice
     assert [row.name for row in shown.fakes.state.datasets][-1] == "new-derivative"
 
 
@@ -225,8 +225,8 @@ async def test_a_new_query_that_cannot_use_the_state_of_the_old_one(source: Fake
     assert validate == Validate(manifest="changed\n", dataset=DAYS)
     (text,) = shown.decisions
     assert "+changed" in text
-    assert "peak: new, empty in the rows before" in text
-    assert "cannot go on from the state of the old one" in text
+    assert "peak: new, null in existing rows" in text
+    assert "incompatible with the state of the old query" in text
     assert text.endswith("flushes rebuilds edits again discards")
     keys = keys_of(shown.host.dialogs[0])
     assert (keys["flush"], keys["rebuild"]) == (("f",), ("r",))
@@ -244,10 +244,10 @@ async def test_new_columns_of_an_input_are_added(source: FakeSource) -> None:
     )
     shown.controller.add_new_columns()
     await shown.host.stories()
-    assert "gives no other columns than it has" in shown.host.last_notice
+    assert "returns no new columns" in shown.host.last_notice
     shown.controller.add_new_columns()
     await shown.host.stories()
-    assert "no2, o3: new, empty in the rows before" in shown.decisions[0]
+    assert "no2, o3: new, null in existing rows" in shown.decisions[0]
     assert keys_of(shown.host.dialogs[0])["append"] == ("enter",)
     assert shown.host.last_notice == "air-by-day has new columns: no2, o3"
     definition = source.definition(DAYS)
@@ -258,7 +258,7 @@ async def test_new_columns_are_not_added_without_a_confirmation(source: FakeSour
     shown = Definitions(source, [None], plans=[plan(new=["no2"], state="kept")])
     shown.controller.add_new_columns()
     await shown.host.stories()
-    assert shown.host.last_notice == "air-by-day stays as it is"
+    assert shown.host.last_notice == "air-by-day is unchanged"
     assert [type(each) for each in shown.jobs.requests] == [Validate]
 
 
@@ -279,7 +279,7 @@ async def test_a_change_that_fails_can_be_edited_again(source: FakeSource) -> No
     shown.controller.edit_definition()
     await shown.host.stories()
     first, second, third = shown.decisions
-    assert "goes on from the state of the old one" in first
+    assert "continues from the state of the old query" in first
     assert "somebody else committed meanwhile" in second
     assert "to append" in third
     assert shown.host.last_notice == "appended 1 block to air-by-day"
@@ -289,16 +289,16 @@ async def test_the_draft_of_a_change_is_kept_while_its_job_runs(source: FakeSour
     shown = Definitions(source, ["append"], plans=[plan()], updates=[LeftRunning()], edits=["changed\n"])
     shown.controller.edit_definition()
     await shown.host.stories()
-    assert "what was written stays in .odf/cache/edit/air-by-day.yaml" in shown.host.last_notice
+    assert "the manifest is in .odf/cache/edit/air-by-day.yaml" in shown.host.last_notice
     assert (shown.drafts / "air-by-day.yaml").read_text() == "changed\n"
     assert shown.jobs.cancelled == []
 
 
 async def test_a_validation_that_is_stopped_can_be_discarded(source: FakeSource) -> None:
-    stopped = Cancelled("Looking at the query of air-by-day: stopped")
+    stopped = Cancelled("Validating the query of air-by-day: cancelled")
     shown = Definitions(source, [None], plans=[stopped], edits=["changed\n"])
     shown.controller.edit_definition()
     await shown.host.stories()
-    assert "stopped" in shown.decisions[0]
-    assert shown.host.last_notice == "the changes of air-by-day are discarded"
+    assert "cancelled" in shown.decisions[0]
+    assert shown.host.last_notice == "discarded the changes to air-by-day"
     assert list(shown.drafts.iterdir()) == []

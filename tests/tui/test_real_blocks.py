@@ -128,7 +128,8 @@ def test_a_checkpoint_has_the_block_that_made_it_first(workspace: Workspace) -> 
     long.dataset.checkpoint_path(made.physical_hash).unlink()
     assert source.checkpoint(name, checkpoint, number).on_disk is None
     assert (
-        source.blocks(name, None, 1, BlockFilter()).lines[0].summary == "watermark → 2024-03-11, state kept"
+        source.blocks(name, None, 1, BlockFilter()).lines[0].summary
+        == "watermark → 2024-03-11, state unchanged"
     )
 
 
@@ -147,7 +148,7 @@ def test_a_block_of_a_newer_version_is_shown_as_unreadable(workspace: Workspace)
     assert (line.hash, line.broken) == (block, True)
     assert "block version 9" in line.summary
     shown = source.block(name, block)
-    assert shown.problem.endswith("\na newer version of this program may read it")
+    assert shown.problem.endswith("\ntry a newer version of this program")
     assert source.block_bytes(name, block).problem == ""
     # The head is invalid as well.
     (chain.folder / "refs" / "head").write_text("nonsense")
@@ -171,13 +172,13 @@ async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
     assert page.broken
     assert page.lines[-1].summary == "licence CC0-1.0"
     damaged = page.lines[0]
-    assert (damaged.hash, damaged.broken, damaged.event) == (hashes[3], True, "not readable")
+    assert (damaged.hash, damaged.broken, damaged.event) == (hashes[3], True, "unreadable")
     assert [line.broken for line in page.lines[1:]] == [False] * 3
     block = source.block(name, damaged.hash)
     async with shown(BlockDialog("boats", name, block, "", print, NoNavigation())) as (app, _):
-        assert "This block cannot be read" in app.text()
+        assert "this block cannot be read" in app.text()
     found = source.block_bytes(name, damaged.hash)
-    assert "these are not the bytes that its hash was made of" in found.problem
+    assert "the bytes do not match the hash" in found.problem
     # A filter shows the blocks that match, and where the chain breaks.
     assert source.blocks(name, None, PAGE, BlockFilter(text="licence")).total == 2
     # The pane marks it.
@@ -186,5 +187,5 @@ async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
         view.open(name, 0)
         view.load(BlocksRequested(name, None, BlockFilter()), page, "")
         await pilot.pause()
-        (line,) = [line for line in app.text().splitlines() if "not readable" in line]
+        (line,) = [line for line in app.text().splitlines() if "unreadable" in line]
         assert "≠" in line

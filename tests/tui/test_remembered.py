@@ -47,7 +47,7 @@ async def test_the_layout_is_saved_and_restored(source: FakeSource) -> None:
         await drive.press("plus")
         assert drive.front.size.height > height
         await drive.press("z", "plus")
-        assert "one pane is shown alone" in drive.hint()
+        assert "only one pane is shown" in drive.hint()
         await drive.press("z", "equals_sign", "1")
         await drive.resize(160, 50)
         await drive.until(lambda: drive.front.size == before)
@@ -133,11 +133,11 @@ def test_a_pane_does_not_grow_without_limit_or_while_it_is_alone(source: FakeSou
     fakes = LayoutFakes(source)
     for _ in range(10):
         fakes.layout.grow()
-    assert fakes.host.last_notice == "the pane is as large as it can be"
+    assert fakes.host.last_notice == "the pane already has its maximum size"
     fakes.layout.toggle_zoom()
     before = fakes.layout.shares
     fakes.layout.shrink()
-    assert "one pane is shown alone" in fakes.host.last_notice
+    assert "only one pane is shown" in fakes.host.last_notice
     assert fakes.layout.shares == before
 
 

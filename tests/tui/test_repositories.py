@@ -76,10 +76,10 @@ def test_search_results_are_matched_with_the_workspace() -> None:
         dataset("x-ray", missing=True),
     ]
     found = found_by_search([VISITS, WARDS, SHORT, {"name": "no address"}], rows)
-    assert [each.local_relation for each in found] == ["here, the same", "here, 4 behind", ""]
+    assert [each.local_relation for each in found] == ["up to date", "4 behind", ""]
     more = {**VISITS, "head": "f1620cc", "blocks": 30}
     (behind,) = found_by_search([more], rows)
-    assert behind.local_relation == f"here, {30 - rows[0].blocks} blocks less"
+    assert behind.local_relation == f"{30 - rows[0].blocks} blocks behind"
     (unknown,) = found_by_search([{**VISITS, "blocks": None, "records": None}], rows)
     assert (unknown.blocks, unknown.records) == (None, None)
     assert [each.name for each in filter_by_words(found, "CLINICS health")] == ["visits"]
@@ -166,13 +166,13 @@ async def test_several_datasets_are_marked() -> None:
 async def test_failed_searches_are_shown_and_started_again() -> None:
     searches = Searches("hospital", "lake")
     async with shown(searches.browser()) as (app, pilot):
-        await until_shown(app, pilot, "asking · 2 still to answer")
+        await until_shown(app, pilot, "searching · 2 remaining")
         searches.end("1-lake", problems=[{"repository": "lake", "message": "access is denied"}])
-        await until_shown(app, pilot, "lake: access is denied", "asking")  # hospital still runs
+        await until_shown(app, pilot, "lake: access is denied", "searching")  # hospital still runs
         await pilot.press("ctrl+r")  # no second search while one runs
         searches.end("1-hospital", SHORT)
         await until_shown(app, pilot, "x-ray", "1 dataset")
-        await until(app, pilot, lambda: "asking" not in app.text())
+        await until(app, pilot, lambda: "searching" not in app.text())
         assert searches.started == 1
         await pilot.press("ctrl+r")
         await until(app, pilot, lambda: searches.started == 2)
@@ -181,18 +181,18 @@ async def test_failed_searches_are_shown_and_started_again() -> None:
             searches.end(job, state=JobState.failed, error=error, result=None)
         await until_shown(app, pilot, "hospital: there is no network – plug it in", "lake: there is no")
         assert "x-ray" in app.text()  # the earlier result stays
-        searches.error = OdfError("the worker is gone", hint="R starts it again")
+        searches.error = OdfError("no connection to the worker", hint="press R to restart it")
         await pilot.press("ctrl+r")
-        await until_shown(app, pilot, "the worker is gone – R starts it again")
+        await until_shown(app, pilot, "no connection to the worker – press R to restart it")
         searches.error = None
         await pilot.press("ctrl+r")
         await until(app, pilot, lambda: searches.started == 3)
         searches.end("3-hospital", result="[]")
-        await until_shown(app, pilot, "hospital: what it answered cannot be read")
-        assert "the worker is gone" not in app.text()
+        await until_shown(app, pilot, "hospital: invalid search result")
+        assert "no connection to the worker" not in app.text()
         denied = [{"repository": f"pond-{number}", "message": "access is denied"} for number in range(4)]
         searches.end("3-lake", SHORT, problems=denied)
-        await until_shown(app, pilot, "pond-1: access is denied", " and 2 more cannot be asked")
+        await until_shown(app, pilot, "pond-1: access is denied", " and 2 more failed")
 
 
 async def test_searches_are_cancelled() -> None:
@@ -253,7 +253,7 @@ async def test_the_browser_searches_one_or_all_repositories(source: FakeSource) 
     add_repositories(source)
     for choice, names in (("in hospital", ["hospital"]), ("all", ["hospital", "lake"])):
         # A closed browser leads back to the choice of repositories.
-        fakes = await browse(source, pick(choice, title="Datasets from elsewhere"), None, None)
+        fakes = await browse(source, pick(choice, title="Import datasets"), None, None)
         browser = fakes.host.dialogs[1]
         async with shown(browser) as (app, pilot):
             await until(app, pilot, lambda fakes=fakes, names=names: len(fakes.jobs.requests) == len(names))
@@ -267,7 +267,7 @@ async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) ->
     source.rows_.append(wards)
     # Of several, only a name that exists already is asked for.
     chosen = choose(VISITS, WARDS, TAKEN, rows=source.rows_)
-    name = type_in("other.tides", proposed="harbour.tides", wrong={"harbour.tides": "exists already"})
+    name = type_in("other.tides", proposed="harbour.tides", wrong={"harbour.tides": "already exists"})
     fakes = await browse(source, pick("all"), chosen, name)
     visits = Pull(dataset=VISITS["url"], url=VISITS["url"], alias="visits")
     assert fakes.jobs.requests == [
@@ -278,7 +278,7 @@ async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) ->
     assert fakes.jobs.remarks == [""]
     fakes = await browse(source, pick("all"), chosen, None)
     assert len(fakes.jobs.requests) == 2
-    assert fakes.jobs.remarks == ["; 1 left out"]
+    assert fakes.jobs.remarks == ["; 1 skipped"]
     # The name of a single one is asked for; two datasets do not get the same name.
     fakes = await browse(source, pick("in lake"), choose(VISITS), type_in("visits", proposed="visits"))
     assert fakes.jobs.requests == [visits]
@@ -288,23 +288,23 @@ async def test_chosen_datasets_are_pulled_under_new_names(source: FakeSource) ->
 
 
 async def test_repositories_are_added_and_removed(source: FakeSource) -> None:
-    url = type_in("s3://lake/odf", wrong={"ftp://old.example/": "no address that is known"})
-    name = type_in("lake", wrong={"my lake": "a name has letters"})
+    url = type_in("s3://lake/odf", wrong={"ftp://old.example/": "unsupported URL"})
+    name = type_in("lake", wrong={"my lake": "invalid name: use letters"})
     lake = NamedUrl("lake", "s3://lake/odf/")
     fakes = await browse(source, pick("add", without=["forget", "all"]), url, name, None)
     assert source.places == [lake]
-    assert fakes.host.notices == [("lake is a repository now", "good")]
-    name = type_in("pond", wrong={"Lake": "there is a repository Lake already"})
+    assert fakes.host.notices == [("added repository lake", "good")]
+    name = type_in("pond", wrong={"Lake": "repository 'Lake' already exists"})
     await browse(source, pick("add"), type_in("file:///srv/pond"), name, pick("all"), None, None)
     assert [each.name for each in source.places] == ["lake", "pond"]
     await browse(source, pick("add"), type_in("file:///srv/pool"), None, pick("add"), None, None)
     assert len(source.places) == 2
-    forget = (pick("forget"), pick("pond", title="Forget which repository?"))
-    await browse(source, *forget, confirm(False, "Forget the repository pond?"), pick("forget"), None, None)
+    forget = (pick("forget"), pick("pond", title="Remove a repository"))
+    await browse(source, *forget, confirm(False, "Remove the repository pond?"), pick("forget"), None, None)
     assert len(source.places) == 2
     fakes = await browse(source, *forget, confirm(True), None)
     assert source.places == [lake]
-    assert fakes.host.last_notice == "pond is forgotten"
+    assert fakes.host.last_notice == "removed repository pond"
 
 
 async def test_a_typed_address_is_pulled(source: FakeSource) -> None:
@@ -312,7 +312,7 @@ async def test_a_typed_address_is_pulled(source: FakeSource) -> None:
     here = dataset("visits", remotes=(Remote(url=f"{BASE}visits/", label="hospital/visits", pull=True),))
     source.rows_.append(here)
     url = "ipns://k51/clinics/wards/"
-    typed = type_in(url[:-1], wrong={"hospital": "is not a remote dataset alias"})
+    typed = type_in(url[:-1], wrong={"hospital": "invalid remote dataset alias"})
     fakes = await browse(source, pick("address"), typed, type_in("wards", proposed="wards"))
     assert fakes.jobs.requests == [Pull(dataset=url, url=url, alias="wards")]
     assert fakes.jobs.remarks == [f", from {url[:-1]}"]
@@ -350,7 +350,7 @@ async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
         await drive.press("=", "=clinics")
         await open_dialog(drive, "enter", kind=PromptDialog)
         await drive.press("=port-haven.clinics", "enter")
-        assert "exists already" in drive.text()
+        assert "already exists" in drive.text()
         await drive.press("=visits", "enter")
         url = VISITS["url"]
         assert source.link.submitted[1:] == [Pull(dataset=url, url=url, alias="visits")]
@@ -359,9 +359,9 @@ async def test_a_dataset_of_a_repository_is_pulled(source: FakeSource) -> None:
         # Repositories are added and removed in dialogs that lead back to the choice.
         await open_dialog(drive, "I", "plus", kind=PromptDialog)
         await drive.press("=ftp://old.example/", "enter")
-        assert "no address that is known" in drive.text()
+        assert "unsupported URL" in drive.text()
         await drive.press("=s3://depot/odf", "enter")
-        await drive.until(lambda: "Name of the repository" in drive.text())
+        await drive.until(lambda: "Repository name" in drive.text())
         await drive.press("=depot", "enter")
         await drive.until(lambda: isinstance(drive.app.screen, PickerDialog))
         await drive.settle()

@@ -102,11 +102,11 @@ def test_badges_are_short(remotes: list[Remote]) -> None:
 
 
 def test_texts_of_remotes() -> None:
-    assert remote_text(hospital()) == "hospital/visits · 3 behind · looked at 2024-03-11 08:59"
+    assert remote_text(hospital()) == "hospital/visits · 3 behind · compared 2024-03-11 08:59"
     assert "2 ahead" in remote_text(backup())
-    assert "diverged: 2 here, 3 there" in remote_text(hospital("diverged", 2, 3))
-    assert "not looked at yet · m looks" in remote_text(Remote(url=BACKUP, label="backup/visits"))
-    assert "changed here since" in remote_text(hospital("", 0, 0))
+    assert "diverged: 2 ahead, 3 behind" in remote_text(hospital("diverged", 2, 3))
+    assert "not compared yet · m checks" in remote_text(Remote(url=BACKUP, label="backup/visits"))
+    assert "changed locally" in remote_text(hospital("", 0, 0))
     assert short_url(BACKUP) == "backup/visits"
     assert short_url("odf+https://me@host.example:8443/a/b/visits/") == "host.example:8443/visits"
 
@@ -165,7 +165,7 @@ def test_outcomes_of_jobs_with_remotes() -> None:
     assert how == "warn"
     assert job_outcome(job("search", {"datasets": [{}] * 2, "problems": []}))[0] == "2 datasets"
     assert job_outcome(job("search", {"datasets": [], "problems": [{"repository": "lake"}]}))[1] == "warn"
-    assert job_outcome(job("compare", {}))[0] == "there is nothing to look at"
+    assert job_outcome(job("compare", {}))[0] == "no remotes to compare"
     glyphs = [job_glyph(job("compare", {"seen": found, "problems": problem}))[0] for found in (seen, [])]
     assert glyphs == ["✓", "↯"]  # no remote was compared
     running = job("push", state=JobState.running, progress=Progress("compare", files=8, total_files=10))
@@ -203,7 +203,7 @@ def test_pull_all_skips_diverged_datasets(source: FakeSource) -> None:
     with_remotes(source, hospital("diverged", 2, 3))
     fakes = Fakes(source)
     DatasetActionsController(fakes.context).pull_all()
-    assert "1 went apart from elsewhere: V shows how" in fakes.jobs.remarks[-1]
+    assert "1 diverged from a remote: V shows the histories" in fakes.jobs.remarks[-1]
     assert fakes.jobs.requests
     assert "did:odf:visits" not in [each.dataset for each in fakes.jobs.requests]
 
@@ -243,11 +243,11 @@ async def test_push_offers_writable_repositories(source: FakeSource) -> None:
 async def test_push_to_a_typed_address(source: FakeSource) -> None:
     row = with_remotes(source, backup())
     wrong = {
-        "ftp://x/y": "no address",
-        "nowhere/visits": "no repository",
-        "visits": "is not a remote dataset alias",
-        "did:odf:fed01df230b49615d175307d580c33d6fda61fc7b9aec91df0f5c1a5ebe3b8cbfee02": "found by name",
-        HOSPITAL: "only read",
+        "ftp://x/y": "unsupported URL",
+        "nowhere/visits": "repository 'nowhere' not found",
+        "visits": "invalid remote dataset alias",
+        "did:odf:fed01df230b49615d175307d580c33d6fda61fc7b9aec91df0f5c1a5ebe3b8cbfee02": "invalid address",
+        HOSPITAL: "read-only address",
     }
     text = "odf+https://host.example/visits"
     fakes = await push(source, "push_to_address", pick("typed"), type_in(text, wrong=wrong))
@@ -272,20 +272,20 @@ async def test_compare_skips_datasets_that_are_being_compared(source: FakeSource
     await fakes.jobs.submit_one(Compare(dataset=row.id), "visits")
     controller.compare_all()
     assert len(fakes.jobs.requests) == 3
-    assert fakes.host.last_notice == "all of them are being looked at already"
+    assert fakes.host.last_notice == "all remotes are being compared already"
 
 
 @pytest.mark.parametrize("action", ["look", "branches", "detach"])
 def test_remotes_are_required(action: str) -> None:
     guard = DEFAULT_KEYMAP.by_id[action].guard
-    assert guard(Situation(dataset=dataset("tides"))) == "tides has no remote yet: u pushes it"
+    assert guard(Situation(dataset=dataset("tides"))) == "tides has no remote: press u to push it"
     assert guard(Situation(dataset=dataset("visits", remotes=(hospital(),)))) is None
 
 
 async def test_detach_requires_confirmation(source: FakeSource) -> None:
     row = with_remotes(source, hospital())
     for yes in (False, True):
-        consequence = "From then on p makes it here"
+        consequence = "Then p uses the dataset's own source or inputs."
         fakes = Fakes(source, "visits", answers=[confirm(yes, "Detach from hospital/visits?", consequence)])
         outdated: list[None] = []
         fakes.state.datasets_outdated.connect(outdated.append)
@@ -297,7 +297,7 @@ async def test_detach_requires_confirmation(source: FakeSource) -> None:
 
 async def test_detach_asks_for_one_of_several_remotes(source: FakeSource) -> None:
     row = with_remotes(source, hospital(), backup())
-    answers = [pick(BACKUP), confirm(True, "Pull and push forget that address.")]
+    answers = [pick(BACKUP), confirm(True, "Pull and push no longer use this remote.")]
     fakes = Fakes(source, "visits", answers=answers)
     SharingController(fakes.context).detach()
     await fakes.host.stories()
@@ -342,7 +342,9 @@ def compared(relation: Relation, url: str = HOSPITAL, **more: object) -> Compare
 async def test_their_history_is_pulled_after_confirmation(source: FakeSource) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3))
     theirs = decide("theirs", "2 more of theirs", without="push ours")
-    warning = confirm(False, "Take the history of hospital/visits?", "2 blocks of ours leave the chain.")
+    warning = confirm(
+        False, "Use the history of hospital/visits?", "Removes 2 blocks of ours from the chain."
+    )
     fakes = await settle_divergence(source, theirs, warning)
     assert fakes.jobs.requests == []
     assert "answer('ours')" not in [each.id for each in fakes.host.dialogs[0].key_list()]  # read-only
@@ -355,7 +357,7 @@ async def test_their_history_is_pulled_after_confirmation(source: FakeSource) ->
 async def test_our_history_is_pushed_after_the_name_was_typed(source: FakeSource) -> None:
     source.own_since = 20
     row = with_remotes(source, backup("diverged", 20, 1))
-    ours = decide("ours", "14 more of ours", "push ours: 1 block of theirs leaves the chain there")
+    ours = decide("ours", "14 more of ours", "push ours: overwrites 1 block of theirs at the remote")
     for yes in (False, True):
 
         def answer(dialog: object, yes: bool = yes) -> bool:
@@ -366,13 +368,13 @@ async def test_our_history_is_pushed_after_the_name_was_typed(source: FakeSource
 
         fakes = await settle_divergence(source, ours, answer)
         assert fakes.jobs.requests == ([Push(dataset=row.id, url=BACKUP, force=True)] if yes else [])
-        assert fakes.host.last_notice == ("" if yes else "backup/visits stays as it is")
+        assert fakes.host.last_notice == ("" if yes else "backup/visits is unchanged")
 
 
 async def test_both_histories_are_stored_by_a_push_before_the_pull(source: FakeSource) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3))
     push, pull = Push(dataset=row.id, url=BACKUP), Pull(dataset=row.id, url=HOSPITAL, force=True)
-    answers = (decide("both"), pick(BACKUP, title="Keep our visits at", without=[HOSPITAL]))
+    answers = (decide("both"), pick(BACKUP, title="Push our visits to", without=[HOSPITAL]))
     fakes = await settle_divergence(source, *answers, results={Push: OdfError("no room")})
     assert fakes.jobs.requests == [push]  # ours is stored nowhere else: theirs is not pulled
     assert fakes.host.last_notice == "no room"
@@ -380,7 +382,7 @@ async def test_both_histories_are_stored_by_a_push_before_the_pull(source: FakeS
     fakes = await settle_divergence(source, *answers, results={Push: PushResult()})
     assert fakes.jobs.requests == [push, pull]
     assert source.detached == [(row.id, BACKUP)]  # later pushes must not change the copy
-    assert fakes.jobs.remarks == [", the history of hospital/visits; ours is kept at backup/visits"]
+    assert fakes.jobs.remarks == [", with the history of hospital/visits; ours is at backup/visits"]
     # The diverged remote itself is not offered.
     with_remotes(source, backup("diverged", 2, 1))
     answers = (decide("both"), pick("s3://lake/odf/visits/", without=[BACKUP]))
@@ -408,7 +410,7 @@ async def test_a_comparison_on_request_replaces_the_saved_relation(source: FakeS
     fakes = await settle_divergence(source, decide("again"), results={Compare: problem})
     assert fakes.host.notices == [("hospital/visits: cannot be reached", "bad")]
     fakes = await settle_divergence(source, decide("again"), results={Compare: CompareResult()})
-    assert fakes.host.last_notice == "nothing was found at hospital/visits"
+    assert fakes.host.last_notice == "no dataset found at hospital/visits"
 
 
 async def test_histories_of_a_failed_job(source: FakeSource) -> None:
@@ -433,16 +435,16 @@ def test_lines_of_diverged_histories(source: FakeSource) -> None:
     remote = backup("diverged", 2, 1)
     branches = source.branches(row.id, "", 6)
     text = spans_text(divergence_lines(row, remote, branches, ["visits-by-day"], writable=True))
-    assert "visits-by-day may have to be made anew" in text
-    assert "push ours: 1 block of theirs leaves the chain there" in text
+    assert "visits-by-day may need a rebuild" in text
+    assert "push ours: overwrites 1 block of theirs at the remote" in text
     assert "more of theirs" not in text
     lost = replace(branches, common=None)
     text = spans_text(divergence_lines(row, remote, lost, writable=False))
-    assert "the block that both have is not here any more" in text
+    assert "the common block is not in this workspace" in text
     assert "push ours" not in text
     text = spans_text(force_push_lines(row, remote))
     assert "1 block that only backup/visits has" in text
-    assert "2 blocks that only we have" in text
+    assert "2 blocks of ours" in text
 
 
 # --- The workstation ---
@@ -522,7 +524,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
 
         # A push remote with more blocks: V offers a pull.
         await show_visits(drive, replace(row, remotes=(backup("behind", 0, 2),)))
-        assert "V pulls" in drive.text()
+        assert "press V to pull" in drive.text()
 
         # A pull that failed leads to both histories, after a comparison.
         await show_visits(drive, replace(row, remotes=(hospital("equal", 0, 0),)))
@@ -530,8 +532,8 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
         failed = source.job(JobState.failed, "visits", error=error)
         source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
         source.link.tell(source.changed(failed))
-        await drive.until(lambda: "V shows both histories" in drive.hint())
-        assert "V shows both histories, . tries again" in drive.text()
+        await drive.until(lambda: "press V to compare histories" in drive.hint())
+        assert "V compares histories, . retries" in drive.text()
         await drive.press("4", "V")
         await drive.until(lambda: source.link.submitted)
         assert source.link.submitted == [Compare(dataset=row.id, urls=[HOSPITAL])]
@@ -550,7 +552,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
         await open_dialog(drive, "V", "o", kind=TypedConfirmation)
         await drive.press("=yes", "enter")
         assert source.link.submitted == []
-        assert "stays as it is" in drive.hint()
+        assert "is unchanged" in drive.hint()
         await open_dialog(drive, "V", "o", kind=TypedConfirmation)
         await drive.press("=visits", "enter")
         assert source.link.submitted == [Push(dataset=row.id, url=BACKUP, force=True)]

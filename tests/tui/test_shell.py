@@ -92,7 +92,7 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
         await drive.press("escape")
         assert drive.app.theme == names[1]
         # An action that the situation refuses says why.
-        await drive.press("question_mark", "tab", "slash", "=take back that", "enter")
+        await drive.press("question_mark", "tab", "slash", "=revoke trust", "enter")
         assert drive.app.screen is drive.bench
         assert "is your own" in drive.hint()
         # The palette goes to blocks, columns and jobs.
@@ -138,7 +138,7 @@ async def test_lists_hints_and_mouse(source: FakeSource, monkeypatch: pytest.Mon
         )
         await drive.until(lambda: "worker of another version, R stops it" in drive.status())
         drive.bench.state.set_worker(WorkerConnectionState("gone", "the worker has ended"))
-        await drive.until(lambda: "worker gone, R restarts it" in drive.status())
+        await drive.until(lambda: "no worker, R restarts it" in drive.status())
         # ^C leaves even from a dialog.
         await drive.press("colon")
         await drive.pilot.press("ctrl+c")
@@ -182,10 +182,10 @@ def test_running_jobs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
     other = job(id="2", target="tides", started="2024-03-11T09:01:00Z")
     waits = job(id="3", state=JobState.queued, started=None)
     assert format_running_jobs([other, one, waits], 80) == (
-        "▸ 2 jobs run, 1 waits, slowest port-haven.air-readings · 2 m 05 s"
+        "▸ 2 running, 1 queued, slowest port-haven.air-readings · 2 m 05 s"
     )
-    assert format_running_jobs([other, one, waits], 32) == "▸ 2 jobs run, 1 waits"
-    assert format_running_jobs([waits], 32) == "◦ 1 job waits"
+    assert format_running_jobs([other, one, waits], 32) == "▸ 2 running, 1 queued"
+    assert format_running_jobs([waits], 32) == "◦ 1 queued"
     for width in range(12, 90):
         for jobs in ([one], [other, one, waits], [waits]):
             assert len(format_running_jobs(jobs, width)) <= max(width, 30)
@@ -295,6 +295,6 @@ def test_jobs_of_a_dead_worker_are_announced(source: FakeSource, monkeypatch: py
     jobs.change(running)
     source.changed(replace(running, state=JobState.interrupted, ended="2024-03-11T10:00:01Z"))
     jobs.fakes.state.set_worker(WorkerConnectionState("gone", "the worker has ended"))  # reads jobs again
-    assert jobs.fakes.host.last_notice == "the worker has ended: R starts it again"
+    assert jobs.fakes.host.last_notice == "the worker has ended: press R to restart it"
     assert len(jobs.written) == 1
     assert "pull harbour.tides: interrupted, after 1 h 00 m" in jobs.written[0]

@@ -193,7 +193,7 @@ async def test_a_query_from_completion_to_its_result(source: FakeSource) -> None
         job = await run_query(drive, "SELECT station,\n  pm52\nFROM port-haven.air-readings")
         failed = replace(job, state=JobState.failed, error=FAILURE, started=job.created, ended=job.created)
         source.link.tell(source.changed(failed))
-        await drive.until(lambda: "not answered" in drive.text())
+        await drive.until(lambda: "failed" in drive.text())
         await without_notice(drive)
         assert panel(drive).editor.cursor_location == (1, 2)
         compare(drive, "error")  # the error, its line and a mark below its column
@@ -329,7 +329,7 @@ async def test_the_progress_of_a_query_and_its_cancellation(source: FakeSource) 
         hints = shown.controller.hints()
         assert hints is not None and (hints[0].key, hints[0].word) == ("^g", "cancel")
         await shown.press("ctrl+r")
-        assert "still runs" in shown.line
+        assert "previous query is running" in shown.line
         await shown.press("escape")  # leaving the editor does not cancel the query
         assert shown.fakes.jobs.cancelled == []
         await shown.open()
@@ -338,7 +338,7 @@ async def test_the_progress_of_a_query_and_its_cancellation(source: FakeSource) 
         await shown.change(replace(job, state=JobState.cancelled, ended="2024-03-11T09:00:05Z"))
         assert shown.line == "cancelled after 4.0 s"
         await shown.press("ctrl+g")
-        assert shown.line == "no query runs; esc closes the editor"
+        assert shown.line == "no query is running; esc closes the editor"
 
 
 async def test_the_history_of_queries(source: FakeSource) -> None:
@@ -373,8 +373,8 @@ async def test_the_job_of_a_query_opens_it_with_its_result(source: FakeSource) -
             await shown.open()
             assert shown.panel.editor.text == text
         assert "SQL · 120 rows" in shown.drive.text()
-        assert "there are more, which are not kept" in shown.drive.text()
-        assert "not kept any more" in shown.host.last_notice
+        assert "truncated: the query has more rows" in shown.drive.text()
+        assert "was removed" in shown.host.last_notice
 
 
 async def test_the_blocks_of_a_result(source: FakeSource) -> None:
@@ -385,7 +385,7 @@ async def test_the_blocks_of_a_result(source: FakeSource) -> None:
         assert "2.3 s · from harbour.tides-0@00000000, harbour.tides-1@0" in text
         assert "2.3 s · from harbour.tides-0@00000000 +1 ─" in text
         await shown.change(ended(await shown.run("SELECT 2"), stations(), source, output="/tmp/x.csv"))
-        assert shown.host.last_notice == "its rows are in /tmp/x.csv"
+        assert shown.host.last_notice == "rows are in /tmp/x.csv"
 
 
 async def test_a_worker_that_refuses_a_query(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:

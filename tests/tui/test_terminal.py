@@ -27,7 +27,7 @@ def test_dumb_terminals_are_refused_with_a_hint() -> None:
     with pytest.raises(UsageError, match="TERM=dumb") as refused:
         terminal.require_capable_terminal({"TERM": "dumb"}, tty=True)
     assert "odf --help" in str(refused.value.hint)
-    with pytest.raises(UsageError, match="needs a terminal"):
+    with pytest.raises(UsageError, match="requires a terminal"):
         terminal.require_capable_terminal({"TERM": "xterm"}, tty=False)
     terminal.require_capable_terminal({"TERM": "xterm-256color"}, tty=True)
 
@@ -78,9 +78,9 @@ def odf(arguments: str, shell_words: str, **environ: str) -> subprocess.Complete
     ("words", "environ", "message"),
     [
         ("", {"TERM": "dumb"}, "this terminal (TERM=dumb) cannot show the workstation"),
-        ("| cat", {"TERM": "xterm"}, "its input or output goes elsewhere"),
-        ("< /dev/null", {"TERM": "xterm"}, "its input or output goes elsewhere"),
-        ("2> errors; cat errors", {"TERM": "xterm"}, "its input or output goes elsewhere"),
+        ("| cat", {"TERM": "xterm"}, "input or output is redirected"),
+        ("< /dev/null", {"TERM": "xterm"}, "input or output is redirected"),
+        ("2> errors; cat errors", {"TERM": "xterm"}, "input or output is redirected"),
     ],
 )
 def test_without_a_terminal_an_error_names_the_verbs(
@@ -148,7 +148,7 @@ def test_copying_inside_a_real_tmux(tmp_path: Path) -> None:
     message = terminal.copy(
         "gone", lambda text: None, tmp_path, os.environ | {"TMUX": f"{tmp_path}/tmux,1,0"}
     )
-    assert message == f"tmux does not answer: written to {tmp_path}/clipboard.txt"
+    assert message == f"tmux does not respond: written to {tmp_path}/clipboard.txt"
 
 
 def test_copying_inside_tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

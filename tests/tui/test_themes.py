@@ -186,13 +186,13 @@ TIDE = (themes.folder() / "tide.toml").read_text()
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (TIDE.replace('"#8f9fb0"', '"greyish"'), 'muted = "greyish"', "'greyish' is not a colour"),
-        (TIDE.replace('"#8f9fb0"', '"#8f9fb080"'), "muted =", "is not a colour"),
-        (TIDE.replace("muted =", "mutde ="), "mutde =", "'mutde' is no name of the table 'colours'"),
-        (TIDE.replace('muted = "', '# "'), "[colours]", "the table 'colours' lacks muted"),
-        (TIDE.replace('cursor = "bold"', 'cursor = "loud"'), 'cursor = "loud"', "'loud' is not a style"),
-        (TIDE.replace("dark = true", "dark = yes"), "dark = yes", "not TOML: invalid value"),
-        ("dark = true\n", "", "the table 'colours' lacks background"),
+        (TIDE.replace('"#8f9fb0"', '"greyish"'), 'muted = "greyish"', "invalid colour 'greyish'"),
+        (TIDE.replace('"#8f9fb0"', '"#8f9fb080"'), "muted =", "invalid colour"),
+        (TIDE.replace("muted =", "mutde ="), "mutde =", "unknown name 'mutde' in table 'colours'"),
+        (TIDE.replace('muted = "', '# "'), "[colours]", "table 'colours': missing muted"),
+        (TIDE.replace('cursor = "bold"', 'cursor = "loud"'), 'cursor = "loud"', "invalid style 'loud'"),
+        (TIDE.replace("dark = true", "dark = yes"), "dark = yes", "invalid TOML: invalid value"),
+        ("dark = true\n", "", "table 'colours': missing background"),
         pytest.param("dark = " + "[" * 5000, "", "nested too deeply", id="deep"),
     ],
 )
@@ -263,7 +263,7 @@ def test_an_invalid_theme_falls_back_with_a_notice(
     assert "base" in app.palette
     (notice,) = notices_of(app, monkeypatch)
     assert f"{name}.toml:2" in notice
-    assert "lacks background" in notice
+    assert "missing background" in notice
     assert name not in app.theme_names
 
 
@@ -282,7 +282,7 @@ def test_other_invalid_themes_are_one_notice(
 def test_a_missing_theme_is_a_notice(source: FakeSource, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source.theme = "mauve"  # type: ignore[misc]
     (notice,) = notices_of(Workstation(source), monkeypatch)
-    assert "there is no theme 'mauve'" in notice
+    assert "unknown theme 'mauve'" in notice
     assert "paper" in notice
 
 

@@ -82,7 +82,7 @@ def test_steps_of_event_time_follow_the_data() -> None:
     axis.add_probes([FileTimeRange(2, False, ((1, 7 * day + 60_000, 7 * day + 60_000),))])
     assert axis.unit == 3_600_000
     axis.move("last", 70)
-    assert "all that happened" in axis.describe_position()
+    assert "newest" in axis.describe_position()
     for move in ("first", "on", "cell_on", "page_on", "page_back", "cell_back", "back"):
         axis.move(move, 70)  # type: ignore[arg-type]
         assert axis.least <= axis.position <= axis.greatest

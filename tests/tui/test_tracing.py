@@ -79,7 +79,7 @@ async def test_from_a_row_to_its_provenance_and_on_to_blocks_and_rows(source: Fa
         drive.graph.select(DAYS)
         await drive.settle()
         await drive.press("3", "j", "j", "j", "j", "j", "w")
-        await drive.until(lambda: "waits for its turn" in drive.text())
+        await drive.until(lambda: "queued" in drive.text())
         compare(drive, "looking")  # the screen covers the workbench while the job is queued
         assert await end_job(drive) == Trace(DAYS, [(5, 5)], depth=1)
         compare(drive, "step")  # the result of the job is in the tree
@@ -178,7 +178,7 @@ async def tracing(source: FakeSource, size: tuple[int, int] = (80, 24)) -> Async
     traced = Tracing(source)
     async with driven_widget(traced.screen, source, size) as drive:
         traced.drive = drive
-        await drive.until(lambda: "waits for its turn" in drive.text())
+        await drive.until(lambda: "queued" in drive.text())
         yield traced
 
 
@@ -223,7 +223,7 @@ async def test_a_value_and_its_columns(source: FakeSource) -> None:
         assert await traced.end() == Trace(AIR, [(120, 120)], column="pm25", depth=1)
         requests = len(traced.submitted)
         await drive.press("w")
-        assert "whole row" in drive.text()
+        assert "entire row" in drive.text()
         assert len(traced.submitted) == requests  # the trace of the row is cached
 
 
@@ -237,7 +237,7 @@ async def test_the_state_of_the_job_and_how_it_is_stopped(source: FakeSource) ->
         await drive.press("x")
         assert traced.cancelled == [traced.job.id]
         await traced.end(state=JobState.cancelled)
-        assert "stopped: r looks again" in drive.text()
+        assert "cancelled: r traces again" in drive.text()
         await drive.press("r")
         error = Failure("the slice of block 5 is damaged", hint="odf verify shows it", where="air-by-day")
         await traced.end(state=JobState.failed, error=error)
@@ -254,7 +254,7 @@ async def test_the_larger_set_and_a_missing_input(source: FakeSource) -> None:
         assert "larger set" in drive.text()
         assert "because the query has a function" in drive.text()
         await drive.press("G", "k", "enter")
-        assert "odf pull URL --as calendar.holidays brings it in" in drive.text()
+        assert "or run odf pull URL --as calendar.holidays" in drive.text()
         await drive.press("escape", "q")
         assert "GROUP BY window" in drive.text()
 
@@ -330,7 +330,7 @@ async def test_rows_of_a_query_have_no_provenance(source: FakeSource) -> None:
     ProvenanceController(fakes.context).trace_row()
     await fakes.host.stories()
     assert fakes.host.dialogs == []
-    assert "rows of a query have no origin of their own" in fakes.host.last_notice
+    assert "query results have no provenance" in fakes.host.last_notice
 
 
 async def test_back_reopens_the_trace(source: FakeSource) -> None:
@@ -339,7 +339,7 @@ async def test_back_reopens_the_trace(source: FakeSource) -> None:
     ProvenanceController(fakes.context).trace_row()
     await fakes.host.stories()
     assert fakes.navigator.target == target and fakes.state.selected == STATIONS
-    assert "goes back to the trace" in fakes.host.last_notice
+    assert "returns to the trace" in fakes.host.last_notice
     fakes.navigator.back()
     first, again = fakes.host.dialogs
     assert again is not first and again.session is first.session
@@ -361,7 +361,7 @@ async def test_a_trace_is_written_to_files(source: FakeSource, tmp_path: Path) -
     def save(screen: TraceScreen) -> None:
         screen.show_message = remarks.append  # type: ignore[method-assign]
         screen.save_trace(screen)
-        assert remarks == ["nothing is known yet"]
+        assert remarks == ["no trace yet"]
         with_step(screen, remarks)
         screen.save_trace(screen)
         screen.save_trace(screen)

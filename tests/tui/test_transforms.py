@@ -71,14 +71,14 @@ def test_transaction_lines_report_missing_inputs() -> None:
         Target("b", "blocks", 7),
     ]
     text = "\n".join(texts)
-    assert "4.1 kB in a checkpoint, as before" in text
-    assert "what was still to come of this query came out" in text
+    assert "4.1 kB in a checkpoint, unchanged" in text
+    assert "the state of the query was flushed" in text
     assert "up to 4 →" in text
     assert "1, offset 0 →" in text
     assert "boats as b" in text
-    assert "no new ones after 7" in text
-    assert "its chain does not hold the blocks that were read" in text
-    assert "it is not in this workspace" in text
+    assert "no new blocks after 7" in text
+    assert "its chain lacks the blocks that were read" in text
+    assert "this input is not in this workspace" in text
     assert texts[-1].endswith("SELECT 1")
 
 
@@ -151,24 +151,24 @@ async def test_transactions_lead_to_inputs_and_a_diverged_dataset_is_rebuilt(sou
         assert drive.app.screen is drive.bench
         # A diverged dataset is not pulled, but rebuilt after its name was typed.
         await drive.press("1")
-        assert "÷ port-haven.stations was reset or replaced: D makes it anew" in drive.text()
+        assert "÷ input port-haven.stations was reset or replaced: press D to rebuild it" in drive.text()
         await drive.press("p")
-        assert "D makes air-by-day anew" in drive.hint()
+        assert "press D to rebuild air-by-day" in drive.hint()
         await drive.press("P")
-        assert "1 diverged: D makes them anew" in drive.hint()
+        assert "1 diverged from upstream: D rebuilds them" in drive.hint()
         assert DAYS not in [request.dataset for request in source.link.submitted]
         source.link.submitted.clear()
         await drive.pilot.press("D")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.settle()
-        assert "type air-by-day to make it anew" in drive.text()
-        assert "240 records in 5 blocks" in drive.text()
-        assert "the same has to be done with smoke-and-breath" in drive.text()
+        assert "type air-by-day to rebuild it" in drive.text()
+        assert "240 rows in 5 blocks" in drive.text()
+        assert "rebuild smoke-and-breath too" in drive.text()
         await drive.press("=yes", "enter")
-        assert "air-by-day stays as it is" in drive.hint()
+        assert "air-by-day is unchanged" in drive.hint()
         assert source.link.submitted == []
         await drive.press("enter")  # from its details
-        assert "D makes it anew" in drive.text()
+        assert "D rebuilds it" in drive.text()
         await drive.pilot.press("D")
         await drive.until(lambda: isinstance(drive.app.screen, TypedConfirmation))
         await drive.press("=air-by-day", "enter")
@@ -207,7 +207,7 @@ def test_progress_and_result_of_a_replay(source: FakeSource) -> None:
     assert job_outcome(running) == ("replay · transaction 3 of 12", "busy")
     result = {"valid": True, "findings": [], "transforms": 12, "unchecked": [{}]}
     done = source.job(JobState.done, "days", "verify", result=json.dumps(result))
-    assert job_outcome(done) == ("valid, 12 transactions run again, 1 not", "good")
+    assert job_outcome(done) == ("valid, 12 transactions replayed, 1 skipped", "good")
 
 
 def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) -> None:
@@ -230,10 +230,10 @@ def test_verification_spans_list_checks_engines_and_origins(source: FakeSource) 
     job = source.job(JobState.done, "days", "verify", result=json.dumps(report))
     text = "\n".join("".join(part for part, _ in line) for line in verification_spans(job))
     assert text.startswith("checked  5 blocks\n")
-    assert "2 transactions with 36 records run again by spark 4.3.0, made by 4.2.1" in text
-    assert "wrong    transform-data: block f1620: record 3 is 7" in text
+    assert "2 transactions with 36 rows replayed by spark 4.3.0, originally 4.2.1" in text
+    assert "finding  transform-data: block f1620: record 3 is 7" in text
     assert "not checked: input-missing: dew is not here (1 transaction)" in text
-    assert "Url air.csv␛: 1 load, 7 records of 2024-03-01 to 2024-03-02, since block abcd1234" in text
+    assert "Url air.csv␛: 1 load, 7 rows (2024-03-01 to 2024-03-02), since block abcd1234" in text
     assert "did:odf:a: to offset 6, block abcd1234" in text
     # Reports of earlier versions have fewer fields.
     assert verification_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
@@ -304,4 +304,4 @@ def test_transactions_of_a_workspace(workspace: Workspace) -> None:
         expected_head=boats.dataset.state().head,
     )
     assert row().diverged == ("boats",)
-    assert "its chain does not hold the blocks that were read" in transaction()[0]
+    assert "its chain lacks the blocks that were read" in transaction()[0]

@@ -91,7 +91,7 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
         pane = drive.data_pane
         await drive.press("at")
         assert title(drive) == "3 Data · 300 rows" and "○" in track(drive)
-        assert "12 blocks that brought rows" in track(drive)
+        assert "12 blocks with new rows" in track(drive)
         await drive.press("left")
         assert title(drive) == "3 Data · as at 2031-03-12 03:33 · block 12 of 13 · 275 rows"
         assert pane.window.window(0, 999).equals(window.window(0, 275))  # type: ignore[union-attr]
@@ -120,7 +120,7 @@ async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(sour
         assert "event time, in steps of 6 hours" not in track(drive)
         assert "2024-03-01 00:00" in track(drive) and "2024-12-25 23:00" in track(drive)
         await drive.pilot.press(*["left"] * 5)
-        assert "⏎ looks, or a moment's rest" in track(drive)
+        assert "⏎ computes now, or wait" in track(drive)
         job = await job_of(drive)
         (request,) = drive.source.link.submitted
         moment = drive.bench.controller(TimeTravelController).chosen_times[AIR].as_of
@@ -136,13 +136,13 @@ async def test_rows_as_of_an_event_time_are_requested_when_the_slider_rests(sour
         third = await job_of(drive, 3)
         await drive.pilot.press("escape")
         await drive.until(lambda: third.id in drive.source.link.cancelled)
-        assert "stopped" in track(drive) and "as of 2024-12-" in title(drive)
+        assert "cancelled" in track(drive) and "as of 2024-12-" in title(drive)
         await drive.pilot.press("left", "enter")
         failing = await job_of(drive, 4)
-        await ends(drive, failing, state=JobState.failed, error=Failure("the slice is not here"))
-        await drive.until(lambda: "the slice is not here" in track(drive))
+        await ends(drive, failing, state=JobState.failed, error=Failure("slice not found"))
+        await drive.until(lambda: "slice not found" in track(drive))
         await drive.press("t", "=2024-02-01", "enter")
-        assert "nothing had happened by then: the first is of 2024-03-01 00:00" in drive.hint()
+        assert "no event time before 2024-03-01 00:00" in drive.hint()
         await drive.press("escape")
         assert title(drive) == "3 Data · 7 200 rows"
 
@@ -172,9 +172,9 @@ async def test_a_state_of_a_time(source: FakeSource) -> None:
         await ends(drive, job, result=state_of(4, "station"))
         await drive.until(lambda: "as of" in title(drive))
         await drive.press("K")
-        await drive.until(lambda: "these are the newest of each station by then" in drive.hint())
+        await drive.until(lambda: "this is the state by station already" in drive.hint())
         await drive.pilot.press("B")
-        await drive.until(lambda: "by which key?" in drive.text())
+        await drive.until(lambda: "Key of the latest state" in drive.text())
         await drive.press("j", "space", "j", "j", "space", "enter")
         job = await job_of(drive, 4)
         point = drive.bench.controller(TimeTravelController).chosen_times[AIR]
@@ -188,7 +188,7 @@ async def test_a_state_of_now_stays_one_when_the_slider_moves(source: FakeSource
     async with rows_shown(source) as drive:
         await drive.pilot.press("K")
         await ends(drive, await job_of(drive), result=state_of(31, "station"))
-        await drive.until(lambda: "current state by station" in title(drive))
+        await drive.until(lambda: "latest state by station" in title(drive))
         await drive.press("at")
         await drive.pilot.press("left", "enter")
         await job_of(drive, 2)
@@ -213,9 +213,9 @@ async def test_typing_a_time_or_a_block(source: FakeSource) -> None:
         for text, wrong in (
             (
                 "2024-03-01 10:00",
-                "nothing was known then: the first rows came with block 3, 2024-03-01 10:22",
+                "no rows at that time: the first rows are in block 3, 2024-03-01 10:22",
             ),
-            ("2", "nothing was known then: the first rows came with block 3"),
+            ("2", "no rows at that time: the first rows are in block 3"),
             ("2024-13-45", "'2024-13-45' is no day or time"),
             ("99", "there is no block 99"),
         ):
@@ -235,18 +235,18 @@ async def test_datasets_without_other_times(source: FakeSource) -> None:
     async with rows_shown(source) as drive:
         await drive.press("at")
         await drive.press("left")
-        assert "1 block that brought rows" in track(drive)
+        assert "1 block with new rows" in track(drive)
         assert title(drive).endswith("block 3 of 3 · 7 200 rows")
         await drive.press("at")
-        assert "these rows have no event time" in drive.hint()
+        assert "the rows have no event time" in drive.hint()
         await drive.press("escape", "at")  # at once
-        assert "1 block that brought rows" in track(drive)
+        assert "1 block with new rows" in track(drive)
         await drive.press("escape")
         row = next(row for row in source.rows_ if not row.records)
         drive.bench.context.navigator.select_dataset(row.id)
         await drive.settle()
         await drive.press("at")
-        assert "has no rows yet: there is no earlier time to go to" in drive.hint()
+        assert "has no rows yet" in drive.hint()
 
 
 # --- Other datasets and other rows ---
@@ -281,7 +281,7 @@ async def test_the_chosen_time_is_stored_by_dataset(source: FakeSource) -> None:
         await drive.settle()
         drive.bench.context.navigator.select_dataset(AIR)
         await drive.settle()
-        assert "its history is another one now" in drive.hint() and title(drive) == "3 Data · 9 000 rows"
+        assert "the history was replaced" in drive.hint() and title(drive) == "3 Data · 9 000 rows"
         assert drive.bench.controller(TimeTravelController).chosen_times == {}
 
 
@@ -312,7 +312,7 @@ async def test_all_actions_apply_to_the_rows_of_another_time(
         await drive.press("j", "o")
         assert title(drive) == f"3 Data · {when} · 50 rows"
         await drive.press("E")
-        assert "[as at then: 50]" in drive.text()
+        assert "[as at this block: 50]" in drive.text()
         await drive.press("enter")
         await drive.until(lambda: drive.source.link.submitted)
         request = drive.source.link.submitted[0]
@@ -350,7 +350,7 @@ async def test_the_slider_in_the_workstation(source: FakeSource) -> None:
             await drive.press("left", "pageup")
             await drive.pilot.press("enter")
             job = await job_of(drive, number)
-            amounts = Progress("find newest", rows=1200, total_rows=7200)
+            amounts = Progress("find latest", rows=1200, total_rows=7200)
             running = replace(job, state=JobState.running, started="2024-03-11T09:00:00Z", progress=amounts)
             drive.source.link.tell(drive.source.changed(running))
             await drive.until(lambda: "1 200 of 7 200 rows" in track(drive))

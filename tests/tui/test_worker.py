@@ -107,10 +107,10 @@ async def test_jobs_run_fail_are_cancelled_and_repeated_and_the_worker_crashes(
         await drive.until(lambda: book.active_job_of(FOREVER.id))
         await drive.until(lambda: drive.worker_status is not None)
         os.kill(drive.worker_status.pid, signal.SIGKILL)  # type: ignore[union-attr]
-        await drive.until(lambda: "worker gone" in drive.status())
+        await drive.until(lambda: "no worker" in drive.status())
         await drive.until(lambda: book.jobs["5"].state is JobState.interrupted)
         await drive.settle()
-        assert "the worker ended before this job did" in drive.text()
+        assert "worker stopped while this job was running" in drive.text()
         await drive.press("R")
         await drive.until(lambda: drive.worker_state == "connected")
         assert len(source.links) == 2
@@ -133,7 +133,7 @@ async def test_two_terminals_follow_jobs_that_continue_after_both_are_closed(sou
         await drive.until(lambda: drive.book.active_job_of(FOREVER.id))
         await drive.pilot.press("q")
         await drive.pilot.pause()
-    assert "pull wait:0/forever goes on" in drive.app.farewell
+    assert "pull wait:0/forever continues" in drive.app.farewell
     # Another session finds the running job, and the log of the first one.
     async with opened(other) as again:
         await again.until(lambda: again.book.active_job_of(FOREVER.id))

@@ -300,7 +300,7 @@ def test_an_input_that_is_not_here(made: Deriving, copy: Workspace) -> None:
     assert [each.kind for each in report.unchecked] == ["input-missing"] * 3
     told, missing = dataset_origins(copy, rows)
     assert (told.name, told.records, missing.id, missing.name) == ("rows", 9, str(root.id), None)
-    assert missing.problem == "it is not in this workspace"
+    assert missing.problem == "not in this workspace"
 
 
 def test_an_engine_that_is_not_here(made: Deriving, copy: Workspace) -> None:
@@ -320,7 +320,7 @@ def test_a_dataset_of_another_version(made: Deriving, copy: Workspace) -> None:
     report = check(made, copy, t.entry, 0)
     (finding,) = report.findings
     assert "y=1;" in finding.message and "y=-30" in finding.message
-    assert finding.message.endswith(f"(the engine was 3.9.9+odf1, and is {ENGINE} now)")
+    assert finding.message.endswith(f"(stored engine version: 3.9.9+odf1; replayed by {ENGINE})")
     assert [(use.made_by, use.version) for use in report.engines] == [("3.9.9+odf1", ENGINE)]
 
 

@@ -421,7 +421,7 @@ def test_rows_older_than_the_slice_before_are_found(empty: Any) -> None:
 def test_the_message_names_the_row(empty: Any) -> None:
     empty.data(["A", "B", "C"], edit=lambda t: set_column(t, "op", [0, 0, 9]))
     (finding,) = check(empty).findings
-    assert finding.message == "row 2 has operation 9, which is none of 0 to 3"
+    assert finding.message == "row 2 has invalid operation 9, expected 0 to 3"
 
 
 def test_rows_are_followed_from_batch_to_batch(empty: Any) -> None:

@@ -122,7 +122,7 @@ def test_a_report_has_the_results_of_all_replays(empty: Builder, stateless: bool
     ]
     assert report.transforms == 4
     assert report.engines == [EngineUse("spark", "3.5", "4.0", 3, 30), EngineUse("flink", None, None, 1, 5)]
-    assert reporter.warnings == ["made by spark 3.5, run again by 4.0", "not run again: no input"]
+    assert reporter.warnings == ["created by spark 3.5, replayed by 4.0", "not replayed: no input"]
     in_main = [name == threading.main_thread().name for name in replay.running_threads]
     assert len(in_main) == len(results)
     assert any(in_main) is not stateless
@@ -137,4 +137,4 @@ def test_transactions_after_a_lost_block_are_not_replayed(empty: Builder) -> Non
     reason = "blocks before it are lost or damaged"
     assert report.unchecked == [Finding("before-lost", block, reason) for block in blocks]
     assert report.transforms == 0
-    assert reporter.warnings == [f"not run again: {reason}"]
+    assert reporter.warnings == [f"not replayed: {reason}"]

@@ -51,7 +51,7 @@ def test_times(entry: DatasetEntry) -> None:
     assert seen(resolve_as_at(entry, later(4))) == (6, 8, True)
     assert seen(resolve_as_at(entry, "2024-05-01T02:00:02+02:00")) == (3, 5, False)
     with pytest.raises(
-        UsageError, match=r"numbers begins at 2024-05-01T00:00:00Z: nothing was known"
+        UsageError, match=r"numbers has no blocks at .*: its first block is from 2024-05-01T00:00:00Z"
     ) as error:
         resolve_as_at(entry, "2024-04-30T23:59:59.999Z")
     assert "odf log" in (error.value.hint or "")
@@ -108,7 +108,7 @@ def test_a_block_that_is_there_and_not_in_the_chain(entry: DatasetEntry) -> None
     left = describe(entry, "one history")
     (entry.dataset.folder / "refs" / "head").write_text(str(head))
     describe(entry, "another one")
-    with pytest.raises(NotFound, match="not part of numbers"):
+    with pytest.raises(NotFound, match="not in the current history of numbers"):
         resolve_as_at(entry, str(left))
 
 

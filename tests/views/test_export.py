@@ -165,7 +165,7 @@ def test_a_stopped_export_leaves_nothing(rows: Scan, tmp_path: Path, form: Forma
 def test_a_file_that_is_there(rows: Scan, tmp_path: Path) -> None:
     path = tmp_path / "all.csv"
     path.write_text("mine")
-    with pytest.raises(AlreadyExists, match="there already"):
+    with pytest.raises(AlreadyExists, match="already exists"):
         export(rows, path, "csv", Reporter())
     assert path.read_text() == "mine"
     export(rows, path, "csv", Reporter(), replace=True)
@@ -178,9 +178,9 @@ def test_a_file_that_is_there(rows: Scan, tmp_path: Path) -> None:
 def test_places_where_nothing_can_be_written(
     rows: Scan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="folder is not there"):
+    with pytest.raises(UsageError, match="folder not found"):
         export(rows, tmp_path / "no" / "all.csv", "csv", Reporter())
-    with pytest.raises(AlreadyExists, match="a folder of this name"):
+    with pytest.raises(AlreadyExists, match="a folder with this name"):
         export(rows, tmp_path, "csv", Reporter(), replace=True)
     full = tmp_path / "full"
     full.mkdir()
@@ -191,7 +191,7 @@ def test_places_where_nothing_can_be_written(
     monkeypatch.setattr("odf_engine.views.export._write_lines", refuses)
     with pytest.raises(OdfError, match="the disk is full") as error:
         export(rows, full / "all.csv", "csv", Reporter())
-    assert "make room" in (error.value.hint or "")
+    assert "free some space" in (error.value.hint or "")
     assert list(full.iterdir()) == []
     with pytest.raises(OdfError, match="the file cannot be written: ") as error:
         export(rows, Path("/proc/all.csv"), "csv", Reporter())

@@ -256,7 +256,7 @@ def test_more_keys_than_memory(tmp_path: Path) -> None:
 
 def test_keys_that_are_none(workspace: Workspace, stations: Dataset, append: Append) -> None:
     append(stations, changes(STORY))
-    with pytest.raises(InvalidSchema, match="no column 'town'") as error:
+    with pytest.raises(InvalidSchema, match="column 'town' not found") as error:
         build_projection(workspace.odf, stations, ["town"], Reporter())
     assert "station" in (error.value.hint or "")
     bare = workspace.add(

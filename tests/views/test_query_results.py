@@ -66,7 +66,7 @@ def test_the_newest_results_are_kept_and_half_of_one_never(tmp_path: Path) -> No
 
 
 def test_a_result_that_is_gone_or_no_result(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="not kept any more"):
+    with pytest.raises(NotFound, match="was removed"):
         ResultRows(tmp_path / "gone.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"no parquet")
     with pytest.raises(BadData, match="cannot be read"):

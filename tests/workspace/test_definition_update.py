@@ -204,7 +204,7 @@ def test_sources_can_be_disabled_by_name(workspace: Workspace, data: DatasetEntr
     assert list(data.dataset.state().push_sources) == ["a", "b"]
     assert kinds(change(workspace, "- {kind: DisablePushSource, sourceName: a}")) == ["DisablePushSource"]
     assert list(data.dataset.state().push_sources) == ["b"]
-    with pytest.raises(InvalidManifest, match="DisablePollingSource does not belong"):
+    with pytest.raises(InvalidManifest, match="DisablePollingSource is not allowed"):
         workspace.update([manifest(off, "new")])
     for events, source in (
         (PUSHED % "b" + "- {kind: DisablePushSource, sourceName: b}", "push source 'b'"),
@@ -232,11 +232,15 @@ def test_new_columns_that_a_source_reads_come_into_the_schema(
 @pytest.mark.parametrize(
     ("columns", "problem", "advice"),
     [
-        ("id INT NOT NULL", "'city' is not in it", "CAST(NULL AS STRING) AS city"),
-        ("id BIGINT NOT NULL, city STRING", "'id' was INT and became BIGINT", "under another name"),
-        ("id INT, city STRING", "could not be null before and could", "declare it NOT NULL"),
-        ("id INT NOT NULL, city STRING, x INT NOT NULL", "'x' may not be null", "without NOT NULL"),
-        ("id INT NOT NULL, city STRING, event_time DATE", "'event_time' was TIMESTAMP", "another name"),
+        ("id INT NOT NULL", "'city' is missing", "CAST(NULL AS STRING) AS city"),
+        ("id BIGINT NOT NULL, city STRING", "'id' changed from INT to BIGINT", "under another name"),
+        ("id INT, city STRING", "changed from NOT NULL to nullable", "declare it NOT NULL"),
+        ("id INT NOT NULL, city STRING, x INT NOT NULL", "'x' is NOT NULL", "without NOT NULL"),
+        (
+            "id INT NOT NULL, city STRING, event_time DATE",
+            "'event_time' changed from TIMESTAMP",
+            "another name",
+        ),
     ],
 )
 def test_what_would_break_readers_is_refused(
@@ -293,7 +297,7 @@ def test_attributes_alone_can_change(workspace: Workspace, filled: DatasetEntry)
     marked = [field.with_metadata({"unit": "m"}) for field in schema_of(filled)]
     schema = model.SetDataSchema(encoded(pa.schema(marked)))
     (update,) = workspace.update([DatasetSnapshot("data", DatasetKind.Root, [schema])])
-    assert update.changes[0].lines == ["  only attributes of columns"]
+    assert update.changes[0].lines == ["  only column attributes"]
 
 
 def test_schemas_as_others_declare_them_stay(workspace: Workspace, data: DatasetEntry) -> None:
@@ -340,12 +344,16 @@ def test_refusals_leave_everything_as_it_was(workspace: Workspace, filled: Datas
     before = sorted(workspace.odf.rglob("*"))
     lost = manifest(MADE_OF % ("nothing", "SELECT 1"), "made", "Derivative")
     refused: list[tuple[type[OdfError], str, DatasetSnapshot]] = [
-        (InvalidManifest, "is Root, and this definition says Derivative", manifest("", kind="Derivative")),
-        (ChainRuleViolated, "cannot be called", manifest("- {kind: SetVocab, offsetColumn: x}")),
+        (InvalidManifest, "is Root, the definition is Derivative", manifest("", kind="Derivative")),
+        (ChainRuleViolated, "cannot be renamed", manifest("- {kind: SetVocab, offsetColumn: x}")),
         (NotFound, r"'nothing' \(input of made\)", lost),
         (AlreadyExists, "DATA is defined twice", manifest("", "DATA")),
         (InvalidSchema, "unknown type STRNG", manifest("- {kind: SetDataSchema, schema: [x STRNG]}")),
-        (InvalidSchema, "clashes", manifest("- {kind: SetDataSchema, schema: [op INT]}", "y")),
+        (
+            InvalidSchema,
+            "name of a system column",
+            manifest("- {kind: SetDataSchema, schema: [op INT]}", "y"),
+        ),
     ]
     for kind, message, snapshot in refused:
         further = [manifest(PUSHED % "a", "new"), *([manifest("")] if snapshot.name == "DATA" else [])]
@@ -362,7 +370,7 @@ def test_datasets_cannot_feed_each_other_in_a_circle(workspace: Workspace) -> No
             manifest(MADE_OF % ("one", "SELECT 1"), "two", "Derivative"),
         ]
     )
-    with pytest.raises(InvalidManifest, match=r"in a circle: .*two"):
+    with pytest.raises(InvalidManifest, match=r"form a cycle: .*two"):
         change(workspace, MADE_OF % ("two", "SELECT 1"), name="one", kind="Derivative")
 
 
@@ -390,7 +398,7 @@ def test_nothing_but_what_was_shown_is_appended(workspace: Workspace, data: Data
     wanted = [manifest(POLLED.replace("a.csv", "b.csv") + "- {kind: SetInfo, description: x}")]
     shown = workspace.update(wanted, dry_run=True)
     commit(data.dataset, model.SetInfo("x"))
-    with pytest.raises(Conflict, match="changed meanwhile"):
+    with pytest.raises(Conflict, match="the datasets have changed"):
         workspace.update(wanted, shown=shown)
     commit(data.dataset, model.SetInfo("y"))
     commit(data.dataset, model.SetInfo("x"))

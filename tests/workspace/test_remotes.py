@@ -294,12 +294,12 @@ def test_files_that_nest_too_deeply_or_cannot_be_read(remotes: Remotes, tmp_path
         path.symlink_to(path.name)
     with pytest.raises(BadData, match="repositories cannot be read"):
         remotes.repositories()
-    with pytest.raises(BadData, match="what is known of its remotes cannot be read"):
+    with pytest.raises(BadData, match="the remotes of the dataset cannot be read"):
         remotes.get(ID)
 
 
 @pytest.mark.parametrize("text", ["https://h.org/caf\udce9", "/mnt/\udcff/x", "file:///\ud800"])
 def test_addresses_are_utf8(text: str) -> None:
-    with pytest.raises(UsageError, match="an address is UTF-8 text") as caught:
+    with pytest.raises(UsageError, match="the URL is not UTF-8 text") as caught:
         normalize_url(text)
     assert str(caught.value).isprintable()

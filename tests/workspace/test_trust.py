@@ -192,7 +192,7 @@ def test_a_grant_allows_and_a_later_source_takes_it_back(workspace: Workspace) -
     with pytest.raises(NotTrusted) as caught:
         trust.require_trust(entry)
     assert str(newest) in caught.value.message
-    assert "new: file `/etc/passwd`; gone: url `https://host/" in caught.value.message
+    assert "new: file `/etc/passwd`; removed: url `https://host/" in caught.value.message
 
     trust.grant(entry, private_network=True)
     assert trust.allows_private_network(entry)
@@ -203,7 +203,7 @@ def test_a_grant_allows_and_a_later_source_takes_it_back(workspace: Workspace) -
 
     trust.grant(entry)
     assert trust.revoke(entry) and not trust.revoke(entry)
-    with pytest.raises(NotTrusted, match="was not made in this workspace"):
+    with pytest.raises(NotTrusted, match="not created in this workspace"):
         trust.require_trust(entry)
 
 
@@ -211,7 +211,7 @@ def test_only_what_was_shown_is_allowed(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace)
     shown = trust.list_executions(entry)
     commit(entry, local("/etc/passwd"))
-    with pytest.raises(Conflict, match="changed meanwhile"):
+    with pytest.raises(Conflict, match="the sources of foreign have changed"):
         trust.grant(entry, shown=shown)
     assert trust.find_grant(entry) is None
 

@@ -58,7 +58,7 @@ def test_a_new_workspace_is_private_and_has_settings(tmp_path: Path) -> None:
     assert workspace.config.block_version == 3
     assert "blockVersion" in workspace.config_path.read_text()
     assert workspace.datasets() == [] and workspace.summaries() == []
-    with pytest.raises(AlreadyExists, match="is a workspace already"):
+    with pytest.raises(AlreadyExists, match="is already a workspace"):
         Workspace.init(tmp_path / "new" / "place")
 
 
@@ -74,7 +74,7 @@ def test_a_workspace_is_found_from_below_by_name_or_by_environment(
     assert Workspace.find(below).folder == two.folder
     assert Workspace.find(below, one.folder).folder == one.folder
     monkeypatch.setenv("ODF_WORKSPACE", str(tmp_path))
-    with pytest.raises(NotFound, match="which \\$ODF_WORKSPACE names"):
+    with pytest.raises(NotFound, match="from \\$ODF_WORKSPACE"):
         Workspace.find(below)
 
 
@@ -84,10 +84,10 @@ def test_without_a_workspace_the_error_says_how_to_make_one(
     monkeypatch.delenv("ODF_WORKSPACE", raising=False)
     with pytest.raises(NotFound) as caught:
         Workspace.find(tmp_path)
-    assert caught.value.hint == "make one with: odf init"
+    assert caught.value.hint == "create one: odf init"
     with pytest.raises(NotFound) as caught:
         Workspace.find(tmp_path, tmp_path / "x")
-    assert caught.value.hint == f"make one with: odf init {tmp_path / 'x'}"
+    assert caught.value.hint == f"create one: odf init {tmp_path / 'x'}"
 
 
 def test_a_workspace_cannot_be_made_where_a_file_is(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_all_missing_inputs_are_named_and_nothing_is_made(workspace: Workspace) 
 
 
 def test_a_circle_is_refused(workspace: Workspace) -> None:
-    with pytest.raises(InvalidManifest, match="in a circle: "):
+    with pytest.raises(InvalidManifest, match="form a cycle: "):
         workspace.add([derivative("a", "b"), derivative("b", "a")])
     with pytest.raises(InvalidManifest, match="a → a"):
         workspace.add([derivative("a", "a")])
@@ -171,7 +171,7 @@ def test_a_circle_is_refused(workspace: Workspace) -> None:
 
 def test_a_name_that_is_taken_is_refused_whatever_its_case(workspace: Workspace) -> None:
     workspace.add([root("cases")])
-    with pytest.raises(AlreadyExists, match="named Cases exists already"):
+    with pytest.raises(AlreadyExists, match="dataset Cases already exists"):
         workspace.add([root("Cases")])
     with pytest.raises(AlreadyExists, match="defined twice"):
         workspace.add([root("new"), root("NEW")])
@@ -186,7 +186,7 @@ def test_a_name_that_is_taken_is_refused_whatever_its_case(workspace: Workspace)
         (root("a", read=model.Csv(schema=["id INTT"])), InvalidSchema, "dataset a, read.schema"),
         (root("a", merge=model.Ledger(["ids"])), InvalidSchema, "'ids' is not in the schema"),
         (root("a", merge=model.Snapshot(["id"], ["nope"])), InvalidSchema, "'nope'"),
-        (root("a", merge=model.Snapshot(["id"], [])), InvalidManifest, "no column to compare"),
+        (root("a", merge=model.Snapshot(["id"], [])), InvalidManifest, "the list of columns is empty"),
         (root("a", merge=model.Ledger([])), InvalidManifest, "primary key"),
         (root("a", read=model.Csv(schema=["offset INT", "id INT"])), InvalidSchema, "system column"),
         (root("a", read=model.Csv(schema=["id INT", "event_time INT"])), InvalidSchema, "event time"),
@@ -328,7 +328,7 @@ def test_a_name_that_is_not_there_gets_a_suggestion(workspace: Workspace) -> Non
     assert caught.value.hint == "did you mean 'com.example.cases'?"
     with pytest.raises(NotFound) as caught:
         workspace.resolve("something-else")
-    assert caught.value.hint == "see what is here with: odf list"
+    assert caught.value.hint == "list all datasets: odf list"
     with pytest.raises(InvalidIdentity):
         workspace.resolve("no such thing")
 
@@ -360,7 +360,7 @@ def test_deleting_is_refused_while_another_dataset_reads_it(workspace: Workspace
     source, one, two = workspace.add(
         [root("source"), derivative("one", "source"), derivative("two", "source")]
     )
-    with pytest.raises(OdfError, match="source is read by one, two"):
+    with pytest.raises(OdfError, match="source has downstream datasets: one, two"):
         workspace.delete(source)
     head = source.dataset.head()
     assert head and workspace.index.state(head)
@@ -408,7 +408,7 @@ def test_unexpected_content_is_a_problem_of_its_dataset(
     monkeypatch.setattr(function, fail)
     [summary] = Workspace(workspace.folder).summaries()
     assert summary.problem is not None
-    assert "the block has content that cannot be processed: KeyError: 'surprise'" in summary.problem
+    assert "block content cannot be processed: KeyError: 'surprise'" in summary.problem
     workspace.delete(made)
     assert workspace.datasets() == []
 

@@ -81,7 +81,7 @@ def update(request: Update, context: JobContext, reporter: Reporter) -> UpdateRe
     entry = workspace.resolve(request.dataset)
     snapshot = _definition(request.manifest)
     if snapshot.name.lower() != str(entry.alias).lower():
-        raise UsageError(f"the definition is of {snapshot.name}, and not of {entry.alias}")
+        raise UsageError(f"the definition is for {snapshot.name}, not for {entry.alias}")
     runtime = context.host.spark(reporter)
     from odf_engine.chain.state import ChainUpdate  # after Spark has started, see warm_up
     from odf_engine.transform.engines.engine_router import engines_for
@@ -119,7 +119,7 @@ def _definition(manifest: str) -> DatasetSnapshot:
 
     found = read_manifests(manifest, "manifest")
     if len(found) != 1:
-        raise UsageError(f"one definition is looked at at a time, and these are {len(found)}")
+        raise UsageError(f"the manifest has {len(found)} definitions instead of one")
     return found[0]
 
 
@@ -238,7 +238,7 @@ def _open_rows(dataset: str, file: str | None, context: JobContext) -> tuple[Sca
 
     if not dataset:
         if file is None:
-            raise UsageError("neither a dataset nor a file says which rows")
+            raise UsageError("missing dataset or file")
         return Scan.of_file(Path(file)), ""
     entry = context.workspace.resolve(dataset)
     if file is None:

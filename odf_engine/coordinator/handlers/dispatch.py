@@ -198,7 +198,7 @@ def _verify(request: Verify, context: JobContext, reporter: Reporter) -> VerifyR
     head = None
     if report.valid and request.first is None and request.last is None:
         state = entry.dataset.state()
-        head = state.head if state.blocks == report.blocks else None  # unless blocks were appended meanwhile
+        head = state.head if state.blocks == report.blocks else None  # unless blocks were appended
     fields = {"name": str(entry.alias), "head": _text(head), **asdict(report), "origins": origins}
     return msgspec.convert(fields, VerifyResult, from_attributes=True)
 

@@ -96,24 +96,26 @@ def _check_table(workspace: Workspace, table: Table) -> list[ProofFinding]:
     try:
         entry = workspace.resolve(table.id)
     except (NotFound, InvalidIdentity):
-        message = f"{table.name} is not here ({table.id}, read at block {table.sequence_number})"
-        hint = f"get it: odf pull --from URL --as {table.name}; odf search finds what repositories have"
+        number = table.sequence_number
+        message = f"{table.name} is not in this workspace ({table.id}, read at block {number})"
+        hint = f"import it: odf pull --from URL --as {table.name} (find it: odf search)"
         return [ProofFinding("dataset-missing", message, hint)]
     if entry.dataset.contains_block(block):
         number = entry.dataset.block(block).block.sequence_number
         if number == table.sequence_number:
             return []
         message = (
-            f"block {block.abbreviated} of {entry.alias} has number {number}, not {table.sequence_number}"
+            f"block {block.abbreviated} of {entry.alias} has sequence number {number}, not "
+            f"{table.sequence_number}"
         )
         return [ProofFinding("block", message)]
     state = entry.dataset.state()
     position = f"block {table.sequence_number} ({block.abbreviated}) of {entry.alias}"
     if state.sequence_number < table.sequence_number:
-        message = f"{position} is not here: the copy here ends at block {state.sequence_number}"
-        return [ProofFinding("block-missing", message, f"bring it up to date: odf pull {entry.alias}")]
-    message = f"{position} is not part of its history here, which has another block there"
-    return [ProofFinding("block-missing", message, f"what is published now: odf pull {entry.alias}")]
+        message = f"{position} is missing: the local copy ends at block {state.sequence_number}"
+        return [ProofFinding("block-missing", message, f"update the local copy: odf pull {entry.alias}")]
+    message = f"{position} is missing: the local copy has another block with this number"
+    return [ProofFinding("block-missing", message, f"pull the published history: odf pull {entry.alias}")]
 
 
 def _run_again(
@@ -142,10 +144,10 @@ def _run_again(
         return findings
     ours = this_engine(computed.spark)
     names = " ".join(sorted({each.name for each in proof.tables}))
-    hint = f"whether the data here is whole: odf verify {names}" if names else ""
+    hint = f"check the local data: odf verify {names}" if names else ""
     if ours != proof.engine:
         theirs = f"{proof.engine.name} {proof.engine.version} with Spark {proof.engine.spark}"
-        hint = f"it was computed by {theirs}, here by {ours.version} with Spark {ours.spark}"
+        hint = f"the proof was computed by {theirs}, this result by {ours.version} with Spark {ours.spark}"
     return [*findings, replace(difference, hint=hint)]
 
 
@@ -176,12 +178,12 @@ def _check_versions(proof: QueryProof, calls: Mapping[str, TableFunctionCall]) -
         as_of = (call.as_of if call is not None else None) or (proof.as_of if state == "as of" else None)
         if (table.state, table.as_of) != (state, as_of):
             used = f"as of {table.as_of}" if table.as_of else table.state
-            message = f"{table.table} was read {used}, and the query says {state}"
+            message = f"{table.table}: the state in the proof is '{used}', in the query '{state}'"
             findings.append(ProofFinding("table", message))
         as_at = (call.as_at if call is not None else None) or proof.as_at
         time = None if as_at is None else parse_sql_timestamp(as_at)
         if time is not None and Timestamp.parse(table.system_time) > time:
-            message = f"{table.table} was read at a block of {table.system_time}, which is later"
+            message = f"{table.table} was read at a block of {table.system_time}, after the time in the query"
             findings.append(ProofFinding("table", message))
     return findings
 
@@ -191,13 +193,13 @@ def _compare_results(proven: ResultSummary, actual: ResultSummary) -> ProofFindi
         return None
     if proven.columns != actual.columns:
         texts = [", ".join(f"{each.name} {each.type}" for each in one.columns) for one in (proven, actual)]
-        return ProofFinding("columns", f"the columns are {texts[1]}; the proof says {texts[0]}")
+        return ProofFinding("columns", f"columns differ: {texts[1]}; in the proof: {texts[0]}")
     if proven.rows != actual.rows:
-        return ProofFinding("rows", f"there are {actual.rows} rows; the proof says {proven.rows}")
+        return ProofFinding("rows", f"number of rows differs: {actual.rows}; in the proof: {proven.rows}")
     if proven.order != actual.order:
-        message = f"the rows are in the order of {actual.order}; the proof says {proven.order}"
+        message = f"row order differs: {actual.order}; in the proof: {proven.order}"
         return ProofFinding("order", message)
-    message = f"the rows are others: their hash is {actual.hash}, the proof says {proven.hash}"
+    message = f"rows differ: hash {actual.hash}; in the proof: {proven.hash}"
     return ProofFinding("hash", message)
 
 
@@ -242,7 +244,7 @@ def query(request: Query, context: JobContext, reporter: Reporter) -> QueryResul
         if request.proof:
             proof = _create_proof(request, defaults, key, answer, tables, session, reporter)
     if stored.truncated:
-        reporter.log(f"there are more: only the first {stored.rows} rows are kept")
+        reporter.log(f"result truncated: only the first rows are stored ({stored.rows})")
     seconds = round(time.monotonic() - began, 3)
     reporter.log(f"rows of the result: {stored.rows}, in {seconds:.1f} s")
     return QueryResult(
@@ -257,11 +259,11 @@ def query(request: Query, context: JobContext, reporter: Reporter) -> QueryResul
 
 def _check(request: Query) -> None:
     if not request.sql.strip():
-        raise UsageError("the query is empty", hint="try: SELECT 1")
+        raise UsageError("the query is empty", hint="write a query, such as SELECT 1")
     if request.limit is not None and request.limit < 1:
-        raise UsageError("at least one row has to be kept")
+        raise UsageError("invalid limit: must be at least 1")
     if request.sign is not None and not request.proof:
-        raise UsageError("only a proof can be signed")
+        raise UsageError("only a query proof can be signed")
 
 
 def _key(workspace: Workspace, name: str) -> str:

@@ -25,7 +25,7 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.net.urls import normalize_url
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Kind, Remotes, RemoteStatus
 from odf_engine.workspace.workspace import Workspace
@@ -54,7 +54,7 @@ def pull_url(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str 
     known = Remotes(workspace.odf).get(entry.id).pull
     if len(known) > 1:
         where = ", ".join(known)
-        raise UsageError(f"{entry.alias} comes from {where}", hint="say from which one: --from URL")
+        raise UsageError(f"{entry.alias} has several pull remotes: {where}", hint="select one: --from URL")
     return known[0] if known else None
 
 
@@ -63,8 +63,8 @@ def warn_about_upstream(workspace: Workspace, entry: DatasetEntry, reporter: Rep
     known = Remotes(workspace.odf).get(entry.id)
     for url in known.pull:
         if url not in known.push:
-            hint = f"odf repo alias remove {entry.alias} lets go of that place"
-            reporter.log(f"it comes from {url}, which has not what is appended here ({hint})", "warning")
+            hint = f"to detach it, run odf repo alias remove {entry.alias}"
+            reporter.log(f"blocks appended here diverge from the remote {url} ({hint})", "warning")
 
 
 def pull(
@@ -76,11 +76,14 @@ def pull(
     """
     url = normalize_url(url)
     if request.set_watermark is not None:
-        raise UsageError(f"it comes from {url}: its watermark is set there", hint=f"odf pull --from {url}")
+        raise UsageError(
+            f"the watermark cannot be set: the dataset is pulled from {url}",
+            hint=f"run odf pull --from {url}",
+        )
     remotes = Remotes(workspace.odf)
     existing = {each.id for each in workspace.datasets()}
     entry = entry or _find_dataset(workspace, remotes.find_by_url(url))
-    reporter.log(f"from {url}")
+    reporter.log(f"pull from {url}")
     with _open_remote(workspace, url, reporter) as remote:
         if entry is None:
             entry, pulled = _pull_new(workspace, remote, request, reporter)
@@ -94,7 +97,8 @@ def pull(
         kind: Kind | None = None if keeps_source else "pull"
         _record_status(workspace, entry, url, pulled.relation, pulled.their_head, kind)
     if pulled.status == "updated":
-        reporter.log(f"{pulled.blocks:,} blocks with {pulled.records:,} records, {pulled.bytes:,} bytes")
+        blocks, rows = count_of(pulled.blocks, "block"), count_of(pulled.records, "row")
+        reporter.log(f"{blocks}, {rows}, {count_of(pulled.bytes, 'byte')}")
     return PullResult(
         name=str(entry.alias),
         status=pulled.status,
@@ -116,7 +120,7 @@ def _pull_new(
     from odf_engine.sync.pull import DatasetAlreadyHere, clone_dataset
 
     if request.alias is None:
-        raise UsageError("it is not here yet, and has no name", hint="give it one: --as NAME")
+        raise UsageError("missing name for a new dataset", hint="set the name: --as NAME")
     alias = DatasetAlias.parse(request.alias)
     try:
         return clone_dataset(workspace, alias, remote, reporter, parallel=workspace.config.sync.parallel)
@@ -124,7 +128,7 @@ def _pull_new(
         entry = _find_dataset(workspace, error.dataset)
         if entry is None:
             raise
-    reporter.log(f"it is here already: {entry.alias}")
+    reporter.log(f"already in this workspace: {entry.alias}")
     return entry, _pull_into(workspace, entry, remote, request, reporter)
 
 
@@ -156,13 +160,14 @@ def push(request: Push, context: JobContext, reporter: Reporter) -> PushResult:
 
     workspace = context.workspace
     entry, url = workspace.resolve(request.dataset), normalize_url(request.url)
-    reporter.log(f"to {url}")
+    reporter.log(f"push to {url}")
     with _open_remote(workspace, url, reporter) as remote, _divergence_recorded(workspace, entry, remote):
         parallel = workspace.config.sync.parallel
         pushed = push_to(entry, remote, reporter, force=request.force, parallel=parallel)
         _record_status(workspace, entry, url, pushed.relation, pushed.new_head, "push")
     if pushed.status == "updated":
-        reporter.log(f"{pushed.blocks:,} blocks and {pushed.objects:,} objects, {pushed.bytes:,} bytes")
+        blocks, objects = count_of(pushed.blocks, "block"), count_of(pushed.objects, "object")
+        reporter.log(f"{blocks}, {objects}, {count_of(pushed.bytes, 'byte')}")
     return PushResult(
         name=str(entry.alias),
         url=url,
@@ -229,7 +234,9 @@ def search(request: Search, context: JobContext, reporter: Reporter) -> SearchRe
             reporter.log(f"{repo.name}: {error.message}", "warning")
             problems.append(RepositoryProblem(repo.name, error.message))
     if len(found) == MAX_FOUND:
-        reporter.log(f"there may be more than these {MAX_FOUND:,}: look for something rarer", "warning")
+        reporter.log(
+            f"result truncated at {MAX_FOUND:,} datasets: use a more specific search text", "warning"
+        )
     return SearchResult(found, problems)
 
 

@@ -70,7 +70,7 @@ def fetch_container(step: Container, context: FetchContext) -> Iterator[Payload]
         ) as folder:
             batch = _run(runtime, Path(folder), name, command, {**variables, **_state_variables(state)})
             if not _is_new(batch, state, name):
-                context.reporter.log(f"{name}: nothing new")
+                context.reporter.log(f"{name}: no new data")
                 return
             yield Payload(batch.path, name, batch.state, event_time=None)
         if not batch.has_more:
@@ -82,9 +82,9 @@ def _is_new(batch: _Batch, before: SourceState | None, name: str) -> bool:
     has_new_state = batch.state is not None and batch.state != before
     if batch.has_more and not has_new_state:
         raise BadData(
-            "the container says that there is more, but left no new state to go on from",
+            "the container reports more data, but wrote no new state",
             where=name,
-            hint="it has to write $ODF_NEW_ETAG_PATH or $ODF_NEW_LAST_MODIFIED_PATH",
+            hint="write the state to $ODF_NEW_ETAG_PATH or $ODF_NEW_LAST_MODIFIED_PATH",
         )
     return has_new_state or batch.path.stat().st_size > 0
 
@@ -106,7 +106,7 @@ def _run(
 def _command(step: Container) -> list[str]:
     """Return the part of the command line that the definition determines: entry point, image, arguments."""
     if not _IMAGE.fullmatch(step.image):
-        raise InvalidManifest(f"'{step.image}' is not the name of a container image", where="fetch.image")
+        raise InvalidManifest(f"invalid name of a container image: '{step.image}'", where="fetch.image")
     first, *rest = step.command or [""]
     entry = [f"--entrypoint={first}"] if first else []
     return [*entry, "--", step.image, *rest, *(step.args or ())]
@@ -116,14 +116,14 @@ def _variables(step: Container, context: FetchContext) -> dict[str, str]:
     found = {"ODF_BATCH_SIZE": str(BATCH_SIZE)}
     for each in step.env or ():
         if not _VARIABLE.fullmatch(each.name):
-            raise InvalidManifest(f"'{each.name}' is not the name of a variable", where="fetch.env")
+            raise InvalidManifest(f"invalid name of a variable: '{each.name}'", where="fetch.env")
         if each.value is None:
             value = resolve_variable(each.name, context.environment, context.allowed, context.name)
         else:
             value = context.substitute_variables(each.value)
         if any(char in value for char in "\n\r\0"):
             raise InvalidManifest(
-                f"the variable {each.name} has a line break, which a container cannot be given",
+                f"variable {each.name}: line breaks are not supported",
                 where="fetch.env",
             )
         found[each.name] = value
@@ -151,9 +151,9 @@ def _state(out: Path, name: str) -> SourceState | None:
             return SourceState(SOURCE_NAME, LAST_MODIFIED, str(Timestamp.parse(modified)))
         except ValueError:
             raise BadData(
-                f"the container wrote '{modified}' as time of last modification",
+                f"the container wrote an invalid modification time: '{modified}'",
                 where=name,
-                hint="it has to be as RFC 3339 says, such as 2026-01-31T12:00:00Z",
+                hint="use the format of RFC 3339, such as 2026-01-31T12:00:00Z",
             ) from None
     return None
 
@@ -173,7 +173,7 @@ def _read(path: Path, name: str) -> str | None:
         raise BadData(f"{path.name} cannot be read: {error.strerror}", where=name) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadData(f"{path.name} is not a file", where=name)
+            raise BadData(f"{path.name} is not a regular file", where=name)
         data = os.read(descriptor, _MAX_STATE + 1)
     finally:
         os.close(descriptor)
@@ -204,11 +204,11 @@ class _Runtime:
             if program := shutil.which(name):
                 return cls(program, config, reporter, job)
         raise Unsupported(
-            "the source is a container, and there is neither podman nor docker to run it"
+            "the source is a container, but neither podman nor docker is installed"
             if wanted == "auto"
-            else f"the source is a container, and '{wanted}', which should run it, is not there",
-            hint="install podman (such as: apt install podman, brew install podman), or name another program:"
-            " odf config set fetch.containerRuntime PATH",
+            else f"the source is a container, but its runtime '{wanted}' is not installed",
+            hint="install podman (such as: apt install podman, brew install podman), or set another"
+            " runtime: odf config set fetch.containerRuntime PATH",
         )
 
     def ensure_image(self, image: str) -> None:
@@ -219,22 +219,22 @@ class _Runtime:
             self.reporter.log(f"image {image}, {target.read_text(errors='replace').strip()}")
             return
         self._check_service(shown.remarks)
-        self.reporter.log(f"pulling the image {image}")
+        self.reporter.log(f"pulling image {image}")
         pulled = self._do(["pull", "--", image], None, "info")
         if pulled.code != 0:
             raise SourceUnavailable(
-                f"the image could not be pulled: {pulled.remarks}",
+                f"cannot pull the image: {pulled.remarks}",
                 where=image,
-                hint="check its name, and whether the registry can be reached",
+                hint="check the name of the image and the connection to the registry",
             )
 
     def run(self, name: str, command: list[str], variables: Mapping[str, str], out: Path, data: Path) -> None:
         """Run a container; its standard output goes to ``data``, and it may write to ``out``."""
         if ":" in str(out):
             raise Unsupported(
-                "containers cannot be given a folder whose path has a colon",
+                "the path of the folder contains a colon, which containers do not support",
                 where=str(out),
-                hint="use a workspace elsewhere",
+                hint="use a workspace whose path has no colon",
             )
         listed = out.parent / "variables"  # not in the arguments, which every process can read
         listed.touch(mode=0o600)
@@ -253,7 +253,7 @@ class _Runtime:
             raise
         if ended.code != 0:
             self._check_service(ended.remarks)
-            raise SourceUnavailable(f"the container {ended}", where=name)
+            raise SourceUnavailable(f"container {ended}", where=name)
 
     def _do(self, arguments: list[str], target: Path | None, level: str) -> CommandResult:
         return run_command(
@@ -281,5 +281,5 @@ class _Runtime:
         if _NO_SERVICE.search(remarks):
             raise SourceUnavailable(
                 f"{Path(self.program).name} cannot run containers: {remarks}",
-                hint="start its service, or install podman, which needs none",
+                hint="start its service, or install podman, which does not need a service",
             )

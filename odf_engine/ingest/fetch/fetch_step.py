@@ -59,8 +59,8 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
 
         if find_variables(step.path):
             raise InvalidManifest(
-                f"'{step.path}': variables are filled into URLs and headers, not into paths",
-                hint="write the path itself",
+                f"'{step.path}': variables are supported in URLs and headers only, not in paths",
+                hint="replace the variable with its value",
             )
         yield from fetch_files(step, context)
     elif isinstance(step, Url):
@@ -74,23 +74,23 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
     else:
         kind = kind_of(step)  # type: ignore[arg-type]
         raise Unsupported(
-            f"sources of kind {kind} cannot be fetched",
-            hint="what can be fetched: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container",
+            f"unsupported kind of source: {kind}",
+            hint="supported kinds: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container",
         )
 
 
 def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
     if isinstance(step.event_time, FromPath):
         raise InvalidManifest(
-            "eventTime FromPath goes with FilesGlob, not with Url",
-            hint="use fetch.kind FilesGlob, or take the time from a column in preprocess",
+            "eventTime FromPath is supported with FilesGlob only, not with Url",
+            hint="use fetch.kind FilesGlob, or derive the time from a column in preprocess",
         )
     try:
         scheme = urlsplit(context.substitute_variables(step.url)).scheme.lower()
     except ValueError:
-        raise InvalidManifest(f"'{step.url}' is no URL", hint="check fetch.url") from None
+        raise InvalidManifest(f"invalid URL: '{step.url}'", hint="check fetch.url") from None
     if step.headers and scheme not in ("http", "https"):
-        context.reporter.log("headers go with http and https only: they are not sent", "warning")
+        context.reporter.log("headers are supported with http and https only: they are not sent", "warning")
     if scheme in ("http", "https"):
         from odf_engine.ingest.fetch.http import fetch_http
 
@@ -106,7 +106,7 @@ def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
     if scheme in ("", "file"):
         return _fetch_file(step, context)
     raise Unsupported(
-        f"'{step.url}': URLs of {scheme} cannot be fetched", hint="use file, http, https, ftp, ftps or s3"
+        f"'{step.url}': unsupported URL scheme {scheme}", hint="use file, http, https, ftp, ftps or s3"
     )
 
 
@@ -118,9 +118,9 @@ def _fetch_file(step: Url, context: FetchContext) -> Payload | None:
     modified = Timestamp.from_ms(stamp[0] // 1_000_000)
     state = SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified))
     if state == context.state:
-        context.reporter.log(f"{path} has not changed since {modified}")
+        context.reporter.log(f"{path} not modified since {modified}")
         return None
-    context.reporter.log(f"file {path}, {stamp[1]:,} bytes, of {modified}")
+    context.reporter.log(f"file {path}, {stamp[1]:,} bytes, modified {modified}")
     context.reporter.set_amounts(bytes=stamp[1], total_bytes=stamp[1])
     from_file = step.event_time is None or isinstance(step.event_time, FromMetadata)
     return Payload(path, path.name, state, modified if from_file else None, stamp)

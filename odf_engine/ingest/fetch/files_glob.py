@@ -35,7 +35,7 @@ from odf_engine.metadata.model import (
     SourceState,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.storage.databases import connect_database
 
 DEFAULT_FORMAT: Final = "yyyy-MM-dd"
@@ -58,19 +58,19 @@ def event_time_from_path(step: FromPath, name: str) -> Timestamp:
         pattern = re.compile(step.pattern)
     except re.error as error:
         raise InvalidManifest(
-            f"eventTime.pattern '{step.pattern}' is no regular expression: {error}"
+            f"eventTime.pattern '{step.pattern}' is not a valid regular expression: {error}"
         ) from None
     if pattern.groups < 1:
         raise InvalidManifest(
             f"eventTime.pattern '{step.pattern}' has no group",
-            hint=r"put parentheses around the time, such as (\d+-\d+-\d+)\.csv",
+            hint="enclose the time in parentheses, such as (\\d+-\\d+-\\d+)\\.csv",
         )
     match = pattern.search(name.rsplit("/", 1)[-1]) or pattern.search(name)
     if match is None or match[1] is None:
         raise BadData(
-            f"the name does not match eventTime.pattern '{step.pattern}'",
+            f"the file name does not match eventTime.pattern '{step.pattern}'",
             where=name,
-            hint="make fetch.path match only the files meant, or widen the pattern",
+            hint="restrict fetch.path to the required files, or extend the pattern",
         )
     form = step.timestamp_format or DEFAULT_FORMAT
     try:
@@ -81,7 +81,7 @@ def event_time_from_path(step: FromPath, name: str) -> Timestamp:
                 return Timestamp.parse(match[1])
             except ValueError:
                 pass
-        raise BadData(f"{error} (eventTime of the file's name)", where=name) from None
+        raise BadData(f"{error} (eventTime from the file name)", where=name) from None
 
 
 def parse_time(text: str, form: str) -> Timestamp:
@@ -96,7 +96,7 @@ def parse_time(text: str, form: str) -> Timestamp:
             return Timestamp.from_datetime(_strptime(text, form))
         return _parse_java(text, form)
     except (ValueError, OverflowError):
-        raise ValueError(f"'{text}' is not a time of the form '{form}'") from None
+        raise ValueError(f"'{text}' does not match the time format '{form}'") from None
 
 
 def _strptime(text: str, form: str) -> datetime:
@@ -122,7 +122,7 @@ def _java_regex(form: str) -> re.Pattern[str]:
     try:
         return re.compile("".join(out), re.IGNORECASE | re.ASCII)
     except re.error:
-        raise InvalidManifest(f"time format '{form}' names a part twice") from None
+        raise InvalidManifest(f"time format '{form}': repeated component") from None
 
 
 def _java_letter(letter: str, width: int, form: str) -> str:
@@ -154,7 +154,7 @@ def _java_letter(letter: str, width: int, form: str) -> str:
     if letter in names:
         return rf"(?P<{names[letter]}>{_digits(width)})"
     raise InvalidManifest(
-        f"time format '{form}': the letter '{letter}' is not known",
+        f"time format '{form}': unknown letter '{letter}'",
         hint="use y M d D H h m s S a E z X, quoted text, or a strftime format such as %Y-%m-%d",
     )
 
@@ -226,8 +226,7 @@ class IngestedFiles:
     """The files ingested up to the newest blocks; :meth:`close` it.
 
     ``parse`` reads the value of a source state: a name and its hash, or a name and None, which means that
-    every name
-    up to it was ingested.
+    every name up to it was ingested.
     """
 
     def __init__(self, dataset: Dataset, parse: Callable[[str], tuple[str, str | None]]) -> None:
@@ -372,21 +371,20 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
     try:
         if not files and not taken.any():
             raise SourceUnavailable(
-                f"no file matches '{step.path}'",
+                f"no files match '{step.path}'",
                 where=str(root),
-                hint="relative paths start at the workspace's folder; check fetch.path in the manifest",
+                hint="check fetch.path in the manifest; relative paths start at the workspace folder",
             )
         new = [name for name in files if not taken.has(name)]
         new = [name for name in new if context.force or not _moved(root, name, taken, reporter)]
-        reporter.log(f"{step.path}: {len(files):,} files, {len(new):,} of them new")
+        reporter.log(f"{step.path}: {count_of(len(files), 'file')}, {len(files):,} new")
         if step.cache is None:
             changed = _changed(root, [name for name in files if taken.has(name)], taken, reporter)
             if context.force:
                 new = sorted([*new, *changed])
             for name in () if context.force else changed:
                 reporter.log(
-                    f"{name} was taken before and has another content now: it is not taken again"
-                    " (pull with --force to take it again)",
+                    f"{name} was ingested before and has changed: skipped (use --force to ingest it again)",
                     "warning",
                 )
         for number, name in enumerate(_ordered(step, root, new), 1):
@@ -435,7 +433,7 @@ def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise BadData("the file's name is not UTF-8", where=repr(name), hint="rename it") from None
+            raise BadData("the file name is not UTF-8", where=repr(name), hint="rename the file") from None
     return root, names
 
 
@@ -444,7 +442,7 @@ def _ordered(step: FilesGlob, root: Path, names: list[str]) -> list[str]:
         return names
     if not isinstance(step.event_time, FromPath | FromMetadata):
         raise InvalidManifest(
-            "order ByEventTime needs the event time of each file",
+            "order ByEventTime requires an event time for each file",
             hint="set fetch.eventTime to FromPath or FromMetadata, or use order ByName",
         )
     return sorted(names, key=lambda name: (_event_time(step, root, name), name))
@@ -466,7 +464,7 @@ def _moved(root: Path, name: str, taken: IngestedFiles, reporter: Reporter) -> b
     with _vanishing(root / name):
         moved = taken.was_moved(name, _known_hash(root, name, taken, reporter))
     if moved:
-        reporter.log(f"{name} was taken from another folder before, as it is: it is not taken again")
+        reporter.log(f"{name} was ingested from another folder before and has not changed: skipped")
     return moved
 
 
@@ -506,7 +504,7 @@ def _vanishing(path: Path) -> Iterator[None]:
         if path.exists():
             raise
         raise SourceUnavailable(
-            "is gone since the folder was listed", where=str(path), hint="pull again"
+            "the file was deleted during the pull", where=str(path), hint="pull again"
         ) from error
 
 

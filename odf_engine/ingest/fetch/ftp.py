@@ -48,9 +48,9 @@ class _FtpTransfer(Transfer):
                 raise
             raise connection_failure(error, self.name) from None
         except (EOFError, ftplib.Error) as error:
-            raise connection_failure(str(error) or "the server closed it", self.name) from None
+            raise connection_failure(str(error) or "closed by the server", self.name) from None
         except ValueError:
-            error = SourceUnavailable("the URL has characters that FTP does not allow", where=self.name)
+            error = SourceUnavailable("the URL contains characters that FTP does not allow", where=self.name)
             raise AttemptFailed(error, again=False) from None
 
     def abort(self) -> None:
@@ -65,9 +65,14 @@ class _FtpTransfer(Transfer):
         self._download(session, version)
         if session.version() != version:
             self.partial.restart()
-            error = BadData("was written to while it was downloaded", where=self.name, hint="pull again")
+            error = BadData("the file was modified during the download", where=self.name, hint="pull again")
             raise AttemptFailed(error, again=True)
-        return self.finish(state, modified, f"of {modified or 'an unknown time'}", "the server tells no time")
+        return self.finish(
+            state,
+            modified,
+            f"modified {modified or 'at an unknown time'}",
+            "the server reports no modification time",
+        )
 
     def _download(self, session: FtpSession, version: FtpFileVersion) -> None:
         partial, total = self.partial, version.size
@@ -75,23 +80,23 @@ class _FtpTransfer(Transfer):
         if not facts or partial.facts != facts:
             partial.restart(**facts)
         if partial.size:
-            self.reporter.log(f"RETR {self.name} from byte {partial.size:,} on")
+            self.reporter.log(f"RETR {self.name} from byte {partial.size:,}")
         sock = session.begin_transfer(partial.size)
         if sock is None:
-            self.reporter.log(f"{self.name} cannot go on where it broke off: it starts anew")
+            self.reporter.log(f"{self.name}: the download cannot be resumed; restarting")
             partial.restart(**partial.facts)
             sock = session.begin_transfer(0)
             assert sock is not None
         self.store(session.read_transfer(sock), total)
         if total is not None and partial.size < total:
-            raise EOFError(f"the connection ended after {partial.size:,} of {total:,} bytes")
+            raise EOFError(f"closed after {partial.size:,} of {total:,} bytes")
 
     def _refused(self, answer: str) -> AttemptFailed:
         code = answer[:3]
         hint = "pull again later"
         if code == "550":
-            hint = "check fetch.url in the manifest: there may be no such file, or it may not be read"
+            hint = "check fetch.url in the manifest; the file may be missing or not readable"
         elif code in ("530", "331", "332"):
-            hint = "check the login: write it into the URL as ftp://USER:PASSWORD@HOST/PATH"
-        error = SourceUnavailable(f"the server answered {answer}", where=self.name, hint=hint)
+            hint = "check the login in the URL: ftp://USER:PASSWORD@HOST/PATH"
+        error = SourceUnavailable(f"the server returned {answer}", where=self.name, hint=hint)
         return AttemptFailed(error, again=code.startswith("4"))

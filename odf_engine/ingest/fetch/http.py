@@ -38,7 +38,7 @@ def fetch_http(step: Url, context: FetchContext) -> Payload | None:
 class _SourceClient(HttpClient):
     """HTTP client for a source; its errors show the URL of the manifest."""
 
-    network_hint = "check the URL and the network, then pull again"
+    network_hint = "check the URL and the network, then try again"
 
     def __init__(self, url: str, name: str, context: FetchContext, policy: AddressPolicy) -> None:
         # Sources may be slow: some compute each row.
@@ -49,39 +49,41 @@ class _SourceClient(HttpClient):
         return self._name
 
     def address_error(self, url: str) -> OdfError:
-        problem = "the URL or a header has characters that are not allowed there"
-        return SourceUnavailable(problem, where=self._name, hint="write special characters of a URL as %XX")
+        problem = "the URL or a header contains invalid characters"
+        return SourceUnavailable(
+            problem, where=self._name, hint="encode special characters in the URL as %XX"
+        )
 
     def redirect_error(
         self, problem: RedirectProblem, response: Response | None, old: str, new: str
     ) -> OdfError:
         if response is None or problem == "no host":
-            return connection_failure("no host given", self._name).error
-        text, scheme = f"the server answered {response.status}", urlsplit(new).scheme
-        hint = "the server redirects in a way that cannot be followed"
+            return connection_failure("no host in the URL", self._name).error
+        text, scheme = f"the server returned {response.status}", urlsplit(new).scheme
+        hint = "check fetch.url in the manifest; the redirect cannot be followed"
         if problem in ("circle", "too many"):
             most = self.config.max_redirects
-            text += f" again and again: it redirects in a circle, or more than {most} times"
+            text += f": redirect loop, or more than {most} redirects"
         elif problem == "insecure":
-            text += " and redirects from https to http, where anybody can listen"
-            hint = "write the http URL into the manifest if that is all right"
+            text += ": redirect from https to http, which is not encrypted"
+            hint = "use the http URL in the manifest to allow an unencrypted connection"
         elif problem == "scheme" and scheme == "ftp":
-            text += " and redirects to ftp, which is not followed"
-            hint = "write that URL into the manifest if it is the right one"
+            text += ": redirect to ftp, which is not followed"
+            hint = "use the ftp URL in the manifest"
         else:
             text = f"{text} {response.reason}".rstrip()
-            text += f" - Redirection to url '{new}' is not allowed" if problem == "scheme" else ""
+            text += f": redirect to '{new}' is not allowed" if problem == "scheme" else ""
         return SourceUnavailable(text, where=self._name, hint=hint)
 
     def status_error(self, response: Response, missing: tuple[int, ...] = ()) -> AttemptFailed:
-        status, hint = response.status, "pull again later"
+        status, hint = response.status, "try again later"
         if status in (404, 410):
             hint = "check fetch.url in the manifest"
         elif status in (401, 403, 407):
-            hint = "give what the server asks for in fetch.headers"
+            hint = "add the required credentials to fetch.headers"
         elif 300 <= status < 400:
-            hint = "the server redirects in a way that cannot be followed"
-        text = f"the server answered {status} {response.reason}".rstrip()
+            hint = "check fetch.url in the manifest; the redirect cannot be followed"
+        text = f"the server returned {status} {response.reason}".rstrip()
         error = SourceUnavailable(text, where=self._name, hint=hint)
         pause = parse_retry_after(response.headers.get("Retry-After"))
         return AttemptFailed(error, again=is_temporary(status), pause=pause)
@@ -111,7 +113,7 @@ class _HttpTransfer(Transfer):
     def _exchange(self, client: _SourceClient) -> Payload | None:
         partial, conditions = self.partial, self._conditions()
         first = partial.size if "Range" in conditions else 0
-        self.reporter.log(f"GET {self.name}" + (f" from byte {first:,} on" if first else ""))
+        self.reporter.log(f"GET {self.name}" + (f" from byte {first:,}" if first else ""))
         accepted = (304, 416) if first else (304,)
         headers = self._login_header() | self._headers
         with client.request(
@@ -119,7 +121,7 @@ class _HttpTransfer(Transfer):
         ) as response:
             if response.status == 304:
                 partial.restart()
-                self.reporter.log(f"{self.name} has not changed (304)")
+                self.reporter.log(f"{self.name} not modified (304)")
                 return None
             if response.status == 416:  # the file is shorter than the bytes that are here
                 partial.restart()
@@ -129,7 +131,7 @@ class _HttpTransfer(Transfer):
                 known, total = self._check_part(response, first)
             elif response.status == 200:
                 if first:
-                    self.reporter.log(f"{self.name} cannot go on where it broke off: it starts anew")
+                    self.reporter.log(f"{self.name}: the download cannot be resumed; restarting")
                 known, total = _version(response.headers), response.length
                 partial.restart(**known if "validator" in known else {})
             else:
@@ -140,7 +142,7 @@ class _HttpTransfer(Transfer):
                 return None
             self._download(response, total)
         version = f"{state.kind} {state.value}" if state else "no ETag"
-        return self.finish(state, modified, version, "the server gives no Last-Modified")
+        return self.finish(state, modified, version, "the server sends no Last-Modified")
 
     def _login_header(self) -> dict[str, str]:
         parts = urlsplit(self._url)
@@ -177,7 +179,7 @@ class _HttpTransfer(Transfer):
         )
         if part is None or part[0] != first or not same:
             self.partial.restart()
-            error = SourceUnavailable("the server sent another part than it was asked for", where=self.name)
+            error = SourceUnavailable("the server sent a different range than requested", where=self.name)
             raise AttemptFailed(error, again=True, pause=0)
         return dict(known), part[1]
 
@@ -185,20 +187,20 @@ class _HttpTransfer(Transfer):
         partial = self.partial
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
             self.reporter.log(
-                f"the server sends it packed as {encoding}, and it is taken like that", "warning"
+                f"the server sends the file with Content-Encoding {encoding}; it is not decoded", "warning"
             )
         self.store(response.iter_chunks(sys.maxsize if total is None else total - partial.size), total)
         if total is None:
             return
         if partial.size < total:
-            text = f"the connection ended after {partial.size:,} of {total:,} bytes"
+            text = f"closed after {partial.size:,} of {total:,} bytes"
             raise connection_failure(text, self.name)
         if partial.size > total or response.has_surplus(_SURPLUS_SECONDS):
             partial.restart()
             error = BadData(
-                f"the server sent more than the {total:,} bytes that it announced",
+                f"the server sent more than the {total:,} bytes of its Content-Length",
                 where=self.name,
-                hint="its Content-Length is wrong, so it cannot be known what is meant: tell its owner",
+                hint="report the wrong Content-Length to the operator of the server",
             )
             raise AttemptFailed(error, again=False)
 

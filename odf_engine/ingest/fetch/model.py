@@ -46,7 +46,7 @@ class Payload:
             BadData: it was modified in the meantime, so the rows may be a mixture.
         """
         if self.stamp is not None and (not self.path.exists() or file_stamp(self.path) != self.stamp):
-            raise BadData("changed while it was being read", where=self.name, hint="try again")
+            raise BadData("the file changed while it was read", where=self.name, hint="try again")
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,13 @@ def require_readable(path: Path) -> None:
     """
     if not path.exists():
         raise SourceUnavailable(
-            "there is no such file", where=str(path), hint="relative paths start at the workspace's folder"
+            "file not found",
+            where=str(path),
+            hint="check the path; relative paths start at the workspace folder",
         )
     if not path.is_file():
         raise SourceUnavailable(
-            "is not a file", where=str(path), hint="use fetch.kind FilesGlob for the files of a folder"
+            "not a regular file", where=str(path), hint="use fetch.kind FilesGlob for the files of a folder"
         )
     if not os.access(path, os.R_OK):
-        raise SourceUnavailable("may not be read: permission denied", where=str(path))
+        raise SourceUnavailable("cannot be read: permission denied", where=str(path))

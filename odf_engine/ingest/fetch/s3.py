@@ -35,7 +35,9 @@ def fetch_s3(step: Url, context: FetchContext) -> Payload | None:
     """
     found = _URL.fullmatch(context.substitute_variables(step.url))
     if found is None or not BUCKET.fullmatch(found[1]):
-        raise InvalidManifest("is not of the form s3://BUCKET/KEY", where=step.url, hint="check fetch.url")
+        raise InvalidManifest(
+            "invalid S3 URL", where=step.url, hint="use the form s3://BUCKET/KEY in fetch.url"
+        )
     return _S3Transfer(step, found[1], found[2], context).fetch()
 
 
@@ -52,7 +54,7 @@ class _S3Transfer(Transfer):
             return self._exchange(_file_system(self._bucket, self.context))
         except FileNotFoundError:
             hint = "check bucket and key in fetch.url"
-            error = SourceUnavailable("there is no such object", where=self.name, hint=hint)
+            error = SourceUnavailable("object not found", where=self.name, hint=hint)
             raise AttemptFailed(error, again=False) from None
         except OSError as error:
             if is_disk_error(error):
@@ -63,7 +65,7 @@ class _S3Transfer(Transfer):
         self._is_stopped = True
 
     def _exchange(self, service: S3FileSystem) -> Payload | None:
-        self.reporter.log(f"asking for {self.name}")
+        self.reporter.log(f"GET {self.name}")
         path = f"{self._bucket}/{self._key}"
         with service.open_input_file(path) as source:
             facts = _version(source)
@@ -73,31 +75,31 @@ class _S3Transfer(Transfer):
             if self.partial.facts != facts:
                 self.partial.restart(**facts)
             if self.partial.size:
-                self.reporter.log(f"{self.name} from byte {self.partial.size:,} on")
+                self.reporter.log(f"resuming {self.name} from byte {self.partial.size:,}")
             self.store(self._pieces(source, int(facts["size"])), int(facts["size"]))
         with service.open_input_file(path) as source:
             if _version(source) != facts:
                 self.partial.restart()
                 error = BadData(
-                    "was written anew while it was downloaded", where=self.name, hint="pull again"
+                    "the object was overwritten during the download", where=self.name, hint="pull again"
                 )
                 raise AttemptFailed(error, again=True)
-        return self.finish(state, _modified(facts), f"of {facts.get('modified', 'an unknown time')}")
+        return self.finish(state, _modified(facts), f"modified {facts.get('modified', 'at an unknown time')}")
 
     def _pieces(self, source: Any, total: int) -> Iterator[bytes]:
         at = self.partial.size
         while at < total and not self._is_stopped:
             chunk = source.read_at(min(_CHUNK, total - at), at)
             if not chunk:
-                raise OSError(f"the connection ended after {at:,} of {total:,} bytes")
+                raise OSError(f"the connection was closed after {at:,} of {total:,} bytes")
             at += len(chunk)
             yield chunk
 
     def _failure(self, error: OSError) -> AttemptFailed:
         found = parse_s3_error(error)
-        text, again, hint = found.text, not found.is_permanent, "pull again later"
+        text, again, hint = found.text, not found.is_permanent, "try again later"
         if found.code in ACCESS_DENIED_CODES:
-            again, text = False, "the service does not let this object be read"
+            again, text = False, "access to the object denied"
             hint = (
                 "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws);"
                 " for a public bucket: odf config set fetch.s3Anonymous true"
@@ -105,11 +107,11 @@ class _S3Transfer(Transfer):
         elif found.code == "NETWORK_CONNECTION":
             hint = "check the network and fetch.s3Endpoint, then pull again"
         elif found.code == "INTERNAL_FAILURE":
-            text = "the download broke off"
+            text = "the download was interrupted"
         elif found.status is not None:
-            text = f"the service answered {found.status}"
+            text = f"the service returned {found.status}"
             if found.status == 301:
-                hint = "the bucket is in another region: odf config set fetch.s3Region REGION"
+                hint = "set the region of the bucket: odf config set fetch.s3Region REGION"
         return AttemptFailed(SourceUnavailable(text, where=self.name, hint=hint), again=again)
 
 

@@ -66,7 +66,7 @@ class Transfer:
         if state is None or state != self.context.state:
             return False
         self.partial.restart()
-        self.reporter.log(f"{self.name} has not changed {version}")
+        self.reporter.log(f"{self.name} not modified {version}")
         return True
 
     def store(self, pieces: Iterable[bytes], total: int | None) -> None:
@@ -91,7 +91,7 @@ class Transfer:
         self.partial.finish(path)
         self.reporter.log(f"{self.name}, {size:,} bytes in {monotonic() - self.started:.1f} s, {version}")
         if no_time is not None and modified is None and isinstance(self.step.event_time, FromMetadata):
-            self.reporter.log(f"{no_time}: event time is the time of ingestion", "warning")
+            self.reporter.log(f"{no_time}: using the time of ingestion as event time", "warning")
         event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
         return Payload(path, self.name, state, event_time)
 

@@ -23,7 +23,7 @@ from odf_engine.ingest.merge.merge_plan import MergeRows, PendingKeys
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.sql_types import spark_schema
@@ -112,7 +112,7 @@ class MergeInputs:
         paths = [self.dataset.slice_path(row) for row in slices]
         for path in paths:
             if not path.exists():
-                raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify")
+                raise NotFound("data slice not found", where=str(path), hint="run odf verify")
         # Spark has no unsigned integers. These types are those of the Parquet file, so no cast is needed.
         signed = {self.vocab.offset_column: pa.int64(), self.vocab.operation_type_column: pa.int32()}
         fields = [
@@ -186,15 +186,15 @@ def key_columns(primary_key: Sequence[str], inputs: MergeInputs) -> list[str]:
     for name, place in zip(primary_key, match_columns(inputs.names, list(primary_key)), strict=True):
         if place is None:
             raise InvalidSchema(
-                f"the primary key column '{name}' is not there",
+                f"primary key column '{name}' not found",
                 where="merge.primaryKey",
-                hint=f"the columns are {', '.join(inputs.names)}",
+                hint=f"columns: {', '.join(inputs.names)}",
             )
         if pa.types.is_nested(inputs.schema.field(inputs.names[place]).type):
-            raise InvalidSchema(f"column '{name}' is nested: it cannot be a key", where="merge.primaryKey")
+            raise InvalidSchema(f"column '{name}' cannot be a key: nested type", where="merge.primaryKey")
         keys.append(inputs.names[place])
     if not keys:
-        raise InvalidSchema("the primary key has no columns", where="merge.primaryKey")
+        raise InvalidSchema("the primary key is empty", where="merge.primaryKey")
     return keys
 
 
@@ -208,7 +208,7 @@ def check_primary_keys(keys: list[str], inputs: MergeInputs) -> str:
     listed, names = sql_types.columns(keys), sql_types.columns(inputs.names)
     rows = inputs.rows(parts, f"SELECT {names} FROM n WHERE {sql_types.any_null(keys)} LIMIT {EXAMPLES}")
     if rows:
-        _refuse("has no value in rows", keys, rows)
+        _refuse("is null", keys, rows)
     different = {
         "kinds": f"SELECT DISTINCT {names} FROM n",
         "double": f"SELECT {listed} FROM kinds GROUP BY {listed} HAVING count(*) > 1 LIMIT {EXAMPLES}",
@@ -220,10 +220,10 @@ def check_primary_keys(keys: list[str], inputs: MergeInputs) -> str:
         f"ORDER BY {sql_types.columns(keys, 'k')} LIMIT {EXAMPLES}",
     )
     if rows:
-        _refuse("stands in several different rows", keys, rows)
+        _refuse("is not unique", keys, rows)
     counts = {"counts": f"SELECT count(*) AS times FROM n GROUP BY {listed}"}
     copies = inputs.rows(parts | counts, "SELECT sum(times - 1) AS copies FROM counts")[0]["copies"]
-    inputs.reporter.log(f"{copies:,} rows were exact copies of others and count once", "warning")
+    inputs.reporter.log(f"{count_of(copies, 'duplicate row')} dropped", "warning")
     number = f"row_number() OVER (PARTITION BY {listed} ORDER BY {POSITION}) AS odf_copy"
     numbered = f"SELECT *, {number} FROM ({normalized_rows_sql(inputs)})"
     return f"SELECT {names}, {POSITION} FROM ({numbered}) WHERE odf_copy = 1"
@@ -235,7 +235,7 @@ def _refuse(problem: str, keys: list[str], rows: list[dict[str, Any]]) -> None:
     )
     raise BadData(
         f"the primary key {', '.join(keys)} {problem}: {examples}",
-        hint="choose a primary key that tells rows apart, or filter the rows in the preprocess query",
+        hint="use a primary key that identifies each row, or filter the rows in the preprocess query",
     )
 
 
@@ -397,7 +397,7 @@ def stored_rows_at(inputs: MergeInputs, offsets: pa.Array) -> Iterator[pa.Record
             continue
         path = inputs.dataset.slice_path(row)
         if not path.exists():
-            raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify")
+            raise NotFound("data slice not found", where=str(path), hint="run odf verify")
         places = pc.subtract(offsets[start:stop], row.start)
         for batch in read_rows_at(path, places, inputs.names):
             inputs.reporter.raise_if_cancelled()

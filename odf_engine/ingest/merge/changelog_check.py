@@ -20,13 +20,13 @@ LIVE: Final = "live "
 RETRACTING: Final = pa.array([Op.RETRACT, Op.CORRECT_FROM], pa.int32())
 _ADDING: Final = pa.array([Op.APPEND, Op.CORRECT_TO], pa.int32())
 FAULTS: Final = {
-    1: "{op} is not an operation (+A, -R, -C, +C or 0 to 3)",
-    2: "its primary key has no value",
-    3: "a row with its primary key is there already",
-    4: "no such row is there to be taken back",
-    5: "the row that is there is another one",
-    6: "a -C has to be followed by the +C of the same row",
-    7: "a +C has to follow the -C of the same row",
+    1: "invalid operation {op}; use +A, -R, -C, +C or 0 to 3",
+    2: "the primary key is null",
+    3: "a row with this primary key already exists",
+    4: "the retracted row does not exist",
+    5: "the values differ from those of the existing row",
+    6: "a -C must be followed by the +C of the same row",
+    7: "a +C must follow the -C of the same row",
 }
 
 

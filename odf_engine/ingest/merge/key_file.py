@@ -83,7 +83,7 @@ class KeyFile:
             raise CorruptKeyFile from error
 
     def take(self, name: str, places: pa.Array) -> pa.Array:
-        """Return the values of a column at ascending places.
+        """Return the values of a column at ascending positions.
 
         Raises:
             CorruptKeyFile: a page is damaged.
@@ -99,7 +99,7 @@ class KeyFile:
             seconds: values of the second column.
 
         Returns:
-            Indices of the keys that the file has, and their places in the file; both ascend.
+            Indices of the keys that the file has, and their positions in the file; both ascend.
 
         Raises:
             CorruptKeyFile: a page is damaged.
@@ -223,7 +223,7 @@ class _Checks:
         self._left = len(sums)
 
     def check(self, places: pa.Array) -> None:
-        """Check the pages of ascending places."""
+        """Check the pages of ascending positions."""
         if self._left:
             self._compare(pc.unique(pc.shift_right(places, _SHIFT)).to_pylist())
 

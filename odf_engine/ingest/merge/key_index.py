@@ -244,13 +244,13 @@ class KeyIndex:
         return pa.Table.from_batches(parts, schema).combine_chunks()
 
     def live_keys_except(self, seen: list[pa.Array]) -> Iterator[pa.RecordBatch]:
-        """Yield hashes and offset of the live keys that are not at these places.
+        """Yield hashes and offset of the live keys that are not at these positions.
 
         Args:
-            seen: places as returned by :meth:`find`.
+            seen: positions as returned by :meth:`find`.
 
         Raises:
-            RepeatedKey: a place occurs twice.
+            RepeatedKey: a position occurs twice.
         """
         count = sum(map(len, seen))
         over = self._superseded()
@@ -270,12 +270,12 @@ class KeyIndex:
             yield pa.RecordBatch.from_arrays(columns, names=[KEY, SECOND, OFFSET])
 
     def _starts(self) -> Iterator[tuple[KeyFile, int]]:
-        """Return each file with the place of its first key."""
+        """Return each file with the position of its first key."""
         rows = [file.rows for file in self._files]
         return zip(self._files, accumulate(rows, initial=0), strict=False)
 
     def _superseded(self) -> list[pa.Array]:
-        """Return the places of keys that occur in a newer file."""
+        """Return the positions of keys that occur in a newer file."""
         found: list[pa.Array] = []
         starts = list(self._starts())
         for at in range(1, len(starts)):
@@ -356,7 +356,7 @@ class KeyIndex:
         file = location.new_file()
         sorter.finish(file, form=location.form)
         self.add(file, slices[-1].end, str(slices[-1].physical_hash))
-        location.reporter.log(f"remembers the keys up to offset {self._offset:,}", "debug")
+        location.reporter.log(f"key index updated to offset {self._offset:,}", "debug")
 
 
 def remove_key_files(location: KeyIndexLocation) -> None:

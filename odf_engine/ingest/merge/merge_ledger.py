@@ -26,6 +26,7 @@ from odf_engine.ingest.merge.key_index import KeyIndex
 from odf_engine.ingest.merge.merge_plan import MergePlan, MergeRows, PreparedMerge
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import Ledger
+from odf_engine.progress import count_of
 from odf_engine.spark.row_order import SortOrder, Step, sorted_batches
 
 if TYPE_CHECKING:
@@ -154,11 +155,11 @@ def _report_changes(inputs: MergeInputs, keys: list[str], new_keys: NewKeyFilter
         for old, (_, new) in zip(stored, new_keys.examples, strict=True)
     ]
     message = (
-        f"{new_keys.changed:,} rows have a known primary key and other values than before; a ledger"
-        f" keeps the first ones. Such as: {' | '.join(texts)}"
+        f"{count_of(new_keys.changed, 'row')} with an existing primary key and different"
+        f" values; a ledger keeps the existing rows. Examples: {' | '.join(texts)}"
     )
     if inputs.strict:
-        raise BadData(message, hint="nothing was committed; pull without --strict to keep the first ones")
+        raise BadData(message, hint="nothing was committed; run without --strict to keep the existing rows")
     inputs.reporter.log(message, "warning")
 
 

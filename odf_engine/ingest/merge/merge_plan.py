@@ -18,7 +18,7 @@ from odf_engine.spark.row_order import UnsortedResult
 
 
 class Fallback(Enum):
-    """Why an attempt was abandoned. Another plan can give a result, or a message that shows the rows."""
+    """Why an attempt was abandoned. Another plan can produce a result, or a message that shows the rows."""
 
     UNSORTED_ROWS = auto()
     """A large result was not in the order of event time."""
@@ -67,7 +67,7 @@ class PendingKeys:
             self.index.add(self.file, end, physical_hash)
         except (CorruptKeyFile, OSError) as error:
             self.index.remove()
-            reporter.log(f"the keys could not be remembered: {error}", "debug")
+            reporter.log(f"the key index could not be updated: {error}", "debug")
 
 
 MergeRows = Generator[pa.RecordBatch, None, PendingKeys | None]
@@ -115,17 +115,17 @@ def run_merge(merge: PreparedMerge, write: WriteRows, reporter: Reporter) -> Mer
             case MergedSlice() as merged:
                 return merged
             case Fallback.UNSORTED_ROWS:
-                reporter.log("the rows are not in the order of their event time: they are sorted")
+                reporter.log("the rows are not ordered by event time: sorting them")
                 plan = replace(plan, sort=True)
             case Fallback.SUSPECT_KEYS if plan.check_keys:
                 raise BadData(
-                    "the rows are other ones each time they are computed",
-                    hint="take what is random out of the preprocess query",
+                    "the result of the preprocess query is not deterministic",
+                    hint="remove random functions from the preprocess query",
                 )
             case Fallback.SUSPECT_KEYS:
                 plan = replace(plan, check_keys=True)
             case Fallback.CORRUPT_KEY_INDEX:
-                reporter.log("the keys that were remembered are damaged: they are made anew", "warning")
+                reporter.log("the key index is damaged: rebuilding it", "warning")
                 merge.remove_index()
                 plan = replace(plan, index_rebuilt=True)
 

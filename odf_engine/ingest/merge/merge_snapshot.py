@@ -78,9 +78,9 @@ def _compared(strategy: Snapshot, keys: list[str], inputs: MergeInputs) -> list[
     ):
         if place is None:
             raise InvalidSchema(
-                f"the column '{name}' to compare is not there",
+                f"column '{name}' of compareColumns not found",
                 where="merge.compareColumns",
-                hint=f"the columns are {', '.join(inputs.names)}",
+                hint=f"columns: {', '.join(inputs.names)}",
             )
         names.append(inputs.names[place])
     return names
@@ -181,7 +181,7 @@ class ComparedRows(NamedTuple):
 
     Attributes:
         rows: those to write, with their operations.
-        known: places in the key index of the known keys.
+        known: positions in the key index of the known keys.
         corrected: offsets of the stored rows that differ.
     """
 

@@ -43,6 +43,7 @@ from odf_engine.ingest.merge.merge_plan import MergePlan, MergeRows, PreparedMer
 from odf_engine.ingest.merge.merge_snapshot import keyed_snapshot, merge_snapshot
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import Append, Ledger, MergeStrategy, Snapshot, kind_of
+from odf_engine.progress import count_of
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, sort_by_all_columns, sorted_batches
@@ -64,9 +65,9 @@ def merge_changelog(strategy: Append | Ledger | Snapshot, inputs: MergeInputs) -
     """
     if inputs.unordered:
         raise InvalidQuery(
-            f"the preprocess query joins or groups rows, so that their operations ('{inputs.changelog}') come"
-            " in no order",
-            hint="take the column of operations out, or only compute values row by row",
+            "the preprocess query joins or groups rows, so the order of the operations"
+            f" ('{inputs.changelog}') is undefined",
+            hint="remove the column of operations from the query, or use row-by-row expressions only",
         )
     if isinstance(strategy, Append):
         return PreparedMerge(lambda plan: UnkeyedChangelog(inputs).rows())
@@ -182,10 +183,10 @@ class Changelog(ABC):
                     values = ", ".join(f"{name}={row[name]}" for name in self._inputs.names)
                     texts.append(f"row {place + 1} ({row[_OP_TEXT] or '?'}: {shorten(values)}): {problem}")
             at += batch.num_rows
-        count = f"{len(invalid):,} rows do" if len(invalid) > 1 else "a row does"
+        count = count_of(len(invalid), "invalid row")
         raise BadData(
-            f"{count} not go with what the dataset has: {' | '.join(texts)}",
-            hint="nothing was committed; see `odf tail` for the rows that are there",
+            f"{count}: {' | '.join(texts)}",
+            hint="nothing was committed; use `odf tail` to show the existing rows",
         )
 
 
@@ -268,7 +269,7 @@ def _default_time(inputs: MergeInputs) -> pa.Scalar:
 
 
 def _quoted(text: str | None) -> str:
-    return "nothing" if text is None else f"'{text}'"
+    return "NULL" if text is None else f"'{text}'"
 
 
 def _as_time(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -299,7 +300,7 @@ def merge(strategy: MergeStrategy, inputs: MergeInputs) -> PreparedMerge:
     if isinstance(strategy, Snapshot):
         return merge_snapshot(strategy, inputs)
     raise Unsupported(
-        f"the merge strategy {kind_of(strategy)} is not known",  # type: ignore[arg-type]
+        f"unknown merge strategy: {kind_of(strategy)}",  # type: ignore[arg-type]
         hint="use Append, Ledger or Snapshot",
     )
 

@@ -40,7 +40,7 @@ _CODE_PAGES: Final = {
     0xC9: "cp1251", 0xCA: "cp1254", 0xCB: "cp1253", 0xCC: "cp1257",
 }  # fmt: skip
 """Code pages by the language byte of the header."""
-_ENCODING: Final = "the .cpg file beside it, or the language byte in its header, says the encoding"
+_ENCODING: Final = "check the .cpg file, or the language byte in the header"
 _MAX_EXPONENT: Final = 400
 """Numbers with larger exponents fit no type. Written without exponent, they would need gigabytes."""
 _TRUTHS: Final = {"t": "true", "y": "true", "f": "false", "n": "false", "?": None}
@@ -113,26 +113,24 @@ class Table:
         with path.open("rb") as file:
             head = file.read(_HEADER.size)
             if len(head) < _HEADER.size:
-                raise BadData("is not a dBASE table: it is too short", where=name)
+                raise BadData("not a dBASE table: file too short", where=name)
             count, begin, width, language = _HEADER.unpack(head)
             raw = list(_fields(file, name))
         if sum(rest[1] for _, rest in raw) + 1 != width or begin < _HEADER.size + len(raw) * _FIELD.size:
-            raise BadData(
-                "is not a dBASE table: its header contradicts itself", where=name, hint="fetch it again"
-            )
+            raise BadData("not a dBASE table: inconsistent header", where=name, hint="fetch the file again")
         if path.stat().st_size < begin + count * width:
             complete = max(path.stat().st_size - begin, 0) // width
             raise BadData(
-                f"was cut short: the header tells of {count:,} rows, {complete:,} are there",
+                f"truncated file: {complete:,} of {count:,} rows",
                 where=name,
-                hint="fetch the whole file again",
+                hint="fetch the file again",
             )
         encoding, guessed = _encoding(code_page, language, path, begin)
         try:
             columns = tuple(Column(_decode(text, encoding), *rest) for text, rest in raw)
         except UnicodeError as error:
             raise BadData(
-                f"a column's name is not {encoding.upper()} text", where=name, hint=_ENCODING
+                f"a column name is not valid {encoding.upper()}", where=name, hint=_ENCODING
             ) from error
         return cls(path, name, columns, count, encoding, guessed, begin, width)
 
@@ -158,7 +156,7 @@ class Table:
             except ValueError as error:
                 place = f'{self.name}: record {number}, column "{column.name}"'
                 if isinstance(error, UnicodeError):
-                    problem = f"{raw.rstrip()!r} is not {self.encoding.upper()} text"
+                    problem = f"{raw.rstrip()!r} is not valid {self.encoding.upper()}"
                     raise BadData(problem, where=place, hint=_ENCODING) from None
                 raise BadData(str(error), where=place) from None
         return values
@@ -167,7 +165,7 @@ class Table:
 def _fields(file: BinaryIO, name: str) -> Iterator[tuple[bytes, tuple[str, int, int]]]:
     while (raw := file.read(_FIELD.size))[:1] != _END_OF_FIELDS:
         if len(raw) < _FIELD.size:
-            raise BadData("is not a dBASE table: its header has no end", where=name)
+            raise BadData("not a dBASE table: incomplete header", where=name)
         label, kind, width, decimals = _FIELD.unpack(raw)
         if kind == b"C":
             width, decimals = width + 256 * decimals, 0  # The encoding of long widths.
@@ -185,11 +183,11 @@ def _value(kind: str, raw: bytes, encoding: str) -> str | None:
             return None
         case "D":
             if not re.fullmatch(r"\d{8}", text):
-                raise ValueError(f"'{text}' is not a date such as 20240131")
+                raise ValueError(f"'{text}' is not a date in the format 20240131")
             return f"{text[:4]}-{text[4:6]}-{text[6:]}"
         case "L":
             if text and text.lower() not in _TRUTHS:
-                raise ValueError(f"'{text}' is not a truth value such as T or F")
+                raise ValueError(f"'{text}' is not a Boolean such as T or F")
             return _TRUTHS.get(text.lower())
     return None
 

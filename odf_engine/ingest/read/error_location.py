@@ -83,7 +83,7 @@ def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
 def _lines(file: TextIO) -> Iterator[str]:
     while line := file.readline(_MAX_FIELD):
         if len(line) == _MAX_FIELD:
-            raise csv.Error("a line is too long")
+            raise csv.Error("line too long")
         yield line
 
 
@@ -104,7 +104,7 @@ def locate_csv_error(error: BadData, file: TextFile, reporter: Reporter) -> BadD
             if not (number == 0 and file.header) and is_rejected(row):
                 return _at_row(error, file, line, row)
     except csv.Error as problem:
-        return BadData(f"is not CSV: {problem}", where=f"{file.name}: line {line + 1}")
+        return BadData(f"invalid CSV: {problem}", where=f"{file.name}: line {line + 1}")
     return _at_file(error, file)
 
 
@@ -135,7 +135,7 @@ def _at_row(error: BadData, file: TextFile, line: int, row: list[str]) -> BadDat
     if not isinstance(error, RejectedRow) or (error.value is None and error.column is None):
         values = "1 value" if len(row) == 1 else f"{len(row)} values"
         return BadData(
-            f"{values} where there are {len(file.columns)} columns: {shorten(file.separator.join(row))}",
+            f"{values} for {len(file.columns)} columns: {shorten(file.separator.join(row))}",
             where=where,
             hint="check the row, and read.separator and read.quote in the manifest",
         )
@@ -146,7 +146,7 @@ def _at_row(error: BadData, file: TextFile, line: int, row: list[str]) -> BadDat
     where += f', column "{column}"' if column else ""
     named = [text.casefold() for text in row] == [name.casefold() for name in file.columns]
     if named and not file.header:
-        return _bad_value(error, where, "the line has the names of the columns: set read.header to true")
+        return _bad_value(error, where, "set read.header to true: the line contains the column names")
     return _bad_value(error, where, None)
 
 
@@ -206,10 +206,10 @@ def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
     except ValueError as problem:
         at = f", column {problem.colno}" if isinstance(problem, JSONDecodeError) else ""
         reason = problem.msg if isinstance(problem, JSONDecodeError) else str(problem)
-        hint = "every line has to be one JSON object; for one document with an array use read.kind Json"
-        return BadData(f"is not JSON: {reason}: {shorten(line)}", where=where + at, hint=hint)
+        hint = "each line must be a JSON object; for a single document with an array use read.kind Json"
+        return BadData(f"invalid JSON: {reason}: {shorten(line)}", where=where + at, hint=hint)
     if not isinstance(row, dict):
-        return BadData(f"is not a JSON object: {shorten(line)}", where=where)
+        return BadData(f"not a JSON object: {shorten(line)}", where=where)
     if not isinstance(error, RejectedRow):
         return None
     column = _json_column(row, error)
@@ -262,7 +262,7 @@ def _bad_value(error: BadData, where: str, hint: str | None) -> BadData:
     """Return the error for an invalid value at a location."""
     if not isinstance(error, RejectedRow) or error.value is None:
         return BadData(error.message, where=where, hint=hint or error.hint)
-    wanted = error.wanted or "value of its type"
+    wanted = error.expected or "value of its type"
     article = "an" if wanted[0] in "AEIOU" else "a"
     hint = hint or _advice(error.value, wanted) or error.hint
     message = f"'{shorten(error.value)}' is not {article} {wanted}"
@@ -273,20 +273,20 @@ def _bad_value(error: BadData, where: str, hint: str | None) -> BadData:
 
 def _advice(value: str, wanted: str) -> str | None:
     if value.strip().lower() in _NO_VALUE:
-        return f"if this stands for no value, set read.nullValue to '{value}'"
+        return f"if this is a null value, set read.nullValue to '{value}'"
     if wanted.startswith("DATE"):
-        return "if the column has dates of another form, set read.dateFormat, such as MM/dd/yyyy"
+        return "if the dates have another format, set read.dateFormat, such as MM/dd/yyyy"
     if wanted.startswith("TIMESTAMP"):
-        return "if the column has times of another form, set read.timestampFormat, such as MM/dd/yyyy HH:mm"
+        return "if the times have another format, set read.timestampFormat, such as MM/dd/yyyy HH:mm"
     return None
 
 
 def merge_conflict_error(where: str, text: str) -> BadData:
     """Return the error for a conflict marker of version control."""
     return BadData(
-        f"a version-control conflict mark stands in the data: {shorten(text)}",
+        f"merge conflict marker in the data: {shorten(text)}",
         where=where,
-        hint="resolve the conflict in the source, or leave this file out of fetch.path",
+        hint="resolve the conflict in the source, or exclude the file from fetch.path",
     )
 
 

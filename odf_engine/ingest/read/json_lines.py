@@ -20,10 +20,10 @@ _MAX_CHARACTERS: Final = 1 << 28
 _TAIL: Final = 16
 _NUMBER_TAIL: Final = len("e+1")  # A number that ends at a shorter distance to the end may be incomplete.
 _LITERALS: Final = ("true", "false", "null")
-_CUT: Final = "ends in the middle: the file was cut short"
+_CUT: Final = "unexpected end of file"
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _KINDS: Final = {
-    "{": "an object", "[": "an array", '"': "text", "t": "a truth value", "f": "a truth value", "n": "null",
+    "{": "an object", "[": "an array", '"': "text", "t": "a Boolean", "f": "a Boolean", "n": "null",
 }  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def feature_lines_to_lines(source: JsonSource, target: Path, reporter: Reporter)
             try:
                 _decoder.decode(line)
             except (ValueError, RecursionError) as error:
-                raise BadData(f"is not JSON: {error}", where=where) from None
+                raise BadData(f"invalid JSON: {error}", where=where) from None
             size += file.write(_feature(line.strip(), where))
             reporter.set_amounts(bytes=size)
 
@@ -115,7 +115,7 @@ _raw_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 def _object_line(text: str, where: str) -> bytes:
     if not text.startswith("{"):
-        raise BadData(f"an element is {_kind(text)}, not an object", where=where)
+        raise BadData(f"the element is {_kind(text)}, not an object", where=where)
     # Line breaks in JSON only occur between tokens.
     return (text.replace("\r", " ").replace("\n", " ") + "\n").encode("utf-8", "surrogatepass")
 
@@ -123,23 +123,23 @@ def _object_line(text: str, where: str) -> bytes:
 def _feature(text: str, where: str) -> bytes:
     """Return the properties of a feature and its geometry as text, as one line."""
     if not text.startswith("{"):
-        raise BadData(f"an element is {_kind(text)}, not a GeoJSON feature", where=where)
+        raise BadData(f"the element is {_kind(text)}, not a GeoJSON feature", where=where)
     feature = _raw_values(text)
     if feature.get("type") != b'"Feature"':
-        raise BadData("an element is not a GeoJSON feature", where=where)
+        raise BadData("the element is not a GeoJSON feature", where=where)
     for part in ("properties", "geometry"):
         if not feature.get(part, b"null").startswith(b"{"):
             raise BadData(
-                f"a feature has no {part}",
+                f"the feature has no {part}",
                 where=where,
-                hint="leave such features out in the source, or with a prepare step",
+                hint="remove such features in the source or in a prepare step",
             )
     properties = feature["properties"]
     if "geometry" in _raw_values(properties):
         raise BadData(
-            "a feature has a property 'geometry', which is the name of the column for its shape",
+            "the feature has a property 'geometry', which is the name of the geometry column",
             where=where,
-            hint="rename it in the source, or with a prepare step",
+            hint="rename it in the source or in a prepare step",
         )
     rest = properties[1:-1].strip().replace(b"\r", b" ").replace(b"\n", b" ")
     shape = json.dumps(_compact(feature["geometry"]).decode(), ensure_ascii=False).encode()
@@ -221,17 +221,17 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
     if not keys:
         if document.peek() != "[":
             if not document.peek():
-                raise document.error("is empty, or ends in the middle")
+                raise document.error("empty or truncated document")
             what = f"'{path}' is not an array" if path else "the document is not an array"
             raise document.error(
-                what, hint="say where the array of objects is in read.subPath, such as a.b.c"
+                what, hint="set read.subPath to the path of the array of objects, such as a.b.c"
             )
         for line in document.members("[", "]"):
             yield document.value()[1], line
         return
     names: list[str] = []
     if document.peek() != "{":
-        raise document.error(f"there is no '{path}': its parent is not an object")
+        raise document.error(f"'{path}' not found: its parent is not an object")
     for _ in document.members("{", "}"):
         key = document.key()
         names.append(key)
@@ -240,8 +240,8 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
         else:
             document.skip()
     if keys[0] not in names:
-        hint = "names there: " + ", ".join(names[:10])
-        raise document.error(f"there is no '{path}' (read.subPath) in the document", hint=hint)
+        hint = "available names: " + ", ".join(names[:10])
+        raise document.error(f"'{path}' (read.subPath) not found in the document", hint=hint)
 
 
 class _Document:
@@ -273,7 +273,9 @@ class _Document:
         if not char or char not in choices:
             wanted = " or ".join(f"'{choice}'" for choice in choices)
             raise self.error(
-                f"ends where {wanted} is missing" if not char else f"{wanted} expected, '{char}' found"
+                f"expected {wanted}, found the end of the file"
+                if not char
+                else f"expected {wanted}, found '{char}'"
             )
         self._at += 1
         return char
@@ -293,7 +295,7 @@ class _Document:
     def key(self) -> str:
         """Read the name of a member of an object."""
         if self.peek() != '"':
-            raise self.error(_CUT if not self.peek() else "is not JSON: a name in quotes is expected")
+            raise self.error(_CUT if not self.peek() else "invalid JSON: expected a name in quotes")
         name, _ = self.value()
         self.take(":")
         return name
@@ -317,7 +319,7 @@ class _Document:
                     self.key()
                 self.skip()
         except RecursionError:
-            raise self.error("is nested too deeply") from None
+            raise self.error("nested too deeply") from None
 
     def value(self) -> tuple[Any, str]:
         """Read the next value; return it and its text."""
@@ -334,9 +336,9 @@ class _Document:
                     continue
                 if open_text or any(literal.startswith(rest) for literal in _LITERALS):
                     raise self.error(_CUT) from None
-                raise self.error(f"is not JSON: {error.msg}", self._at + ahead) from None
+                raise self.error(f"invalid JSON: {error.msg}", self._at + ahead) from None
             except RecursionError:
-                raise self.error("is nested too deeply") from None
+                raise self.error("nested too deeply") from None
             length = end - self._at  # Reading more drops the text before _at.
             if len(self._text) - end < _NUMBER_TAIL and self._read_more():
                 continue  # A number may be incomplete.
@@ -351,7 +353,7 @@ class _Document:
             BadData: there is text after it.
         """
         if self.peek():
-            raise self.error("goes on after the end of the document")
+            raise self.error("unexpected text after the end of the document")
 
     def error(self, message: str, at: int | None = None, hint: str | None = None) -> BadData:
         """Return an error with its line."""
@@ -372,7 +374,7 @@ class _Document:
         if self._ended:
             return False
         if len(self._text) - self._at > _MAX_CHARACTERS:
-            raise self.error(f"one value has more than {_MAX_CHARACTERS:,} characters")
+            raise self.error(f"a value exceeds {_MAX_CHARACTERS:,} characters")
         self._line_here()
         rest = self._text[self._at :]
         added = self._source.read(max(_CHUNK, len(rest)))

@@ -35,7 +35,7 @@ from odf_engine.ingest.read.json_lines import (
 )
 from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, Json, NdGeoJson, NdJson, Parquet, ReadStep
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_csv, read_json, read_parquet
 from odf_engine.spark.text_files import detect_encoding
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 _HEAD: Final = 512
 _BINARY: Final = (
     (b"\x1f\x8b", "gzip", "add a prepare step: {kind: Decompress, format: Gzip}"),
-    (b"PK\x03\x04", "a zip archive", "add a prepare step: {kind: Decompress, format: Zip}"),
+    (b"PK\x03\x04", "zip archive", "add a prepare step: {kind: Decompress, format: Zip}"),
     (b"PAR1", "Parquet", "use read.kind Parquet"),
-    (b"%PDF", "a PDF document", None),
-    (b"BZh", "bzip2", "unpack it before the pull"),
-    (b"\xfd7zXZ\x00", "xz", "unpack it before the pull"),
-    (b"(\xb5/\xfd", "zstandard", "unpack it before the pull"),
+    (b"%PDF", "PDF document", None),
+    (b"BZh", "bzip2", "decompress it before the pull"),
+    (b"\xfd7zXZ\x00", "xz", "decompress it before the pull"),
+    (b"(\xb5/\xfd", "zstandard", "decompress it before the pull"),
 )
 _NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x80-\xff]")
 
@@ -67,16 +67,20 @@ def reject_binary(path: Path, name: str, encoding: str | None = None) -> None:
         head = file.read(_HEAD)
     for magic, kind, hint in _BINARY:
         if head.startswith(magic) and _NOT_TEXT.search(head):
-            raise BadData(f"is {kind}, not text", where=name, hint=hint)
+            raise BadData(f"not a text file: {kind}", where=name, hint=hint)
     text = head.decode(encoding or "utf-8", "ignore").lstrip("\ufeff \t\r\n").lower()
     if text.startswith(("<!doctype html", "<html", "<head")):
         raise BadData(
-            "is a web page (HTML), not data",
+            "not a data file: HTML page",
             where=name,
-            hint="open the URL in a browser: it may be an error page",
+            hint="open the URL in a browser; it may be an error page",
         )
     if text.startswith(("<?xml", "<error", "<!doctype")):
-        raise BadData("is XML, not data", where=name, hint="see what the source says in it")
+        raise BadData(
+            "not a data file: XML",
+            where=name,
+            hint="check the content; it may be an error message of the server",
+        )
 
 
 CompareKeys = Callable[[TextFile, Reporter, Mapping[str, int]], None]
@@ -128,7 +132,7 @@ def read(
     declared = declared_columns(step)
     columns = declared or known
     if prepared.path.stat().st_size == 0:
-        reporter.log(f"{prepared.name} is empty", "warning")
+        reporter.log(f"{prepared.name}: empty file", "warning")
         return None
     if isinstance(step, Parquet):
         path, name = prepared.path, prepared.name
@@ -154,8 +158,8 @@ def declared_columns(step: ReadStep) -> pa.Schema | None:
     """
     if step.schema is None and step.odf_schema is not None:
         raise Unsupported(
-            "a read schema in the specification's own terms is not understood yet",
-            hint='declare the columns as DDL: schema: ["id BIGINT", …]',
+            "schemas in ODF format are not supported in a read step",
+            hint='declare the columns as DDL, such as schema: ["id BIGINT", …]',
         )
     return parse_ddl(step.schema) if step.schema else None
 
@@ -246,33 +250,37 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
         duplicate = next((text for at, text in enumerate(header) if folded[at] in folded[:at]), None)
         if duplicate is not None or "" in folded:
             problem = (
-                f"the header has '{duplicate}' twice" if duplicate is not None else "the header lacks a name"
+                f"duplicate column '{duplicate}' in the header"
+                if duplicate is not None
+                else "a column in the header has no name"
             )
             raise InvalidSchema(
-                problem, where=where, hint="declare the columns in read.schema: they go by position then"
+                problem,
+                where=where,
+                hint="declare the columns in read.schema; they are then matched by position",
             )
         return
     declared = [text.casefold() for text in columns.names]
-    both = f"the header has {shorten(', '.join(header))}; the manifest {shorten(', '.join(columns.names))}"
+    both = f"header: {shorten(', '.join(header))}; manifest: {shorten(', '.join(columns.names))}"
     if len(header) != len(columns):
         new = [text for text, name in zip(header, folded, strict=True) if name not in declared]
-        added = f"{shorten(', '.join(new))}: declare that in read.schema too, and run odf add --update"
+        added = f"add {shorten(', '.join(new))} to read.schema and run odf add --update"
         raise InvalidSchema(
-            f"the file has {len(header)} columns and read.schema declares {len(columns)}",
+            f"the file has {count_of(len(header), 'column')}, read.schema declares {len(columns)}",
             where=where,
-            hint=f"new in the file: {added}" if len(new) == len(header) - len(columns) else both,
+            hint=added if len(new) == len(header) - len(columns) else both,
         )
     moved = [text for at, text in enumerate(header) if folded[at] in declared and folded[at] != declared[at]]
     if moved:
         raise InvalidSchema(
-            f"column '{moved[0]}' has another place in the file than in read.schema, which goes by position",
+            f"column '{moved[0]}' has different positions in the file and in read.schema",
             where=where,
             hint=both,
         )
     if folded != declared:
         other = [f"{text} as {column}" for text, column in zip(header, columns.names, strict=True)
                  if text.strip().casefold() != column.casefold()]  # fmt: skip
-        reporter.log(f"{name}: columns are renamed by read.schema: {shorten(', '.join(other))}")
+        reporter.log(f"{name}: columns renamed by read.schema: {shorten(', '.join(other))}")
 
 
 # --- formats that become lines of JSON ---------------------------------------------------------
@@ -350,7 +358,7 @@ def _read_lines(
     except RejectedRow as error:
         raise explain_json(error, file, reporter, lines.place) from None
     if schema is None and not frame.columns:
-        reporter.log(f"{file.name} has no objects, and no columns are declared", "warning")
+        reporter.log(f"{file.name}: no objects and no declared columns", "warning")
         return None
     return ReadPlan(frame, columns, lambda error: explain_json(error, file, reporter, lines.place))
 
@@ -365,14 +373,14 @@ def _compare_keys(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -
     present = {key.casefold() for key in keys}
     if keys and not present & folded.keys():
         raise InvalidSchema(
-            f"none of the declared columns is in the data: {shorten(', '.join(file.columns))}",
+            f"none of the declared columns found in the data: {shorten(', '.join(file.columns))}",
             where=file.name,
-            hint=f"the data has {shorten(', '.join(keys))}",
+            hint=f"columns of the data: {shorten(', '.join(keys))}",
         )
     if keys and (absent := [name for name in file.columns if name.casefold() not in present]):
-        reporter.log(f"{file.name}: no object has {shorten(', '.join(absent))}: null in all rows", "warning")
+        reporter.log(f"{file.name}: {shorten(', '.join(absent))} not found, null in all rows", "warning")
     if left_out := [key for key in keys if _column_of(key, folded, keys) is None]:
-        reporter.log(f"{file.name}: not in read.schema, left out: {shorten(', '.join(left_out))}")
+        reporter.log(f"{file.name}: not in read.schema, dropped: {shorten(', '.join(left_out))}")
 
 
 def _column_of(key: str, folded: Mapping[str, str], keys: Mapping[str, int]) -> str | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.prep_step import ZIP_ERRORS, Limits, is_disk_error
 from odf_engine.ingest.read.dbf import Table
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     import shapefile
@@ -92,17 +92,15 @@ def shapefile_to_lines(
     shp_name = f"{name}/{chosen}"
     if ".dbf" not in parts:
         raise BadData(
-            "the archive lacks the .dbf file that goes with it",
+            "missing .dbf file in the archive",
             where=shp_name,
-            hint="a shapefile is at least a .shp and a .dbf file of one name: fetch the whole archive",
+            hint="add the .dbf file with the same name as the .shp file",
         )
     _check_projection(parts.get(".prj"), shp_name, reporter)
     code_page = parts[".cpg"].read_text("latin-1") if ".cpg" in parts else None
     table = Table.open(parts[".dbf"], re.sub(r"(?i)\.shp$", ".dbf", shp_name), code_page)
     if table.guessed:
-        reporter.log(
-            f"{table.name}: nothing says the encoding of its text: {table.encoding} is taken", "warning"
-        )
+        reporter.log(f"{table.name}: no encoding declared, using {table.encoding}", "warning")
     columns = _columns(table, reporter)
     lines = folder / "lines"
     deleted = _write(table, columns, parts[".shp"], shp_name, lines, reporter)
@@ -121,18 +119,17 @@ def _open(path: Path, name: str) -> zipfile.ZipFile:
         with path.open("rb") as file:
             is_zip = file.read(4) == b"PK\x03\x04"
         raise BadData(
-            "is a zip archive that was cut short"
-            if is_zip
-            else "is not a zip archive, in which a shapefile has to be",
+            "truncated zip archive" if is_zip else "not a zip archive",
             where=name,
-            hint="a shapefile is several files: do not unpack it in `prepare`; check what is fetched",
+            hint=(
+                "check the fetched file; shapefiles must be zip archives and must not be"
+                " decompressed in `prepare`"
+            ),
         ) from None
     except ZIP_ERRORS as error:
         if is_disk_error(error):
             raise
-        raise BadData(
-            f"is a damaged zip archive: {error}", where=name, hint="fetch the archive again"
-        ) from None
+        raise BadData(f"damaged zip archive: {error}", where=name, hint="fetch the archive again") from None
 
 
 def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
@@ -150,15 +147,17 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
         return found[0]
     there = names if names else [each for each in archive.namelist() if not each.endswith("/")]
     listed = ", ".join(there[:_MAX_NAMES]) + (", …" if len(there) > _MAX_NAMES else "")
-    wanted = f" that matches subPath '{sub_path}'" if sub_path is not None else ""
+    wanted = f" matching subPath '{sub_path}'" if sub_path is not None else ""
     if not found:
         raise BadData(
-            f"the archive has no .shp file{wanted}", where=name, hint=f"it has: {listed or 'nothing'}"
+            f"the archive has no .shp file{wanted}",
+            where=name,
+            hint=f"files in the archive: {listed or 'nothing'}",
         )
     raise BadData(
         f"the archive has {len(found)} .shp files{wanted}",
         where=name,
-        hint=f"say which in read.subPath: {', '.join(found[:_MAX_NAMES])}",
+        hint=f"set read.subPath to one of: {', '.join(found[:_MAX_NAMES])}",
     )
 
 
@@ -195,16 +194,16 @@ def _unpack(
                 size += len(chunk)
                 if size > most:
                     raise BadData(
-                        f"{entry.filename} unpacks to more than {most:,} bytes: this looks like a bomb",
+                        f"decompression bomb suspected: {entry.filename} has more than {most:,} bytes",
                         where=name,
-                        hint="if it is not, raise prepare.mostBytes or prepare.mostRatio",
+                        hint="if the file is valid, raise prepare.mostBytes or prepare.mostRatio",
                     )
                 file.write(chunk)
     except ZIP_ERRORS as error:
         if is_disk_error(error):
             raise
         raise BadData(
-            f"{entry.filename} cannot be unpacked: {error}", where=name, hint="fetch the archive again"
+            f"{entry.filename} cannot be extracted: {error}", where=name, hint="fetch the archive again"
         ) from None
     return target
 
@@ -212,15 +211,13 @@ def _unpack(
 def _check_projection(path: Path | None, name: str, reporter: Reporter) -> None:
     """Log a warning if the coordinates are not known to be WGS 84. They are not converted."""
     if path is None:
-        reporter.log(f"{name}: no .prj file says what its coordinates mean", "warning")
+        reporter.log(f"{name}: no .prj file, the coordinate system is unknown", "warning")
         return
     text = path.read_text("utf-8", errors="replace")
     if _DEGREES.match(text) is None:
         match = _NAME.match(text)
         system = match[1] if match is not None else text.strip()[:60]
-        reporter.log(
-            f"{name}: coordinates are not WGS 84 but '{system}' (.prj), and stay as they are", "warning"
-        )
+        reporter.log(f"{name}: coordinates are in '{system}' (.prj), not WGS 84; not converted", "warning")
 
 
 # --- its records -------------------------------------------------------------------------------
@@ -232,9 +229,9 @@ def _columns(table: Table, reporter: Reporter) -> pa.Schema:
         name = GEOMETRY if column is None else column.name
         kind = pa.string() if column is None else column.type
         if kind is None:
-            reporter.log(f"{table.name}: column '{name}' has a type that is not read, left out", "warning")
+            reporter.log(f"{table.name}: column '{name}' has an unsupported type, dropped", "warning")
         elif name.casefold() in fields:
-            raise InvalidSchema(f"column '{name}' is there twice", where=table.name)
+            raise InvalidSchema(f"duplicate column '{name}'", where=table.name)
         else:
             fields[name.casefold()] = pa.field(name, kind)
     return pa.schema(list(fields.values()))
@@ -258,7 +255,7 @@ def _write(
             size += file.write(json.dumps({**row, GEOMETRY: geometry}, ensure_ascii=False) + "\n")
             reporter.set_amounts(bytes=size)
     if deleted:
-        reporter.log(f"{table.name}: {len(deleted):,} records are marked as deleted, left out", "warning")
+        reporter.log(f"{table.name}: {count_of(len(deleted), 'deleted record')} dropped", "warning")
     return tuple(deleted)
 
 
@@ -276,12 +273,12 @@ def _shapes(path: Path, name: str, count: int, reporter: Reporter) -> Iterator[s
         warnings.simplefilter("ignore")  # The size in the header is checked below.
         head = headers.read(_FILE_HEADER)
         if len(head) < _FILE_HEADER or head[:4] != b"\0\0\x27\x0a":
-            raise BadData("is not a .shp file", where=name, hint="fetch the archive again")
+            raise BadData("not a .shp file", where=name, hint="fetch the archive again")
         stated_size = int.from_bytes(head[24:28], "big") * _WORD
         with shapefile.ShpReader(path) as opened:
             reader = cast("shapefile.ShpReader", opened)
             if reader.shapeType in _MEASURES:
-                reporter.log(f"{name}: its measures (M) have no place in GeoJSON, left out")
+                reporter.log(f"{name}: measures (M) are not supported in GeoJSON, dropped")
             at = _FILE_HEADER
             while at < min(size, stated_size):
                 reporter.raise_if_cancelled()
@@ -303,17 +300,17 @@ def _shapes(path: Path, name: str, count: int, reporter: Reporter) -> Iterator[s
 
 def _cut(name: str, record: int, count: int) -> BadData:
     return BadData(
-        f"was cut short or is damaged: record {record:,} of {count:,} is not whole",
+        f"truncated or damaged file: record {record:,} of {count:,} is incomplete",
         where=name,
-        hint="fetch the whole archive again",
+        hint="fetch the archive again",
     )
 
 
 def _other_count(name: str, shapes: str, count: int) -> BadData:
     return BadData(
-        f"has {shapes} shapes, and its .dbf file {count:,} records: they do not go together",
+        f"different numbers of shapes ({shapes}) and records in the .dbf file ({count:,})",
         where=name,
-        hint="fetch the archive again, or tell whoever publishes it",
+        hint="fetch the archive again, or report the error to its publisher",
     )
 
 
@@ -324,9 +321,9 @@ def _geometry(reader: shapefile.ShpReader, number: int, at: int, length: int, wh
         shape = reader.shape(number - 1, at, length)
         return None if shape is None or shape.shapeType == shapefile.NULL else _geojson(shape)
     except shapefile.GeoJSON_Error as error:
-        raise BadData(f"the shape cannot be GeoJSON: {error}", where=where) from None
+        raise BadData(f"the shape cannot be converted to GeoJSON: {error}", where=where) from None
     except (shapefile.ShapefileException, struct.error, KeyError, IndexError, ValueError) as error:
-        raise BadData(f"the shape is damaged: {error}", where=where, hint="fetch the archive again") from None
+        raise BadData(f"damaged shape: {error}", where=where, hint="fetch the archive again") from None
 
 
 def _geojson(shape: Any) -> str:

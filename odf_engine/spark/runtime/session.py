@@ -192,7 +192,7 @@ class SparkRuntime:
 
         Raises:
             SparkFailed: it did not start (the log has the reason), a cluster does not respond, its executors
-                cannot access ``cache_dir``, or :meth:`stop` was called meanwhile.
+                cannot access ``cache_dir``, or :meth:`stop` was called during the start.
             JavaMissing: there is no suitable Java runtime.
             UsageError: the configuration changes a fixed setting.
         """
@@ -212,7 +212,7 @@ class SparkRuntime:
             except SparkFailed:
                 if archive is None or self._interrupted:
                     raise
-                # A damaged archive must never prevent the start of Spark. It is to blame only if Spark starts
+                # A damaged archive must never prevent the start of Spark. It is the cause if Spark starts
                 # without it.
                 self._launch_spark([])
                 class_data_archive.discard_archive(self._java)
@@ -229,7 +229,7 @@ class SparkRuntime:
         """
         root = self._root
         if root is None or not self.is_alive:
-            raise SparkFailed("Spark is not running", hint=f"the log is {self._log}")
+            raise SparkFailed("Spark is not running", hint=f"see the log {self._log}")
         from odf_engine.spark.errors import translate_errors
 
         with translate_errors():
@@ -254,7 +254,7 @@ class SparkRuntime:
     def warm_up(self) -> None:
         """Run a small job, so that the first real job does not wait for class loading.
 
-        Takes about two seconds. Ends early and silently if Spark is stopped meanwhile.
+        Takes about two seconds. Ends early and silently if Spark is stopped.
         """
         folder = self._folder
         if folder is None or not self.is_alive:
@@ -264,7 +264,7 @@ class SparkRuntime:
                 class_data_archive.warm_up_job(self.session(), Path(scratch))
         except Exception:
             if not self._stopping and self.is_alive:
-                _log.warning("Spark could not do a small job", exc_info=True)
+                _log.warning("the warm-up job of Spark failed", exc_info=True)
 
     def wait_until_exited(self) -> None:
         """Wait until Spark's process exits by itself, after it has written its files."""
@@ -344,9 +344,7 @@ class SparkRuntime:
                 raise SparkFailed("Spark was stopped while it was starting") from None
             if isinstance(error, OdfError) or not isinstance(error, Exception):
                 raise
-            raise SparkFailed(
-                f"Spark did not start: {reason}", hint=f"the whole story is in {self._log}"
-            ) from error
+            raise SparkFailed(f"Spark did not start: {reason}", hint=f"see {self._log}") from error
         finally:
             with self._launch:
                 self._launched = None
@@ -495,5 +493,5 @@ def _failure_reason(error: BaseException) -> str:
 
     causes = throwable_chain(error)
     if causes and "stopped SparkContext" in causes[-1].message:
-        return "the cluster ended it, since no executor came up; the logs of its workers say why"
+        return "the cluster ended it because no executor started; see the logs of its workers"
     return clean_message(causes[-1].message if causes else str(error)) or type(error).__name__

@@ -30,8 +30,8 @@ _MIN_FILES: Final = 16
 _ROUNDS: Final = 5
 _LOST_ON: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
 _SHARED_PATH_HINT: Final = (
-    "the workspace has to lie on a path that all machines of the cluster share, under the same name, "
-    "and that the executors' user may write"
+    "put the workspace on a path that all machines of the cluster share under the same name, and that "
+    "the user of the executors can write"
 )
 
 
@@ -56,8 +56,8 @@ def check_master(master: str) -> None:
         else:
             return
     raise SparkFailed(
-        f"the cluster {master} does not answer: {reason}",
-        hint="start it, or say where Spark runs: odf config set spark.master 'local[*]'",
+        f"the cluster {master} does not respond: {reason}",
+        hint="start it, or change the master: odf config set spark.master 'local[*]'",
     )
 
 
@@ -89,7 +89,7 @@ def check_executors(session: SparkSession, folder: Path, shared_path: Path) -> N
     checked: set[str] = set()
     try:
         for _ in range(_ROUNDS):
-            # Executors that started meanwhile are checked in the next round.
+            # Executors that started in this round are checked in the next round.
             unchecked = [each for each in _executors(session) if str(each.id()) not in checked]
             if checked and not unchecked:
                 return
@@ -102,14 +102,14 @@ def check_executors(session: SparkSession, folder: Path, shared_path: Path) -> N
             found = "".join(path.read_text() for path in target.glob("part-*")).split()
             if found != [token] * count:
                 raise SparkFailed(
-                    f"what executors write to {shared_path} is not there", hint=_SHARED_PATH_HINT
+                    f"files that executors write to {shared_path} are missing", hint=_SHARED_PATH_HINT
                 )
             checked |= {str(each.id()) for each in _executors(session) if int(each.completedTasks()) > 0}
             shutil.rmtree(source)
             shutil.rmtree(target)
     except OSError as error:
         raise SparkFailed(
-            f"what executors write to {shared_path} is not ours: {error}", hint=_SHARED_PATH_HINT
+            f"files that executors write to {shared_path} cannot be accessed: {error}", hint=_SHARED_PATH_HINT
         ) from error
 
 
@@ -131,9 +131,9 @@ def _copy_on_executors(session: SparkSession, source: Path, target: Path, shared
         except (PySparkException, Py4JError) as error:
             if timed_out.is_set():
                 raise SparkFailed(
-                    f"the cluster gave no executor within {EXECUTOR_WAIT_SECONDS:.0f} seconds",
-                    hint="it may be busy, or no worker has what `spark.executor.memory` and "
-                    "`spark.executor.cores` (in `spark.conf`) ask for",
+                    f"the cluster provided no executor within {EXECUTOR_WAIT_SECONDS:.0f} seconds",
+                    hint="check that the cluster is not busy, and that its workers meet "
+                    "`spark.executor.memory` and `spark.executor.cores` (in `spark.conf`)",
                 ) from error
             where = _LOST_ON.search(str(_full_message(error)))
             raise _access_error(where[1] if where else "", shared_path) from error
@@ -144,7 +144,7 @@ def _copy_on_executors(session: SparkSession, source: Path, target: Path, shared
 
 def _access_error(host: str, shared_path: Path) -> SparkFailed:
     executor = f"the executor on {host}" if host else "an executor"
-    return SparkFailed(f"{executor} cannot read and write in {shared_path}", hint=_SHARED_PATH_HINT)
+    return SparkFailed(f"{executor} cannot read and write files in {shared_path}", hint=_SHARED_PATH_HINT)
 
 
 def _full_message(error: BaseException) -> str:
@@ -253,7 +253,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     # No checksum files next to written files.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # Paths are local, whatever the default file system of a cluster's Hadoop.
+    # Paths are local, even if a cluster's Hadoop has another default file system.
     "spark.hadoop.fs.defaultFS": "file:///",
     "spark.log.structuredLogging.enabled": "false",
     "spark.sql.metadataCacheTTLSeconds": "1",
@@ -294,8 +294,8 @@ def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[st
     for name, value in config.conf.items():
         if FIXED.get(name, value) != value:
             raise UsageError(
-                f"the Spark setting `{name}` cannot be changed: what data means depends on it",
-                hint="take it out of `spark.conf`",
+                f"the Spark setting `{name}` cannot be changed: the meaning of data depends on it",
+                hint="remove it from `spark.conf`",
             )
     return {
         **DEFAULTS,

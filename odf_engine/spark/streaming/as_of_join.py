@@ -1,4 +1,4 @@
-"""As-of joins: splits plans at temporal joins, looks up row versions."""
+"""As-of joins: plans split at temporal joins, lookup of row versions."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class AsOfJoin:
     Attributes:
         view: name of the view of the joined rows, for the rest of the query.
         table: the keyed input.
-        outer: whether rows without a version are kept.
+        outer: whether rows without a version are part of the result.
         left: plan of the left rows.
         right: columns of the keyed input in the plan after the join.
         output: all columns after the join.
@@ -346,7 +346,7 @@ class AsOfQuery(PlanBuilder):
             name for child in to_list(plan.children()) for name in self._find_inputs(child, through=through)
         }
 
-    # --- Cutting ------------------------------------------------------------------------------
+    # --- Splitting ----------------------------------------------------------------------------
 
     def _split(self, plan: Any) -> Any:
         """Return the plan with a placeholder for the rows of each join."""
@@ -396,11 +396,11 @@ class AsOfQuery(PlanBuilder):
         missing = [key for key in table.keys if key not in keys]
         if missing:
             raise InvalidQuery(
-                f"the join FOR SYSTEM_TIME AS OF does not say which '{missing[0]}' of '{table.name}' "
-                "is meant",
+                f"the join FOR SYSTEM_TIME AS OF has no condition for the key column '{missing[0]}' of "
+                f"'{table.name}'",
                 where="query",
-                hint="compare its whole key with columns of the rows: "
-                f"ON {' AND '.join(f't.{key} = {table.name}.{key}' for key in table.keys)}",
+                hint="compare the complete key with columns of the rows: ON "
+                f"{' AND '.join(f't.{key} = {table.name}.{key}' for key in table.keys)}",
             )
         named = [self.alias(column, f"c{index}") for index, column in enumerate(output)]
         return AsOfJoin(
@@ -425,10 +425,10 @@ class AsOfQuery(PlanBuilder):
             column_id(each) for each in to_list(plan.left().output())
         }:
             raise InvalidQuery(
-                f"'{table.name}' is joined FOR SYSTEM_TIME AS OF {time.sql()}, which is not the event time "
-                "of the rows that it is joined to",
+                f"'{table.name}' is joined FOR SYSTEM_TIME AS OF {time.sql()}, which is not the event "
+                "time of the left rows",
                 where="query",
-                hint="name their event time as it is: … FOR SYSTEM_TIME AS OF t.event_time",
+                hint="use the unchanged event time: … FOR SYSTEM_TIME AS OF t.event_time",
             )
         return time, conjuncts([condition.left()])
 
@@ -440,12 +440,12 @@ class AsOfQuery(PlanBuilder):
             )
         except StatefulQueryError as reason:
             raise Unsupported(
-                f"the rows that are joined FOR SYSTEM_TIME AS OF come from {reason}",
+                f"the left rows of the join FOR SYSTEM_TIME AS OF come from {reason}",
                 where="query",
-                hint="make what comes before the join a dataset of its own, or join first and group then",
+                hint="move the steps before the join to a separate dataset, or join before you group",
             ) from None
         if not tracked.origin:
-            raise InvalidQuery("the rows that are joined FOR SYSTEM_TIME AS OF come from no input",
+            raise InvalidQuery("the left rows of the join FOR SYSTEM_TIME AS OF come from no input",
                                where="query")  # fmt: skip
         operations = {vocab.operation_type_column for vocab in self.inputs.values()}
         for column in to_list(plan.left().output()):
@@ -456,7 +456,7 @@ class AsOfQuery(PlanBuilder):
         self.system |= {column_id(column): "" for column in join.right if column.name() in hidden}
         self.inputs[join.view] = JOINED_VOCABULARY
 
-    # --- Rows in their places -----------------------------------------------------------------
+    # --- Replaced rows ------------------------------------------------------------------------
 
     def _substitute(self, plan: Any, views: Mapping[str, DataFrame]) -> Any:
         """Return the plan over other rows with the same columns."""

@@ -246,7 +246,7 @@ class MicroBatchQuery:
         java.foreachBatch(handover.function)
         return writer.option("checkpointLocation", _uri(self._state)).trigger(availableNow=True).start()
 
-    # --- What Spark writes down ---------------------------------------------------------------
+    # --- Logs of Spark ------------------------------------------------------------------------
 
     def _write_batch_log(self, frame: DataFrame, files: Sequence[Sequence[Path]], watermark: int) -> int:
         """Write the log entry of the next batch, as Spark does at its start."""

@@ -133,9 +133,9 @@ class RetractableAggregates:
         make, expressions = self._make, self._make.expressions
         if node_name(function) != "Count":
             raise InvalidQuery(
-                f"{function.sql(True)} cannot be computed on a stream",
+                f"{function.sql(True)} is not supported on streams",
                 where="query",
-                hint="count(DISTINCT …) can; for others collect_set(…) gives the distinct values",
+                hint="use count(DISTINCT …), or collect_set(…) for the distinct values",
             )
         values = to_list(function.children())
         value = values[0]

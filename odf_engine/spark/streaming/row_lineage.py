@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 
 _SESSION_METADATA: Final = "spark.sessionWindow"
+_FIRST_ROW: Final = "the first row is the result; later ones up to this transaction are alternatives"
 
 
 def is_session(grouping: Any) -> bool:
@@ -55,26 +56,20 @@ def is_session(grouping: Any) -> bool:
 
 def describe_distinct(columns: Sequence[Any]) -> str:
     """Describe a DISTINCT."""
-    return (
-        f"of rows that are the same in {_join_sql(columns)}, the first is there (DISTINCT); the others up to "
-        "this transaction would have taken its place"
-    )
+    return f"deduplicated by {_join_sql(columns)} (DISTINCT): {_FIRST_ROW}"
 
 
 def describe_first_row(keys: Sequence[Any]) -> str:
     """Describe a deduplication by key."""
-    return (
-        f"of rows of the same {_join_sql(keys)} the first is there; the others up to this transaction would "
-        "have taken its place"
-    )
+    return f"deduplicated by {_join_sql(keys)}: {_FIRST_ROW}"
 
 
 def describe_grouping(grouping: Sequence[Any]) -> str:
     """Describe a grouping."""
     if not grouping:
-        return "grouped: all rows together"
-    sessions = " and in one session" if any(map(is_session, grouping)) else ""
-    return f"grouped: rows of the same {_join_sql(grouping)}{sessions}"
+        return "grouped: all rows"
+    sessions = " within one session" if any(map(is_session, grouping)) else ""
+    return f"grouped by {_join_sql(grouping)}{sessions}"
 
 
 def describe_join(join: Any) -> str:

@@ -127,15 +127,15 @@ def deduplication_keys(window: Any, below: TrackedPlan) -> list[Any]:
     is_by_column = len(orders) == 1 and node_name(orders[0].child()) == "AttributeReference" and below.origin
     if not is_by_column or column_id(orders[0].child()) not in below.passed or "ASC" not in orders[0].sql():
         raise Unsupported(
-            "the first row of each key can be had in the order of arrival alone",
+            "the first row of each key is supported only in the order of arrival",
             where="query",
-            hint="write row_number() OVER (PARTITION BY … ORDER BY offset) = 1 over one input",
+            hint="use row_number() OVER (PARTITION BY … ORDER BY offset) = 1 over one input",
         )
     if not any(has_watermark(key) for key in keys):
         raise InvalidQuery(
-            "the first row of each key without a time had to keep all keys for ever",
+            "the first row of each key requires unlimited state without a time bound",
             where="query",
-            hint="say for how long a key counts: PARTITION BY key, window(event_time, '1 day')",
+            hint="add a time bound: PARTITION BY key, window(event_time, '1 day')",
         )
     return keys
 
@@ -204,10 +204,9 @@ def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> No
     sides = [{column_id(column) for column in to_list(side.output())} for side in (join.left(), join.right())]
     if not any(_is_equality(each, *sides) for each in conjuncts(conditions)):
         raise InvalidQuery(
-            "a join of inputs says nothing that is equal on both sides, so every row had to be compared "
-            "with every other",
+            "a join of inputs has no equality condition, so each row would be compared with all others",
             where="query",
-            hint="say what belongs together: ON a.key = b.key AND b.event_time BETWEEN …",
+            hint="add an equality condition: ON a.key = b.key AND b.event_time BETWEEN …",
         )
     option = builder.java.scala.Option
     helper = builder.companion("StreamingJoinHelper", builder.catalyst.analysis)
@@ -223,10 +222,10 @@ def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> No
     )
     if not all(bound.isDefined() for bound in bounds):
         raise InvalidQuery(
-            "a join of inputs has no bound in time, so all of their rows had to be kept for ever",
+            "a join of inputs requires unlimited state without a time bound",
             where="query",
-            hint="say how far apart two rows may be: ON … AND b.event_time BETWEEN "
-            "a.event_time - INTERVAL 1 DAY AND a.event_time + INTERVAL 1 DAY",
+            hint="add a time bound: ON … AND b.event_time BETWEEN a.event_time - INTERVAL 1 DAY AND "
+            "a.event_time + INTERVAL 1 DAY",
         )
 
 
@@ -252,7 +251,7 @@ def _is_equality(condition: Any, left: set[int], right: set[int]) -> bool:
     )
 
 
-SUPPORTED_HINT: Final = "what can be had: GROUP BY, window(…), joins in a bound of time, DISTINCT, UNION ALL"
+SUPPORTED_HINT: Final = "use GROUP BY, window(…), joins with a time bound, DISTINCT or UNION ALL"
 
 
 def check_streaming(builder: PlanBuilder, plan: Any, *, update: bool) -> None:
@@ -294,7 +293,7 @@ class StreamingPlan:
             that prevents it.
         exact: whether rows with a time equal to the watermark may still arrive.
         by_commit: whether rows are emitted in the order of the inputs' commits instead of the event time.
-            Each commit must be a batch of its own then, for a deterministic row order.
+            Each commit must then be a separate batch, for a deterministic row order.
         order: sort terms of a final ORDER BY over hidden columns of the frame: column, direction and null
             order. The order applies within one transaction. Rows of later transactions always follow, so that
             no row moves. The rows are independent of the batches; their order is too if the event time is the
@@ -379,7 +378,7 @@ class StreamPlanner(OriginTracker):
             tracked = self.track(plan)
         except StatefulQueryError as reason:
             raise Unsupported(
-                f"the query has {reason}, which a transformation cannot have",
+                f"the query has {reason}, which is not supported in transformations",
                 where="query",
                 hint=SUPPORTED_HINT,
             ) from None
@@ -401,7 +400,7 @@ class StreamPlanner(OriginTracker):
             raise Unsupported(
                 "the query has ORDER BY over groups without a window, which change with every row",
                 where="query",
-                hint="leave it out: changes come in the order of their event time",
+                hint="remove it: changes are in the order of their event time",
             )
         return StreamingPlan(
             self.to_frame(projected), mode, keys, unsupported, self._exact, self._by_commit, order
@@ -412,9 +411,9 @@ class StreamPlanner(OriginTracker):
         for column_id_, text in zip(self._running or (), self._grouping, strict=True):
             if column_id_ not in names:
                 raise InvalidQuery(
-                    f"the query groups by {text} without a window, and does not give it",
+                    f"the query groups by {text} without a window, but does not select it",
                     where="query",
-                    hint="rows are corrected by what they are grouped by: select all of that",
+                    hint="select all grouping columns, which identify the rows to correct",
                 )
         return tuple(dict.fromkeys(names[column_id_] for column_id_ in self._running or ()))
 
@@ -442,14 +441,15 @@ class StreamPlanner(OriginTracker):
             raise Unsupported(
                 "the query has LIMIT or an inner ORDER BY over rows that need state",
                 where="query",
-                hint="leave it out: an ORDER BY at the end of the last step orders the rows of a transaction",
+                hint="remove it: an ORDER BY at the end of the last step sorts the rows of a transaction",
             )
         if name == "Window":
             raise Unsupported(
-                "the query has a window function, which has no end on a stream",
+                "the query has a window function, which is not supported on streams",
                 where="query",
-                hint="group by window(event_time, '1 day'); for the first row of each key write "
-                "row_number() OVER (PARTITION BY key, window(event_time, '1 day') ORDER BY offset) = 1",
+                hint="group by window(event_time, '1 day'); for the first row of each key use "
+                "row_number() OVER (PARTITION BY key, window(event_time, '1 day') ORDER BY "
+                "offset) = 1",
             )
         return super().track(plan)
 
@@ -548,9 +548,9 @@ class StreamPlanner(OriginTracker):
         columns = [each for each in to_list(plan.output()) if column_id(each) not in below.passed]
         if not any(has_watermark(column) for column in columns):
             raise InvalidQuery(
-                "DISTINCT without the event time had to keep all rows for ever",
+                "DISTINCT requires unlimited state without the event time",
                 where="query",
-                hint="select the event time as well, as it is; or group by the columns instead",
+                hint="select the unchanged event time as well, or group by the columns instead",
             )
         self._record_exact_time(columns)
         deduplicated = self.catalyst.plans.logical.Deduplicate(
@@ -584,8 +584,8 @@ class StreamPlanner(OriginTracker):
             raise InvalidQuery(
                 "a grouping without a window over rows that were grouped or joined before",
                 where="query",
-                hint="select window AS w in the step before and group by window(w, '7 days'), or make it a "
-                "dataset of its own",
+                hint="select window AS w in the step before and group by window(w, '7 days'), or use "
+                "a separate dataset",
             )
         reads = self._unaggregated_inputs(plan.child())
         mentioned = bool(reads & self._read_operations) or not below.origin
@@ -618,7 +618,7 @@ class StreamPlanner(OriginTracker):
         single_partition = self.catalyst.plans.logical.Repartition(1, False, below.plan)
         return self.sort([self.ascending(each) for each in keys], single_partition, everywhere=False)
 
-    # --- What is known of inputs --------------------------------------------------------------
+    # --- Properties of inputs -----------------------------------------------------------------
 
     def _record_operations(self, expressions: list[Any]) -> None:
         """Record the inputs whose operation column the query itself reads."""
@@ -650,9 +650,9 @@ class StreamPlanner(OriginTracker):
     def _require_last_step(self, plan: Any) -> None:
         if self._running is not None:
             raise Unsupported(
-                "a grouping without a window has to be the last step of a query",
+                "a grouping without a window must be the last step of a query",
                 where="query",
-                hint="group by a window of time, or make what comes after it a dataset of its own",
+                hint="group by a time window, or move the later steps to a separate dataset",
             )
 
     def _without_origin(self, tracked: TrackedPlan, child: Any) -> Any:

@@ -104,8 +104,8 @@ class WritableRemote(RemoteDataset, Protocol):
         """Store a small object durably. The caller has checked that it does not exist."""
         ...
 
-    def upload(self, file: ObjectFile, source: Path, told: Callable[[int], None]) -> None:
-        """Store a large object durably; ``told`` receives the number of bytes sent so far."""
+    def upload(self, file: ObjectFile, source: Path, on_progress: Callable[[int], None]) -> None:
+        """Store a large object durably; ``on_progress`` receives the number of bytes sent so far."""
         ...
 
     def set_ref(self, name: str, block: Multihash) -> None:
@@ -153,7 +153,9 @@ _T = TypeVar("_T")
 PIECE: Final = 1 << 20
 _LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "info")
 _HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
-_MEND: Final = "it was not sent; odf verify shows what else is wrong, a copy of the dataset may have it right"
+_MEND: Final = (
+    "it was not sent; run odf verify to find other damage, and restore it from a copy of the dataset"
+)
 
 
 def read_verified_chunks(file: ObjectFile, source: Path) -> Iterator[bytes]:
@@ -175,18 +177,18 @@ def read_verified_chunks(file: ObjectFile, source: Path) -> Iterator[bytes]:
                 hasher.update(piece)
                 yield piece
     except FileNotFoundError:
-        raise NotFound(f"{_name(file)} is not here", where=str(source), hint=_MEND) from None
+        raise NotFound(f"{_name(file)} is missing", where=str(source), hint=_MEND) from None
     except OSError as error:
         problem = f"{_name(file)} cannot be read: {error.strerror}"
         raise NotFound(problem, where=str(source), hint=_MEND) from error
     if left:
         raise BadData(
-            f"{_name(file)} is damaged here: it does not have {file.size:,} bytes",
+            f"local {_name(file)} is damaged: it does not have {file.size:,} bytes",
             where=str(source),
             hint=_MEND,
         )
     if hasher.digest() != file.hash.digest:
-        problem = f"{_name(file)} is damaged here: its bytes are not those that its hash was made of"
+        problem = f"local {_name(file)} is damaged: its bytes do not match its hash"
         raise BadData(problem, where=str(source), hint=_MEND)
 
 
@@ -201,13 +203,13 @@ def require_empty_target(names: Iterable[str], url: str) -> None:
     """
     others = sorted(name for name in names if name not in _LAYOUT and not name.startswith("."))
     if others:
-        problem = f"there is something else already, such as '{others[0]}'"
-        raise UsageError(problem, where=url, hint=f"give the dataset a place of its own: {url}NAME/")
+        problem = f"the target has other files, such as '{others[0]}'"
+        raise UsageError(problem, where=url, hint=f"use a separate location for the dataset: {url}NAME/")
 
 
 def _hasher(expected: Multihash) -> Any:
     if expected.code not in _HASHERS:
-        raise BadData(f"an object is named by {HASH_NAMES[expected.code]}, which no bytes can be checked by")
+        raise BadData(f"an object has a hash of an unsupported kind: {HASH_NAMES[expected.code]}")
     return _HASHERS[expected.code]()
 
 

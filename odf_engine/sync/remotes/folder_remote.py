@@ -28,16 +28,16 @@ from odf_engine.sync.remotes.base import (
 
 _CHUNK: Final = 1 << 20
 _DAY: Final = 86_400.0
-_LATER: Final = "; then push again: what is there whole is not sent anew"
+_LATER: Final = "; then push again: complete files are not sent again"
 _HINTS: Final = {
-    errno.ENOSPC: "free some space there" + _LATER,
-    errno.EDQUOT: "free some space there" + _LATER,
-    errno.EROFS: "mount it so that it can be written to, or push to somewhere else",
-    errno.EACCES: "check whose the folder is, and its permissions",
-    errno.EPERM: "check whose the folder is, and its permissions",
-    errno.ENOENT: "make the folder first, or mount it: only those of a dataset and its account are made",
-    errno.ENOTDIR: "check the path: a file is where a folder belongs",
-    errno.EEXIST: "check the path: a file is where a folder belongs",
+    errno.ENOSPC: "free some space" + _LATER,
+    errno.EDQUOT: "free some space" + _LATER,
+    errno.EROFS: "mount it with write access, or push to another location",
+    errno.EACCES: "check the owner and the permissions of the folder",
+    errno.EPERM: "check the owner and the permissions of the folder",
+    errno.ENOENT: "create or mount the parent folder: only folders of datasets and accounts are created",
+    errno.ENOTDIR: "check the path: it is a file, not a folder",
+    errno.EEXIST: "check the path: it is a file, not a folder",
 }
 
 
@@ -102,14 +102,14 @@ class FolderRemote(BlockwiseRemote):
         with self._writing(), self._staged(kind, object_hash) as staged:
             staged.write_bytes(data)
 
-    def upload(self, file: ObjectFile, source: Path, told: Callable[[int], None]) -> None:
+    def upload(self, file: ObjectFile, source: Path, on_progress: Callable[[int], None]) -> None:
         """Store a large object durably, if its bytes match its hash."""
         sent = 0
         with self._writing(), self._staged(file.kind, file.hash) as staged, staged.open("xb") as write:
             for piece in read_verified_chunks(file, source):
                 write.write(piece)
                 sent += len(piece)
-                told(sent)
+                on_progress(sent)
 
     def set_ref(self, name: str, block: Multihash) -> None:
         """Set a reference to a block; an existing one is not changed."""
@@ -172,7 +172,7 @@ class FolderRemote(BlockwiseRemote):
         try:
             name = find_object_name(objects, object_hash)
             if name is None:
-                raise NotFound(f"there is no {kind}/{object_hash}", where=self.url)
+                raise NotFound(f"{kind}/{object_hash} not found", where=self.url)
             with objects.path(name).open("rb", buffering=0) as file:
                 file.seek(start)
                 while at_most > 0 and (chunk := file.read(min(_CHUNK, at_most))):
@@ -183,7 +183,7 @@ class FolderRemote(BlockwiseRemote):
 
     def _unreadable(self, what: str, error: OSError) -> SourceUnavailable:
         problem = f"{what} cannot be read: {(error.strerror or str(error)).lower()}"
-        return SourceUnavailable(problem, where=self.url, hint="check the drive, and the permissions")
+        return SourceUnavailable(problem, where=self.url, hint="check the drive and the permissions")
 
 
 class FolderRepository:
@@ -198,7 +198,7 @@ class FolderRepository:
         try:
             names = _names(folder)
         except FileNotFoundError:
-            raise NotFound(f"there is no folder {folder}", where=self.url) from None
+            raise NotFound(f"folder {folder} not found", where=self.url) from None
         except OSError as error:
             problem = f"the folder cannot be read: {(error.strerror or str(error)).lower()}"
             hint = "check the path, the drive and the permissions"

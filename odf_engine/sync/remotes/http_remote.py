@@ -90,7 +90,7 @@ class HttpRemote(BlockwiseRemote):
             if kind != "proofs":
                 self._base58 = name != canonical
             return result
-        raise NotFound(f"{kind}/{object_hash} is not there", where=self.url)
+        raise NotFound(f"{kind}/{object_hash} not found", where=self.url)
 
 
 def parse_head(data: bytes, url: str) -> Multihash:
@@ -105,10 +105,10 @@ def parse_head(data: bytes, url: str) -> Multihash:
         head = Multihash.parse(text)
         if head.code == SHA3_256:
             return head
-        problem = f"it is the hash of something else than a block: {head}"
+        problem = f"not the hash of a block: {head}"
     except InvalidIdentity:
-        problem = f"it is no hash: '{sanitize_text(text, 40)}'" if text else "it is empty"
-    hint = "is this the address of a dataset? if it is, tell its owner"
+        problem = f"not a hash: '{sanitize_text(text, 40)}'" if text else "empty"
+    hint = "check that this is the URL of a dataset; if it is, inform its publisher"
     raise BadData(f"the head cannot be read: {problem}", where=printable_url(url), hint=hint)
 
 
@@ -135,7 +135,7 @@ def download(
                 skip = _bytes_to_skip(response, at, size)
                 if skip is None:
                     if not ranges:
-                        problem = "the server sends another part than it was asked for"
+                        problem = "the server sent another range than requested"
                         raise AttemptFailed(BadData(problem, where=printable_url(url)), again=False)
                     ranges = False
                     continue
@@ -167,17 +167,20 @@ def _bytes_to_skip(response: Response, start: int, size: int) -> int | None:
         total, skip = part[1], 0
     if total is not None and total != size:
         response.check_file(response.peek())
-        problem = f"the server has {total:,} bytes where there should be {size:,}"
+        problem = f"the file has {total:,} bytes, expected {size:,}"
         raise AttemptFailed(
-            BadData(problem, where=printable_url(response.url), hint="its file is damaged"), again=False
+            BadData(
+                problem, where=printable_url(response.url), hint="inform its publisher: the file is damaged"
+            ),
+            again=False,
         )
     return skip
 
 
-def _body_rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
-    """Yield the bytes after the first ``skip``, at most one more than ``wanted``."""
+def _body_rest(response: Response, skip: int, max_bytes: int) -> Iterator[bytes]:
+    """Yield the bytes after the first ``skip``, at most one more than ``max_bytes``."""
     first = True
-    with closing(response.iter_chunks(skip + wanted + 1)) as pieces:
+    with closing(response.iter_chunks(skip + max_bytes + 1)) as pieces:
         for piece in pieces:
             if first:
                 response.check_file(piece)
@@ -258,10 +261,8 @@ class ServerRepository:
             raise
 
     def _no_list(self) -> Unsupported:
-        hint = f"name a dataset by its whole address: odf pull {self.url}NAME/"
-        return Unsupported(
-            "this server does not tell which datasets it has", where=printable_url(self.url), hint=hint
-        )
+        hint = f"use the full URL of a dataset: odf pull {self.url}NAME/"
+        return Unsupported("the server does not list its datasets", where=printable_url(self.url), hint=hint)
 
     def _parse_list(self, data: bytes) -> list[_Row]:
         try:
@@ -290,7 +291,7 @@ class ServerRepository:
         )
 
     def _damaged(self, problem: str) -> BadData:
-        hint = "is this the address of a repository? if it is, tell its owner"
+        hint = "check that this is the URL of a repository; if it is, inform its owner"
         return BadData(
             f"the list of datasets cannot be read: {problem}", where=printable_url(self.url), hint=hint
         )

@@ -70,8 +70,8 @@ class S3Location(NamedTuple):
             endpoint = f"{parts.scheme.removeprefix('s3+')}://{parts.netloc}"
             bucket, root = path.partition("/")[0], path
         if not BUCKET.fullmatch(bucket):
-            hint = "s3://BUCKET/PREFIX/, or s3+https://HOST/BUCKET/PREFIX/"
-            raise UsageError("the address names no bucket of S3", where=url, hint=hint)
+            hint = "use s3://BUCKET/PREFIX/ or s3+https://HOST/BUCKET/PREFIX/"
+            raise UsageError("the URL has no S3 bucket", where=url, hint=hint)
         return cls(endpoint, bucket, root)
 
 
@@ -104,12 +104,12 @@ class S3Remote(BlockwiseRemote):
             self._client.run("the bucket", self._check_bucket)
             return None
         if len(data) > MAX_HEAD_BYTES:
-            raise BadData("refs/head has too many bytes to be the hash of a block", where=self.url)
+            raise BadData("refs/head is not the hash of a block: too many bytes", where=self.url)
         text = data.decode("ascii", "replace").strip(" \t\r\n\v\f")
         try:
             found = Multihash.parse(text)
         except InvalidIdentity as error:
-            problem = f"refs/head does not hold the hash of a block: {error.message}"
+            problem = f"refs/head is not the hash of a block: {error.message}"
             raise BadData(problem, where=self.url) from None
         self._old_names = self._old_names or text != str(found)
         return found
@@ -124,7 +124,7 @@ class S3Remote(BlockwiseRemote):
                 self._old_names = name != str(object_hash)
                 break
         else:
-            raise NotFound(f"there is no {what}", where=self.url)
+            raise NotFound(f"{what} not found", where=self.url)
         if len(data) > at_most:
             raise BadData(f"{what} has more than {at_most:,} bytes", where=self.url)
         return data
@@ -166,18 +166,18 @@ class S3Remote(BlockwiseRemote):
         self._check_target()
         self._put(f"{kind}/{object_hash}", data)
 
-    def upload(self, file: ObjectFile, source: Path, told: ProgressCallback) -> None:
+    def upload(self, file: ObjectFile, source: Path, on_progress: ProgressCallback) -> None:
         """Store a large object, if its bytes match its hash."""
         self._check_target()
         name = f"{file.kind}/{file.hash}"
         if file.size <= _PIECE:
             self._put(name, b"".join(read_verified_chunks(file, source)))
-            told(file.size)
+            on_progress(file.size)
         elif file.size <= _MAX_COPIED:
-            self._client.run(name, lambda service: self._put_large(service, file, source, told))
+            self._client.run(name, lambda service: self._put_large(service, file, source, on_progress))
         else:
-            hint = "such a dataset can be pushed to a folder or to a server"
-            raise Unsupported(f"{name} has more than 5 GiB, too much for S3", where=self.url, hint=hint)
+            hint = "push the dataset to a folder or a server"
+            raise Unsupported(f"{name} has more than 5 GiB, the limit of S3", where=self.url, hint=hint)
 
     def set_ref(self, name: str, block: Multihash) -> None:
         """Set a reference to a block; an existing one is not changed."""
@@ -204,8 +204,8 @@ class S3Remote(BlockwiseRemote):
 
     def _require_head(self, head: Multihash | None) -> None:
         if (found := self.head()) != head:
-            problem = f"somebody else moved the head there meanwhile, to {found or 'nothing'}"
-            raise Conflict(problem, where=self.url, hint="push again, which compares anew")
+            problem = f"the remote head was moved by another client, to {found or 'nothing'}"
+            raise Conflict(problem, where=self.url, hint="push again")
 
     def _check_target(self) -> None:
         """Check that a target without a dataset is not a repository of many datasets."""
@@ -233,7 +233,7 @@ class S3Remote(BlockwiseRemote):
         self._client.run(name, write)
 
     def _put_large(
-        self, service: S3FileSystem, file: ObjectFile, source: Path, told: ProgressCallback
+        self, service: S3FileSystem, file: ObjectFile, source: Path, on_progress: ProgressCallback
     ) -> None:
         """Store an object with many requests, under a temporary name: an interrupted stream would publish a
         part.
@@ -245,9 +245,9 @@ class S3Remote(BlockwiseRemote):
                 for piece in read_verified_chunks(file, source):
                     stream.write(piece)
                     sent += len(piece)
-                    told(sent)
+                    on_progress(sent)
             if (size := service.get_file_info(staged).size) != file.size:
-                raise OSError(f"{size or 0:,} of {file.size:,} bytes of {file.kind}/{name} came there")
+                raise OSError(f"{size or 0:,} of {file.size:,} bytes of {file.kind}/{name} were stored")
             service.copy_file(staged, f"{folder}/{name}")
         finally:
             with suppress(OSError):
@@ -262,7 +262,7 @@ class S3Remote(BlockwiseRemote):
                 continue
             self._old_names = name != str(file.hash)
             return found
-        raise NotFound(f"there is no {file.kind}/{file.hash}", where=self.url)
+        raise NotFound(f"{file.kind}/{file.hash} not found", where=self.url)
 
     def _names(self, object_hash: Multihash) -> list[str]:
         """Return the possible names of an object, first the kind that was found last."""
@@ -276,7 +276,7 @@ class S3Remote(BlockwiseRemote):
         with suppress(OSError):  # read access to objects does not imply access to the bucket
             if service.get_file_info(self._location.bucket).type:
                 return
-            raise NotFound(f"there is no bucket {self._location.bucket}", where=self.url)
+            raise NotFound(f"bucket {self._location.bucket} not found", where=self.url)
 
 
 class S3Repository:

@@ -242,7 +242,7 @@ def _prepare(arguments: argparse.Namespace) -> tuple[DatasetService, ssl.SSLCont
     )
     serving.tokens.list_tokens()  # report damaged tokens now, not to a client
     if arguments.dataset and not arguments.allow_push and not serving.datasets():
-        raise NotFound("no dataset is of those names", hint="see what is here with: odf list")
+        raise NotFound("no dataset matches", hint="list all datasets: odf list")
     return serving, tls
 
 
@@ -250,20 +250,20 @@ def _load_tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     if cert is None and key is None:
         return None
     if cert is None or key is None:
-        raise UsageError("TLS needs both files", hint="--tls-cert FILE --tls-key FILE")
+        raise UsageError("TLS requires both files", hint="use --tls-cert FILE --tls-key FILE")
     for path in (cert, key):
         if not path.is_file():
-            raise NotFound(f"there is no file {path}")
+            raise NotFound(f"file {path} not found")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
 
     def no_passphrase() -> str:
-        raise UsageError(f"{key} is locked with a passphrase", hint="give a key without one")
+        raise UsageError(f"{key} is protected by a passphrase", hint="use a key without a passphrase")
 
     try:
         context.load_cert_chain(cert, key, no_passphrase)
     except (ssl.SSLError, OSError) as error:
         reason = error.strerror or getattr(error, "reason", None) or error
-        hint = "both are files in PEM; the key has to be that of the certificate"
+        hint = "use PEM files, and the key of this certificate"
         raise UsageError(
             f"certificate and key cannot be used: {reason}", where=f"{cert}, {key}", hint=hint
         ) from None
@@ -288,13 +288,13 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for each in sockets:
             each.close()
-        reason, hint = error.strerror or str(error), "choose another: --port N; 0 takes a free one"
+        reason, hint = error.strerror or str(error), "choose another port: --port N; 0 selects a free one"
         if error.errno == errno.EADDRINUSE:
-            reason = "somebody listens there already"
+            reason = "address already in use"
         elif error.errno in (errno.EACCES, errno.EPERM):
-            reason, hint = "that port is not for everybody", "choose one from 1024 on: --port N"
+            reason, hint = "privileged port", "choose a port above 1023: --port N"
         elif isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            reason, hint = "that is no address of this machine", "0.0.0.0 means all of its addresses"
+            reason, hint = "not an address of this machine", "use 0.0.0.0 for all addresses"
         raise OdfError(f"cannot listen at {host}, port {port}: {reason}", hint=hint) from None
     return sockets
 
@@ -337,7 +337,7 @@ async def _serve(
     for each in sockets:
         each.close()
     if not await router.drain(_GRACE_SECONDS) and not arguments.quiet:
-        write_line("transfers that were running were broken off")
+        write_line("running transfers were cancelled")
     await limiter.close()
     serving.close()
 
@@ -357,7 +357,7 @@ def _announce(serving: DatasetService, arguments: argparse.Namespace, url: str) 
     number = len(serving.datasets())
     is_unencrypted = url.startswith("http:") and not serving.limits.behind_proxy
     if serving.allow_push and is_unencrypted and arguments.host not in _THIS_MACHINE and not arguments.quiet:
-        sys.stderr.write("tokens travel unencrypted: --tls-cert and --tls-key prevent that\n")
+        sys.stderr.write("warning: tokens are sent unencrypted; use --tls-cert and --tls-key\n")
     if arguments.json:
         facts = {"url": url, "datasets": number, "push": serving.allow_push, "pid": os.getpid()}
         sys.stdout.write(json.dumps(facts) + "\n")
@@ -365,7 +365,7 @@ def _announce(serving: DatasetService, arguments: argparse.Namespace, url: str) 
     elif not arguments.quiet:
         datasets_text = f"{number} dataset{'' if number == 1 else 's'}"
         mode = "push with a token" if serving.allow_push else "read-only"
-        sys.stdout.write(f"serving {datasets_text} at {url} ({mode}); ^C ends it\n")
+        sys.stdout.write(f"serving {datasets_text} at {url} ({mode}); press ^C to stop\n")
         sys.stdout.flush()
 
 

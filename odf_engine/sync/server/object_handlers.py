@@ -56,7 +56,7 @@ async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) 
         NotFound: another reference, or the dataset is empty.
     """
     if name != "head":
-        raise NotFound("there is no such reference")
+        raise NotFound("reference not found")
     try:
         head = await served.serving.run(served.entry.dataset.head)
     except MalformedBlock:
@@ -81,7 +81,7 @@ async def send_object(
     object_hash = parse_hash(name)
     opened = await served.serving.run(_open_object, served.entry.dataset.folder / kind, object_hash, name)
     if opened is None:
-        raise NotFound(f"there is no such object in {kind}")
+        raise NotFound(f"object not found in {kind}")
     try:
         tag = f'"{object_hash}"'
         headers = {
@@ -172,7 +172,7 @@ async def _send_file(
     try:
         while first < end:
             if transport is None or transport.is_closing():
-                raise ConnectionResetError("the client has gone")
+                raise ConnectionResetError("the client has disconnected")
             async with asyncio.timeout(idle):
                 sent = await loop.sendfile(transport, file, first, min(_CHUNK_BYTES, end - first))
             if not sent:  # the file was truncated: the announced length cannot be sent
@@ -208,22 +208,22 @@ async def receive_object(
     target = await serving.run(serving.authorize_push, dataset, request)
     object_hash = parse_hash(name)
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise BadData("objects are sent as they are, without Content-Encoding")
+        raise BadData("Content-Encoding is not supported")
     length = request.content_length
     if length is None:
-        raise LengthRequired("Content-Length is needed")
+        raise LengthRequired("Content-Length is required")
     if kind == "proofs":
         await _receive_proof(target, object_hash, length, request)
         return
     session = serving.find_push(target.alias, target.token)
     if session is None or session.folder is None or (kind, object_hash) not in session.announced:
-        raise Forbidden("no push that is on has announced this object")
+        raise Forbidden("no push in progress has announced this object")
     if length != (size := session.announced[kind, object_hash]):
         raise BadData(f"the object was announced with {size:,} bytes, not {length:,}")
     if object_hash.code not in _HASHERS:
-        raise BadData("an object cannot have a hash of this kind")
+        raise BadData("unsupported kind of hash")
     if (kind, object_hash) in session.uploading:
-        raise Conflict("the object is on its way already")
+        raise Conflict("the object is already being uploaded")
     session.uploading.add((kind, object_hash))
     try:
         await _receive_upload(session, session.folder, kind, object_hash, size, request)
@@ -271,7 +271,7 @@ class _StagedObject:
             BadData: the bytes do not match the hash.
         """
         if self._hasher.digest() != self._wanted.digest:
-            raise BadData("the bytes are not those of the hash")
+            raise BadData("the bytes do not match the hash")
         with translate_commit_errors(self._objects.folder):
             # Every write was complete: a file of this size has the hashed bytes.
             if os.fstat(self._file.fileno()).st_size != self._size:
@@ -288,7 +288,7 @@ async def _receive_proof(target: PushTarget, head: Multihash, length: int, reque
     if length > MAX_PROOF_BYTES:
         raise BadData(f"a proof has at most {MAX_PROOF_BYTES:,} bytes")
     if target.entry is None:
-        raise NotFound("there is no such dataset")
+        raise NotFound("dataset not found")
     await _send_continue(request)
     serving = target.serving
     data = b"".join([each async for each in _read_body(request, length, serving.limits.idle_seconds)])
@@ -298,7 +298,7 @@ async def _receive_proof(target: PushTarget, head: Multihash, length: int, reque
 def _store_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
     proof = OwnershipProof.from_bytes(data)
     if not entry.dataset.contains_block(head):
-        raise NotFound("the dataset has no such block")
+        raise NotFound("block not found")
     verify_proof(proof, entry.id, head)
     with translate_commit_errors(entry.dataset.folder):
         store_proof(entry.dataset.folder, proof)

@@ -95,7 +95,7 @@ class ReceivePack:
         """
         limits = self._target.serving.limits
         if not 0 < batch.num_blocks <= limits.most_push_blocks:
-            raise BadData(f"a push may bring 1 to {limits.most_push_blocks:,} blocks")
+            raise BadData(f"a push must have 1 to {limits.most_push_blocks:,} blocks")
         last: Multihash | None = None
         for block_hash, data in read_archive(m.archive_of(batch, CLIENT), batch.num_blocks, CLIENT):
             self._session.add_bytes(len(data))
@@ -103,7 +103,7 @@ class ReceivePack:
             if self._quarantine is None:
                 self._open_push(block, force)
             elif block.block.prev_block_hash != last:
-                raise BadData(f"block {block_hash} does not follow the one before it")
+                raise BadData(f"block {block_hash} does not follow the previous block")
             last = block_hash
             if self._is_forking:
                 if self._target_dataset.contains_block(block_hash):
@@ -128,7 +128,7 @@ class ReceivePack:
         for reference in request.object_files:
             file = reference.file
             if file not in self.files and file not in self._common_objects:
-                raise BadData(f"no block speaks of {file.kind}/{file.hash} with {file.size:,} bytes")
+                raise BadData(f"no block refers to {file.kind}/{file.hash} with {file.size:,} bytes")
             self._requested.add(file)
             missing.append(None if self._is_stored(file) else file)
         self._session.folder = self._open_quarantine.folder
@@ -140,7 +140,7 @@ class ReceivePack:
 
         Raises:
             NotFound: an object is missing.
-            Conflict: another process has committed meanwhile, or has taken the name.
+            Conflict: another process has committed, or uses the name.
             NotSynced: the head has moved, or the dataset was added, but a power failure may revert it.
         """
         quarantine, dataset = self._open_quarantine, self._target_dataset
@@ -149,7 +149,7 @@ class ReceivePack:
             # now.
             is_present = self._has_arrived(file) or find_object(dataset, file) is not None
             if not (is_present if file in self._requested else self._is_stored(file)):
-                raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes did not come")
+                raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes is missing")
         with translate_commit_errors(dataset.folder):
             self._move_objects(dataset)
         old_head = self._old_head
@@ -201,13 +201,13 @@ class ReceivePack:
                 self._folder = self._open.enter_context(incoming_folder(workspace.odf, source))
                 self._dataset = Dataset(self._folder, workspace.index)
         else:
-            raise BadData("there is no dataset of this name here, and the blocks do not begin with a Seed")
+            raise BadData("dataset not found, and the first block is not a Seed")
         dataset, before = self._target_dataset, self._old_head
         self._is_forking = force and before is not None
         if self._is_forking and not isinstance(seed, Seed):
-            raise BadData("a forced push has to bring all blocks, from the first on")
+            raise BadData("a forced push must have all blocks of the chain")
         if not self._is_forking and first.block.prev_block_hash != before:
-            problem = "the first block does not follow the head that is here"
+            problem = "the first block does not follow the current head"
             raise Conflict(problem, hint="pull first, then push again")
         self._quarantine = self._open.enter_context(Quarantine(dataset))
         if self._folder is not None and dataset.head() is not None:
@@ -273,12 +273,12 @@ class ReceivePack:
 
     @property
     def _open_quarantine(self) -> Quarantine:
-        assert self._quarantine is not None, "blocks come first"
+        assert self._quarantine is not None, "blocks are received first"
         return self._quarantine
 
     @property
     def _target_dataset(self) -> Dataset:
-        assert self._dataset is not None, "blocks come first"
+        assert self._dataset is not None, "blocks are received first"
         return self._dataset
 
     @property
@@ -388,7 +388,7 @@ class _PushSession:
                 text = await self._channel.receive(patience=min(PROGRESS_SECONDS, idle))
             except ReceiveTimeout:
                 if loop.time() - last_progress > idle:
-                    raise SourceUnavailable("nothing has been uploaded for too long") from None
+                    raise SourceUnavailable("timeout: no uploads") from None
                 await self._channel.send(m.encode_message(m.Empty()))
                 continue
             if m.read_message(text, m.PushProgress, CLIENT).details == "Complete":

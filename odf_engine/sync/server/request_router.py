@@ -154,7 +154,7 @@ def render_html(rows: Sequence[Row], base: str, is_single: bool = False) -> str:
         parts.append(f"<p>{number:,} dataset{'' if number == 1 else 's'} of Open Data Fabric</p>")
     parts += [_article(row, base) for row in rows[:_MAX_SHOWN]]
     if len(rows) > _MAX_SHOWN:
-        parts.append(f"<p>and {len(rows) - _MAX_SHOWN:,} more; as JSON there are all of them</p>")
+        parts.append(f"<p>{len(rows) - _MAX_SHOWN:,} more in the JSON listing</p>")
     parts.append("</main></body></html>\n")
     return "".join(parts)
 
@@ -168,7 +168,7 @@ def _article(row: Row, base: str) -> str:
         ("blocks", f"{row.blocks:,}", ""),
         ("watermark", row.watermark or "none", ""),
         ("keywords", ", ".join(row.keywords), ""),
-        ("head", row.head or "none yet", "hash"),
+        ("head", row.head or "none", "hash"),
         ("id", row.id, "hash"),
     ]
     details = "".join(
@@ -182,7 +182,7 @@ def _article(row: Row, base: str) -> str:
     return (
         f'<article><h2><a href="{_escape_text(url)}">{_escape_text(row.name)}</a></h2>'
         f"{description}{damaged}<dl>{details}</dl>"
-        f"<p>To have it: <code>odf pull odf+{_escape_text(url)}</code></p></article>"
+        f"<p>Pull: <code>odf pull odf+{_escape_text(url)}</code></p></article>"
     )
 
 
@@ -264,7 +264,7 @@ class RequestRouter:
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
-            raise ConnectionResetError("the client took too long") from None
+            raise ConnectionResetError("timeout of the client") from None
         finally:
             self._request_count -= 1
             if not self._request_count:
@@ -273,7 +273,7 @@ class RequestRouter:
                 # without the query, which may contain secrets
                 path = quote(request.rel_url.raw_path[:200], safe="/:%", errors="replace")
                 duration = f"{(time.monotonic() - started) * 1000:.0f} ms"
-                outcome = str(status) if status else "broken off"
+                outcome = str(status) if status else "aborted"
                 self._on_request(
                     f"{request.remote} {request.method} {path} {outcome} {length} bytes {duration}"
                 )
@@ -304,14 +304,14 @@ class RequestRouter:
         except (ConnectionError, TimeoutError, asyncio.CancelledError, web.HTTPException):
             raise
         except web.RequestPayloadError:  # the body ended early
-            raise ConnectionResetError("the client has gone") from None
+            raise ConnectionResetError("the client has disconnected") from None
         except Exception as error:
             self._on_failure(f"error: {type(error).__name__}: {error}\n{traceback.format_exc()}")
-            return _error_response(OdfError("the server failed"))
+            return _error_response(OdfError("internal server error"))
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.version < (1, 0):
-            raise UsageError("not HTTP as it is spoken today")
+            raise UsageError("unsupported HTTP version")
         route = _parse_path(request.rel_url.raw_path)
         if request.method == "PUT" and route.kind in _UPLOAD_KINDS:
             await receive_object(self.serving, route.dataset, route.kind, route.name, request)
@@ -358,7 +358,7 @@ class RequestRouter:
         if dataset is not None:
             rows = [row for row in rows if row.id == str(dataset.id)]
             if not rows:
-                raise NotFound("there is no such dataset")
+                raise NotFound("dataset not found")
         headers = {"Cache-Control": "no-cache", "Vary": "Accept"}
         if _prefers_json(request.headers.get("Accept", "")):
             body = await self.serving.run(render_json, rows)
@@ -376,13 +376,13 @@ def _parse_path(raw: str) -> _Route:
         NotFound: it does not exist.
     """
     if len(raw) > _MAX_PATH or not raw.startswith("/"):
-        raise UsageError("not a path of this server")
+        raise UsageError("invalid path")
     try:
         parts = [unquote_to_bytes(part).decode("utf-8") for part in raw[1:].split("/")]
     except UnicodeError:  # one of the two parsers of aiohttp returns bytes as surrogates
         raise UsageError("the path is not UTF-8") from None
     if any(part in (".", "..") or "/" in part or not part.isprintable() for part in parts):
-        raise UsageError("not a path of this server")
+        raise UsageError("invalid path")
     kind, name = "", ""
     if parts[-1] in _SMART_KINDS and len(parts) > 1:
         kind = parts.pop()
@@ -391,7 +391,7 @@ def _parse_path(raw: str) -> _Route:
     elif not parts[-1]:
         parts.pop()
     if len(parts) > 2 or (kind and not parts):
-        raise NotFound("there is nothing here")
+        raise NotFound("not found")
     return _Route("/".join(parts), kind, name)
 
 

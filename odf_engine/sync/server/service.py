@@ -158,11 +158,11 @@ class PushTarget:
             Forbidden: the dataset's key is in this workspace; or the token does not cover it.
         """
         if self.entry is not None and self.entry.id != dataset_id:
-            raise Conflict(f"{self.alias} is another dataset here: {self.entry.id}")
+            raise Conflict(f"{self.alias} is a different dataset on this server: {self.entry.id}")
         if self.entry is None:
             for other in self.serving.workspace.datasets():
                 if other.id == dataset_id:
-                    raise Conflict(f"the dataset is here already, as {other.alias}")
+                    raise Conflict(f"the dataset already exists on this server, as {other.alias}")
         self.serving.check_push(self.token, self.alias, dataset_id)
 
 
@@ -199,7 +199,7 @@ class PushSession:
             if (key := (file.kind, file.hash)) in self.announced:
                 continue
             if len(self.announced) >= limits.most_push_objects:
-                raise Forbidden(f"a push may bring {limits.most_push_objects:,} objects")
+                raise Forbidden(f"a push has at most {limits.most_push_objects:,} objects")
             self.add_bytes(file.size)
             self.announced[key] = file.size
 
@@ -211,7 +211,7 @@ class PushSession:
         """
         limits = self.target.serving.limits
         if size < 0 or self.bytes + size > limits.most_push_bytes:
-            raise Forbidden(f"a push may bring {limits.most_push_bytes:,} bytes")
+            raise Forbidden(f"a push has at most {limits.most_push_bytes:,} bytes")
         self.bytes += size
 
 
@@ -282,11 +282,11 @@ class DatasetService:
         try:
             entry = self.workspace.resolve(text)
         except InvalidIdentity:
-            raise UsageError("this can be the name of no dataset") from None
+            raise UsageError("invalid dataset name") from None
         except NotFound:
             entry = None  # the message contains local paths
         if entry is None or not self.is_served(entry.alias, entry.id):
-            raise NotFound("there is no such dataset")
+            raise NotFound("dataset not found")
         return entry
 
     # --- Who may do what ---
@@ -299,10 +299,10 @@ class DatasetService:
         """
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not text.strip():
-            raise Unauthorized("a token is needed: Authorization: Bearer TOKEN")
+            raise Unauthorized("a token is required: Authorization: Bearer TOKEN")
         token = self.tokens.find(text.strip())
         if token is None:
-            raise Unauthorized("the token is not known, was revoked, or has expired")
+            raise Unauthorized("the token is unknown, revoked or expired")
         self.tokens.record_use(token)
         return token
 
@@ -310,16 +310,16 @@ class DatasetService:
         """Check that a dataset may be pushed to; without its id, as far as possible.
 
         Raises:
-            Forbidden: the push is not allowed; the message gives the reason.
+            Forbidden: the push is not allowed; the message has the reason.
         """
         if not self.allow_push:
             raise Forbidden("this server is read-only")
         if not token.permits(alias, dataset_id) and (dataset_id is not None or not token.has_id_patterns):
-            raise Forbidden(f"the token '{token.name}' is not for {alias}")
+            raise Forbidden(f"the token '{token.name}' does not permit pushing to {alias}")
         if dataset_id is not None and self.workspace.keys.has_key(dataset_id):
-            raise Forbidden(f"{alias} is made here: its key is here, and only here it is changed")
+            raise Forbidden(f"{alias} was created on this server, and cannot be pushed to")
         if dataset_id is not None and not self.is_served(alias, dataset_id):
-            raise Forbidden(f"{alias} is not one of the datasets that are served")
+            raise Forbidden(f"{alias} is not served")
 
     def authorize_push(self, text: str, request: web.BaseRequest) -> PushTarget:
         """Return the target of a push; reads files.
@@ -354,9 +354,9 @@ class DatasetService:
             SourceUnavailable: too many pushes are in progress.
         """
         if target.alias in self._pushes:
-            raise Conflict(f"{target.alias} is being pushed by somebody else", hint="try again later")
+            raise Conflict(f"another push of {target.alias} is in progress", hint="try again later")
         if len(self._pushes) >= self.limits.pushes:
-            raise SourceUnavailable("too many pushes at once", hint="try again later")
+            raise SourceUnavailable("too many concurrent pushes", hint="try again later")
         session = self._pushes[target.alias] = PushSession(target)
         try:
             yield session
@@ -376,7 +376,7 @@ class DatasetService:
             SourceUnavailable: too many pulls are in progress, in total or from this address.
         """
         if self._pulls.total() >= self.limits.sessions or self._pulls[address] >= self.limits.sessions_each:
-            raise SourceUnavailable("too many transfers at once", hint="try again later")
+            raise SourceUnavailable("too many concurrent transfers", hint="try again later")
         self._pulls[address] += 1
         try:
             yield
@@ -407,9 +407,9 @@ class DatasetService:
             host = _last_value(headers.get("X-Forwarded-Host")) or forwarded.get("host") or host
             prefix = (_last_value(headers.get("X-Forwarded-Prefix")) or "").strip("/")
         if scheme not in ("http", "https") or not _HOST.fullmatch(host):
-            raise UsageError("the request names no host that can be one")
+            raise UsageError("the request has no valid host")
         if prefix and not re.fullmatch(r"[A-Za-z0-9._~/-]{1,200}", prefix, re.ASCII):
-            raise UsageError("X-Forwarded-Prefix is no path")
+            raise UsageError("X-Forwarded-Prefix is not a path")
         return f"{scheme}://{host}/" + (f"{prefix}/" if prefix else "")
 
 

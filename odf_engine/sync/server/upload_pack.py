@@ -82,7 +82,7 @@ async def run_session(
     )
     if not socket.can_prepare(request).ok:
         headers = {"Upgrade": "websocket"}
-        return web.Response(status=426, text="this is for the smart transfer protocol\n", headers=headers)
+        return web.Response(status=426, text="use the smart transfer protocol\n", headers=headers)
     await socket.prepare(request)
     transport = request.transport
     if transport is None:
@@ -180,7 +180,7 @@ class _PullSession:
             if not protocol.done():
                 protocol.cancel()
                 await asyncio.gather(protocol, return_exceptions=True)
-                await self._channel.close(WSCloseCode.GOING_AWAY, "the server stops")
+                await self._channel.close(WSCloseCode.GOING_AWAY, "the server is stopping")
 
     async def _run_protocol(self) -> None:
         channel, serving = self._channel, self._serving
@@ -227,14 +227,14 @@ class _PullSession:
         if found is None:
             raise SessionRefused("InvalidInterval", head=stop, tail=after or stop)
         if found.plan.bytes_in_raw_blocks > _MAX_RAW_RATIO * self._serving.limits.most_message_bytes:
-            raise Unsupported("there are too many blocks for one message; read them one by one")
+            raise Unsupported("too many blocks for one message; read them one by one")
         return found
 
     def _pack_blocks(self, interval: _Interval) -> bytes:
         def read_hashes(index: BlockIndex, position: BlockPosition) -> list[Multihash]:
             between = _sequence_range(index, position, interval.after, interval.stop)
             if between is None:
-                raise NotFound("the dataset was replaced meanwhile")
+                raise NotFound("the dataset was replaced")
             rows = index.query_rows(f"SELECT hash FROM blocks WHERE {_WITHIN} ORDER BY sequence", *between)
             return [Multihash.from_bytes(row[0]) for row in rows]
 
@@ -245,7 +245,7 @@ class _PullSession:
 
     def _strategies(self, request: m.PullObjects) -> tuple[bytes, int]:
         if len(request.object_files) > _MAX_OBJECTS:
-            raise Unsupported(f"at most {_MAX_OBJECTS:,} objects can be asked for at once")
+            raise Unsupported(f"at most {_MAX_OBJECTS:,} objects per request")
         strategies = [self._strategy(reference) for reference in request.object_files]
         size = sum(reference.size for reference in request.object_files)
         return m.encode_message(m.PullStrategies(strategies)), size
@@ -253,7 +253,7 @@ class _PullSession:
     def _strategy(self, reference: m.ObjectReference) -> m.PullStrategy:
         file = reference.file
         if (name := find_object(self._dataset, file)) is None:
-            raise NotFound(f"{file.kind}/{file.hash} of this size is not here")
+            raise NotFound(f"{file.kind}/{file.hash} of this size not found")
         return m.PullStrategy(reference, "HttpDownload", m.TransferUrl(f"{self._url}{file.kind}/{name}", []))
 
 
@@ -273,7 +273,7 @@ def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
     try:
         return name if name is not None and objects.size(name) == file.size else None
     except NotFound:
-        return None  # removed meanwhile
+        return None  # removed by another process
 
 
 _WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"

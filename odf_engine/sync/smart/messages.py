@@ -226,7 +226,7 @@ def read_message(text: str | bytes, kind: type[T], where: str) -> T:
     try:
         return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
     except (msgspec.MsgspecError, InvalidIdentity, UnicodeError, RecursionError) as error:
-        problem = f"what came is no {kind.__name__} of the smart protocol: {sanitize(str(error))}"
+        problem = f"not a valid {kind.__name__} of the smart protocol: {sanitize(str(error))}"
         raise BadData(problem, where=where) from None
 
 
@@ -271,7 +271,7 @@ def from_number_array(payload: msgspec.Raw, where: str) -> bytes:
     """
     text = memoryview(payload)
     if len(text) < 2 or text[0] != 0x5B:
-        raise BadData("the payload of the blocks is no array of bytes", where=where)
+        raise BadData("the payload of the blocks is not an array of bytes", where=where)
     found, start, end = bytearray(), 1, len(text) - 1
     while start < end:
         stop = min(start + _MESSAGE_CHUNK, end)
@@ -280,7 +280,7 @@ def from_number_array(payload: msgspec.Raw, where: str) -> bytes:
         try:
             found += bytes(msgspec.json.decode(b"[%b]" % bytes(text[start:stop]), type=list[int]))
         except (msgspec.MsgspecError, ValueError, OverflowError):
-            raise BadData("the payload of the blocks is no array of bytes", where=where) from None
+            raise BadData("the payload of the blocks is not an array of bytes", where=where) from None
         start = stop + 1
     return bytes(found)
 
@@ -293,7 +293,7 @@ def archive_of(batch: ObjectsBatch, where: str) -> bytes:
     """
     if (batch.media_type, batch.encoding) != (MEDIA_TYPE, ENCODING):
         kind = sanitize(f"{batch.media_type}, {batch.encoding}")
-        raise BadData(f"the blocks come as {kind}; only {MEDIA_TYPE}, {ENCODING} is known", where=where)
+        raise BadData(f"unsupported block archive {kind}: expected {MEDIA_TYPE}, {ENCODING}", where=where)
     return from_number_array(batch.payload, where)
 
 
@@ -317,28 +317,30 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
         kind, details = next(iter(said_so.items()))
         details = details if isinstance(details, dict) else {}
     else:
-        return SourceUnavailable(f"the server refused: {sanitize(_plain(raw))}", where=where)
+        return SourceUnavailable(f"refused by the server: {sanitize(_plain(raw))}", where=where)
     match kind:
         case "InvalidHead":
-            hint = "somebody else pushed meanwhile; pull, then push again"
+            hint = "pull, then push again"
             actual = sanitize(str(details.get("expected_head")))  # kamu swaps the two
-            return Conflict(f"the head there is another one by now: {actual}", where=where, hint=hint)
+            return Conflict(f"the remote head has moved: {actual}", where=where, hint=hint)
         case "InvalidInterval":
-            problem = "the history there does not have the block that the one here ends with"
-            return Conflict(problem, where=where, hint="take the history there: --force")
+            problem = "the remote history does not have the local head"
+            return Conflict(problem, where=where, hint="use --force to replace the local history")
         case "SeedBlockOverwriteRestricted":
-            hint = "give it another name there"
-            return Conflict("the dataset there is another one: it begins otherwise", where=where, hint=hint)
+            hint = "push it under another name"
+            return Conflict(
+                "the remote dataset is a different one: the first blocks differ", where=where, hint=hint
+            )
         case "RefCollision":
             owner = sanitize(str(details.get("dataset_id", "")))
-            return Conflict(f"the dataset is there already, under another name: {owner}", where=where)
+            return Conflict(f"the remote already has the dataset, under another name: {owner}", where=where)
         case "NameCollision":
             name = sanitize(str(details.get("dataset_alias", "")))
-            hint = "choose another name there"
-            return AlreadyExists(f"the name is taken there: {name}", where=where, hint=hint)
+            hint = "push it under another name"
+            return AlreadyExists(f"the name is in use on the remote: {name}", where=where, hint=hint)
     text = details.get("error_message")
-    told = sanitize(text) if isinstance(text, str) and text else sanitize(_plain(raw))
-    return SourceUnavailable(f"the server refused: {told}", where=where)
+    reason = sanitize(text) if isinstance(text, str) and text else sanitize(_plain(raw))
+    return SourceUnavailable(f"refused by the server: {reason}", where=where)
 
 
 def problem_of_close(reason: str, where: str) -> OdfError | None:
@@ -348,7 +350,7 @@ def problem_of_close(reason: str, where: str) -> OdfError | None:
     try:
         parts = msgspec.json.decode(reason, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeError):
-        return SourceUnavailable(f"the server broke off: {sanitize(reason)}", where=where)
+        return SourceUnavailable(f"the server closed the session: {sanitize(reason)}", where=where)
     return parse_peer_error(parts.get("Err", msgspec.Raw(reason.encode())), where)
 
 
@@ -395,7 +397,7 @@ def _check_packed(size: int, most_bytes: int) -> None:
     if size > most_bytes:
         raise Unsupported(
             f"the new blocks do not fit into one message: their archive has more than {most_bytes:,} bytes",
-            hint="use a folder, S3 or the simple protocol, which take blocks one by one",
+            hint="use a folder, S3 or the simple protocol, which transfer blocks one by one",
         )
 
 
@@ -414,13 +416,13 @@ def read_archive(archive: bytes, blocks: int, where: str) -> Iterator[tuple[Mult
     seen: set[Multihash] = set()
     while (header := source.header()) is not None:
         if len(seen) == blocks:
-            raise BadData(f"the archive has more than the {blocks:,} blocks announced", where=where)
+            raise BadData(f"the archive has more than the announced {blocks:,} blocks", where=where)
         if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            raise BadData(f"'{sanitize(header.name)}' in the archive is no plain file", where=where)
+            raise BadData(f"'{sanitize(header.name)}' in the archive is not a plain file", where=where)
         try:
             block_hash = Multihash.parse(header.name)
         except InvalidIdentity:
-            raise BadData(f"'{sanitize(header.name)}' in the archive is no hash", where=where) from None
+            raise BadData(f"'{sanitize(header.name)}' in the archive is not a hash", where=where) from None
         if block_hash in seen:
             raise BadData(f"block {block_hash} is in the archive twice", where=where)
         if not 0 <= header.size <= MAX_BLOCK_BYTES:
@@ -430,7 +432,7 @@ def read_archive(archive: bytes, blocks: int, where: str) -> Iterator[tuple[Mult
         source.read(-header.size % _TAR)
         yield block_hash, data
     if len(seen) != blocks:
-        raise BadData(f"the archive has {len(seen):,} blocks, and {blocks:,} were announced", where=where)
+        raise BadData(f"the archive has {len(seen):,} blocks, {blocks:,} were announced", where=where)
 
 
 class _Unpacked:
@@ -452,7 +454,7 @@ class _Unpacked:
         try:
             return tarfile.TarInfo.frombuf(raw, "utf-8", "surrogateescape")
         except (tarfile.HeaderError, ValueError, OverflowError):
-            raise self._broken("it is no tar") from None
+            raise self._broken("not a tar archive") from None
 
     def read(self, size: int) -> bytes:
         """Return exactly ``count`` bytes."""
@@ -468,11 +470,11 @@ class _Unpacked:
             rest = self._archive[self._fed : self._fed + _PIECE]
             self._fed += len(rest)
         if self._unpacker.eof or not rest:
-            raise self._broken("it ends early")
+            raise self._broken("it is truncated")
         try:
             piece = self._unpacker.decompress(rest, _PIECE)
         except zlib.error:
-            raise self._broken("it is no gzip") from None
+            raise self._broken("not gzip") from None
         self._ready += piece
         self._total += len(piece)
         if self._total > MAX_UNPACKED_BYTES:

@@ -72,28 +72,28 @@ class TransferTarget(NamedTuple):
     own: bool
 
 
-def parse_transfer_url(told: TransferUrl, base: str) -> TransferTarget:
+def parse_transfer_url(received: TransferUrl, base: str) -> TransferTarget:
     """Return a checked URL of a server at ``base``.
 
     Raises:
         BadData: it must not be followed.
     """
-    url = _checked(told.url, base)
-    return TransferTarget(url, _headers(told, base), origin_of(url) == origin_of(base))
+    url = _checked(received.url, base)
+    return TransferTarget(url, _headers(received, base), origin_of(url) == origin_of(base))
 
 
 def _checked(url: str, base: str) -> str:
     if len(url) > _MAX_LENGTH or not url.isascii() or not url.isprintable() or " " in url:
-        raise _refused("it is malformed", url, base)
+        raise _refused("malformed URL", url, base)
     try:
         parts, ours = urlsplit(url), urlsplit(base)
         port, host = parts.port, parts.hostname
     except ValueError:
-        raise _refused("it is malformed", url, base) from None
+        raise _refused("malformed URL", url, base) from None
     if parts.scheme not in ("http", "https") or not host:
-        raise _refused("it is no http: or https: address", url, base)
+        raise _refused("not an http: or https: URL", url, base)
     if "@" in parts.netloc:
-        raise _refused("it has a login in it", url, base)
+        raise _refused("it contains credentials", url, base)
     if ours.scheme == "https" and parts.scheme == "http":
         # Older servers behind a TLS proxy send http: URLs.
         if host != ours.hostname or port not in (None, 80, ours.port):
@@ -102,13 +102,13 @@ def _checked(url: str, base: str) -> str:
     return urlunsplit(parts._replace(fragment=""))
 
 
-def _headers(told: TransferUrl, base: str) -> dict[str, str]:
-    if len(told.headers) > _MAX_HEADERS:
-        raise _refused("too many headers go with it", told.url, base)
+def _headers(received: TransferUrl, base: str) -> dict[str, str]:
+    if len(received.headers) > _MAX_HEADERS:
+        raise _refused("too many headers", received.url, base)
     headers: dict[str, str] = {}
-    for row in told.headers:
+    for row in received.headers:
         if not _NAME.fullmatch(row.name) or not _VALUE.fullmatch(row.value) or len(row.value) > _MAX_LENGTH:
-            raise _refused("a header that goes with it is malformed", told.url, base)
+            raise _refused("malformed header", received.url, base)
         if row.name.lower() not in _RESERVED:
             headers[row.name] = row.value
     return headers
@@ -117,20 +117,22 @@ def _headers(told: TransferUrl, base: str) -> dict[str, str]:
 def _refused(why: str, url: str, base: str) -> BadData:
     # The query may be a signature.
     shown = sanitize(url.partition("?")[0].rpartition("@")[2])
-    return BadData(f"the server tells to go to {shown}, which is refused: {why}", where=base)
+    return BadData(f"the server sent an invalid transfer URL '{shown}': {why}", where=base)
 
 
 ROUND: Final = 4000
 """Maximum number of objects in a request: with signed URLs, the answer has some megabytes."""
-Ask = Callable[[Sequence[ObjectFile]], Sequence[m.PullStrategy]]
+UrlRequest = Callable[[Sequence[ObjectFile]], Sequence[m.PullStrategy]]
 
 
 class DownloadLocations:
     """The URLs of the objects of one pull; safe from several threads."""
 
-    def __init__(self, files: Sequence[ObjectFile], base: str, web: HttpClient, ask: Ask) -> None:
-        """``ask`` requests URLs from the server at ``base``."""
-        self._base, self._web, self._ask = base, web, ask
+    def __init__(
+        self, files: Sequence[ObjectFile], base: str, web: HttpClient, request_urls: UrlRequest
+    ) -> None:
+        """``request_urls`` requests URLs from the server at ``base``."""
+        self._base, self._web, self._request_urls = base, web, request_urls
         self._rounds = [files[start : start + ROUND] for start in range(0, len(files), ROUND)]
         self._round_of = {file: number for number, part in enumerate(self._rounds) for file in part}
         self._asked: set[int] = set()
@@ -141,10 +143,10 @@ class DownloadLocations:
         """Return the files of the first request."""
         return self._rounds[0] if self._rounds else ()
 
-    def add_answer(self, number: int, told: Sequence[m.PullStrategy]) -> None:
+    def add_answer(self, number: int, received: Sequence[m.PullStrategy]) -> None:
         """Store the answer to a request; ignore files that were not requested."""
         self._asked.add(number)
-        for each in told:
+        for each in received:
             if each.object_file.file in self._round_of:
                 self._known[each.object_file.file] = each.download_from
 
@@ -155,8 +157,8 @@ class DownloadLocations:
             BadData: the URL must not be followed.
             OdfError: those of the connection.
         """
-        told = self._url_of(file)
-        return None if told is None else self._read(file, start, told)
+        received = self._url_of(file)
+        return None if received is None else self._read(file, start, received)
 
     def _url_of(self, file: ObjectFile, instead_of: m.TransferUrl | None = None) -> m.TransferUrl | None:
         """Return the URL of an object. Request it if it is unknown, or if it is still ``instead_of``."""
@@ -166,19 +168,19 @@ class DownloadLocations:
         with self._lock:
             known = self._known.get(file)
             if number not in self._asked or (instead_of is not None and known == instead_of):
-                self.add_answer(number, self._ask(self._rounds[number]))
+                self.add_answer(number, self._request_urls(self._rounds[number]))
             return self._known.get(file)
 
-    def _read(self, file: ObjectFile, start: int, told: m.TransferUrl) -> Iterator[bytes]:
+    def _read(self, file: ObjectFile, start: int, received: m.TransferUrl) -> Iterator[bytes]:
         begun = False
         try:
-            for piece in self._download(file, start, parse_transfer_url(told, self._base)):
+            for piece in self._download(file, start, parse_transfer_url(received, self._base)):
                 begun = True
                 yield piece
             return
         except (SourceUnavailable, NotFound):
-            fresh = None if begun else self._url_of(file, instead_of=told)
-            if fresh is None or fresh == told:
+            fresh = None if begun else self._url_of(file, instead_of=received)
+            if fresh is None or fresh == received:
                 raise
         yield from self._download(file, start, parse_transfer_url(fresh, self._base))
 
@@ -234,7 +236,7 @@ class SmartRemote:
         try:
             batch = self._loop.run(self._begin(after, head), reporter)
         except (SmartProtocolUnsupported, ConnectionClosed, MessageTooLong, _NoBatch) as error:
-            reporter.log(f"blocks are read one by one: {error.message}", "debug")
+            reporter.log(f"reading blocks one by one: {error.message}", "debug")
             return None
         return self._blocks(batch, after, head)
 
@@ -246,7 +248,10 @@ class SmartRemote:
             return
         reporter = self._access.reporter
         strategies = DownloadLocations(
-            files, self._base, self._plain.web, lambda part: self._loop.run(self._ask(part), reporter)
+            files,
+            self._base,
+            self._plain.web,
+            lambda part: self._loop.run(self._request_urls(part), reporter),
         )
         if session is not None and (first := strategies.first()):
             try:
@@ -327,12 +332,12 @@ class SmartRemote:
         except OdfError as error:  # reading blocks one by one shows whether it matters
             raise _NoBatch(error.message) from None
         if plan.num_blocks == 0 or plan.bytes_in_raw_blocks > MAX_UNPACKED_BYTES:
-            raise _NoBatch("the server has none of them, or too many for one message")
+            raise _NoBatch("no blocks, or too many for one message")
         await channel.send(m.encode_message(m.Empty()))
         text = await channel.receive(expected=4 * plan.bytes_in_raw_blocks)
         batch = m.read_message(text, m.PullBlocks, self.url).blocks
         if batch.num_blocks != plan.num_blocks:
-            problem = f"the server announced {plan.num_blocks:,} blocks and sends {batch.num_blocks:,}"
+            problem = f"the server announced {plan.num_blocks:,} blocks, but sent {batch.num_blocks:,}"
             raise BadData(problem, where=self.url)
         return batch
 
@@ -344,10 +349,10 @@ class SmartRemote:
             before, last = last, block_hash
             yield block_hash, data
         if last != head:
-            raise BadData(f"the last block of the archive is {last}, not {head}", where=self.url)
+            raise BadData(f"the last block of the archive is {last}, expected {head}", where=self.url)
         self._interval = before, head  # a later request of URLs needs the last block only
 
-    async def _ask(self, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
+    async def _request_urls(self, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
         """Request URLs in a new session: the earlier one ended with its request."""
         assert self._interval is not None
         session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
@@ -429,7 +434,7 @@ class ObjectUploads:
         try:
             self._web.request("PUT", url, headers={"Content-Type": "application/json"}, body=proof).close()
         except AttemptFailed as failure:
-            text = f"the server did not take the proof of the head: {failure.error.message}"
+            text = f"ownership proof rejected by the server: {failure.error.message}"
             self._reporter.log(text, "debug")
 
     # --- Private ---
@@ -438,7 +443,7 @@ class ObjectUploads:
         file = strategy.object_file.file
         if strategy.push_strategy == "HttpUpload":
             if strategy.upload_to is None:
-                raise BadData(f"the server does not say where {_name(file)} goes", where=self._base)
+                raise BadData(f"the server sent no upload URL for {_name(file)}", where=self._base)
             self._upload(file, parse_transfer_url(strategy.upload_to, self._base))
             with self._lock:
                 self.sent += 1
@@ -455,14 +460,14 @@ class ObjectUploads:
             self._check()
         before = 0
 
-        def told(sent: int) -> None:
+        def on_sent(sent: int) -> None:
             nonlocal before
             self._report_sent(sent - before)
             before = sent
 
         def once(headers: dict[str, str]) -> None:
             typed = {"Content-Type": "application/octet-stream", **headers}
-            self._web.request("PUT", transfer.url, headers=typed, body=path, on_sent=told).close()
+            self._web.request("PUT", transfer.url, headers=typed, body=path, on_sent=on_sent).close()
 
         def attempt() -> None:
             self._check()
@@ -481,9 +486,9 @@ class ObjectUploads:
         except (OdfError, OSError) as error:
             self._check()
             why = error.message if isinstance(error, OdfError) else f"{error.strerror}"
-            hint = "the head there is what it was; push again"
+            hint = "push again; the remote head is unchanged"
             raise SourceUnavailable(
-                f"{_name(file)} could not be sent: {why}", where=getattr(error, "where", None), hint=hint
+                f"upload of {_name(file)} failed: {why}", where=getattr(error, "where", None), hint=hint
             ) from error
 
     def _path(self, file: ObjectFile) -> Path:
@@ -505,10 +510,10 @@ class ObjectUploads:
 
 def _headers_with_bearer(transfer: TransferTarget) -> dict[str, str] | None:
     """Return headers with ``Bearer`` added to the token of a URL of the server: older servers omit it."""
-    told = [name for name in transfer.headers if name.lower() == "authorization"]
-    if not transfer.own or not told or " " in transfer.headers[told[0]]:
+    names = [name for name in transfer.headers if name.lower() == "authorization"]
+    if not transfer.own or not names or " " in transfer.headers[names[0]]:
         return None
-    return {**transfer.headers, told[0]: f"Bearer {transfer.headers[told[0]]}"}
+    return {**transfer.headers, names[0]: f"Bearer {transfer.headers[names[0]]}"}
 
 
 def _name(file: ObjectFile) -> str:
@@ -563,10 +568,10 @@ class SmartPush:
         theirs = self._remote.head()
         other = relation.kind in ("behind", "diverged")
         if other and not force:
-            raise Conflict("the dataset there has blocks that are not here", where=self._remote.url)
+            raise Conflict("the remote dataset has blocks that the local one lacks", where=self._remote.url)
         common = None if other else relation.common
         if not other and common != theirs:
-            raise Conflict("the dataset there moved meanwhile", where=self._remote.url, hint="push again")
+            raise Conflict("the remote head has moved", where=self._remote.url, hint="push again")
         new = self._collect(common)
         if new.head == theirs:
             self._send_proof(new.head)  # which may be newer than the head
@@ -577,8 +582,8 @@ class SmartPush:
         except ConnectionClosed as error:
             raise m.problem_of_close(error.reason, self._remote.url) or error from None
         except SmartProtocolUnsupported as error:
-            hint = error.hint or "push needs a server that takes it, such as: odf serve --allow-push"
-            problem = f"the server takes no pushes: {error.message}"
+            hint = error.hint or "push to a server that allows it, such as: odf serve --allow-push"
+            problem = f"the server does not accept pushes: {error.message}"
             raise Unsupported(problem, where=self._remote.url, hint=hint) from None
         return self._pushed(theirs, new, "updated")
 
@@ -618,7 +623,7 @@ class SmartPush:
             at = stored.block.prev_block_hash
         if at != common:
             where = str(self._dataset.folder)
-            raise Conflict("the dataset was set back meanwhile", where=where, hint="push again")
+            raise Conflict("the dataset was reset during the push", where=where, hint="push again")
         total = sum(file.size for file in files)
         plan = m.TransferPlan(len(blocks), len(files), records, raw, total)
         return _Outgoing(head, blocks[::-1], list(files)[::-1], plan)
@@ -629,7 +634,7 @@ class SmartPush:
                 self._reporter.raise_if_cancelled()
                 data = self._dataset.block_bytes(block)
                 if Multihash.sha3_256(data) != block:
-                    raise BadData(f"block {block} is damaged here", where=str(self._dataset.folder))
+                    raise BadData(f"local block {block} is damaged", where=str(self._dataset.folder))
                 yield block, data
 
         most = int((self._remote.most_bytes - _AROUND_PAYLOAD) / MAX_PACKED_SHARE)
@@ -665,17 +670,15 @@ class SmartPush:
         asked = m.PushObjects([m.ObjectReference.of(file) for file in part], more)
         await channel.send(m.encode_message(asked))
         text = await channel.receive(expected=2048 * len(part))
-        told = m.read_answer(text, m.PushStrategies, self._base).object_transfer_strategies
-        strategies = {each.object_file.file: each for each in told}
+        received = m.read_answer(text, m.PushStrategies, self._base).object_transfer_strategies
+        strategies = {each.object_file.file: each for each in received}
         missing = [file for file in part if file not in strategies]
         if missing:
             file = missing[0]
-            raise BadData(
-                f"the server does not say what to do with {file.kind}/{file.hash}", where=self._base
-            )
+            raise BadData(f"the response of the server lacks {file.kind}/{file.hash}", where=self._base)
         reports = asyncio.create_task(self._report(channel))
-        told = [strategies[file] for file in part]
-        uploads = asyncio.create_task(asyncio.to_thread(self._uploads.send, told))
+        received = [strategies[file] for file in part]
+        uploads = asyncio.create_task(asyncio.to_thread(self._uploads.send, received))
         try:
             await asyncio.wait({reports, uploads}, return_when=asyncio.FIRST_COMPLETED)
             if reports.done() and not uploads.done():
@@ -718,7 +721,7 @@ class SmartPush:
             if await asyncio.to_thread(self._remote.head) == new.head:
                 return
             if quiet >= self.quiet_times or said > _MAX_CONFIRMATIONS:
-                problem = "the server took everything, and yet its head is not the new one"
+                problem = "the server accepted the push, but its head is not the new one"
                 raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
 
     def _send_proof(self, head: Multihash) -> None:
@@ -734,4 +737,4 @@ class SmartPush:
         except Cancelled:
             return  # the push is done
         except OdfError as error:
-            self._reporter.log(f"the proof of the head was not sent: {error.message}", "warning")
+            self._reporter.log(f"ownership proof of the head not sent: {error.message}", "warning")

@@ -83,7 +83,7 @@ class MessageChannel:
         """
         if size > self.most_bytes:
             raise Unsupported(
-                f"a message of {size:,} bytes would be longer than {self.most_bytes:,}", where=self.where
+                f"message too long: {size:,} bytes, the limit is {self.most_bytes:,}", where=self.where
             )
         await self._within(size, self._send_in_frames(size, read))
 
@@ -92,7 +92,7 @@ class MessageChannel:
             async with asyncio.timeout(self._patience + size / _MIN_BYTES_PER_SECOND):
                 await sending
         except TimeoutError:
-            raise SourceUnavailable("the other end takes nothing any more", where=self.where) from None
+            raise SourceUnavailable("timeout: the peer does not receive data", where=self.where) from None
         except (ConnectionError, aiohttp.ClientError, RuntimeError):
             raise self._gone() from None
 
@@ -109,7 +109,7 @@ class MessageChannel:
             async with asyncio.timeout(wait):
                 message = await self._socket.receive()
         except TimeoutError:
-            raise ReceiveTimeout(f"nothing came for {wait:g} seconds", where=self.where) from None
+            raise ReceiveTimeout(f"timeout: no message for {wait:g} seconds", where=self.where) from None
         except (ConnectionError, aiohttp.ClientError, RuntimeError):
             raise self._gone() from None
         match message.type:
@@ -121,9 +121,9 @@ class MessageChannel:
                 raise self._gone()
             case WSMsgType.ERROR if self._socket.close_code == WSCloseCode.MESSAGE_TOO_BIG:
                 raise MessageTooLong(
-                    f"a message came that is longer than {self.most_bytes:,} bytes", where=self.where
+                    f"received a message longer than {self.most_bytes:,} bytes", where=self.where
                 )
-        raise BadData("something came that is no text", where=self.where)
+        raise BadData("received a message that is not text", where=self.where)
 
     async def close(self, code: int = WSCloseCode.OK, reason: str | bytes = "") -> None:
         """Close the connection with a reason; wait for the peer at most 5 seconds."""
@@ -160,7 +160,7 @@ class MessageChannel:
                 pause = min(pause * 1.5, 0.05)  # a slow peer needs few wake-ups
 
     def _gone(self, reason: str = "") -> ConnectionClosed:
-        return ConnectionClosed("the other end closed the connection", reason=reason, where=self.where)
+        return ConnectionClosed("connection closed by the peer", reason=reason, where=self.where)
 
 
 class ReceiveTimeout(SourceUnavailable):
@@ -372,29 +372,29 @@ def headers_for(url: str, access: RemoteAccess) -> dict[str, str]:
 
 def _refused(error: Exception, url: str) -> Exception:
     if isinstance(error, _CrossOriginRedirect):
-        return BadData("the server sends us to another origin", where=url)
+        return BadData("the server redirects to another origin", where=url)
     if not isinstance(error, aiohttp.WSServerHandshakeError):
         reason = error.__cause__ if isinstance(error.__cause__, OSError) else error
-        return connection_failure(reason, url, "check the address and the network, then try again").error
+        return connection_failure(reason, url, "check the URL and the network, then try again").error
     status = error.status
     if status in (401, 403):
         hint = f"log in: odf repo login {origin_of(url)}"
-        return SourceUnavailable(f"access is denied (HTTP {status})", where=url, hint=hint)
+        return SourceUnavailable(f"access denied (HTTP {status})", where=url, hint=hint)
     if status == 426:
-        hint = "a proxy in between has to pass WebSockets on"
+        hint = "configure the proxy of the server to pass WebSockets"
         return SmartProtocolUnsupported(
-            "the server was asked for a session, and did not see it (426)", where=url, hint=hint
+            "the server did not receive the WebSocket upgrade (HTTP 426)", where=url, hint=hint
         )
     if status == 409:
         return Conflict(
-            "somebody else is pushing the dataset just now (409)", where=url, hint="try again later"
+            "another push of the dataset is in progress (HTTP 409)", where=url, hint="try again later"
         )
     if status in (429, 503):
         return SourceUnavailable(
-            f"the server has too much to do ({status})", where=url, hint="try again later"
+            f"the server is overloaded (HTTP {status})", where=url, hint="try again later"
         )
     if status in _NOT_SMART or status == 101:
-        return SmartProtocolUnsupported("no dataset answers there by the smart protocol", where=url)
+        return SmartProtocolUnsupported("no dataset with smart protocol found", where=url)
     if status == 400:
-        return SourceUnavailable("the server does not take this version of the protocol", where=url)
-    return SourceUnavailable(f"the server answers with HTTP {status}", where=url)
+        return SourceUnavailable("the server does not support this version of the protocol", where=url)
+    return SourceUnavailable(f"unexpected response: HTTP {status}", where=url)

@@ -398,8 +398,8 @@ class AsOfTransaction(StatefulTransaction):
                 writer.write_batch(self._number_rows(index, batch, writer.schema))
         if pending.lost_versions:
             self._reporter.log(
-                f"{pending.lost_versions:,} rows came so late that the version of '{join.table.name}' at "
-                "their time is no longer known: they have the oldest that is",
+                f"late rows joined with the oldest version of '{join.table.name}': "
+                f"{pending.lost_versions:,} (the version at their time was dropped)",
                 "warning",
             )
         # Pending rows will need versions at their own times.
@@ -414,11 +414,11 @@ class AsOfTransaction(StatefulTransaction):
         for index, join in enumerate(self._as_of.joins):
             pending_file = self._checkpoint_folder / f"as-of-{index}" / _ROWS
             if pending_file.exists() and (count := pq.read_metadata(pending_file).num_rows):
-                reached = "not at all" if watermark is None else f"up to {Timestamp.from_ms(watermark)}"
+                reached = "none" if watermark is None else str(Timestamp.from_ms(watermark))
                 self._reporter.log(
-                    f"{count:,} rows wait to be joined to '{join.table.name}' until all inputs are complete "
-                    f"up to their time (now: {reached}); for one that rarely changes: odf pull NAME "
-                    "--set-watermark TIME"
+                    f"pending rows of the join with '{join.table.name}': {count:,}, until the watermark of "
+                    f"all inputs reaches their time (watermark: {reached}); for an input that rarely "
+                    "changes, run odf pull NAME --set-watermark TIME"
                 )
         return super()._write_checkpoint(ready, watermarks)
 

@@ -129,7 +129,7 @@ def _open_checkpoint(path: Path) -> Iterator[tuple[CheckpointMetadata, tarfile.T
             first = tar.next()
             content = tar.extractfile(first) if first is not None and first.name == _METADATA_FILE else None
             if first is None or content is None or first.size > _MAX_METADATA_BYTES:
-                raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_HINT)
+                raise BadData("the file is not a checkpoint of this engine", where=str(path), hint=_HINT)
             yield _parse_metadata(content.read(), path), tar
     except FileNotFoundError:
         raise BadData("the checkpoint is missing", where=str(path), hint=_HINT) from None
@@ -175,7 +175,7 @@ class _Entry(tarfile.TarInfo):
         return entry
 
 
-_HINT: Final = "see `odf verify`; bring the dataset from where it is whole, or make it anew"
+_HINT: Final = "run `odf verify`; pull the dataset from an intact remote, or rebuild it"
 
 
 def _parse_metadata(text: bytes, path: Path) -> CheckpointMetadata:
@@ -184,9 +184,9 @@ def _parse_metadata(text: bytes, path: Path) -> CheckpointMetadata:
         if header.format != FORMAT or header.engine != ENGINE:
             raise Unsupported(
                 f"the checkpoint was written by the engine {header.engine} in format {header.format}, "
-                f"and this is {ENGINE} with format {FORMAT}",
+                f"but this is {ENGINE} with format {FORMAT}",
                 where=str(path),
-                hint="go on with that version, or make the dataset anew with this one",
+                hint="use that version, or rebuild the dataset with this one",
             )
         return msgspec.json.decode(text, type=CheckpointMetadata)
     except msgspec.MsgspecError as error:

@@ -63,10 +63,10 @@ class EngineRouter:
             if key not in self._addresses:
                 available = ", ".join(sorted({SPARK, *self._addresses}))
                 raise EngineMissing(
-                    f"the query is for the engine '{name}', which is not here",
+                    f"the query is for the engine '{name}', which is not configured",
                     where="transform",
-                    hint=f"engines: {available}; tell where another one is: "
-                    f"odf config set engines.{key} grpc://HOST:PORT",
+                    hint=f"use {available}, or configure the engine: odf config set engines.{key} "
+                    "grpc://HOST:PORT",
                 )
             self._engines[key] = GrpcEngine(self._addresses[key])
         return self._engines[key]

@@ -109,16 +109,16 @@ def check_engine_output(
     path = Path(request.new_data_path)
     if interval is None:
         if path.exists() and pq.read_metadata(path).num_rows:
-            raise BadData("it wrote rows, and says that there are none")
+            raise BadData("it wrote rows, but reported none")
         schema = declared if declared is not None else pa.schema([])
         return TransactionResult(None, schema, _read_output_checkpoint(request))
     if path.is_symlink() or not path.is_file():
-        raise BadData("it says that there are rows, and wrote no file")
+        raise BadData("it reported rows, but wrote no file")
     schema = read_parquet_schema(path).remove_metadata()
     _check_schema(schema, request.vocab, declared)
     end = _check_rows(path, schema, request)
     if (interval.start, interval.end) != (request.next_offset, end):
-        raise BadData(f"it says offsets {interval.start} to {interval.end}, and wrote others")
+        raise BadData(f"it reported offsets {interval.start} to {interval.end}, but wrote others")
     found = digest_file(path)
     written = WrittenSlice(
         path, found.logical_hash, found.physical_hash, found.size, found.rows, interval, None, None
@@ -140,7 +140,7 @@ def _check_schema(schema: pa.Schema, vocab: DatasetVocabulary, declared: pa.Sche
         raise BadData(f"its columns begin with {actual}, not {expected}")
     for name, check in checks.items():
         if not check(schema.field(name).type):
-            raise BadData(f"its column '{name}' is of the type {schema.field(name).type}")
+            raise BadData(f"its column '{name}' has the type {schema.field(name).type}")
     if declared is not None and [(each.name, each.type) for each in schema] != [
         (each.name, each.type) for each in declared
     ]:
@@ -159,7 +159,7 @@ def _check_rows(path: Path, schema: pa.Schema, request: TransformRequest) -> int
         offsets, operations, system_times, event_times = batch.columns
         expected_offsets = pa.array(range(expected, expected + batch.num_rows), pa.int64())
         if offsets.null_count or not pc.all(pc.equal(offsets.cast(pa.int64()), expected_offsets)).as_py():
-            raise BadData("its offsets do not go on from those of the dataset")
+            raise BadData("its offsets do not continue those of the dataset")
         if event_times.null_count:
             raise BadData("it wrote rows without an event time")
         if system_times.null_count or pc.any(pc.greater(system_times.cast(pa.int64()), latest)).as_py():
@@ -176,11 +176,11 @@ def _check_operations(operations: pa.Array, before: int) -> int:
     codes = operations.cast(pa.int64())
     known = pa.array([int(each) for each in Op], pa.int64())
     if codes.null_count or not pc.all(pc.is_in(codes, value_set=known)).as_py():
-        raise BadData("it wrote rows with an operation that there is not")
+        raise BadData("it wrote rows with an unknown operation")
     previous = pa.concat_arrays([pa.array([before], pa.int64()), codes.slice(0, len(codes) - 1)])
     after_old, is_new = pc.equal(previous, int(Op.CORRECT_FROM)), pc.equal(codes, int(Op.CORRECT_TO))
     if not pc.all(pc.equal(after_old, is_new)).as_py():
-        raise BadData("it wrote a correction whose old and new row are not next to each other")
+        raise BadData("it wrote a correction whose old and new rows are not adjacent")
     return codes[-1].as_py()
 
 
@@ -190,7 +190,7 @@ def _read_output_checkpoint(request: TransformRequest) -> Checkpoint | None:
     if not path.exists() and not path.is_symlink():
         return None
     if path.is_symlink() or not path.is_file():
-        raise BadData("its checkpoint is no file")
+        raise BadData("its checkpoint is not a file")
     digest, size = physical_hash(path)
     return Checkpoint(physical_hash=digest, size=size)
 
@@ -303,10 +303,10 @@ def _copy_regular_file(source: Path, target: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
-        raise BadData(f"the engine left something that is no file: {source.name}") from None
+        raise BadData(f"its output is not a regular file: {source.name}") from None
     with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise BadData(f"the engine left something that is no file: {source.name}")
+            raise BadData(f"its output is not a regular file: {source.name}")
         shutil.copyfileobj(file, copy, _CHUNK)
         copy.flush()
         os.fsync(copy.fileno())
@@ -422,7 +422,7 @@ class GrpcEngine:
             )
             if not all(inside):
                 raise self._contract_violation(
-                    f"it names rows of '{strip_control_characters(feed.alias)}' that it was not given"
+                    f"it reported rows of '{strip_control_characters(feed.alias)}' that are not in the input"
                 )
         reason = None if found.reason is None else strip_control_characters(found.reason)
         return RowProvenance([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
@@ -500,14 +500,14 @@ class GrpcEngine:
                             return found
             except grpc.FutureTimeoutError:
                 raise SourceUnavailable(
-                    "the engine does not answer", where=self._address, hint="is it running?"
+                    "the engine does not respond", where=self._address, hint="check that it is running"
                 ) from None
             except grpc.RpcError as error:
                 raise self._failure(error, reporter) from None
             except (ValueError, msgspec.MsgspecError) as error:
-                raise self._contract_violation(f"its answer cannot be read: {error}") from None
+                raise self._contract_violation(f"its response cannot be read: {error}") from None
         reporter.raise_if_cancelled()
-        raise self._contract_violation("it ended without an answer")
+        raise self._contract_violation("it ended without a response")
 
     def _call_own_service(
         self, method: str, query: Wire, result_type: type[ResultT], reporter: Reporter
@@ -523,7 +523,7 @@ class GrpcEngine:
             if isinstance(found, UnimplementedMessage):
                 raise Unsupported(found.message, where=self._address)
             if not isinstance(found, result_type):
-                raise self._contract_violation(f"it answered with {type(found).__name__}")
+                raise self._contract_violation(f"it responded with {type(found).__name__}")
             return found
 
         return self._call(f"/{OWN_SERVICE}/{method}", encode_fields(encode(query)), parse, reporter)
@@ -550,14 +550,14 @@ class GrpcEngine:
             return Cancelled()
         code = error.code() if isinstance(error, grpc.Call) else None
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return Unsupported("the engine cannot do this: it can only run queries", where=self._address)
+            return Unsupported("unsupported by the engine: it can only run queries", where=self._address)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return EngineTimeout(f"the query ran longer than {self._seconds:,g} s", where=self._address)
         details = error.details() if isinstance(error, grpc.Call) else str(error)
-        return SourceUnavailable(f"the engine broke off: {details}", where=self._address)
+        return SourceUnavailable(f"connection to the engine lost: {details}", where=self._address)
 
     def _contract_violation(self, problem: str) -> BadData:
-        return BadData(f"the engine does not keep the contract: {problem}", where=self._address)
+        return BadData(f"the engine violates the contract: {problem}", where=self._address)
 
 
 def _parse_address(address: str) -> tuple[str, FileExchange | None]:
@@ -575,9 +575,9 @@ def _parse_address(address: str) -> tuple[str, FileExchange | None]:
         valid, options = False, {}
     if not valid or not options.keys() <= {"folder", "as"} or ("as" in options and "folder" not in options):
         raise InvalidManifest(
-            f"'{address}' is no address of an engine",
+            f"invalid engine address: '{address}'",
             where="engines",
-            hint="such as grpc://127.0.0.1:2884, or grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine",
+            hint="use grpc://127.0.0.1:2884, or grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine",
         )
     if "folder" not in options:
         return parts.netloc, None

@@ -455,12 +455,12 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="odf engine serve")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=5544)
-    parser.add_argument("--settings-of", type=Path, help="folder .odf of a workspace")
-    sandbox = parser.add_argument_group("in a sandbox, until standard input is closed")
-    sandbox.add_argument("--socket", type=Path, help="listen there instead")
-    sandbox.add_argument("--scratch", type=Path, help="folder for temporary files")
-    sandbox.add_argument("--master", default="local[*]", help="where Spark runs")
-    sandbox.add_argument("--memory", default="1g", help="of Spark")
+    parser.add_argument("--settings-of", type=Path, help="The `.odf` folder of a workspace.")
+    sandbox = parser.add_argument_group("sandbox (runs until standard input is closed)")
+    sandbox.add_argument("--socket", type=Path, help="Listen on this socket instead.")
+    sandbox.add_argument("--scratch", type=Path, help="Folder for temporary files.")
+    sandbox.add_argument("--master", default="local[*]", help="Master of Spark.")
+    sandbox.add_argument("--memory", default="1g", help="Memory of Spark.")
     return parser.parse_args()
 
 

@@ -39,7 +39,7 @@ class EmittedRows:
                 raise Unsupported(
                     f"the query groups by '{name}', a {type_ddl(schema.field(name).type)}, without a window",
                     where="query",
-                    hint="group by its members, each as a column of its own",
+                    hint="group by its fields as separate columns",
                 )
         self._keys = list(keys)
         self._names = schema.names
@@ -139,7 +139,7 @@ class EmittedRows:
         try:
             return pa.table({name: columns[name] for name in schema.names}).cast(schema)
         except (pa.ArrowException, ValueError) as error:
-            raise BadData(f"the rows of the old query are no rows of the new one: {error}") from error
+            raise BadData(f"the rows of the old query do not match the new one: {error}") from error
 
     def _has_unique_keys(self, rows: pa.Table) -> bool:
         """Return whether the rows have at most one row per group."""
@@ -258,7 +258,7 @@ class OutputContract:
             raise BadData(
                 f"the event time '{self.event_time}' of a result row is null: {row_text}",
                 where="query",
-                hint=f"filter such rows out, or give them a time: coalesce({self.event_time}, …)",
+                hint=f"filter out such rows, or set a time: coalesce({self.event_time}, …)",
             )
         return batch
 
@@ -280,14 +280,14 @@ def _check_columns(query_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
     for name in (vocab.offset_column, vocab.system_time_column):
         if (found := _find_column(query_schema, name)) is not None:
             raise InvalidQuery(
-                f"the query gives a column '{found}', which the engine fills in itself",
+                f"the query returns a column '{found}', which the engine computes itself",
                 where="query",
-                hint="leave it out, or give it another name with AS",
+                hint="remove it, or rename it with AS",
             )
     time = _find_column(query_schema, vocab.event_time_column)
     if time is None:
         raise InvalidQuery(
-            f"the query gives no event time: a column '{vocab.event_time_column}' is missing",
+            f"the query returns no event time: column '{vocab.event_time_column}' is missing",
             where="query",
             hint=f"its columns are {', '.join(query_schema.names)}; select one AS {vocab.event_time_column}",
         )
@@ -321,9 +321,9 @@ def add_new_columns(declared: pa.Schema, result: pa.Schema, vocab: DatasetVocabu
     problems, new = _differences(result, declared, vocab)
     if problems:
         raise InvalidQuery(
-            "the query's columns are not those of the dataset: " + "; ".join(problems),
+            "the query's columns differ from those of the dataset: " + "; ".join(problems),
             where="query",
-            hint="give them as they were, with CAST(… AS …) AS name, or make a new dataset",
+            hint="restore them with CAST(… AS …) AS name, or create a new dataset",
         )
     return pa.schema(
         [*declared, *(result.field(name).with_nullable(True) for name in new)], declared.metadata
@@ -334,11 +334,11 @@ def _require_same_columns(data: pa.Schema, declared: pa.Schema, vocab: DatasetVo
     problems, new = _differences(data, declared, vocab)
     if not problems and not new:
         return
-    hint = "name the columns in the query, instead of SELECT *"
+    hint = "list the columns in the query instead of SELECT *"
     if not problems:
-        hint += ", or take in what is new: odf add --update MANIFEST --accept-columns"
+        hint += ", or add the new columns: odf add --update MANIFEST --accept-columns"
     raise InvalidQuery(
-        "the query's columns are not those of the dataset: "
+        "the query's columns differ from those of the dataset: "
         + "; ".join([*problems, *(f"column '{name}' is new" for name in new)]),
         where="query",
         hint=hint,

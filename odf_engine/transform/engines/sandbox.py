@@ -140,7 +140,7 @@ class Sandbox:
             return run(engine)
         except EngineTimeout as error:
             self.close()
-            hint = "allow such queries more: odf config set sandbox.minutes N"
+            hint = "increase the limit: odf config set sandbox.minutes N"
             raise EngineTimeout(error.message, where=error.where, hint=hint) from None
         except SourceUnavailable:
             process = self._process
@@ -150,8 +150,8 @@ class Sandbox:
             if process.exceeded is not None:
                 raise process.exceeded from None
             raise OdfError(
-                "the engine in the sandbox ended in the midst of its work" + process.last_output,
-                hint=f"it may have needed more than sandbox.memory ({self._config.sandbox.memory})",
+                "the engine in the sandbox exited before it finished" + process.last_output,
+                hint=f"increase sandbox.memory ({self._config.sandbox.memory}) if it ran out of memory",
                 where=str(self._log),
             ) from None
 
@@ -176,9 +176,11 @@ class Sandbox:
             )
             program = self._find_program(sandbox)
             if program is None:
-                reporter.log("there is no sandbox here: the query runs like one's own, as allowed", "warning")
+                reporter.log(
+                    "no sandbox is available: the query runs without one (sandbox.allowWithout)", "warning"
+                )
                 return self._fallback
-            reporter.log(f"{self._name} is not trusted: its query runs in a sandbox ({program})")
+            reporter.log(f"{self._name} is untrusted: its query runs in a sandbox ({program})")
             process = _EngineProcess(
                 self._config, sandbox, program, java, exchange, sockets / "engine", self._log
             )
@@ -199,10 +201,10 @@ class Sandbox:
         if self._config.sandbox.allow_without:
             return None
         raise NotTrusted(
-            f"{self._name} is not trusted, and there is no sandbox for its query ({'; '.join(reasons)})",
+            f"{self._name} is untrusted, and no sandbox is available for its query ({'; '.join(reasons)})",
             hint="install bubblewrap; "
-            + (f"or trust the dataset: odf trust {self._name}; " if self._dataset else "")
-            + "or run all such queries like your own: odf config set sandbox.allowWithout true",
+            + (f"or run odf trust {self._name}; " if self._dataset else "")
+            + "or run all untrusted queries without a sandbox: odf config set sandbox.allowWithout true",
         )
 
 
@@ -271,7 +273,7 @@ class _EngineProcess:
 
         Raises:
             OdfError: it does not start.
-            Cancelled: the job was cancelled meanwhile.
+            Cancelled: the job was cancelled.
         """
         deadline = time.monotonic() + _START_SECONDS
         while not self._socket.exists():
@@ -338,15 +340,15 @@ class LimitWatch(threading.Thread):
         disk, processes = self._config.disk, self._config.processes
         if _count_threads(self._process.pid, processes) > processes:
             problem = f"it started more than sandbox.processes ({processes})"
-            return _stopped_error(problem, hint="allow more: odf config set sandbox.processes NUMBER")
+            return _stopped_error(problem, hint="increase the limit: odf config set sandbox.processes NUMBER")
         if sum(map(_disk_usage, self._folders)) > _parse_size(disk):
             problem = f"it used more than sandbox.disk ({disk})"
-            return _stopped_error(problem, hint="allow more: odf config set sandbox.disk SIZE")
+            return _stopped_error(problem, hint="increase the limit: odf config set sandbox.disk SIZE")
         if any(_free_bytes(folder) < least for folder, least in self._least_free.items()):
-            return _stopped_error("the disk is almost full", hint="make room and try again")
+            return _stopped_error("the disk is almost full", hint="free disk space and try again")
         if self._log.stat().st_size - self._begin > _MAX_OUTPUT_BYTES:
             return _stopped_error(
-                f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB", hint=f"see {self._log}"
+                f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB", hint=f"see the log {self._log}"
             )
         return None
 
@@ -366,7 +368,7 @@ def _disk_usage(folder: Path) -> int:
     while pending:
         with contextlib.suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
             for each in entries:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
                     used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK_BYTES)
                     if each.is_dir(follow_symlinks=False):
                         pending.append(Path(each.path))
@@ -382,7 +384,7 @@ def _count_threads(pid: int, limit: int) -> int:
     count = 0
     pending = [pid]
     while pending and count <= limit:
-        with contextlib.suppress(OSError):  # exited meanwhile
+        with contextlib.suppress(OSError):  # exited since it was listed
             for task in Path(f"/proc/{pending.pop()}/task").iterdir():
                 count += 1
                 pending += map(int, (task / "children").read_text().split())

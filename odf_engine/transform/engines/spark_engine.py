@@ -79,7 +79,7 @@ def run_raw_query(session: SparkSession, request: RawQueryRequest, reporter: Rep
     """
     for path in request.input_data_paths:
         if not Path(path).is_file():
-            raise NotFound("there is no such input file", where=path)
+            raise NotFound("input file not found", where=path)
     with translate_errors():
         frame = session.read.parquet(*(spark_path(Path(path)) for path in request.input_data_paths))
     result = run_query(session, {INPUT: frame}, request.transform.queries or [])
@@ -136,7 +136,7 @@ def all_input_rows(request: TransformRequest, reason: str) -> RowProvenance:
         Unsupported: it continues from a state, whose rows are not in the request.
     """
     if request.prev_checkpoint_path is not None:
-        raise Unsupported(f"{reason}, and its rows come from earlier transactions too", where="query")
+        raise Unsupported(f"{reason}, and its rows also depend on earlier transactions", where="query")
     feeds = [
         (each.query_alias, [each.offset_interval])
         for each in request.query_inputs
@@ -359,7 +359,7 @@ class SparkEngine:
         stateful = matching_checkpoint(request) is not None or _stateful_class(request) is AsOfTransaction
         tracked = None if stateful else self._track_query(session, request)
         if tracked is None:
-            return all_input_rows(request, "the query keeps state")
+            return all_input_rows(request, "the query is stateful")
         return derive_row_provenance(tracked, request, rows, reporter)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
@@ -370,7 +370,7 @@ class SparkEngine:
         def find(name: str, call: TableFunctionCall | None) -> TableFiles:
             table = tables_by_name.get(name.casefold())
             if table is None:
-                raise NotFound(f"there is no dataset '{name}'")
+                raise NotFound(f"dataset '{name}' not found")
             read.append(table.name)
             return table
 
@@ -398,7 +398,7 @@ class SparkEngine:
         ]
         state = self.validate(request.transform, inputs, request.vocab, None).state
         if state is None:
-            raise InvalidQuery("the query goes row by row: it has no state", where="query")
+            raise InvalidQuery("the query is stateless", where="query")
         return state_dependencies(state, [str(each.dataset_id) for each in request.query_inputs])
 
     def _track_query(self, session: SparkSession, request: TransformRequest) -> TrackedResult | None:

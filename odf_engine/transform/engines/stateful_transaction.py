@@ -208,7 +208,7 @@ def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
 def batches_by_slice(
     slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
 ) -> Iterator[Batch]:
-    """Yield the batches of a transaction. Larger batches give the same rows as single slices.
+    """Yield the batches of a transaction. Larger batches produce the same rows as single slices.
 
     Args:
         slices: in order.
@@ -281,7 +281,7 @@ def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> Slice
         with open_parquet(path) as file:
             ranges = _ranges_from_statistics(file, names) or _ranges_from_rows(path, names)
     except FileNotFoundError:
-        raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify") from None
+        raise NotFound("a data slice is missing", where=str(path), hint="run odf verify") from None
     except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     added, times, operations = ranges
@@ -503,9 +503,9 @@ class StatefulTransaction:
         metadata = read_checkpoint(Path(path), self._checkpoint_folder)
         if metadata.query != _query_hash(self._request) and metadata.state != self._fingerprint:
             raise Unsupported(
-                "the checkpoint holds the state of another query or of other inputs",
+                "the checkpoint has the state of another query or of other inputs",
                 where=path,
-                hint="put the old query back; odf add --update sees to the state where a query changes",
+                hint="restore the old query, and change it with odf add --update, which migrates the state",
             )
         return metadata
 
@@ -539,16 +539,16 @@ class StatefulTransaction:
             name = self._request.query_inputs[each.input_index].query_alias
             if each.changes and name in unsupported:
                 raise InvalidQuery(
-                    f"the input '{name}' has retractions or corrections, and {unsupported[name]} "
-                    "cannot take rows back",
+                    f"the input '{name}' has retractions or corrections, which {unsupported[name]} "
+                    "does not support",
                     where="query",
-                    hint="count, sum and avg can; or say what they mean to the query, such as WHERE op = 0",
+                    hint="use count, sum or avg, or filter by operation, such as WHERE op = 0",
                 )
             if name in streamed and each.earliest is not None and each.earliest < 0:
                 raise BadData(
-                    f"the input '{name}' has rows from before 1970, which a query with state cannot have",
+                    f"the input '{name}' has rows from before 1970, which stateful queries do not support",
                     where=str(each.path),
-                    hint="filter them out in a dataset of its own",
+                    hint="filter them out in a separate dataset",
                 )
 
     def _unsupported_changes(self, query: StreamingPlan) -> Mapping[str, str]:
@@ -577,7 +577,7 @@ class StatefulTransaction:
         watermark = max(0, (batch.watermark or 0) - query.exact)
         late = self._streams.run(query.frame, query.mode, files, watermark, process_rows, self._reporter)
         if late:
-            self._reporter.log(f"{late:,} rows came too late for what they belong to: left out", "warning")
+            self._reporter.log(f"late rows dropped: {late:,}", "warning")
         return chain.from_iterable(results)
 
     def _batch_files(self, batch: Batch, number: int) -> list[list[Path]]:
@@ -636,8 +636,7 @@ def safe_folder(folder: Path, master: str) -> Path:
         return folder
     if not is_on_this_machine(master):
         raise Unsupported(
-            "on a cluster, a query with state needs a workspace whose path has no other characters than "
-            "letters, digits and _ . - /",
+            "on a cluster, a stateful query requires a workspace path of letters, digits and _ . - / only",
             where=str(folder),
             hint="move the workspace, or run Spark here: odf config set spark.master 'local[*]'",
         )

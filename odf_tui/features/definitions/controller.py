@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from odf_tui.features.definitions.manifest_dialogs import TextPosition
 
 _KINDS: Final = (
-    ("data", "f", "from a data file: CSV, JSON, Parquet, here or at a URL"),
-    ("root", "r", "a root dataset: polls files, URLs or a container"),
-    ("push", "p", "a root dataset that data is pushed into"),
-    ("derivative", "d", "a derivative dataset: a query over others"),
-    ("manifest", "m", "from a manifest file that is there already"),
+    ("data", "f", "from a data file or URL: CSV, JSON, Parquet"),
+    ("root", "r", "a root dataset with a polling source: files, URLs, container"),
+    ("push", "p", "a root dataset with a push source"),
+    ("derivative", "d", "a derivative dataset: a query over other datasets"),
+    ("manifest", "m", "from an existing manifest file"),
 )
-_NEXT: Final = {"root": ": p pulls it", "push": ": p says how to push into it"}
+_NEXT: Final = {"root": ": p pulls it", "push": ": p shows how to push into it"}
 
 _APPLIED: Final = ("append", "flush", "rebuild")
 """Answers that change the dataset."""
@@ -41,24 +41,24 @@ Answer = tuple[str, tuple[str, ...], str]
 """An answer of a DecisionDialog, its keys, and its label."""
 _EDIT: Final[Answer] = ("edit", ("e", "enter"), "edits again")
 _DISCARD: Final[Answer] = ("discard", ("d",), "discards")
-_KEEP: Final[Answer] = ("leave", ("escape", "q"), "leaves it for later")
+_KEEP: Final[Answer] = ("leave", ("escape", "q"), "saves it for later")
 _APPEND: Final[Answer] = ("append", ("enter",), "appends")
 _ADD_NEW: Final[Answer] = ("add", ("enter",), "adds it")
-_OPEN_EDITOR: Final[Answer] = ("edit", ("e",), "opens it in your editor")
+_OPEN_EDITOR: Final[Answer] = ("edit", ("e",), "opens it in the editor")
 _DISCARD_NEW: Final[Answer] = ("discard", ("escape", "q"), "discards")
 _EDIT_AGAIN: Final[Answer] = ("edit", ("e",), "edits again")
-_UNCHECKED: Final[Answer] = ("unchecked", ("a",), "adds it unchecked")
+_UNCHECKED: Final[Answer] = ("unchecked", ("a",), "adds it without validation")
 _FLUSH: Final[Answer] = ("flush", ("f",), "flushes")
 _REBUILD: Final[Answer] = ("rebuild", ("r",), "rebuilds")
-_ADD_COLUMNS: Final[Answer] = ("append", ("enter",), "takes them in")
-_LEAVE: Final[Answer] = ("leave", ("escape", "q"), "leaves it as it is")
+_ADD_COLUMNS: Final[Answer] = ("append", ("enter",), "adds them")
+_LEAVE: Final[Answer] = ("leave", ("escape", "q"), "cancels")
 _DISCARD_CHANGES: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
 class DefinitionsController(Controller):
     """Adds datasets, and edits their definitions in the user's editor.
 
-    A manifest is checked when the editor ends; the worker validates queries of derivative datasets. A file
+    A manifest is checked when the editor ends. The worker validates queries of derivative datasets. A file
     that the user changed is removed only after a confirmation.
     """
 
@@ -70,7 +70,7 @@ class DefinitionsController(Controller):
     # --- New datasets ---
 
     def add_dataset(self) -> None:
-        """Add a dataset; the user chooses from what."""
+        """Add a dataset. The user chooses its kind."""
         choices = [Choice(name, title, (key,), key) for name, key, title in _KINDS]
         self.host.open(PickerDialog("Add a dataset", choices, typing=False), self._add_kind)
 
@@ -118,7 +118,7 @@ class DefinitionsController(Controller):
 
         async def review() -> str:
             return await self._decide(
-                f"{name}, of {source}", manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _DISCARD_NEW)
+                f"{name} from {source}", manifest_lines(text), (_ADD_NEW, _OPEN_EDITOR, _DISCARD_NEW)
             )
 
         await self._add_draft(draft, "root", await review(), review)
@@ -127,9 +127,9 @@ class DefinitionsController(Controller):
         return [row.name for row in self.state.datasets]
 
     async def _ask_name(self, proposed: str) -> str | None:
-        remark = "letters, digits, - and . make a name"
+        remark = "letters, digits, - and ."
         check = name_check(self._dataset_names())
-        return await self.host.ask(PromptDialog("The name of the dataset", proposed, remark, check))
+        return await self.host.ask(PromptDialog("Dataset name", proposed, remark, check))
 
     async def _add_draft(
         self,
@@ -138,7 +138,7 @@ class DefinitionsController(Controller):
         answer: str = "edit",
         review: Callable[[], Coroutine[Any, Any, str]] | None = None,
     ) -> None:
-        """Edit a new manifest until it is added, discarded or left for later.
+        """Edit a new manifest until it is added, discarded or saved for later.
 
         Args:
             draft: the manifest.
@@ -158,7 +158,7 @@ class DefinitionsController(Controller):
                         answer = await review()
                         continue
                     await asyncio.to_thread(manifest_draft.discard, draft.path)
-                    self.host.notice("the manifest was left as it was: nothing is added", "warn")
+                    self.host.notice("the manifest is unchanged: nothing was added", "warn")
                     return
             validating, plan = False, None
             try:
@@ -186,7 +186,9 @@ class DefinitionsController(Controller):
             await asyncio.to_thread(manifest_draft.discard, path)
             self.host.notice(f"discarded {path.name}")
         else:
-            self.host.notice(f"nothing was added; the manifest is kept: {self._relative_path(path)}", "warn")
+            self.host.notice(
+                f"nothing was added; the manifest is saved in {self._relative_path(path)}", "warn"
+            )
 
     # --- Changes of datasets ---
 
@@ -219,7 +221,7 @@ class DefinitionsController(Controller):
                     changes = await asyncio.to_thread(self.gateway.update, row.id, draft.path, dry_run=False)
             except LeftRunning:
                 path = self._relative_path(draft.path)
-                self.host.notice(f"{row.name} is being changed; what was written stays in {path} until then")
+                self.host.notice(f"{row.name} is being changed; the manifest is in {path} until then")
                 return
             except OdfError as error:
                 answer, position = await self._show_problem(error, draft.path, (_EDIT, _DISCARD_CHANGES))
@@ -263,14 +265,14 @@ class DefinitionsController(Controller):
             self.host.notice(f"appended {_count_blocks(changes)} to {row.name}")
             self.state.datasets_outdated.send(None)
         elif answer == "nothing":
-            self.host.notice(f"the definition of {row.name} stays as it is: nothing differs", "warn")
+            self.host.notice(f"the definition of {row.name} is unchanged", "warn")
         else:
-            self.host.notice(f"the changes of {row.name} are discarded", "warn")
+            self.host.notice(f"discarded the changes to {row.name}", "warn")
 
     # --- New columns of queries ---
 
     def add_new_columns(self) -> None:
-        """Add the columns to the schema that the query of the selected dataset newly returns."""
+        """Add the new columns of the selected dataset's query to its schema."""
         row = self.state.row
         if row is not None:
             self.host.start(self._add_new_columns(row))
@@ -281,13 +283,13 @@ class DefinitionsController(Controller):
         text = await asyncio.to_thread(self.gateway.definition, row.id)
         plan = await self._validate_query(text, row.name, row.id)
         if not plan.new:
-            self.host.notice(f"the query of {row.name} gives no other columns than it has", "warn")
+            self.host.notice(f"the query of {row.name} returns no new columns", "warn")
             return
         answers = (_FLUSH, _REBUILD) if plan.state == "lost" else (_ADD_COLUMNS,)
-        title = f"{row.name}: its query gives new columns"
+        title = f"New columns in the query of {row.name}"
         answer = await self._decide(title, migration_plan_lines(plan), (*answers, _LEAVE))
         if answer not in _APPLIED:
-            self.host.notice(f"{row.name} stays as it is", "warn")
+            self.host.notice(f"{row.name} is unchanged", "warn")
             return
         try:
             await self._migrate(row, text, answer, plan)
@@ -305,20 +307,20 @@ class DefinitionsController(Controller):
         Raises:
             OdfError: the query is invalid, or was not validated.
         """
-        title = f"Looking at the query of {name}"
+        title = f"Validating the query of {name}"
         return await self.jobs.outcome(Validate(manifest=text, dataset=dataset), name, title)
 
     async def _edit(self, draft: ManifestDraft, line: int | None) -> None:
         """Open a manifest in the editor, and wait until it ends.
 
         Raises:
-            OdfError: the editor failed. A changed file is kept, and the hint has its path.
+            OdfError: the editor failed. A changed file is not removed, and the hint has its path.
         """
         try:
             await self.host.station.edit(draft.path, line)
         except OdfError as error:
             if await asyncio.to_thread(draft.is_changed):
-                error.hint = f"what was written is in {self._relative_path(draft.path)}"
+                error.hint = f"your changes are in {self._relative_path(draft.path)}"
             else:
                 await asyncio.to_thread(manifest_draft.discard, draft.path)
             raise
@@ -334,7 +336,7 @@ class DefinitionsController(Controller):
         )
 
         text = await asyncio.to_thread(read_manifest_text, path)
-        answer = await self._decide(f"{path.name} is not right yet", problem_lines(error, text), answers)
+        answer = await self._decide(f"{path.name} is invalid", problem_lines(error, text), answers)
         return answer, error_position(error, text)
 
     async def _decide(self, title: str, lines: Sequence[Sequence[Span]], answers: Sequence[Answer]) -> str:
@@ -356,17 +358,16 @@ class DefinitionsController(Controller):
 
         files = len(await asyncio.to_thread(demo_files)) - len(MANIFESTS)
         remarks = (
-            f"It writes {format_count(files)} files to sources/, "
-            f"{format_count(len(MANIFESTS))} to manifests/,",
+            f"Writes {format_count(files)} files to sources/, {format_count(len(MANIFESTS))} to manifests/,",
             "and adds the datasets of a small harbour town.",
-            "They are pulled and verified: pane 4 shows how.",
+            "They are pulled and verified: see pane 4.",
             "No network is needed. Spark takes a moment to start.",
         )
-        if not await self.host.ask(ConfirmDialog("Make the demo in this workspace?", *remarks)):
+        if not await self.host.ask(ConfirmDialog("Create the demo in this workspace?", *remarks)):
             self.host.notice("nothing was written", "warn")
             return
         requests = await asyncio.to_thread(self.gateway.make_demo)
-        self.host.notice("the demo is here; pane 4 shows how its datasets are pulled and verified")
+        self.host.notice("demo created; pane 4 shows the jobs that pull and verify it")
         self.state.datasets_outdated.send(None)
         if self.host.has_class("-narrow"):
             self.state.focus_pane("jobs")  # a narrow screen shows it below the graph
@@ -385,10 +386,10 @@ async def _read_file(path: Path) -> str:
 
 
 def _describe_plan(plan: ValidateResult | None) -> str:
-    """Return the result of the validation of a new query, as text."""
+    """Return the result of the validation of a new query as text."""
     if plan is None:
         return ""
-    return f"; {plan.message}" if plan.message else "; its query is right"
+    return f"; {plan.message}" if plan.message else "; its query is valid"
 
 
 def _count_blocks(changes: Sequence[PendingEvent]) -> str:

@@ -54,7 +54,7 @@ def find_data_files(folder: Path) -> list[tuple[str, int]]:
                 try:
                     found.append((str(here / name), (Path(root) / name).stat().st_size))
                 except OSError:
-                    continue  # removed meanwhile, or a broken link
+                    continue  # removed since, or a broken link
             if len(found) >= _MAX_FILES:
                 return found
     return found
@@ -128,7 +128,7 @@ def detect_file(path: Path) -> DetectedFile:
         with zipfile.ZipFile(path) as archive:
             inner = next((name for name in archive.namelist() if Path(name).suffix.lower() in FORMATS), "")
             if not inner:
-                raise BadData("there is no CSV, JSON or Parquet file in it")
+                raise BadData("the archive has no CSV, JSON or Parquet file")
             suffix = Path(inner).suffix.lower()
             prepare = (*decompression_lines(compression), f"  subPath: {json.dumps(inner)}")
             with archive.open(inner) as file:
@@ -143,7 +143,7 @@ def detect_file(path: Path) -> DetectedFile:
     source: Path | io.BytesIO = path if suffix == ".parquet" and not compression else io.BytesIO(data)
     reader, table = _read(FORMATS.get(suffix, "Csv"), source, data)
     if not table.num_rows:
-        raise BadData("it has no rows")
+        raise BadData("the file has no rows")
     return _describe(reader, table, prepare)
 
 
@@ -166,7 +166,7 @@ def _read(kind: str, source: Path | io.BytesIO, data: bytes) -> tuple[tuple[str,
             return _read_document(kind, data)
         return _read_csv(data)
     except (pa.ArrowException, ValueError, csv.Error) as error:
-        raise BadData(f"it cannot be read as {kind}: {str(error).splitlines()[0]}") from None
+        raise BadData(f"the file cannot be read as {kind}: {str(error).splitlines()[0]}") from None
 
 
 def _read_parquet(source: Path | io.BytesIO) -> pa.Table:
@@ -219,7 +219,7 @@ def _read_csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
 
 
 def _is_column_name(text: str) -> bool:
-    """Return whether a cell looks like the name of a column."""
+    """Return whether a cell can be the name of a column."""
     return bool(text) and re.search(r"[^\W\d_]", text) is not None and not _TIME.fullmatch(text)
 
 
@@ -249,7 +249,7 @@ def _read_document(kind: str, data: bytes) -> tuple[tuple[str, ...], pa.Table]:
         return ("kind: Json",), _objects_to_table(found[:_MAX_ROWS])
     path, rows = next(_find_lists(found, ()), ((), []))
     if not path:
-        raise ValueError("there is no list of objects in it")
+        raise ValueError("the document has no list of objects")
     return ("kind: Json", f"subPath: {json.dumps('.'.join(path))}"), _objects_to_table(rows[:_MAX_ROWS])
 
 
@@ -312,7 +312,7 @@ def _to_array(values: Sequence[Any]) -> pa.Array:
         return pa.array([None if each is None else json.dumps(each) for each in values], pa.string())
 
 
-# --- What it means ---
+# --- Key, event time and types ---
 
 
 def _describe(reader: tuple[str, ...], table: pa.Table, prepare: tuple[str, ...]) -> DetectedFile:
@@ -390,15 +390,13 @@ def infer_manifest(location: str, folder: Path, name: str) -> str:
     """
     if is_url(location):
         return _manifest_text(
-            location, name, _example_file(location), "The columns are examples: write those of the file."
+            location, name, _example_file(location), "Example columns: replace them by those of the file."
         )
     try:
         return _manifest_text(location, name, detect_file(folder / Path(location).expanduser()), "")
     except Exception as error:  # decoders raise any error for damaged files
         why = " ".join(str(error).split())
-        return _manifest_text(
-            location, name, _example_file(location), f"The columns are examples, for want of a look: {why}"
-        )
+        return _manifest_text(location, name, _example_file(location), f"Example columns: {why}")
 
 
 def _example_file(location: str) -> DetectedFile:
@@ -426,14 +424,14 @@ def _manifest_lines(location: str, name: str, found: DetectedFile, problem: str)
     url = location if is_url(location) else f"file:{location}"
     lines += [
         "    - kind: SetPollingSource",
-        "      # Every pull looks whether it has changed. A path begins at the workspace's folder.",
+        "      # Each pull checks the file for changes. Paths are relative to the workspace folder.",
         "      fetch:", "        kind: Url", f"        url: {_yaml_scalar(url)}",
     ]  # fmt: skip
     if found.prepare:
         lines += ["      prepare:", *(f"        {line}" for line in found.prepare)]
     lines += [f"      # {problem}"] if problem else []
     if found.columns is not None and not problem:
-        lines.append("      # The columns as the first rows look: correct what is wrong.")
+        lines.append("      # Columns inferred from the first rows. Check them.")
     lines += ["      read:", *(f"        {line}" for line in found.reader)]
     if found.columns is not None:
         lines += ["        schema:", *(f"          - {_yaml_scalar(column)}" for column in found.columns)]
@@ -441,7 +439,7 @@ def _manifest_lines(location: str, name: str, found: DetectedFile, problem: str)
     return [
         *lines,
         "    - kind: SetInfo",
-        f"      description: {_yaml_scalar('What ' + name + ' holds, in a sentence')}",
+        "      description: Describe the dataset in one sentence",
     ]
 
 
@@ -453,7 +451,7 @@ def _preprocess_lines(found: DetectedFile) -> list[str]:
     rest = f"CAST({quoted} AS TIMESTAMP) AS event_time, *"
     what = rest if is_day else f"{quoted} AS event_time, * EXCEPT ({quoted})"
     return [
-        "      # When each row was true.",
+        "      # The event time of each row.",
         "      preprocess:", "        kind: Sql", "        engine: spark",
         f"        query: {_yaml_scalar(f'SELECT {what} FROM input')}",
     ]  # fmt: skip
@@ -461,10 +459,10 @@ def _preprocess_lines(found: DetectedFile) -> list[str]:
 
 def _merge_lines(found: DetectedFile) -> list[str]:
     lines = [
-        "      # How new data meets old:",
+        "      # Merge strategies:",
         "      #   Append    every row is new",
-        "      #   Ledger    rows with a key that was not seen before are new",
-        "      #   Snapshot  the whole list each time; what changed becomes retractions and corrections",
+        "      #   Ledger    rows with a new key are added",
+        "      #   Snapshot  the complete list each time; differences become retractions and corrections",
         "      merge:",
     ]
     if not found.key or found.key == found.time[0]:

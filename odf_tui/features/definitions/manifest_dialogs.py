@@ -35,15 +35,15 @@ _IN_QUERY: Final = re.compile(
 _QUERY: Final = re.compile(r"^(?P<before>\s*(?:- )*query:\s*)(?P<value>.*)$")
 _QUOTED: Final = re.compile(r"'([^'\n]+)'")
 _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
-    "none": [[("   ", ""), ("keeps no state: the rows to come are made by it", "")]],
-    "kept": [[("   ", ""), ("goes on from the state of the old one", "good")]],
+    "none": [[("   ", ""), ("no state: the new query computes all new rows", "")]],
+    "kept": [[("   ", ""), ("continues from the state of the old query", "good")]],
     "lost": [
-        [("   ", ""), ("cannot go on from the state of the old one", "warn")],
+        [("   ", ""), ("incompatible with the state of the old query", "warn")],
         [
             ("   f  ", "key"),
-            ("what was to come of the old one comes out; the new one begins with nothing", ""),
+            ("flush: emit the pending rows of the old query, start with empty state", ""),
         ],
-        [("   r  ", "key"), ("the new one reads its inputs anew, for the state it would have by now", "")],
+        [("   r  ", "key"), ("rebuild: read all inputs again to compute the state of the new query", "")],
     ],
 }
 _EXCERPT_WIDTH: Final = 62  # cells; fits a dialog of 80 columns
@@ -130,7 +130,7 @@ def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
     if position := error_position(error, text):
         lines += excerpt_lines(text, position)
     if error.hint:
-        lines.append([(" try ", "muted"), (printable(error.hint), "good")])
+        lines.append([(" hint ", "muted"), (printable(error.hint), "good")])
     for other in others:
         match = _OTHER_PROBLEM.match(other)
         lines.append([(f" {printable(match['message'] if match else other)}", "bad")])
@@ -146,7 +146,7 @@ def migration_plan_lines(plan: ValidateResult) -> list[list[Span]]:
         lines.append([("   ", ""), (printable(plan.message), "warn")])
     if plan.new:
         lines.append(
-            [("   +  ", "good"), (f"{printable(', '.join(plan.new))}: new, empty in the rows before", "good")]
+            [("   +  ", "good"), (f"{printable(', '.join(plan.new))}: new, null in existing rows", "good")]
         )
     return lines + [list(line) for line in _STATES.get(plan.state, ())]
 
@@ -202,14 +202,14 @@ class AddManifestDialog(Dialog[dict[str, str]]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "close", show=False),
-        Binding("enter", "add", "add what the manifest holds", show=False, priority=True),
+        Binding("enter", "add", "add the datasets of the manifest", show=False, priority=True),
         Binding("tab", "complete", "complete the path", show=False, priority=True),
         Binding("down,ctrl+n", "move('down')", show=False, priority=True),
         Binding("up,ctrl+p", "move('above')", show=False, priority=True),
     ]
 
     class Ended(Message):
-        """The datasets of a file were added, or why they were not."""
+        """The datasets of a file were added, or could not be added."""
 
         def __init__(self, added: dict[str, str], problem: Sequence[Sequence[Span]] = ()) -> None:
             super().__init__()
@@ -232,8 +232,8 @@ class AddManifestDialog(Dialog[dict[str, str]]):
         """Yield the input for a path, the files of the workspace, and the problem."""
         with Vertical(classes="dialog -typing") as box:
             box.border_title = "Add datasets from a manifest"
-            box.border_subtitle = "tab takes a file from the list · ⏎ adds · esc closes"
-            line = Input(placeholder="path of a YAML file, or letters of one below", compact=True)
+            box.border_subtitle = "tab completes the path · ⏎ adds · esc closes"
+            line = Input(placeholder="path of a YAML file, or part of a path below", compact=True)
             line.cursor_blink = False
             yield line
             yield Choices([])
@@ -320,12 +320,12 @@ class DataFilePicker(PickerDialog):
 
     def __init__(self, folder: Path, files: Sequence[tuple[str, int]]) -> None:
         choices = [Choice(path, path, remark=format_bytes(bytes_)) for path, bytes_ in files]
-        super().__init__("A dataset from which file?", choices, typing=True)
+        super().__init__("Data file of the new dataset", choices, typing=True)
         self._folder = folder
 
     def on_mount(self) -> None:
         """Set the placeholder of the input."""
-        self.query_one(Input).placeholder = "letters of a file below, a path, or a URL"
+        self.query_one(Input).placeholder = "part of a path below, another path, or a URL"
 
     def find_choices(self, text: str) -> list[Choice]:
         """Return the files that match a text; a complete path or URL comes first."""
@@ -341,5 +341,5 @@ def manifest_lines(text: str) -> list[list[Span]]:
     """Return the source of an inferred manifest, without comments that explain the options."""
     body = text.partition("  metadata:\n")[2].partition("    - kind: SetInfo")[0]
     lines = [line.removeprefix("    ") for line in body.splitlines()]
-    kept = [line for line in lines if not line.strip().startswith(("#   ", "# How ", "# Every "))]
+    kept = [line for line in lines if not line.strip().startswith(("#   ", "# Merge ", "# Each "))]
     return [[], *([(" ", ""), *spans] for spans in yaml_spans("\n".join(kept))), []]

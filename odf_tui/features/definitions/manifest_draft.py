@@ -31,7 +31,7 @@ class ManifestDraft(msgspec.Struct, frozen=True):
     text: str
 
     def is_changed(self) -> bool:
-        """Return whether the file was edited since. A removed file counts as unchanged."""
+        """Return whether the file differs from the text. A removed file counts as unchanged."""
         try:
             return self.path.read_bytes() != self.text.encode()
         except FileNotFoundError:
@@ -73,7 +73,7 @@ def write(folder: Path, stem: str, text: str) -> ManifestDraft:
     try:
         return ManifestDraft(_write(directory, _stem(stem), text), text)
     except OSError as error:
-        raise OdfError(f"no manifest can be written: {error.strerror}", where=str(directory)) from None
+        raise OdfError(f"cannot write a manifest: {error.strerror}", where=str(directory)) from None
 
 
 def copy(folder: Path, dataset: str, text: str) -> ManifestDraft:
@@ -87,7 +87,7 @@ def copy(folder: Path, dataset: str, text: str) -> ManifestDraft:
         directory.mkdir(parents=True, exist_ok=True)
         return ManifestDraft(_write(directory, _stem(dataset), text), text)
     except OSError as error:
-        raise OdfError(f"nothing can be edited: {error.strerror}", where=str(directory)) from None
+        raise OdfError(f"cannot write the definition: {error.strerror}", where=str(directory)) from None
 
 
 def rename_after_dataset(path: Path, dataset: str) -> Path:
@@ -128,7 +128,7 @@ def _write(folder: Path, stem: str, text: str) -> Path:
         except FileExistsError:
             continue
         return path
-    raise AssertionError("numbers have no end")
+    raise AssertionError("unreachable: the numbers are unlimited")
 
 
 def _numbered(stem: str) -> Iterator[str]:

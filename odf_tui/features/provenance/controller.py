@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from odf_tui.gateway.row_window import RowWindow
 
 _FORMS: Final = (
-    ("json", "JSON, as odf provenance --json has it", "j"),
-    ("dot", "a graph for Graphviz, as odf provenance --dot has it", "g"),
+    ("json", "JSON, as printed by odf provenance --json", "j"),
+    ("dot", "Graphviz, as printed by odf provenance --dot", "g"),
 )
 
 
@@ -38,7 +38,7 @@ class ProvenanceController(Controller):
         if row is None or window is None or not view.count():
             return
         if pane.front_view is not None and pane.front_view.kind == QUERY:
-            self.host.notice("rows of a query have no origin of their own: go to a dataset's rows", "warn")
+            self.host.notice("query results have no provenance: select rows of a dataset", "warn")
             return
         self.host.start(self._trace(row.id, row.name, window, view.cursor, view.column))
 
@@ -50,7 +50,7 @@ class ProvenanceController(Controller):
             at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
             found = read_scalar(window, row, at) if at >= 0 else None
             if found is None or not found.is_valid:
-                raise OdfError("this row has no offset, or cannot be read")
+                raise OdfError("this row has no offset or cannot be read")
             return found.as_py(), names[column]
 
         offset, value = await asyncio.to_thread(read)
@@ -78,7 +78,7 @@ class ProvenanceController(Controller):
                     self.host.start(self.jobs.cancel(job))
                 return
             self.navigator.follow(target, reopen=lambda: self.host.call_later(self._show_trace, session))
-            self.host.notice("ctrl+o or backspace goes back to the trace")
+            self.host.notice("ctrl+o or backspace returns to the trace")
 
         self.host.open(screen, closed)
 
@@ -86,7 +86,7 @@ class ProvenanceController(Controller):
 
     def _save(self, screen: TraceScreen) -> None:
         if screen.trace.top.row(0).step is None:
-            screen.show_message("nothing is known yet")
+            screen.show_message("no trace yet")
             return
         choices = [Choice(form, title, (key,), key) for form, title, key in _FORMS]
 
@@ -103,8 +103,8 @@ class ProvenanceController(Controller):
         path = await self.host.ask(SaveDialog(title, f"{short}-{session.offset}.{form}"))
         if path is None or step is None:
             return
-        question = f"{path.name} is there already. Write it anew?"
-        if path.is_file() and not await self.host.ask(ConfirmDialog(question, "What it has now is lost.")):
+        question = f"{path.name} already exists. Overwrite?"
+        if path.is_file() and not await self.host.ask(ConfirmDialog(question, "Its contents will be lost.")):
             return
         try:
             written = await asyncio.to_thread(_write, path, trace_json if form == "json" else trace_dot, step)

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 
 _POLL_SECONDS: Final = 0.1
-_SUBMITTING: Final = "asking"
-_STOPPED: Final = "stopped: r looks again"
+_SUBMITTING: Final = "submitting"
+_STOPPED: Final = "cancelled: r traces again"
 
 
 class TraceScreen(OverlayScreen[Target]):
@@ -74,23 +74,23 @@ class TraceScreen(OverlayScreen[Target]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "enter", "open it; or read all about it, if it is open", show=False),
-        Binding("l,right", "open", "open it, or go into it", show=False),
-        Binding("h,left", "close", "close it, or go to what it is under", show=False),
-        Binding("space,i", "read", "read all about it, and back", show=False),
-        Binding("w", "turn", "the value under the cursor instead of the whole row, and back", show=False),
-        Binding("c", "column", "the value of another column", show=False),
+        Binding("enter", "enter", "open the line, or show its details if it is open", show=False),
+        Binding("l,right", "open", "open the line, or go to its first child", show=False),
+        Binding("h,left", "close", "close the line, or go to its parent", show=False),
+        Binding("space,i", "read", "show the details, and back", show=False),
+        Binding("w", "turn", "trace the value under the cursor or the entire row", show=False),
+        Binding("c", "column", "trace the value of another column", show=False),
         Binding("a", "all", "trace all rows of this input at once", show=False),
         Binding("q", "query", "show the query in full", show=False),
         Binding("b", "block", "go to the block in pane 2", show=False),
         Binding("o", "row", "go to the row in pane 3", show=False),
-        Binding("x", "stop", "stop looking", show=False),
-        Binding("r", "again", "look again", show=False),
-        Binding("v", "check", "check the step: run it again with these rows alone, and without", show=False),
-        Binding("y", "copy", "copy the tree as it is shown", show=False),
+        Binding("x", "stop", "cancel the trace", show=False),
+        Binding("r", "again", "trace again", show=False),
+        Binding("v", "check", "check the step by replays with only these rows, and without", show=False),
+        Binding("y", "copy", "copy the tree as shown", show=False),
         Binding("e,E", "save", "write the trace to a file, as JSON or for Graphviz", show=False),
-        Binding("J", "scroll('down')", "scroll what is at the right", show=False),
-        Binding("K", "scroll('above')", "scroll it back", show=False),
+        Binding("J", "scroll('down')", "scroll the details down", show=False),
+        Binding("K", "scroll('above')", "scroll the details up", show=False),
         Binding("escape", "leave", "back", show=False),
         *MOVE_KEYS,
     ]
@@ -150,8 +150,8 @@ class TraceScreen(OverlayScreen[Target]):
     def start_trace(self) -> None:
         """Show the title, and trace the first step."""
         column = self.session.column
-        what = "whole row" if column is None else f"column {column}"
-        title = f"Where row {format_count(self.session.offset)} of {self.session.name} comes from · {what}"
+        what = "entire row" if column is None else f"column {column}"
+        title = f"Provenance of row {format_count(self.session.offset)} of {self.session.name} · {what}"
         self.query_one(".dialog").border_title = Content(printable(title))
         first = self.trace.top.row(0)
         if first.needs_trace and not first.failed:
@@ -163,7 +163,7 @@ class TraceScreen(OverlayScreen[Target]):
         """Submit a job that traces rows, or with ``check`` one that checks their step."""
         group = traced.group
         request = Trace(group.dataset, traced.runs, column=group.column, depth=1, check=check)
-        traced.set_pending(_SUBMITTING, "handed to the worker …", check=check)
+        traced.set_pending(_SUBMITTING, "queued …", check=check)
         self.view.rebuild()
         tree = self.trace
 
@@ -175,7 +175,7 @@ class TraceScreen(OverlayScreen[Target]):
                 traced.fail(error_with_hint(error))
             self.view.rebuild()
 
-        self.run_worker(submit(), group="asking", name="asking")
+        self.run_worker(submit(), group="submissions", name="submissions")
 
     def _poll_jobs(self) -> None:
         """Show the progress of the jobs, and their results."""
@@ -274,16 +274,16 @@ class TraceScreen(OverlayScreen[Target]):
             words += ["j k scroll", "q query", "y copies", "esc back to the tree"]
         else:
             if self.pending_jobs():
-                words.append("x stops it")
+                words.append("x cancels")
             traced = traced_rows_at(line)
             if traced is not None and traced.failed:
-                words.append("r looks again")
+                words.append("r traces again")
             words.append("h closes" if node is not None and node.open else "⏎ opens")
             if self.session.column or self.session.is_data_column:
                 words.append(
-                    "w whole row" if self.session.column else f"w {printable(self.session.value)} alone"
+                    "w entire row" if self.session.column else f"w {printable(self.session.value)} only"
                 )
-            words += ["space all about it", "b block", "o row", "q query", "y copies", "? all keys", "esc"]
+            words += ["space details", "b block", "o row", "q query", "y copies", "? all keys", "esc"]
         self.query_one(".dialog").border_subtitle = Content(" · ".join(self._fit_keys(words)))
 
     def _fit_keys(self, words: list[str]) -> list[str]:
@@ -390,10 +390,10 @@ class TraceScreen(OverlayScreen[Target]):
         reader = self.trace.top.reader
         names = [] if reader is None else reader.all_names
         if not names:
-            self.show_message("the row has to be read first")
+            self.show_message("the row is not read yet")
             return
         choices = [Choice(name, printable(name), (), "") for name in names]
-        title = f"The value of which column of row {format_count(self.session.offset)}?"
+        title = f"Column of row {format_count(self.session.offset)} to trace"
         self.app.push_screen(PickerDialog(title, choices, typing=True), self._trace_column)
 
     def _trace_column(self, name: str | None) -> None:
@@ -440,9 +440,9 @@ class TraceScreen(OverlayScreen[Target]):
         """Check a step by replays with and without these rows."""
         traced = traced_rows_at(self.view.line)
         if traced is None or traced.step is None or traced.job:
-            self.show_message("⏎ looks first where it comes from")
+            self.show_message("press ⏎ to trace it first")
         elif not traced.step.feeds:
-            self.show_message("nothing here made these rows: there is nothing to run again")
+            self.show_message("no replay: these rows have no inputs")
         else:
             self.submit(traced, check=True)
 
@@ -452,7 +452,7 @@ class TraceScreen(OverlayScreen[Target]):
         """Show the query that produced the rows."""
         transaction = transaction_at(self.view.line)
         if transaction is None or not transaction.made.query:
-            self.show_message("no query made this: it came from a source, or ⏎ looks where it comes from")
+            self.show_message("no query: the rows are from a source, or not traced yet")
             return
         lines = query_lines(
             transaction.made.query, highlighted_columns(transaction.step, traced_column(transaction))
@@ -521,7 +521,7 @@ def traced_rows_at(line: Line) -> TracedRows | None:
 
 def _activity_text(job: Job | None) -> str:
     if job is None or job.started is None:
-        return "waits for its turn"
+        return "queued"
     return job_activity(job, Timestamp.now())
 
 

@@ -18,6 +18,7 @@ from odf_engine.provenance.model import (
     row_count,
 )
 from odf_tui.features.provenance.trace_tree import (
+    UNKNOWN_REASON,
     EarlierGroup,
     Group,
     Heading,
@@ -55,7 +56,7 @@ def _complete_step(traced: TracedRows, step: TraceStep) -> TraceStep:
 
 
 def _complete_input(group: InputGroup) -> list[InputRows]:
-    """Return an input with its results. Rows that were traced on their own become inputs of their own."""
+    """Return an input with its results. Rows that were traced alone become separate inputs."""
     feed, all_rows = group.feed, group.all_rows
     if all_rows is not None and all_rows.step is not None:
         return [replace(feed, step=_complete_step(all_rows, all_rows.step))]
@@ -112,10 +113,10 @@ _RUNS_LISTED: Final = 200
 _MAX_NAME_WIDTH: Final = 40
 _MIN_SOURCE_WIDTH: Final = 12
 _TRANSFORMATIONS: Final = {
-    "identity": "taken over",
+    "identity": "copied",
     "transformation": "computed",
     "aggregation": "aggregated",
-    "unknown": "perhaps",
+    "unknown": "possibly",
 }
 
 
@@ -147,7 +148,7 @@ def node_spans(node: Node, room: int = 1000) -> list[Span]:
         case InputGroup():
             return _input_spans(node)
         case EarlierGroup():
-            words = f"{rows_text(len(node.offsets))} that came before, taken back or replaced"
+            words = f"{rows_text(len(node.offsets))} retracted or corrected here"
             return [label("earlier"), (words, ""), (f" · {ranges_text(node.offsets.runs)}", "muted")]
         case TracedRows():
             return [label("all"), (f"{rows_text(len(node.group.offsets))} at once", "")]
@@ -189,7 +190,7 @@ def _source_spans(node: SourceNode, room: int) -> list[Span]:
 def _pushed(source: RowSource) -> str:
     if source.kind == "push":
         return f"pushed to {printable(source.name)}" if source.name else "pushed"
-    return "from somewhere that the chain does not name"
+    return "unknown source"
 
 
 def _input_spans(node: InputGroup) -> list[Span]:
@@ -208,11 +209,11 @@ def _input_spans(node: InputGroup) -> list[Span]:
         ]
     spans.append((f" · {ranges_text(feed.runs)}", "muted"))
     if feed.missing:
-        spans.append((" · not here", "warn"))
+        spans.append((" · missing", "warn"))
     return spans
 
 
-# --- All about one of them ---
+# --- Details ---
 
 
 def traced_column(node: Node) -> str | None:
@@ -270,13 +271,13 @@ def row_lines(group: Group, row: int, record: Record | None) -> Lines:
 def _traced_lines(traced: TracedRows) -> Lines:
     lines: Lines = [_title(f"{rows_text(len(traced.group.offsets))} of {traced.group.name} at once"), []]
     if traced.step is None:
-        return [*lines, [("   ", ""), ("⏎ looks where all of them come from, in one go", "muted")]]
+        return [*lines, [("   ", ""), ("⏎ traces all rows in one job", "muted")]]
     return lines + _step_lines(traced.step, traced.group.column)
 
 
 def _step_lines(step: TraceStep, column: str | None) -> Lines:
     """Return a summary of a step and its queries."""
-    lines: Lines = [_title("Where from")]
+    lines: Lines = [_title("Provenance")]
     for made in step.made[:_RUNS_SHOWN]:
         words = f"block {format_count(made.sequence_number)}, {format_time(made.system_time)}"
         lines.append([_fact("made by"), (words, "")])
@@ -285,9 +286,7 @@ def _step_lines(step: TraceStep, column: str | None) -> Lines:
     for source in step.sources[:_RUNS_SHOWN]:
         lines.append([_fact("source"), (printable(source.place) or _pushed(source), "")])
     if not step.exact:
-        lines.append(
-            [_fact("larger set"), (f"because {printable(step.reason or 'nobody said why')}", "warn")]
-        )
+        lines.append([_fact("larger set"), (f"because {printable(step.reason or UNKNOWN_REASON)}", "warn")])
     if step.problem:
         lines.append([_fact("problem"), (printable(step.problem), "warn")])
     queries = {tuple(made.query): made.query for made in step.made if made.query}
@@ -303,12 +302,12 @@ def transaction_lines(made: ProducingTransaction, step: TraceStep, column: str |
     lines.append([_fact("when"), (printable(made.system_time), "")])
     if made.engine:
         lines.append([_fact("engine"), (printable(made.engine), "")])
-    lines.append([_fact("made"), (f"{rows_text(row_count(made.runs))} · {ranges_text(made.runs)}", "")])
+    lines.append([_fact("rows"), (f"{rows_text(row_count(made.runs))} · {ranges_text(made.runs)}", "")])
     if step.feeds:
-        words = "exactly these rows, and no others" if step.exact else "these rows, or some of them"
-        lines.append([_fact("out of"), (words, "good" if step.exact else "warn")])
+        words = "exactly these rows" if step.exact else "these rows, or some of them"
+        lines.append([_fact("inputs"), (words, "good" if step.exact else "warn")])
     if not step.exact:
-        lines.append([_fact("because"), (printable(step.reason or "nobody said why"), "warn")])
+        lines.append([_fact("because"), (printable(step.reason or UNKNOWN_REASON), "warn")])
     lines += [[_fact("" if at else "how"), (printable(how), "")] for at, how in enumerate(step.how)]
     return lines + ([[], *query_lines(made.query, highlighted_columns(step, column))] if made.query else [])
 
@@ -351,13 +350,11 @@ def source_lines(source: RowSource) -> Lines:
     lines: Lines = [_title("Source"), []]
     lines.append([_fact("from"), (printable(source.place) or _pushed(source), "title")])
     lines.append([_fact("kind"), (source.kind + (f" · {printable(source.name)}" if source.name else ""), "")])
-    lines.append([_fact("taken in"), (printable(source.ingested), "")])
+    lines.append([_fact("ingested"), (printable(source.ingested), "")])
     lines.append([_fact("block"), (source.block, "muted")])
     if source.state:
         lines.append([_fact("version"), (printable(source.state), "")])
-    lines += [
-        [_fact("" if at else "done since"), (printable(each), "")] for at, each in enumerate(source.steps)
-    ]
+    lines += [[_fact("" if at else "steps"), (printable(each), "")] for at, each in enumerate(source.steps)]
     return [*lines, [], _title(rows_text(row_count(source.runs))), *_runs(source.runs)]
 
 
@@ -366,10 +363,10 @@ def input_lines(node: InputGroup) -> Lines:
     feed = node.feed
     lines: Lines = [_title(f"{rows_text(feed.rows)} of {feed.name}"), []]
     lines.append([_fact("id"), (printable(feed.dataset), "muted")])
-    lines.append([_fact("the query"), (f"calls it {printable(feed.alias)}", "")])
+    lines.append([_fact("alias"), (printable(feed.alias), "")])
     if feed.missing:
         known = feed.step.problem if feed.step is not None else None
-        lines.append([_fact("problem"), (printable(known or "it is not in this workspace"), "warn")])
+        lines.append([_fact("problem"), (printable(known or "the dataset is not in this workspace"), "warn")])
         lines += [
             [_fact("" if at else "next"), (text, "good")]
             for at, text in enumerate(missing_input_lines(feed.name))
@@ -381,16 +378,16 @@ def input_lines(node: InputGroup) -> Lines:
         ]
         lines.append([_fact("" if at else "columns"), *words])
     if len(feed.columns) > 1:
-        lines.append([_fact("from here"), ("whole rows are followed: several columns made the value", "")])
+        lines.append([_fact("upstream"), ("entire rows are traced: the value has several columns", "")])
     return [*lines, [], _title("Offsets"), *_runs(feed.runs)]
 
 
 def missing_input_lines(name: str) -> list[str]:
     """Return the ways to get an input that is not in the workspace."""
     return [
-        "I on the workbench looks for it in repositories and at addresses",
-        f"odf pull URL --as {printable(name)} brings it in from an address",
-        "then w on the row again: the trace goes on from there",
+        "press I on the workbench to import it from a repository",
+        f"or run odf pull URL --as {printable(name)}",
+        "then press w on the row again to continue the trace",
     ]
 
 
@@ -402,7 +399,7 @@ def column_lines(heading: Heading) -> Lines:
     reader = group.reader
     for name in reader.names if reader is not None else ():
         how = group.columns.get(name)
-        words = "" if how is None else _TRANSFORMATIONS.get(how, printable(how)) or "this is what is traced"
+        words = "" if how is None else _TRANSFORMATIONS.get(how, printable(how)) or "traced column"
         lines.append([_fact(name, marked=how is not None), (words, "lineage" if how is not None else "")])
     return lines
 

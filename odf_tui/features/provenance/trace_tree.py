@@ -22,6 +22,7 @@ from odf_engine.provenance.model import (
     to_ranges,
 )
 from odf_tui.gateway.row_window import RowWindow, StoredWindow, read_part
+from odf_tui.text.format import count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +117,7 @@ class RowReader:
         with self._lock:
             row = self.row_of(offset)
             if row is None:
-                raise NotFound(f"there is no row {offset}")
+                raise NotFound(f"row {offset} not found")
             found = read_record(self.window, row, range(len(self.window.columns.names)))
         op = self.window.system_columns[1]
         values = [_with_sign(value) if value.name == op else value for value in found.values]
@@ -176,6 +177,7 @@ OPENS_ALONE: Final = 8
 """Maximum number of rows of an input that opens by itself. The only input always does."""
 _MAX_MADE: Final = 200
 _JOB_LABELS: Final = frozenset({"job", "check", "failed", "stopped", "checked"})
+UNKNOWN_REASON: Final = "the reason is unknown"
 _ANY_COLUMN: Final = "*"  # columns with unknown names, see odf_engine.metadata.sql_columns
 _COMMENT: Final = re.compile(r"--[^\n]*")
 
@@ -285,7 +287,7 @@ class TracedRows(Node):
 
     @property
     def can_open(self) -> bool:
-        """Whether the rows can be opened. Before the trace any rows can be."""
+        """Whether the rows can be opened. Rows that are not traced yet can be opened too."""
         return not self.group.missing
 
     @property
@@ -302,7 +304,7 @@ class TracedRows(Node):
         return self.step is None and not self.job
 
     def set_pending(self, job: str, text: str, *, check: bool = False) -> None:
-        """Note the job that traces the rows. With ``check`` the children stay."""
+        """Store the job that traces the rows. With ``check`` the children stay."""
         self.job, self.failed, self.open = job, False, True
         self._note = NoteNode(self, "check" if check else "job", text, "busy")
         self.children = self._result_nodes() if check else []
@@ -353,9 +355,9 @@ def _nodes_of_step(traced: TracedRows, step: TraceStep) -> list[Node]:
         made = step.made[:_MAX_MADE]
         children += [TransactionNode(traced, each, step, last=each is made[-1]) for each in made]
         if more := len(step.made) - len(made):
-            children.append(NoteNode(traced, "made by", f"{more} more transactions", "muted"))
+            children.append(NoteNode(traced, "made by", count_of(more, "more transaction"), "muted"))
     if not step.exact:
-        children.append(NoteNode(traced, "because", step.reason or "nobody said why", "warn"))
+        children.append(NoteNode(traced, "because", step.reason or UNKNOWN_REASON, "warn"))
     feeds = [InputGroup(traced, feed, traced.group.column) for feed in step.feeds]
     for feed in feeds:
         feed.open = feed.can_open and (len(feeds) == 1 or len(feed.offsets) <= OPENS_ALONE)
@@ -593,7 +595,7 @@ class TraceTree:
 
 
 class TraceSession:
-    """A row with the trees of the row and its values. It outlives the screen.
+    """A row with the trees of the row and its values. It stays valid after the screen is closed.
 
     Attributes:
         dataset, name, offset: id and name of the dataset, and offset of the row.
@@ -657,7 +659,7 @@ class TraceSession:
         window = self.rows(dataset)
         row = window.row_of_offset(offset) if isinstance(window, StoredWindow) else offset
         if row is None:
-            raise NotFound(f"there is no row {offset} any more")
+            raise NotFound(f"row {offset} no longer exists")
         return row
 
 

@@ -191,7 +191,7 @@ class TraceView(LineView):
     # --- Reading ---
 
     def request_page(self, group: Group, page: int) -> None:
-        """Read a page of a group soon."""
+        """Request a page of a group. Pages are read one at a time."""
         if (group, page) in self._requested:
             return
         self._requested.append((group, page))
@@ -224,7 +224,7 @@ class TraceView(LineView):
             if reader is None:
                 window = self._rows(group.dataset)
                 if window is None:
-                    raise NotFound("the dataset has no rows any more")
+                    raise NotFound("the dataset no longer has rows")
                 reader = RowReader(window, list(group.columns))
             self.post_message(self.PageRead(group, page, reader, reader.page(offsets)))
         except Exception as error:  # any error is shown, and the screen stays open

@@ -1,1 +1,1 @@
-"""Exchange with remotes and repositories."""
+"""Push, pull and comparison with remotes; import of datasets from repositories."""

@@ -51,8 +51,8 @@ _Answer = tuple[str, tuple[str, ...], str]
 _THEIRS: Final[_Answer] = ("theirs", ("t",), "theirs")
 _OURS: Final[_Answer] = ("ours", ("o",), "ours")
 _BOTH: Final[_Answer] = ("both", ("b",), "both")
-_COMPARE_AGAIN: Final[_Answer] = ("again", ("r",), "looks again")
-_LEAVE: Final[_Answer] = ("leave", ("escape",), "leaves it")
+_COMPARE_AGAIN: Final[_Answer] = ("again", ("r",), "compares again")
+_LEAVE: Final[_Answer] = ("leave", ("escape",), "cancels")
 
 
 class SharingController(Controller):
@@ -73,7 +73,7 @@ class SharingController(Controller):
         if rows:
             self.jobs.submit([(Compare(dataset=row.id), row.name) for row in rows])
         else:
-            self.host.notice("all of them are being looked at already")
+            self.host.notice("all remotes are being compared already")
 
     # --- Push ---
 
@@ -145,9 +145,10 @@ class SharingController(Controller):
         remote = await choose_remote(self.host, f"Detach {row.name} from", row.remotes)
         if remote is None:
             return
-        remark, consequence = "What it has stays, here and there.", "Pull and push forget that address."
+        remark = "Its blocks stay in this workspace and there."
+        consequence = "Pull and push no longer use this remote."
         if remote.pull and len(pull_remotes(row.remotes)) == 1:
-            consequence = "From then on p makes it here, as its source says."
+            consequence = "Then p uses the dataset's own source or inputs."
         if await self.host.ask(ConfirmDialog(f"Detach from {remote.label}?", remark, consequence)):
             await asyncio.to_thread(self.gateway.detach, row.id, remote.url)
             self.host.notice(f"{row.name} is detached from {remote.label}")
@@ -183,7 +184,7 @@ class SharingController(Controller):
         Without a remote, the user selects one. A relation other than ``diverged`` is compared again first.
         """
         if remote is None:
-            title = f"{row.name} and which remote?"
+            title = f"Compare {row.name} with"
             remotes = diverged_remotes(row.remotes) or row.remotes
             remote = await choose_remote(self.host, title, remotes)
         if remote is None:
@@ -214,12 +215,12 @@ class SharingController(Controller):
             OdfError: the remote cannot be read, or has no such dataset.
         """
         request = Compare(dataset=row.id, urls=[remote.url])
-        result = await self.jobs.outcome(request, row.name, f"Looking at {remote.label}")
+        result = await self.jobs.outcome(request, row.name, f"Comparing with {remote.label}")
         for problem in result.problems:
             raise OdfError(f"{remote.label}: {problem.message}")
         for relation in result.seen:
             return remote_from_comparison(relation, remote.label, remote)
-        raise NotFound(f"nothing was found at {remote.label}")
+        raise NotFound(f"no dataset found at {remote.label}")
 
     async def _choose_history(self, row: DatasetRow, remote: Remote) -> str:
         """Return the selected action: ``theirs``, ``ours``, ``both``, ``again`` or ``leave``."""
@@ -229,13 +230,13 @@ class SharingController(Controller):
         downstream = self.state.downstream_names(row)
         lines = divergence_lines(row, remote, branches, downstream, writable=remote.writable)
         answers = [_THEIRS, *([_OURS] if remote.writable else []), _BOTH, _COMPARE_AGAIN, _LEAVE]
-        return await self.host.ask(DecisionDialog("Two histories", lines, answers)) or "leave"
+        return await self.host.ask(DecisionDialog("Diverged histories", lines, answers)) or "leave"
 
     async def _pull_missing(self, row: DatasetRow, remote: Remote) -> None:
         """Pull the blocks that only the remote has, after confirmation. It may be a push remote."""
         from odf_tui.widgets.dialogs import ConfirmDialog
 
-        remarks = (f"The two did not go apart: {remote.label}", "just has more.")
+        remarks = ("The histories have not diverged:", f"{remote.label} is ahead.")
         question = ConfirmDialog(f"Pull {count_of(remote.theirs, 'block')} into {row.name}?", *remarks)
         if await self.host.ask(question):
             self.jobs.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
@@ -245,41 +246,41 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = [
-            f"{count_of(remote.ours, 'block')} of ours {_leave_verb(remote.ours)} the chain.",
-            "They stay as refs/before-… in its folder.",
+            f"Removes {count_of(remote.ours, 'block')} of ours from the chain.",
+            "The old head stays as refs/before-… in its folder.",
         ]
-        if await self.host.ask(ConfirmDialog(f"Take the history of {remote.label}?", *remarks)):
+        if await self.host.ask(ConfirmDialog(f"Use the history of {remote.label}?", *remarks)):
             self._force_pull(row, remote)
 
     def _force_pull(self, row: DatasetRow, remote: Remote, remark: str = "") -> None:
         request = Pull(dataset=row.id, url=remote.url, force=True)
-        self.jobs.submit([(request, row.name)], f", the history of {remote.label}{remark}")
+        self.jobs.submit([(request, row.name)], f", with the history of {remote.label}{remark}")
 
     async def _push_ours(self, row: DatasetRow, remote: Remote) -> None:
         """Replace the history of the remote by the local one, after the name was typed."""
         from odf_tui.widgets.dialogs import TypedConfirmation
 
-        title, placeholder = f"Push over {remote.label}?", f"type {row.name} to push over it"
+        title, placeholder = f"Overwrite {remote.label}?", f"type {row.name} to overwrite it"
         if await self.host.ask(
             TypedConfirmation(title, force_push_lines(row, remote), [row.name], placeholder)
         ):
             request = Push(dataset=row.id, url=remote.url, force=True)
-            self.jobs.submit([(request, row.name)], f", over {remote.label}")
+            self.jobs.submit([(request, row.name)], f", overwriting {remote.label}")
         else:
-            self.host.notice(f"{remote.label} stays as it is", "warn")
+            self.host.notice(f"{remote.label} is unchanged", "warn")
 
     async def _store_both(self, row: DatasetRow, remote: Remote) -> None:
         """Push the local history to another address, then pull that of the remote. A failed push prevents the
         pull.
         """
-        address = await self._choose_push_address(row, f"Keep our {row.name} at", without=remote.url)
+        address = await self._choose_push_address(row, f"Push our {row.name} to", without=remote.url)
         if address is None:
             return
         request = Push(dataset=row.id, url=address.url)
         await self.jobs.outcome(request, row.name, f"Pushing ours to {address.name}")
         if all(each.url != address.url for each in row.remotes):  # later pushes must not change the copy
             await asyncio.to_thread(self.gateway.detach, row.id, address.url)
-        self._force_pull(row, remote, f"; ours is kept at {address.name}")
+        self._force_pull(row, remote, f"; ours is at {address.name}")
 
     # --- Repositories ---
 
@@ -293,7 +294,7 @@ class SharingController(Controller):
         while True:
             repositories = await asyncio.to_thread(self.gateway.repositories)
             choices = repository_choices(repositories)
-            picked = await self.host.ask(PickerDialog("Datasets from elsewhere", choices, typing=False))
+            picked = await self.host.ask(PickerDialog("Import datasets", choices, typing=False))
             if picked is None:
                 return
             if picked == "add":
@@ -314,7 +315,7 @@ class SharingController(Controller):
         """Return the datasets that the user selects in some repositories; None if the browser was closed."""
         from odf_tui.features.sharing.repository_browser import RepositoryBrowser
 
-        title = f"Datasets of {names[0]}" if len(names) == 1 else "Datasets of all repositories"
+        title = f"Datasets in {names[0]}" if len(names) == 1 else "Datasets in all repositories"
 
         async def search() -> dict[str, str]:
             return {
@@ -327,17 +328,15 @@ class SharingController(Controller):
     async def _add_repository(self, repositories: Sequence[NamedUrl]) -> None:
         from odf_tui.widgets.dialogs import PromptDialog
 
-        remark = "file:, s3:, http: of a folder; odf+http: of a server"
-        url = await self.host.ask(PromptDialog("Address of the repository", "", remark, check_repository_url))
+        remark = "file:, s3:, http: for a folder; odf+http: for a server"
+        url = await self.host.ask(PromptDialog("Repository URL", "", remark, check_repository_url))
         if not url:
             return
         check = repository_name_validator(repositories)
-        name = await self.host.ask(
-            PromptDialog("Name of the repository", "", "how you want to call it", check)
-        )
+        name = await self.host.ask(PromptDialog("Repository name", "", "a short name for addresses", check))
         if name:
             await asyncio.to_thread(self.gateway.add_repository, name, url)
-            self.host.notice(f"{name} is a repository now")
+            self.host.notice(f"added repository {name}")
 
     async def _remove_repository(self, repositories: Sequence[NamedUrl]) -> None:
         from odf_tui.widgets.dialogs import ConfirmDialog, PickerDialog
@@ -345,14 +344,12 @@ class SharingController(Controller):
         choices = [
             numbered_choice(at, each.name, each.name, each.url) for at, each in enumerate(repositories)
         ]
-        name = await self.host.ask(PickerDialog("Forget which repository?", choices, typing=False))
+        name = await self.host.ask(PickerDialog("Remove a repository", choices, typing=False))
         if name and await self.host.ask(
-            ConfirmDialog(
-                f"Forget the repository {name}?", "Nothing there changes; datasets keep their addresses."
-            )
+            ConfirmDialog(f"Remove the repository {name}?", "Its contents and the remotes of datasets stay.")
         ):
             await asyncio.to_thread(self.gateway.remove_repository, name)
-            self.host.notice(f"{name} is forgotten")
+            self.host.notice(f"removed repository {name}")
 
     # --- Pull of new datasets ---
 
@@ -381,27 +378,27 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import PromptDialog, name_check
 
         check = name_check([row.name for row in self.state.datasets])
-        return await self.host.ask(PromptDialog("Name of the dataset here", name, printable(url), check))
+        return await self.host.ask(PromptDialog("Name in this workspace", name, printable(url), check))
 
     async def _pull_chosen(self, chosen: Sequence[RemoteDataset]) -> None:
-        """Pull datasets of repositories. New ones get their name; the user is asked if it is taken."""
+        """Pull datasets of repositories. The user enters another name for a new one if its own is in use."""
         from odf_tui.widgets.dialogs import name_check
 
         requests: list[tuple[Request, str]] = []
-        taken = [row.name for row in self.state.datasets]
+        used = [row.name for row in self.state.datasets]
         for dataset in chosen:
             if dataset.local is not None:
                 requests.append((Pull(dataset=dataset.local.id, url=dataset.url), dataset.local.name))
                 continue
             name: str | None = dataset.name
-            if len(chosen) == 1 or name_check(taken)(dataset.name):
+            if len(chosen) == 1 or name_check(used)(dataset.name):
                 name = await self._choose_name(dataset.name, dataset.url)
             if name:
-                taken.append(name)
+                used.append(name)
                 requests.append(_first_pull(dataset.url, name))
         skipped = len(chosen) - len(requests)
         if requests:
-            self.jobs.submit(requests, f"; {format_count(skipped)} left out" if skipped else "")
+            self.jobs.submit(requests, f"; {format_count(skipped)} skipped" if skipped else "")
 
 
 # --- Requests and choices ---
@@ -431,7 +428,7 @@ def repository_choices(repositories: Sequence[NamedUrl]) -> list[Choice]:
     choices.append(Choice("address", "a dataset at an address", ("u",), "u", "a URL, or repository/name"))
     choices.append(Choice("add", "add a repository", ("plus",), "+", "a folder, a bucket, a server"))
     if repositories:
-        choices.append(Choice("forget", "forget a repository", ("minus",), "-"))
+        choices.append(Choice("forget", "remove a repository", ("minus",), "-"))
     return choices
 
 
@@ -444,7 +441,7 @@ def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
     The name is empty if the URL contains none.
 
     Raises:
-        OdfError: the text is neither, or there is no such repository.
+        OdfError: the text is neither, or the repository is unknown.
     """
     ref = parse_ref_remote(text)
     if isinstance(ref, DatasetUrl):
@@ -457,8 +454,8 @@ def resolve_address(text: str, repositories: Sequence[NamedUrl]) -> NamedUrl:
         for each in repositories:
             if each.name.lower() == ref.repo.lower():
                 return NamedUrl(ref.name, address_in_repository(each, str(ref.alias)).url)
-        raise NotFound(f"there is no repository '{ref.repo}'")
-    raise UsageError("elsewhere a dataset is found by name", hint="repository/name, or its URL")
+        raise NotFound(f"repository '{ref.repo}' not found")
+    raise UsageError("invalid address", hint="use repository/name or a URL")
 
 
 def address_in_repository(repository: NamedUrl, dataset: str) -> NamedUrl:
@@ -480,7 +477,7 @@ def address_validator(repositories: Sequence[NamedUrl], *, to_push: bool) -> Cal
         except OdfError as error:
             return error_with_hint(error)
         if to_push and not is_writable(url):
-            return "there one can only read: file:, s3:, odf+https: or odf+http: can be pushed to"
+            return "read-only address: use file:, s3:, odf+https: or odf+http:"
         return ""
 
     return check
@@ -497,22 +494,17 @@ def check_repository_url(text: str) -> str:
 
 def repository_name_validator(repositories: Sequence[NamedUrl]) -> Callable[[str], str]:
     """Return a function that checks the name of a new repository, as :func:`address_validator` does."""
-    taken = {each.name.lower() for each in repositories}
+    used = {each.name.lower() for each in repositories}
 
     def check(text: str) -> str:
         if not is_valid_name(text):
-            return "a name has letters, digits, dots and dashes"
-        return f"there is a repository {text} already" if text.lower() in taken else ""
+            return "invalid name: use letters, digits, dots and dashes"
+        return f"repository '{text}' already exists" if text.lower() in used else ""
 
     return check
 
 
-# --- Diverged histories in words ---
-
-
-def _leave_verb(number: int) -> str:
-    """Return the verb for a number of blocks."""
-    return "leaves" if number == 1 else "leave"
+# --- Texts of diverged histories ---
 
 
 def divergence_lines(
@@ -533,20 +525,20 @@ def divergence_lines(
         writable: whether the remote can be pushed to.
     """
     label = printable(ellipsize_middle(remote.label, _LABEL_WIDTH))
-    compared = f", looked at {format_time(remote.at)}" if remote.at else ""
+    compared = f", compared {format_time(remote.at)}" if remote.at else ""
     name: Span = (f" {printable(row.name)}", "strong")
-    title: list[Span] = [name, (" and ", ""), (label, "strong"), (" went apart", ""), (compared, "muted")]
+    title: list[Span] = [name, (" and ", ""), (label, "strong"), (" have diverged", ""), (compared, "muted")]
     lines: Lines = [title, [], *_branch_lines(remote, branches), []]
-    change = f"{count_of(remote.ours, 'block')} of ours {_leave_verb(remote.ours)}"
-    lines.append([(" t  ", "key"), (f"take theirs: {change} the chain, kept as refs/before-…", "")])
+    ours = f"{count_of(remote.ours, 'block')} of ours"
+    lines.append([(" t  ", "key"), (f"use theirs: {ours} move to refs/before-…", "")])
     if downstream:
         names = printable(ellipsize_middle(", ".join(downstream), _LABEL_WIDTH))
-        lines.append([("    ", ""), (f"then {names} may have to be made anew", "warn")])
+        lines.append([("    ", ""), (f"then {names} may need a rebuild", "warn")])
     if writable:
-        change = f"{count_of(remote.theirs, 'block')} of theirs {_leave_verb(remote.theirs)}"
-        lines.append([(" o  ", "key"), (f"push ours: {change} the chain there, for everybody", "")])
-    lines.append([(" b  ", "key"), ("keep both: ours goes to another place first, then theirs is taken", "")])
-    lines.append([("esc ", "key"), ("leave it: nothing changes, and neither can be brought up to date", "")])
+        theirs = f"{count_of(remote.theirs, 'block')} of theirs"
+        lines.append([(" o  ", "key"), (f"push ours: overwrites {theirs} at the remote", "")])
+    lines.append([(" b  ", "key"), ("keep both: push to another address first, then use theirs", "")])
+    lines.append([("esc ", "key"), ("cancel: nothing changes, the two remain diverged", "")])
     return lines
 
 
@@ -564,13 +556,13 @@ def _branch_lines(remote: Remote, branches: DivergedBranches) -> Lines:
         [(" │ ", "good"), ("○ ", "warn"), (f"{number:>5}  ", "strong"), (f"{their_head}  theirs", "muted")]
     )
     if remote.theirs > 1:
-        more = f"       {format_count(remote.theirs - 1)} more of theirs, not here yet"
+        more = f"       {format_count(remote.theirs - 1)} more of theirs, not pulled"
         lines.append([(" │ ", "good"), ("┊ ", "warn"), (more, "muted")])
     lines.append([(" ├─", "good"), ("╯", "warn")])
     if branches.common is None:
-        lines.append([(" ? ", "muted"), ("the block that both have is not here any more", "muted")])
+        lines.append([(" ? ", "muted"), ("the common block is not in this workspace", "muted")])
     else:
-        lines.append([(" ● ", "strong"), *_block_spans(branches.common), ("  both", "muted")])
+        lines.append([(" ● ", "strong"), *_block_spans(branches.common), ("  common", "muted")])
         if branches.common.sequence_number:
             lines.append([(" ┊ ", "muted")])
     return lines
@@ -578,7 +570,7 @@ def _branch_lines(remote: Remote, branches: DivergedBranches) -> Lines:
 
 def _block_spans(line: BlockSummary) -> list[Span]:
     amount = (
-        f"+{format_count(line.rows)} rows"
+        f"+{count_of(line.rows, 'row')}"
         if line.rows is not None
         else ellipsize_middle(printable(line.summary), _SUMMARY_WIDTH)
     )
@@ -591,14 +583,14 @@ def _block_spans(line: BlockSummary) -> list[Span]:
 
 
 def force_push_lines(row: DatasetRow, remote: Remote) -> Lines:
-    """Return lines that describe a forced push: blocks that are lost, new blocks, and who is affected."""
+    """Return lines that describe a forced push: dropped blocks, new blocks, and affected copies."""
     return [
-        [(" The history there is not the one of ", ""), (printable(row.name), "strong"), (" here.", "")],
+        [(" The remote and ", ""), (printable(row.name), "strong"), (" have diverged.", "")],
         [],
         [
-            ("   goes   ", "bad"),
+            ("   drops  ", "bad"),
             (f"{count_of(remote.theirs, 'block')} that only {printable(remote.label)} has", ""),
         ],
-        [("   comes  ", "good"), (f"{count_of(remote.ours, 'block')} that only we have", "")],
-        [("   then   ", "warn"), ("everybody who pulled from there has diverged from it", "")],
+        [("   adds   ", "good"), (f"{count_of(remote.ours, 'block')} of ours", "")],
+        [("   then   ", "warn"), ("copies that were pulled from there will have diverged", "")],
     ]

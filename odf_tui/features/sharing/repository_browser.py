@@ -1,4 +1,4 @@
-"""RepositoryBrowser, a dialog that lists the datasets of repositories and selects those to pull."""
+"""RepositoryBrowser, a dialog that lists the datasets of repositories and selects those to import."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from odf_tui.state.job_book import JobBook
 from odf_tui.state.model import DatasetRow
 from odf_tui.text.format import (
     Span,
+    count_of,
     dataset_glyph,
     ellipsize_middle,
     error_with_hint,
@@ -45,7 +46,7 @@ class RemoteDataset(msgspec.Struct, frozen=True):
     """A dataset of a repository, as the repository describes it.
 
     Attributes:
-        local: the same dataset in the workspace; None if it is not there.
+        local: the same dataset in the workspace; None if there is none.
         local_relation: relation of the two in a few words; empty without ``local``.
         search_text: the text that the filter searches, in lower case.
     """
@@ -81,7 +82,7 @@ class SearchListing(msgspec.Struct, frozen=True):
 def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> SearchListing:
     """Match the datasets of a search with those of the workspace: by id, URL or head.
 
-    Datasets without a name or URL are left out.
+    Datasets without a name or URL are omitted.
 
     Args:
         result: the result of the search.
@@ -100,7 +101,7 @@ def match_search_result(result: SearchResult, rows: Iterable[DatasetRow]) -> Sea
             remote = _remote_dataset(dataset)
             local = by_id.get(remote.id) or by_url.get(remote.url) or by_head.get(remote.head or "?")
             found.append(_match_dataset(remote, local))
-    problems = [(each.repository or "?", each.message or "it cannot be asked") for each in result.problems]
+    problems = [(each.repository or "?", each.message or "search failed") for each in result.problems]
     return SearchListing(found, problems)
 
 
@@ -127,15 +128,15 @@ def _match_dataset(found: RemoteDataset, row: DatasetRow | None) -> RemoteDatase
         return found
     remote = next((each for each in row.remotes if each.url == found.url), None)
     if found.head and found.head == row.head:
-        words = "here, the same"
+        words = "up to date"
     elif remote is not None and remote.relation and remote.their_head == found.head:
-        words = "here, " + ("diverged" if remote.relation == "diverged" else relation_text(remote))
+        words = "diverged" if remote.relation == "diverged" else relation_text(remote)
     elif found.head and found.blocks is not None and found.blocks > row.blocks:
-        words = f"here, {format_count(found.blocks - row.blocks)} blocks less"
+        words = f"{count_of(found.blocks - row.blocks, 'block')} behind"
     elif found.head:
-        words = "here, another head"
+        words = "another head"
     else:
-        words = "here"
+        words = "imported"
     return msgspec.structs.replace(found, local=row, local_relation=words)
 
 
@@ -149,14 +150,16 @@ def remote_dataset_lines(found: RemoteDataset) -> list[list[Span]]:
     """Return lines that describe a dataset, the most important first."""
     facts = [
         found.kind.lower(),
-        "" if found.records is None else f"{format_count(found.records)} rows",
+        "" if found.records is None else count_of(found.records, "row"),
         "" if found.size is None else format_bytes(found.size),
-        "" if found.blocks is None else f"{format_count(found.blocks)} blocks",
+        "" if found.blocks is None else count_of(found.blocks, "block"),
     ]
     summary = printable(" · ".join(filter(None, facts)))
     lines: list[list[Span]] = []
     if summary or found.local is not None:
-        as_name = "" if found.local is None else f"{found.local_relation}, as {printable(found.local.name)}"
+        as_name = ""
+        if found.local is not None:
+            as_name = f"{found.local_relation}, in workspace as {printable(found.local.name)}"
         lines.append([(" ", ""), (summary + ("  " if summary and as_name else ""), ""), (as_name, "good")])
     if found.description:
         lines.append([(" ", ""), (printable(found.description.partition("\n")[0]), "")])
@@ -233,7 +236,7 @@ class RemoteDatasetList(LineView):
         """Return the names of the columns."""
         name, repository, here = self._widths
         amounts = f"{right('rows', _ROWS_WIDTH)}{right('size', _SIZE_WIDTH)}"
-        text = f"    {fit_width('name', name)}{amounts}  {fit_width('here', here)}"
+        text = f"    {fit_width('name', name)}{amounts}  {fit_width('workspace', here)}"
         return [(text + (f"  {fit_width('repository', repository)}" if repository else ""), "head")]
 
     def spans(self, index: int) -> Sequence[Span]:
@@ -262,7 +265,7 @@ class RemoteDatasetList(LineView):
 
 
 class RepositoryBrowser(Dialog[list[RemoteDataset]]):
-    """Lists the datasets of repositories as soon as each answers. The result is those to pull.
+    """Lists the datasets of repositories as their searches end. The result is those to import.
 
     Args:
         title: title of the dialog.
@@ -275,10 +278,10 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
     AUTO_FOCUS = "Input"
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "pull the marked ones, or this one", show=False, priority=True),
-        Binding("plus", "mark", "mark this one, or not", show=False, priority=True),
-        Binding("ctrl+r", "search", "ask the repositories again", show=False, priority=True),
-        Binding("ctrl+g", "cancel", "stop asking", show=False, priority=True),
+        Binding("enter", "choose", "import the marked datasets, or this one", show=False, priority=True),
+        Binding("plus", "mark", "mark or unmark the dataset", show=False, priority=True),
+        Binding("ctrl+r", "search", "search again", show=False, priority=True),
+        Binding("ctrl+g", "cancel", "cancel the search", show=False, priority=True),
         Binding("escape", "close", "back", show=False, priority=True),
         Binding("down,ctrl+n", "move('down')", show=False, priority=True),
         Binding("up,ctrl+p", "move('above')", show=False, priority=True),
@@ -314,8 +317,8 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         """Create the filter, the list, the details of a dataset and the state of the search."""
         with Vertical(classes="dialog browser") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("⏎ pulls · + marks · ^r again · ^g stops · esc back")
-            line = Input(placeholder="words of names, descriptions and keywords", compact=True)
+            box.border_subtitle = Content("⏎ imports · + marks · ^r searches · ^g cancels · esc back")
+            line = Input(placeholder="words in names, descriptions and keywords", compact=True)
             line.cursor_blink = False
             yield line
             yield self._list
@@ -367,7 +370,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         def read() -> None:
             result = known_result(job.result, Search)
             if result is None:
-                listing = SearchListing((), [(name, "what it answered cannot be read")])
+                listing = SearchListing((), [(name, "invalid search result")])
             else:
                 listing = match_search_result(result, rows)
             self.post_message(self.Listed(name, listing))
@@ -390,8 +393,8 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
 
     def _empty_lines(self) -> list[list[Span]]:
         if self._found:
-            return [[(" no dataset has these words", "muted")]]
-        return [] if self._jobs or self._submitting else [[(" no datasets were found", "muted")]]
+            return [[(" no dataset matches the filter", "muted")]]
+        return [] if self._jobs or self._submitting else [[(" no datasets found", "muted")]]
 
     def _update_status(self) -> None:
         """Show the number of datasets, the running searches and the problems."""
@@ -402,19 +405,19 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
 
     def _status_lines(self) -> list[list[Span]]:
         total, shown, marked = len(self._found), self._list.count(), len(self._list.marked)
-        words = f"{format_count(shown)} of {format_count(total)}" if shown < total else format_count(total)
-        words += " datasets" if total != 1 else " dataset"
+        words = f"{format_count(shown)} of " if shown < total else ""
+        words += count_of(total, "dataset")
         words += f" · {format_count(marked)} marked" if marked else ""
         jobs = [(name, self._book.jobs.get(id)) for name, id in self._jobs.items()]
         running = [(name, job) for name, job in jobs if job is not None and job.state is JobState.running]
-        activity = "asking" if self._submitting else ""
+        activity = "searching" if self._submitting else ""
         if jobs:
             name = f" {running[0][0]}" if running else ""
             seconds = job_seconds(running[0][1], Timestamp.now()) if running else None
-            activity = f"asking{printable(name)}" + (
+            activity = f"searching{printable(name)}" + (
                 f" · {format_duration(seconds)}" if seconds is not None and seconds >= 1 else ""
             )
-            activity += f" · {format_count(len(jobs))} still to answer" if len(jobs) > 1 else ""
+            activity += f" · {format_count(len(jobs))} remaining" if len(jobs) > 1 else ""
         return [[(f" {words}", "muted"), (f" · {activity}" if activity else "", "busy")]]
 
     def _problem_lines(self) -> list[list[Span]]:
@@ -423,7 +426,7 @@ class RepositoryBrowser(Dialog[list[RemoteDataset]]):
         for name, message in found[:_PROBLEM_LINES]:
             lines.append([(f" {printable(name)}: " if name else " ", "bad"), (printable(message), "bad")])
         if len(found) > _PROBLEM_LINES:
-            lines.append([(f" and {format_count(len(found) - _PROBLEM_LINES)} more cannot be asked", "bad")])
+            lines.append([(f" and {format_count(len(found) - _PROBLEM_LINES)} more failed", "bad")])
         return lines
 
     # --- Actions ---

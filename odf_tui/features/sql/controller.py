@@ -198,10 +198,10 @@ class SqlController(Controller):
 
     def _query_noted(self, _: None, problem: str) -> None:
         if problem:
-            self.host.notice(f"the query is not remembered: {problem}", "warn")
+            self.host.notice(f"the query history cannot be saved: {problem}", "warn")
 
     def _step(self, step: int) -> None:
-        """Show an older or newer query. The text that the user was writing follows the newest query."""
+        """Show an older or newer query. The unsubmitted text follows the newest query."""
         panel = self.sql_panel
         if panel is None:
             return
@@ -209,8 +209,8 @@ class SqlController(Controller):
         if step < 0 and 0 <= at < len(history) and history[at] == panel.editor.text.strip():
             at -= 1  # the editor shows this query already: it was just run
         if not 0 <= at <= len(history):
-            what = "no older query" if step < 0 else "this is the newest"
-            panel.line.show_text((what if history else "nothing was asked before", "muted"))
+            what = "no older query" if step < 0 else "no newer query"
+            panel.line.show_text((what if history else "the query history is empty", "muted"))
             return
         if self._history_index == len(history):
             self._text = panel.editor.text
@@ -218,9 +218,7 @@ class SqlController(Controller):
         newest = at == len(history)
         panel.set_text(self._text if newest else history[at])
         panel.show_failure(None)
-        panel.line.show_text(
-            ("what you were writing" if newest else f"query {at + 1} of {len(history)}", "muted")
-        )
+        panel.line.show_text(("your draft" if newest else f"query {at + 1} of {len(history)}", "muted"))
 
     # --- Running ---
 
@@ -233,11 +231,11 @@ class SqlController(Controller):
         if not sql:
             panel.line.show_text(("the query is empty", "warn"))
         elif self._running:
-            panel.line.show_text(("the query before still runs: ^g cancels it", "warn"))
+            panel.line.show_text(("the previous query is running: ^g cancels it", "warn"))
         else:
             panel.show_failure(None)
             self._job = _SUBMITTING
-            panel.line.show_text(("handed to the worker", "busy"))
+            panel.line.show_text(("queued", "busy"))
             self.host.show_hints()
             self._history = (*(each for each in self._history if each != sql), sql)
             self._history_index = len(self._history)
@@ -262,7 +260,7 @@ class SqlController(Controller):
             if panel is not None:
                 panel.line.show_text(("cancelling …", "warn"))
         elif panel is not None:
-            panel.line.show_text(("no query runs; esc closes the editor", "muted"))
+            panel.line.show_text(("no query is running; esc closes the editor", "muted"))
 
     # --- State and outcome of the newest query ---
 
@@ -301,7 +299,7 @@ class SqlController(Controller):
     def _read_result(self, job: Job) -> None:
         result = known_result(job.result, Query) or QueryResult()
         if not result.path and result.output:
-            self.host.notice(f"its rows are in {printable(result.output)}")
+            self.host.notice(f"rows are in {printable(result.output)}")
             return
         self.reader.read(
             "result",
@@ -318,7 +316,7 @@ class SqlController(Controller):
         while pane.front_view is not None and pane.front_view.kind == QUERY:
             pane.pop_view()
         duration = job_seconds(job, Timestamp.now())
-        note = "there are more, which are not kept" if result.truncated else format_duration(duration or 0)
+        note = "truncated: the query has more rows" if result.truncated else format_duration(duration or 0)
         if pins := pins_text(result.pins, most=1):
             note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, QUERY)

@@ -208,7 +208,7 @@ def _is_table(before: str, start: int) -> bool:
 def _cte_names(sql: str) -> Iterator[tuple[str, str]]:
     """Yield the names of the common table expressions of a query."""
     for match in re.finditer(r"(?:\bWITH\s+|,\s*)(\w+)\s+AS\s*\(", sql, re.IGNORECASE):
-        yield match[1], "of this query"
+        yield match[1], "CTE"
 
 
 def _columns(sql: str, columns: Columns) -> Iterator[tuple[str, str]]:
@@ -306,7 +306,7 @@ class QueryStatusLine(LineScroll):
         self._parts: Sequence[Span] = ()
 
     def show_text(self, *parts: Span) -> None:
-        """Show other spans; none shows an empty line."""
+        """Show other spans; without spans the line is empty."""
         if parts != self._parts:
             self._parts = parts
             self.refresh()
@@ -381,7 +381,7 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
     time = format_duration(duration) if duration is not None else ""
     match job.state:
         case JobState.queued:
-            return [("waits for its turn", "muted")]
+            return [("queued", "muted")]
         case JobState.running:
             parts = [f"running {int(duration or 0)} s", job_amounts(job)]
             return [(" · ".join(part for part in parts if part), "busy")]
@@ -393,9 +393,7 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
             return [(words, "good"), (f" · {pins}", "muted")] if pins else [(words, "good")]
         case JobState.failed:
             position = error_position(job.error)
-            return [
-                ("not answered" + (f": line {position[0]}, column {position[1]}" if position else ""), "bad")
-            ]
+            return [("failed" + (f": line {position[0]}, column {position[1]}" if position else ""), "bad")]
     return [(f"{job.state.value} after {time}" if time else job.state.value, "warn")]
 
 
@@ -639,7 +637,7 @@ class SqlPanel(Vertical):
         found = self._proposals()
         typed = self.editor.text[found.start : found.end]
         if not found.words:
-            self.line.show_text(("no word is known that could come here", "warn"))
+            self.line.show_text(("no completions", "warn"))
         elif len(found.words) == 1:
             self._insert(found, found.words[0].text)
         else:

@@ -1,1 +1,1 @@
-"""Rows as at a block or as of an event time, and states by key."""
+"""Rows as at a block or as of an event time, and latest states by key."""

@@ -1,4 +1,4 @@
-"""Shows rows as at a block or as of an event time, and current states by key, in the data pane.
+"""Shows rows as at a block or as of an event time, and latest states by key, in the data pane.
 
 The rows as at a block are the first rows of the dataset: they are read at once. States by key, and rows as of
 an event time, are files that a job writes: the job starts when the slider rests.
@@ -48,7 +48,7 @@ REST_SECONDS: Final = 0.5
 """How long the slider rests before a job starts."""
 _FIRST_PROBES: Final = 32
 _PROBES: Final = 128
-_OTHER_HISTORY: Final = "its history is another one now: these are the newest rows"
+_OTHER_HISTORY: Final = "the history was replaced: showing the newest rows"
 
 
 class _PrefixRead(NamedTuple):
@@ -60,7 +60,7 @@ class _PrefixRead(NamedTuple):
 
 
 class TimeTravelController(Controller):
-    """Opens the slider, shows the rows of the chosen time, and shows current states by key.
+    """Opens the slider, shows the rows of the chosen time, and shows latest states by key.
 
     Attributes:
         chosen_times: the chosen time of each dataset that is not shown with its newest rows.
@@ -111,7 +111,7 @@ class TimeTravelController(Controller):
             else:
                 self._focus_slider(panel)
         elif not row.records:
-            self.host.notice(f"{row.name} has no rows yet: there is no earlier time to go to", "warn")
+            self.host.notice(f"{row.name} has no rows yet", "warn")
         else:
             self._read_timeline(row.id, focus=True)
 
@@ -181,7 +181,7 @@ class TimeTravelController(Controller):
         panel = self.time_panel = TimePanel(dataset, BlockAxis(line), point)
         await self._pane.mount(panel)
         if self.time_panel is not panel:
-            return  # it was closed meanwhile
+            return  # it was closed since
         front = self._pane.front_view
         if point is None and (front is None or front.kind != STATE):
             self._state_keys.pop(dataset, None)
@@ -259,7 +259,7 @@ class TimeTravelController(Controller):
         """Show the newest rows, and close the slider."""
         pane = self._pane
         if pane.dataset in self.chosen_times:
-            self.host.notice("these are the newest rows again")
+            self.host.notice("showing the newest rows")
         self._clear_time(pane.dataset)
         if pane.time_view is not None:
             pane.leave_all()
@@ -293,7 +293,7 @@ class TimeTravelController(Controller):
                 self._focus_slider(panel)
             case _:
                 if self._stop_request():
-                    self._show_status("stopped: the rows are those of the title · esc again: now", "warn")
+                    self._show_status("cancelled: rows as in the title · esc again: newest rows", "warn")
                 else:
                     self._back_to_now()
 
@@ -302,10 +302,10 @@ class TimeTravelController(Controller):
         if isinstance(track.axis, EventTimeAxis):
             track.choose(track.blocks)
         elif not track.blocks.line.timed:
-            self.host.notice("these rows have no event time: there are only blocks to move along", "warn")
+            self.host.notice("the rows have no event time: only blocks can be selected", "warn")
             return
         elif not track.events.has_range:
-            self.host.notice("the files of these rows do not say their event times", "warn")
+            self.host.notice("the data files have no statistics of event times", "warn")
             return
         else:
             track.choose(track.events)
@@ -314,12 +314,12 @@ class TimeTravelController(Controller):
             self._follow_slider(panel)
 
     def _keep_time(self, panel: TimePanel) -> None:
-        """Give the focus back to the rows, and keep the time."""
+        """Focus the rows, and keep the time."""
         if panel.dataset not in self.chosen_times:
             self._back_to_now()
             return
         self.state.focus_pane("data")
-        self.host.notice("the rows stay at this time · @ moves on · esc back to now")
+        self.host.notice("the rows stay at this time · @ changes it · esc newest rows")
 
     def _go_to_typed(self, message: TimePanel.Typed) -> None:
         """Go to the time or the block that was typed."""
@@ -357,10 +357,10 @@ class TimeTravelController(Controller):
         if isinstance(track.axis, BlockAxis) and position < 0:
             line = track.blocks.line
             first = f"block {format_count(line.blocks[0])}, {track.blocks.end_labels()[0]}"
-            self._show_failure(f"nothing was known then: the first rows came with {first}")
+            self._show_failure(f"no rows at that time: the first rows are in {first}")
             return
         if isinstance(track.axis, EventTimeAxis) and position < track.axis.least:
-            self._show_failure(f"nothing had happened by then: the first is of {track.axis.end_labels()[0]}")
+            self._show_failure(f"no event time before {track.axis.end_labels()[0]}")
             return
         track.go(position)
         self._follow_slider(panel, immediate=True)
@@ -398,7 +398,7 @@ class TimeTravelController(Controller):
         elif immediate:
             self._start_projection(dataset, point)
         else:
-            self._show_status("⏎ looks, or a moment's rest", "key")
+            self._show_status("⏎ computes now, or wait", "key")
             self._rest_timer = self.host.set_timer(
                 REST_SECONDS, partial(self._start_projection, dataset, point)
             )
@@ -439,7 +439,7 @@ class TimeTravelController(Controller):
             enough = base is not None and base.row_count >= point.rows
             rows = base if enough else self.gateway.rows(dataset)
             if rows is None:
-                raise OdfError("there are no rows any more")
+                raise OdfError("the dataset no longer has rows")
             return load_window(RowPrefix(rows, point.rows))
 
         self.reader.read("time", read, partial(self._prefix_read, self._reading))
@@ -468,7 +468,7 @@ class TimeTravelController(Controller):
         pane = self._pane
         if pane.dataset == dataset:
             as_of = point.axis == "of"
-            note = "esc back to now"
+            note = "esc newest rows"
             pane.show_time(TableView(opened, title, note, TIME, (0, 0), when=point.label, as_of=as_of))
             self.host.show_hints()
 
@@ -485,7 +485,7 @@ class TimeTravelController(Controller):
             result = await self._project(dataset, "" if row is None else row.name, point)
             opened = await asyncio.to_thread(self._load_file, dataset, result.file)
         except Cancelled:
-            self._show_status("stopped: the rows are those of the title", "warn")
+            self._show_status("cancelled: rows as in the title", "warn")
         except Exception as error:  # every error is shown, and the screen stays open
             self._show_failure(error_with_hint(error))
         else:
@@ -496,7 +496,7 @@ class TimeTravelController(Controller):
     async def _project(self, dataset: str, name: str, point: PointInTime) -> ProjectionResult:
         """Run the job; it is cancelled if this coroutine is cancelled."""
         at = await asyncio.to_thread(self._block_hash, dataset, point) if point.axis == "at" else None
-        self._show_status("asks the worker")
+        self._show_status("queued")
         request = BuildProjection(dataset, list(point.key or ()), as_at=at, as_of=point.as_of)
         job = await self.jobs.submit_one(request, name, quiet=True)
         self._projection_job = job
@@ -510,7 +510,7 @@ class TimeTravelController(Controller):
         return self.jobs.result_of(job, BuildProjection, point.label)
 
     def _show_progress(self, _: object = None) -> None:
-        """Show on the slider what the job does, until it ends."""
+        """Show the progress of the job on the slider until it ends."""
         if self._projection_job:
             job = self.state.jobs.jobs.get(self._projection_job)
             if job is None or not job.state.final:
@@ -519,13 +519,13 @@ class TimeTravelController(Controller):
     def _block_hash(self, dataset: str, point: PointInTime) -> str:
         lines = self.gateway.blocks(dataset, point.block, 1, BlockFilter()).lines
         if not lines or lines[0].sequence_number != point.block:
-            raise OdfError(f"there is no block {point.block} any more")
+            raise OdfError(f"block {point.block} no longer exists")
         return lines[0].hash
 
     def _load_file(self, dataset: str, file: str) -> LoadedWindow:
         return load_window(self.gateway.file_rows(dataset, file))
 
-    # --- The current state by key ---
+    # --- The latest state by key ---
 
     def toggle_current_state(self) -> None:
         """Show the state by key instead of all rows, or all rows again. Keeps the chosen time."""
@@ -559,7 +559,7 @@ class TimeTravelController(Controller):
             return
         if point.axis == "of" and not choose:
             name = ", ".join(key)
-            self.host.notice(f"these are the newest of each {name} by then: B takes other columns", "warn")
+            self.host.notice(f"this is the state by {name} already: B chooses another key", "warn")
             return
         self._set_key(row.id, point, tuple(key))
 
@@ -571,11 +571,11 @@ class TimeTravelController(Controller):
         key = await self._key_of(row, choose=choose)
         if not key:
             return
-        title = f"Current state of {row.name}"
+        title = f"Latest state of {row.name}"
         try:
             result = await self.jobs.outcome(BuildProjection(row.id, key), row.name, title, leaves=True)
         except LeftRunning:
-            self.host.notice(f"the current state of {row.name} is being made: K shows it once it is there")
+            self.host.notice(f"the latest state of {row.name} is being computed: K shows it when done")
             return
         opened = await asyncio.to_thread(self._load_file, row.id, result.file)
         self._show_state(row, result, opened)
@@ -584,15 +584,15 @@ class TimeTravelController(Controller):
     def _show_state(self, row: DatasetRow, result: ProjectionResult, opened: LoadedWindow) -> None:
         pane = self._pane
         if self.state.selected != row.id or pane.dataset != row.id:
-            self.host.notice(f"the current state of {row.name} is there: K shows it")
+            self.host.notice(f"the latest state of {row.name} is ready: K shows it")
             return
         if pane.front_view is not None and pane.front_view.kind == STATE:
             pane.pop_view()
         key = ", ".join(result.key)
         rows = f"{format_count(result.rows)} of {format_count(result.of)} rows"
         below = (pane.view.cursor, pane.view.column)
-        title = f"current state by {key} · {rows}"
-        pane.push_view(TableView(opened, title, "K back to all rows", STATE, below))
+        title = f"latest state by {key} · {rows}"
+        pane.push_view(TableView(opened, title, "K shows all rows", STATE, below))
         self.host.show_hints()
 
     async def _key_of(self, row: DatasetRow, *, choose: bool) -> list[str] | None:
@@ -608,9 +608,9 @@ class TimeTravelController(Controller):
         system = () if window is None else window.system_columns[:3]
         columns = [each for each in columns if each[0] not in system]
         if not columns:
-            raise OdfError(f"{row.name} has no rows yet", hint="p brings some in")
+            raise OdfError(f"{row.name} has no rows yet", hint="press p to pull it")
         before = [name for name in self._chosen_keys.get(row.id, primary) if name in dict(columns)]
-        title = f"Current state of {row.name}: by which key?"
+        title = f"Key of the latest state of {row.name}"
         key = await self.host.ask(KeyColumnsDialog(title, columns, before))
         if key:
             self._chosen_keys[row.id] = key
@@ -618,12 +618,12 @@ class TimeTravelController(Controller):
 
 
 def _progress_text(job: Job | None) -> str:
-    """Describe what a job does, and how to stop it."""
+    """Describe the progress of a job, and the key that cancels it."""
     if job is None or job.started is None:
-        return "waits for its turn · esc stops"
+        return "queued · esc cancels"
     seconds = (Timestamp.now().ns - Timestamp.parse(job.started).ns) / 1e9
-    words = printable(job_amounts(job)) or "looks"
-    return f"{words} · {max(seconds, 0):.0f} s · esc stops"
+    words = printable(job_amounts(job)) or "running"
+    return f"{words} · {max(seconds, 0):.0f} s · esc cancels"
 
 
 def _projection_title(result: ProjectionResult) -> str:

@@ -52,13 +52,11 @@ class PointInTime(msgspec.Struct, frozen=True):
     Attributes:
         axis: ``at`` for as at a block, ``of`` for as of an event time.
         moment: system time of the block, or the event time, in milliseconds since 1970.
-        block, rows, head: number of the block, number of rows up to it, number of the newest block when the
-            point
-            was chosen; 0 for event times.
+        block, rows, head: number of the block, number of rows up to it, number of the newest block when
+            the point was chosen; 0 for event times.
         precision: precision of the moment in texts, see :func:`format_moment`.
         key: key columns of the state to show; None for all rows as at a block, and for the default key as of
-            an
-            event time.
+            an event time.
     """
 
     axis: AxisName
@@ -335,7 +333,7 @@ class EventTimeAxis:
     def describe_position(self) -> str:
         """Describe the moment of the position."""
         words = format_moment(self.position, self.point_in_time(None).precision)
-        return f"{words} · all that happened" if self.position >= self.greatest else words
+        return f"{words} · newest" if self.position >= self.greatest else words
 
 
 def _includes(numbers: Sequence[int], number: int) -> bool:
@@ -404,7 +402,7 @@ class TimeSlider(LineScroll, can_focus=True):
         self.refresh()
 
     def show_status(self, text: str = "", style: str = "busy") -> None:
-        """Show a status in place of the legend; empty: the legend."""
+        """Show a status instead of the legend. An empty text shows the legend."""
         status = (printable(text), style) if text else None
         if status != self.status:
             self.status = status
@@ -511,7 +509,7 @@ class TimeSlider(LineScroll, can_focus=True):
             ]
         if isinstance(axis, BlockAxis):
             stops = axis.stops
-            head = f" as at: {count_of(stops, 'block')} that brought rows "
+            head = f" as at: {count_of(stops, 'block')} with new rows "
         else:
             head = f" as of: event time, in steps of {_format_step(axis.unit)} "
         spans: list[Span] = [("──", "rule"), (head, "head")]
@@ -521,7 +519,7 @@ class TimeSlider(LineScroll, can_focus=True):
             for sign in sorted(signs):
                 spans += [(sign, _MARKS[sign]), (f" {_LEGEND[sign]} ", "muted")]
         if self.blocks.stops > MAX_PROBED:
-            spans.append((f"as {format_count(MAX_PROBED)} files say ", "muted"))
+            spans.append((f"from {format_count(MAX_PROBED)} files ", "muted"))
         used = sum(cell_len(text) for text, _ in spans)
         return [*spans, ("─" * max(self.size.width - used, 0), "rule")]
 
@@ -626,7 +624,7 @@ class TimePanel(Vertical):
             self.post_message(self.Typed(""))
 
     def on_click(self, event: events.Click) -> None:
-        """Stop the message: the pane would take the focus."""
+        """Stop the message, which would focus the pane."""
         event.stop()
 
 

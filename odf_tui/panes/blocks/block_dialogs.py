@@ -45,8 +45,8 @@ _Page = tuple[Text, Mapping[int, BlockLink]]
 _NAME_WIDTH: Final = 12
 _TEXT_WIDTH: Final = 70
 _REASONS: Final = {
-    "flushed": "what was still to come of this query came out, before another took its place",
-    "rebuilt": "no input moved: the state was made that this query would have by now",
+    "flushed": "no new input: the state of the query was flushed before it was replaced",
+    "rebuilt": "no new input: the state of the new query was rebuilt",
 }
 
 
@@ -89,13 +89,13 @@ class BlockDialog(TextDialog):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "follow", "go where the link leads", show=False),
-        Binding("tab", "next_link(1)", "the next link", show=False),
-        Binding("shift+tab", "next_link(-1)", "the link before", show=False),
-        Binding("ctrl+o,backspace", "back", "back to where a link was followed from", show=False),
-        Binding("w", "toggle_yaml", "in words, or as YAML", show=False),
-        Binding("d", "diff", "what it changed", show=False),
-        Binding("b", "bytes", "its bytes, with the fields in them", show=False),
+        Binding("enter", "follow", "follow the link", show=False),
+        Binding("tab", "next_link(1)", "go to the next link", show=False),
+        Binding("shift+tab", "next_link(-1)", "go to the previous link", show=False),
+        Binding("ctrl+o,backspace", "back", "go back to the origin of the link", show=False),
+        Binding("w", "toggle_yaml", "switch between facts and YAML", show=False),
+        Binding("d", "diff", "show the changes of the block", show=False),
+        Binding("b", "bytes", "show the bytes of the block and their fields", show=False),
     ]
 
     def __init__(
@@ -168,7 +168,7 @@ class BlockDialog(TextDialog):
         if self._checkpoint_page is not None:
             return [*found, "backspace goes back"]
         if self._words is not None:
-            found.append("w YAML" if self._shown is self._words else "w words")
+            found.append("w YAML" if self._shown is self._words else "w facts")
         return [*found, *(["d diff"] if self._is_revisable else []), "b bytes", "[ ] others"]
 
     def action_toggle_yaml(self) -> None:
@@ -243,7 +243,7 @@ class BlockDialog(TextDialog):
 
 
 def _prepend(text: str, style: str, page: _Page) -> _Page:
-    """Return a page below a finding or a statement of the owner."""
+    """Return a page below a finding or a signature of the owner."""
     lines, links = page
     head: Text = [*_paragraph(text, style), []]
     return [*head, *lines], {at + len(head): link for at, link in links.items()}
@@ -254,7 +254,7 @@ def _yaml_page(block: BlockDocument) -> _Page:
     if block.problem:
         problem, _, hint = block.problem.partition("\n")
         lines: Text = [[(f" # {printable(block.hash)}", "muted")], []] if block.hash else []
-        lines += [*_paragraph(f"{FINDING_MARK} This block cannot be read: {problem}", "bad"), []]
+        lines += [*_paragraph(f"{FINDING_MARK} this block cannot be read: {problem}", "bad"), []]
         lines += _paragraph(hint, "")
         if block.hash:
             lines.append([(" b", "key"), (" shows its bytes", "muted")])
@@ -277,32 +277,30 @@ def _paragraph(text: str, style: str) -> Text:
 def checkpoint_lines(dataset: str, facts: CheckpointFacts) -> _Page:
     """Return the facts about a checkpoint, and their links."""
     lines: Text = [[(" Checkpoint", "title")], _fact_line("hash", facts.hash)]
-    lines.append(
-        _fact_line("size", format_bytes(facts.size) if facts.size is not None else "no block says it")
-    )
+    lines.append(_fact_line("size", format_bytes(facts.size) if facts.size is not None else "unknown"))
     links: dict[int, BlockLink] = {}
     if facts.made_by is None:
-        lines.append(_fact_line("made by", "no block of this chain, as far as was looked", "warn"))
+        lines.append(_fact_line("created by", "not found in the blocks that were searched", "warn"))
     else:
         links[len(lines)] = BlockLink("", Target(dataset, "blocks", facts.made_by))
         lines.append(
-            _link_line("made by", f"block {facts.made_by}" + ("" if facts.sure else ", or one before it"))
+            _link_line("created by", f"block {facts.made_by}" + ("" if facts.sure else " or earlier"))
         )
     if facts.on_disk is None:
-        lines.append(_fact_line("file", "is not here: the next pull makes the state again", "warn"))
+        lines.append(_fact_line("file", "missing: the next pull rebuilds the state", "warn"))
     elif facts.size is not None and facts.on_disk != facts.size:
-        lines.append(_fact_line("file", f"has {format_bytes(facts.on_disk)}: it is damaged", "bad"))
+        lines.append(_fact_line("file", f"damaged: its size is {format_bytes(facts.on_disk)}", "bad"))
     else:
-        lines.append(_fact_line("file", "is here"))
+        lines.append(_fact_line("file", "present"))
     return lines, links
 
 
 def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Mapping[int, Target]]:
     """Return a transaction as facts, and the targets of its lines."""
-    lines: Text = [[(" What it made", "title")]]
+    lines: Text = [[(" Output", "title")]]
     links: dict[int, Target] = {}
     if transaction.rows is None:
-        lines.append(_fact_line("rows", "no new ones"))
+        lines.append(_fact_line("rows", "no new rows"))
     else:
         links[len(lines)] = Target(dataset, "data", transaction.rows[0])
         lines.append(
@@ -326,19 +324,19 @@ def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Map
 
 def _input_lines(part: TransactionInput) -> list[tuple[list[Span], Target | None]]:
     """Return what a transaction read of an input: lines, each with its target."""
-    rows = "no new ones" if part.rows is None else _offsets_text(part.rows)
+    rows = "no new rows" if part.rows is None else _offsets_text(part.rows)
     if not part.here:
         return [
             (_fact_line("rows", rows), None),
-            (_fact_line("", "it is not in this workspace", "warn"), None),
+            (_fact_line("", "this input is not in this workspace", "warn"), None),
         ]
     if part.block is None:
-        problem = "its chain does not hold the blocks that were read: it was reset or replaced"
+        problem = "its chain lacks the blocks that were read: it was reset or replaced"
         return [(_fact_line("rows", rows), None), (_fact_line("", problem, "warn"), None)]
     found: list[tuple[list[Span], Target | None]] = []
     blocks = f"up to {part.block}" if part.after is None else f"{part.after + 1} to {part.block}"
     if part.after == part.block:
-        blocks = f"no new ones after {part.block}"
+        blocks = f"no new blocks after {part.block}"
     found.append((_link_line("blocks", blocks), Target(part.dataset, "blocks", part.block)))
     if part.rows is None:
         found.append((_fact_line("rows", rows), None))
@@ -356,8 +354,10 @@ def _offsets_text(offsets: tuple[int, int]) -> str:
 
 def _state_text(transaction: Transaction) -> str:
     if transaction.state is None:
-        return "none: the query needs none"
-    return f"{format_bytes(transaction.state)} in a checkpoint" + (", as before" if transaction.kept else "")
+        return "none: stateless query"
+    return f"{format_bytes(transaction.state)} in a checkpoint" + (
+        ", unchanged" if transaction.state_unchanged else ""
+    )
 
 
 def _fact_line(name: str, text: str, style: str = "") -> list[Span]:
@@ -421,13 +421,13 @@ class HexLines(StaticLines):
         return (self._starts[-1] if self._starts else 0) + len(self._problem)
 
     def widest(self) -> int:
-        """Return 0: lines are cut, not scrolled."""
+        """Return 0: lines are truncated, not scrolled."""
         return 0
 
     def header(self) -> Sequence[Span]:
         """Return the names of the columns."""
         step = self.bytes_per_line
-        return [(f" {'at':<6}  {'bytes':<{3 * step}} {'text':<{step}}  field", "head")]
+        return [(f" {'offset':<6}  {'bytes':<{3 * step}} {'text':<{step}}  field", "head")]
 
     def spans(self, index: int) -> Sequence[Span]:
         """Return offset, bytes, text and field of a line."""
@@ -543,9 +543,9 @@ class EventKindsDialog(Dialog[tuple[str, ...]]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space,x", "choose", "choose this one too, or not", show=False),
-        Binding("enter", "apply", "show those that are chosen, or this one alone", show=False),
-        Binding("a", "all", "show all", show=False),
+        Binding("space,x", "choose", "select or deselect the kind", show=False),
+        Binding("enter", "apply", "show the selected kinds, or only this one", show=False),
+        Binding("a", "all", "show all kinds", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
         Binding("g,home", "move('first')", show=False),
@@ -561,7 +561,7 @@ class EventKindsDialog(Dialog[tuple[str, ...]]):
         """Yield the list."""
         with Vertical(classes="dialog question") as box:
             box.border_title = Content("Kinds of events")
-            box.border_subtitle = Content("space chooses · ⏎ shows · a all · esc closes")
+            box.border_subtitle = Content("space selects · ⏎ shows · a all · esc closes")
             yield self._list
 
     def on_line_view_opened(self, event: events.Event) -> None:
@@ -627,7 +627,7 @@ class RevisionDialog(TextDialog):
 def revision_lines(revision: Revision) -> Text:
     """Return the changed lines, each after its sign."""
     if revision.before is None:
-        head = "the first of its kind: nothing was there before"
+        head = "first block of this kind: no previous version"
     else:
         head = f"block {revision.number} compared with block {revision.before}"
     lines: Text = [[(f" {head}", "muted")], []]

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
 JUMPS: Final[Sequence[tuple[str, str]]] = (
-    ("1204", "its number"),
-    ("4c1fa2b0", "its hash: the beginning, or the last 8 characters"),
-    ("2021-03-12 08:00", "the first block at or after a day or time, in UTC"),
-    ("#1204", "the block that brought the row with this offset"),
+    ("1204", "block number"),
+    ("4c1fa2b0", "hash: a prefix, or the last 8 characters"),
+    ("2021-03-12 08:00", "first block at or after a date or time (UTC)"),
+    ("#1204", "block that added the row with this offset"),
 )
 
 
@@ -371,21 +371,21 @@ class BlocksController(Controller):
 
         name = self.state.name_of(dataset)
         if not await asyncio.to_thread(self.gateway.holds_key, dataset):
-            self.host.notice(f"the key of {name} is not here: only who has it can sign as its owner", "warn")
+            self.host.notice(f"the private key of {name} is not in this workspace", "warn")
             return
         number = format_count(block.sequence_number)
         dialog = ConfirmDialog(
-            f"Sign block {number} as the owner?",
-            f"of {name}",
-            "You stand behind it and all blocks before it.",
-            "The proof goes where the dataset goes."
+            f"Sign block {number} with the private key?",
+            f"Dataset: {name}",
+            "It covers this block and all earlier blocks.",
+            "The proof is pushed with the dataset."
             if block.sequence_number == self.view.total - 1
-            else "Only the newest block's proof goes where the dataset goes.",
+            else "Only the proof of the newest block is pushed.",
         )
         if not await self.host.ask(dialog):
             return
         await asyncio.to_thread(self.gateway.sign_block, dataset, block.hash)
-        self.host.notice(f"block {number} of {name} is signed by its owner")
+        self.host.notice(f"signed block {number} of {name}")
         if self.view.dataset == dataset:
             self.view.open(dataset, self.view.total)
         self.state.datasets_outdated.send(None)

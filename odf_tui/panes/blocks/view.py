@@ -199,9 +199,7 @@ class BlocksView(LineView):
 
     def header(self) -> Sequence[Span]:
         """Return the names of the columns."""
-        return self._columns(
-            "", "block", "event", "time (UTC)", ("what it did", "head"), "hash", ["head"] * 5
-        )
+        return self._columns("", "block", "event", "time (UTC)", ("summary", "head"), "hash", ["head"] * 5)
 
     def _columns(
         self,
@@ -263,18 +261,19 @@ class BlocksView(LineView):
         if self.error:
             return [[(f" {printable(self.error)}", "bad")]]
         if not self.dataset:
-            return [[(" A dataset's chain shows here.", "muted")]]
+            return [[(" Select a dataset to see its blocks", "muted")]]
         if self._count is None:
-            return [[(" looking …", "muted")]]
+            return [[(" loading …", "muted")]]
         if self.block_filter.text:
             return [
                 [
-                    (" No block has ", "muted"),
+                    (" No block contains ", "muted"),
                     (printable(self.block_filter.text), "strong"),
-                    (" in it.", "muted"),
                 ]
             ]
-        return [[(f" This chain has no {'such ' if self.block_filter else ''}blocks.", "muted")]]
+        return [
+            [(" No blocks of these kinds" if self.block_filter else " This chain has no blocks", "muted")]
+        ]
 
 
 def _summary_spans(text: str, style: str, width: int) -> list[Span]:
@@ -346,9 +345,9 @@ class BlocksPane(Pane):
             parts.append(f"{format_count(view.count())} of {format_count(view.total)}")
         if view.broken:
             parts.append(
-                "the chain breaks here: ⏎ says what to do"
+                "the chain is broken here: ⏎ shows details"
                 if block and block.broken
-                else "the chain breaks: G goes there"
+                else "the chain is broken: G goes there"
             )
         elif self.verdict == "verified":
             parts.append("✓ verified")

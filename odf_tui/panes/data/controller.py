@@ -52,9 +52,9 @@ class DataController(Controller):
 
     def _show_dataset(self, row: DatasetRow | None) -> None:
         if row is None:
-            self.pane.show_message("", [(" Rows show here.", "muted")])
+            self.pane.show_message("", [(" Select a dataset to see its rows", "muted")])
         elif row.missing or row.problem:
-            why = printable(row.problem or "This input is not in the workspace.")
+            why = printable(row.problem or "This input is not in the workspace")
             self.pane.show_message(row.id, [(f" {why}", "warn")])
         else:
             self._go_to_target()
@@ -89,30 +89,31 @@ class DataController(Controller):
         """Return the message for a dataset without rows."""
         health = self.state.healths.get(row.id)
         if health in (Health.queued, Health.running):
-            return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
+            return [[(" No rows yet. The job has not committed any rows.", "muted")]]
         if health is Health.failed:
             job = self.state.jobs.latest_ingest(row.id)
             return [
-                [(f" No rows: the last {job.kind if job else 'pull'} did not succeed.", "bad")],
+                [(f" No rows: last {job.kind if job else 'pull'} failed", "bad")],
                 [
-                    (" ⏎", "key"),
+                    (" Press ", "muted"),
+                    ("⏎", "key"),
                     (" in pane ", "muted"),
                     ("1", "key"),
-                    (" says why, and what to do.", "muted"),
+                    (" to see the reason", "muted"),
                 ],
             ]
         if row.last_pulled or health is Health.current:
-            return [[(" No rows: there were none to take in.", "muted")]]
+            return [[(" No rows: the source returned none", "muted")]]
         if row.derivative:
-            return [[(" No rows yet. ", "muted"), ("p", "key"), (" makes them of other datasets.", "muted")]]
+            return [[(" No rows yet. Press ", "muted"), ("p", "key"), (" to run the query", "muted")]]
         if row.polls:
             return [
-                [(" No rows yet. Press ", "muted"), ("p", "key"), (" to pull them from the source.", "muted")]
+                [(" No rows yet. Press ", "muted"), ("p", "key"), (" to pull them from the source", "muted")]
             ]
         if row.push_sources:
-            return [[(" No rows yet. They are pushed: ", "muted"), (f"odf ingest {row.name} FILE", "strong")]]
+            return [[(" No rows yet. Push them with ", "muted"), (f"odf ingest {row.name} FILE", "strong")]]
         return [
-            [(" No rows: there is no source. ", "muted"), ("e", "key"), (" edits the definition.", "muted")]
+            [(" No rows: no source. Press ", "muted"), ("e", "key"), (" to edit the definition", "muted")]
         ]
 
     # --- Links ---
@@ -195,7 +196,7 @@ class DataController(Controller):
             self.host.open(dialog, self._go_to_column)
 
     def _step_record(self, by: int) -> None:
-        """Show the next record. Skips unreadable rows."""
+        """Show the next row. Skips unreadable rows."""
         row = self.view.cursor + by
         while 0 <= row < self.view.count() and self.view.problem(row):
             row += by
@@ -237,7 +238,7 @@ class DataController(Controller):
 
     def _has_slices(self) -> bool:
         if not self.view.slices:
-            self.host.notice("these rows are not in the order of slices", "warn")
+            self.host.notice("this view has no slices", "warn")
         return bool(self.view.slices)
 
     # --- Columns ---
@@ -260,15 +261,15 @@ class DataController(Controller):
         name = view.opened.columns.names[view.column] if view.opened is not None else ""
         if view.arrangement.toggle(view.column):
             self.pane.store_arrangement()
-            self.host.notice(f"{name} is hidden · c shows all columns")
+            self.host.notice(f"column {name} is hidden · press c to show it again")
         else:
-            self.host.notice("this is the last column that is shown", "warn")
+            self.host.notice("the last visible column cannot be hidden", "warn")
 
     def freeze_columns(self) -> None:
         """Freeze the columns up to the cursor, or unfreeze them."""
         frozen = self.view.arrangement.freeze(self.view.column)
         self.pane.store_arrangement()
-        self.host.notice("columns up to here stay in sight" if frozen else "columns move again")
+        self.host.notice("columns up to this one are frozen" if frozen else "columns are no longer frozen")
 
     # --- Sorting and filtering ---
 
@@ -287,8 +288,8 @@ class DataController(Controller):
             Choice(test, condition_text(test, name, value or ""), (keys[test],), keys[test]) for test in tests
         ]
         if pane.filter:
-            choices.append(Choice("found", f"any column holds {pane.filter}, of all rows", ("m",), "m"))
-        self.host.open(PickerDialog("Keep the rows where", choices, typing=False), self._filter_chosen)
+            choices.append(Choice("found", f"any column contains {pane.filter}, in all rows", ("m",), "m"))
+        self.host.open(PickerDialog("Filter rows where", choices, typing=False), self._filter_chosen)
 
     def _filter_chosen(self, test: str | None) -> None:
         if test == "found":
@@ -299,7 +300,7 @@ class DataController(Controller):
     def reveal_in_all_rows(self) -> None:
         """Show the row among all rows."""
         if not self.pane.reveal_in_all_rows():
-            self.host.notice("these are all rows already, or rows that no dataset has", "warn")
+            self.host.notice("all rows are already shown, or the rows are not of a dataset", "warn")
         self.host.show_hints()
 
     # --- Marks and copies ---
@@ -309,7 +310,7 @@ class DataController(Controller):
         self.view.mark()
         self.pane.show_position()
         if self.view.marks.anchor is not None:
-            self.host.notice("marked · space again marks up to there · Y copies · esc forgets")
+            self.host.notice("row marked · space marks up to another row · Y copies · esc clears")
 
     def copy(self) -> None:
         """Copy the selection of the focused pane. In this pane it is the cell in full."""
@@ -317,7 +318,7 @@ class DataController(Controller):
         if self.state.pane != "data" or window is None or not self.view.count():
             found = self.host.front.selection()
             if found is None:
-                self.host.notice("nothing is selected here", "warn")
+                self.host.notice("nothing is selected", "warn")
             else:
                 self.host.copy_text(*found)
             return
@@ -341,7 +342,7 @@ class DataController(Controller):
             return
         if rows > COPIED_ROWS:
             most = format_count(COPIED_ROWS)
-            self.host.notice(f"{format_count(rows)} rows are too many to copy: at most {most}", "warn")
+            self.host.notice(f"too many rows to copy: {format_count(rows)} (maximum {most})", "warn")
             return
         columns = view.arrangement.shown
         what = "row" if rows == 1 else f"{format_count(rows)} rows"
@@ -356,8 +357,8 @@ class DataController(Controller):
                 self._read_and_copy(what, read)
 
         choices = [
-            Choice("tsv", "tabs between values, names on top", ("Y", "t"), "Y"),
-            Choice("json", "JSON, a line for each row", ("j",), "j"),
+            Choice("tsv", "tab-separated values with a header", ("Y", "t"), "Y"),
+            Choice("json", "JSON, one object per line", ("j",), "j"),
         ]
         self.host.open(PickerDialog(f"Copy {what} as", choices, typing=False), copy)
 

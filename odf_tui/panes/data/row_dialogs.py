@@ -1,4 +1,4 @@
-"""Dialogs about rows: one record, go to a row, arrange columns, choose key columns."""
+"""Dialogs about rows: one row, go to a row, arrange columns, choose key columns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ColumnLines(LineView):
         """Return a line: whether the column is visible, its name, its type, and whether it is frozen."""
         column = self._arrangement.order[index]
         hidden = column in self._arrangement.hidden
-        stays = "stays in sight" if index < self._arrangement.frozen else ""
+        stays = "frozen" if index < self._arrangement.frozen else ""
         room = max(self.room.width - 36, 12)
         return [
             (" ✗ " if hidden else " ✓ ", "muted" if hidden else "good"),
@@ -81,10 +81,10 @@ class ColumnsDialog(Dialog[int]):
         Binding("enter", "go", "go to this column", show=False),
         *MOVE_KEYS,
         Binding("space,H", "toggle_column", "show or hide the column", show=False),
-        Binding("J,greater_than_sign", "shift(1)", "move the column on", show=False),
-        Binding("K,less_than_sign", "shift(-1)", "move the column back", show=False),
-        Binding("F", "freeze", "keep the columns up to here in sight, and back", show=False),
-        Binding("r", "reset", "all columns as they are stored", show=False),
+        Binding("J,greater_than_sign", "shift(1)", "move the column forward", show=False),
+        Binding("K,less_than_sign", "shift(-1)", "move the column backward", show=False),
+        Binding("F", "freeze", "freeze the columns up to here, or unfreeze them", show=False),
+        Binding("r", "reset", "reset all columns", show=False),
     ]
 
     def __init__(
@@ -104,9 +104,7 @@ class ColumnsDialog(Dialog[int]):
         """Yield the list."""
         with Vertical(classes="dialog") as box:
             box.border_title = Content("Columns")
-            box.border_subtitle = Content(
-                "space shows, hides · J K move · F keeps in sight · r all back · esc"
-            )
+            box.border_subtitle = Content("space shows, hides · J K move · F freezes · r resets · esc closes")
             yield self._lines
 
     def action_move(self, move: str) -> None:
@@ -192,8 +190,8 @@ class KeyColumnsDialog(Dialog[list[str]]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "close", show=False),
-        Binding("enter", "accept", "take the columns that are chosen", show=False),
-        Binding("space,x", "choose", "choose this one too, or not", show=False),
+        Binding("enter", "accept", "use the selected columns", show=False),
+        Binding("space,x", "choose", "select or deselect the column", show=False),
         *MOVE_KEYS,
     ]
 
@@ -206,9 +204,9 @@ class KeyColumnsDialog(Dialog[list[str]]):
         """Yield the explanation and the columns."""
         with Vertical(classes="dialog key-choice") as box:
             box.border_title = Content(printable(self._title))
-            box.border_subtitle = Content("space chooses · ⏎ shows the state · esc closes")
-            about = "The newest row of each key stays, unless it takes the key away."
-            yield StaticLines([[(f" {about}", "muted")], [(" Which columns tell rows apart?", "")]])
+            box.border_subtitle = Content("space selects · ⏎ shows the state · esc closes")
+            about = "Shows the latest row of each key, without retracted keys."
+            yield StaticLines([[(f" {about}", "muted")], [(" Which columns identify a row?", "")]])
             yield self._lines
 
     def on_line_view_opened(self) -> None:
@@ -352,7 +350,7 @@ def _wrap_line(line: str, room: int) -> list[list[Span]]:
     """Wrap a line of any length."""
     pieces: list[list[Span]] = []
     line = printable(line)
-    while len(line) > room * 8:  # very long lines are cut: wrapping them at words is slow
+    while len(line) > room * 8:  # very long lines are truncated: wrapping them at words is slow
         pieces.append([(line[:room], "")])
         line = line[room:]
     return pieces + wrapped([(line, "")], room)
@@ -369,15 +367,15 @@ class RecordDialog(Dialog[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "leave", "back to the table, to this column", show=False),
-        Binding("j,down", "move('down')", "next column", show=False),
-        Binding("k,up", "move('above')", "column before", show=False),
-        Binding("g,home", "move('first')", "first column", show=False),
-        Binding("G,end", "move('last')", "last column", show=False),
+        Binding("escape,q,enter", "leave", "return to the table, at this column", show=False),
+        Binding("j,down", "move('down')", "go to the next column", show=False),
+        Binding("k,up", "move('above')", "go to the previous column", show=False),
+        Binding("g,home", "move('first')", "go to the first column", show=False),
+        Binding("G,end", "move('last')", "go to the last column", show=False),
         Binding("pagedown,space,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
-        Binding("J,right_square_bracket,l,right", "step(1)", "next row", show=False),
-        Binding("K,left_square_bracket,h,left", "step(-1)", "row before", show=False),
+        Binding("J,right_square_bracket,l,right", "step(1)", "go to the next row", show=False),
+        Binding("K,left_square_bracket,h,left", "step(-1)", "go to the previous row", show=False),
         Binding("y", "copy", "copy the value", show=False),
         Binding("Y", "copy_all", "copy all names and values", show=False),
     ]
@@ -413,7 +411,7 @@ class RecordDialog(Dialog[int]):
         box.border_title = Content(
             f"Row {format_count(self._record.row + 1)} of {format_count(self._record.rows)}"
         )
-        box.border_subtitle = Content("j k columns · J K rows · y value · Y all · esc closes")
+        box.border_subtitle = Content("j k columns · J K rows · y copies value · Y copies all · esc closes")
 
     def action_move(self, move: str) -> None:
         """Move to another column."""
@@ -471,10 +469,10 @@ def parse_row_target(text: str) -> RowTarget:
             start = datetime(year, month, day if found[3] else 1, hour % 24, minute, second, tzinfo=UTC)
             return RowTarget(moment=start + timedelta(days=hour // 24))
         except (ValueError, OverflowError) as error:
-            raise UsageError(f"there is no such day or time: {error}") from None
+            raise UsageError(f"invalid date or time: {error}") from None
     if _NUMBER.fullmatch(text):
         return RowTarget(offset=int(bare))
-    raise UsageError("this is neither a number nor a time")
+    raise UsageError("not a number or a time")
 
 
 def row_limits(window: RowWindow) -> list[Sequence[Span]]:
@@ -488,7 +486,7 @@ def row_limits(window: RowWindow) -> list[Sequence[Span]]:
                 ends = [_text(window, row, names.index(name)) for row in (0, rows - 1)]
                 lines.append(_line(hint, name, f"{ends[0]} … {ends[1]}"))
     lines.append(_line("#1200", "row", f"1 … {format_count(rows)}"))
-    lines.append(_line("50%", "part of all rows", "0 … 100"))
+    lines.append(_line("50%", "percentage", "0 … 100"))
     return lines
 
 
@@ -517,7 +515,7 @@ def find_row(window: RowWindow, target: RowTarget) -> int:
         return _check_row(target.row, rows)
     if not isinstance(window, StoredWindow):
         if target.offset is None:
-            raise UsageError("these rows are not in the order of their times: a number goes to a row")
+            raise UsageError("the rows are not ordered by time: enter a row number")
         return _check_row(target.offset - 1, rows)
     if target.offset is not None:
         found = window.row_of_offset(target.offset)
@@ -534,7 +532,7 @@ def find_row(window: RowWindow, target: RowTarget) -> int:
 
 def _check_row(row: int, rows: int) -> int:
     if not 0 <= row < rows:
-        raise UsageError(f"there is no row {format_count(row + 1)}: the rows are 1 to {format_count(rows)}")
+        raise UsageError(f"row {format_count(row + 1)} does not exist: rows are 1 to {format_count(rows)}")
     return row
 
 

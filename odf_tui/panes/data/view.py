@@ -75,7 +75,7 @@ class TableStack(Pane):
 
     number = 3
     label = "Data"
-    filter_placeholder = "a text to look for in all rows"
+    filter_placeholder = "text to search for in all rows"
 
     class DatasetReplaced(Message):
         """Posted when the pane shows another dataset, or a message instead of rows."""
@@ -216,7 +216,7 @@ class TableStack(Pane):
         elif self._opened is not None:
             self._show_all(stay=False)
         else:
-            self.show_message(self.dataset, [(" No rows are shown.", "muted")])
+            self.show_message(self.dataset, [(" No rows", "muted")])
             return True
         self.view.go_to_middle(cursor)
         self.view.go_to(cursor, column)
@@ -283,7 +283,7 @@ class TableStack(Pane):
         if marked := view.marks.count:
             parts.append(f"{format_count(marked)} marked")
         if view.problem(view.cursor):
-            parts.append("cannot be read: v verifies the dataset")
+            parts.append("cannot be read: press v to verify the dataset")
         else:
             columns = view.opened.columns
             kind = ellipsize_middle(columns.types[view.column], _WIDEST_TYPE)
@@ -417,11 +417,11 @@ class SearchableTables(TableStack):
             return
         rows = format_count(self.view.count())
         if not message.done:
-            self.set_subtitle(f"looking: {format_count(message.scanned)} of {rows} rows · esc stops")
+            self.set_subtitle(f"searching: {format_count(message.scanned)} of {rows} rows · esc cancels")
             return
         waiting, self._searching, self._queued_steps = self._queued_steps, False, []
         if message.match is None:
-            none = Notice(f"none of {rows} rows holds {self.filter}", "warn")
+            none = Notice(f"{self.filter} not found in {rows} rows", "warn")
             self.post_message(Notice(message.error, "bad") if message.error else none)
             self.show_position()
             return
@@ -438,10 +438,15 @@ class SearchableTables(TableStack):
     def _note_wraparound(self, row: int, previous: int) -> None:
         """Post a notice if the search continued at the other end of the rows."""
         if row == previous:
-            self.post_message(Notice("no other row holds it", "warn"))
+            self.post_message(Notice("no other match", "warn"))
         elif (row > previous) == self._backwards:
             self.post_message(
-                Notice("on from the last row" if self._backwards else "on from the first row", "warn")
+                Notice(
+                    "search continued at the last row"
+                    if self._backwards
+                    else "search continued at the first row",
+                    "warn",
+                )
             )
 
 
@@ -453,7 +458,7 @@ def condition_text(test: str, name: str, value: str) -> str:
     """Describe a test of :data:`TESTS` on a column."""
     value = ellipsize_middle(value, 24)
     words = {"equal": f"is {value}", "other": f"is not {value}", "less": f"< {value}",
-             "greater": f"> {value}", "null": "has no value", "filled": "has a value"}  # fmt: skip
+             "greater": f"> {value}", "null": "is null", "filled": "is not null"}  # fmt: skip
     return f"{name} {words[test]}"
 
 
@@ -505,7 +510,7 @@ class DataPane(SearchableTables):
         cursor = replaces.covered_position[0] if replaces is not None else self.view.cursor
         base_text = replaces.base_text if replaces is not None else self._base_text()
         covered_position = replaces.covered_position if replaces is not None else (self.view.cursor, column)
-        how = "greatest first" if down else "least first"
+        how = "descending" if down else "ascending"
         note = f"by {opened.columns.names[column]}, {how}"
         rows = opened.window.row_count
 
@@ -536,9 +541,9 @@ class DataPane(SearchableTables):
             numbers = filter_rows(opened.window, start, stop, column, test, row)
             shown = load_window(RowSelection(opened.window, numbers))
             words = f"{format_count(len(numbers))} of {base_text or _range_text(start, stop, rows)}"
-            return TableView(shown, f"kept: {words}", note, "kept", (row, column), words)
+            return TableView(shown, f"filtered: {words}", note, "kept", (row, column), words)
 
-        self.set_subtitle("looking …")
+        self.set_subtitle("searching …")
         self._derive(derive, None)
 
     def filter_matches(self) -> None:
@@ -568,10 +573,10 @@ class DataPane(SearchableTables):
             words = f"{first}{format_count(len(numbers))} of {base_text or format_count(rows) + ' rows'}"
             shown = load_window(RowSelection(opened.window, numbers))
             return TableView(
-                shown, f"kept: {words}", f"rows with {printable(text)}", "kept", covered_position, words
+                shown, f"filtered: {words}", f"rows with {printable(text)}", "kept", covered_position, words
             )
 
-        self.set_subtitle("looking …")
+        self.set_subtitle("searching …")
         self._derive(derive, None)
 
     def reveal_in_all_rows(self) -> bool:
@@ -623,7 +628,7 @@ class DataPane(SearchableTables):
         message.stop()
         if message.serial == self._derive_serial:
             rows = format_count(self.view.count())
-            self.set_subtitle(f"looking: {format_count(message.scanned)} of {rows} rows · esc stops")
+            self.set_subtitle(f"searching: {format_count(message.scanned)} of {rows} rows · esc cancels")
 
     @on(Derived)
     def _show_derived(self, message: Derived) -> None:

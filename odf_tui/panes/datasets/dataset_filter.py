@@ -13,7 +13,7 @@ from odf_tui.text.graph_layout import Edge
 from odf_tui.text.remotes import remote_filter_terms
 
 KINDS: Final = ("root", "push", "derivative")
-NOT_TRUSTED: Final = "not-trusted"
+UNTRUSTED: Final = "untrusted"
 REMOTES: Final = ("from", "to", "behind", "ahead", "diverged")
 _KEYS: Final = ("kind", "state", "remote")
 
@@ -56,9 +56,9 @@ def list_kinds(row: DatasetRow) -> tuple[str, ...]:
 
 
 def list_states(row: DatasetRow, health: Health) -> tuple[str, ...]:
-    """Return the states of a dataset: its health, and whether it is not trusted."""
+    """Return the states of a dataset: its health, and whether it is untrusted."""
     word = health.word.replace(" ", "-")
-    return (word, NOT_TRUSTED) if row.untrusted else (word,)
+    return (word, UNTRUSTED) if row.untrusted else (word,)
 
 
 def matches_filter(terms: Sequence[FilterTerm], row: DatasetRow, health: Health) -> bool:
@@ -86,7 +86,7 @@ def count_terms(rows: Iterable[DatasetRow], healths: Mapping[str, Health]) -> li
     rows = list(rows)
     kinds = Counter(kind for row in rows for kind in list_kinds(row))
     states = Counter(state for row in rows for state in list_states(row, healths.get(row.id, Health.new)))
-    order = [*(health.word.replace(" ", "-") for health in Health), NOT_TRUSTED]
+    order = [*(health.word.replace(" ", "-") for health in Health), UNTRUSTED]
     remotes = Counter(word for row in rows if row.remotes for word in remote_filter_terms(row.remotes))
     return [
         *(("kind", kind, kinds[kind]) for kind in KINDS if kinds[kind]),

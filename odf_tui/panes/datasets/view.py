@@ -15,14 +15,14 @@ from odf_tui.panes.datasets.dataset_filter import depends_on_health, filter_grap
 from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetGraph, DatasetTable, GraphModel
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
-from odf_tui.text.format import Span, ellipsize_middle, format_time, printable
+from odf_tui.text.format import Span, count_of, ellipsize_middle, format_time, printable
 from odf_tui.text.job_text import has_findings, job_amounts, verified_head
 from odf_tui.text.remotes import blocks_to_pull, direction, diverged_remotes, remote_text
 from odf_tui.widgets.line_view import LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
 
 _CARD_KEYS = 11
-_UNTRUSTED_REASON = "not trusted: p shows what would run"
+_UNTRUSTED_REASON = "untrusted: press p to review"
 _RELATION_STYLES = {"diverged": "bad", "behind": "warn"}
 
 
@@ -105,15 +105,13 @@ class DatasetCard(WrappedLines):
             lines += [[("try  ", "muted"), (hint, "good")]] if hint else []
             self.reason = f"{health.glyph} {reason}"
         if row.untrusted:
-            reason = "not trusted: t shows what would run" if row.has_pull_remote else _UNTRUSTED_REASON
+            reason = "untrusted: press t to review" if row.has_pull_remote else _UNTRUSTED_REASON
             lines.append([(f"{UNTRUSTED} ", "warn"), (reason, "warn")])
         if row.diverged:
             names = printable(", ".join(row.diverged))
-            lines.append(
-                [("why  ", "bad"), (f"{names}, which it was made from, was reset or replaced", "bad")]
-            )
-            lines.append([("try  ", "muted"), ("D makes it anew", "good")])
-            self.reason = f"{health.glyph} {names} was reset or replaced: D makes it anew"
+            lines.append([("why  ", "bad"), (f"input {names} was reset or replaced", "bad")])
+            lines.append([("try  ", "muted"), ("press D to rebuild it", "good")])
+            self.reason = f"{health.glyph} input {names} was reset or replaced: press D to rebuild it"
         if health is Health.failed and jobs.ingest is not None and jobs.ingest.error is not None:
             lines += self._failure_lines(jobs.ingest.error)
         return lines
@@ -143,21 +141,21 @@ def _remote_lines(row: DatasetRow) -> list[list[Span]]:
         for each in row.remotes
     ]
     if diverged_remotes(row.remotes):
-        lines.append([("try  ", "muted"), ("V shows both histories, and what can be done", "good")])
+        lines.append([("try  ", "muted"), ("press V to compare histories", "good")])
     elif blocks_to_pull(row.remotes):
-        lines.append([("try  ", "muted"), (f"{'p' if row.has_pull_remote else 'V'} pulls", "good")])
+        lines.append([("try  ", "muted"), (f"press {'p' if row.has_pull_remote else 'V'} to pull", "good")])
     return lines
 
 
 def _verification_spans(row: DatasetRow, job: Job | None) -> list[Span]:
     if job is None:
-        return _fact_spans("verified", "not yet: v verifies it", "muted")
+        return _fact_spans("verified", "never: press v to verify", "muted")
     when = format_time(job.ended)
     if has_findings(job):
-        return _fact_spans("verified", f"{when}, and it is not valid", "bad")
+        return _fact_spans("verified", f"{when}: invalid", "bad")
     if verified_head(job) == row.head:
-        return _fact_spans("verified", f"{when}, all of it", "good")
-    return _fact_spans("verified", f"{when}, not all that it has now", "")
+        return _fact_spans("verified", f"{when}, fully", "good")
+    return _fact_spans("verified", f"{when}, not up to the head", "")
 
 
 def _fact_spans(name: str, value: str, style: str = "") -> list[Span]:
@@ -258,7 +256,7 @@ class GraphView(LineView):
 
     @property
     def sorts(self) -> list[str]:
-        """The columns that the list can be sorted by now."""
+        """The columns that the list can currently be sorted by."""
         return self._table.sorts
 
     @property
@@ -385,16 +383,16 @@ class GraphView(LineView):
         return self._drawing.spans(index, self.selected, self._cursor_style)
 
     def empty(self) -> Sequence[Sequence[Span]]:
-        """Return what is shown without datasets: an error, the filter, or the first actions."""
+        """Return the lines shown without datasets: an error, the filter, or the first actions."""
         if self.problem:
-            return [[(f" {self.problem}", "bad")], [], [(" r  ", "key"), ("read them again", "")]]
+            return [[(f" {self.problem}", "bad")], [], [(" r  ", "key"), ("reload", "")]]
         if self.filter:
             return [
                 [(" No dataset matches ", ""), (self.filter, "strong")],
                 [
-                    (f" of {len(self.rows)}. ", "muted"),
+                    (f" {count_of(len(self.rows), 'dataset')} hidden. ", "muted"),
                     ("esc", "key"),
-                    (" shows all of them again.", "muted"),
+                    (" shows all", "muted"),
                 ],
             ]
         return _EMPTY_LINES
@@ -411,12 +409,12 @@ class GraphView(LineView):
 
 
 _EMPTY_LINES: Final[Sequence[Sequence[Span]]] = [
-    [(" There are no datasets yet.", "strong")],
+    [(" No datasets yet", "strong")],
     [],
-    [(" n  ", "key"), ("make one: from a file of yours, a URL, or a query", "")],
-    [(" A  ", "key"), ("add those of a manifest that is there already", "")],
-    [(" d  ", "key"), ("look at a demo first: five datasets with sample data, made here", "")],
-    [(" I  ", "key"), ("bring in those of others, from a repository or an address", "")],
+    [(" n  ", "key"), ("create a dataset from a file, a URL or a query", "")],
+    [(" A  ", "key"), ("add datasets from an existing manifest", "")],
+    [(" d  ", "key"), ("create the demo: five datasets with sample data", "")],
+    [(" I  ", "key"), ("import datasets from a repository or a URL", "")],
     [],
     [(" ?  ", "key"), ("all keys", "muted")],
 ]
@@ -428,7 +426,7 @@ class DatasetsPane(Pane):
     number = 1
     label = "Datasets"
 
-    filter_placeholder = "letters · kind:root · state:failed,stale · remote:behind · !letters without"
+    filter_placeholder = "text · kind:root · state:failed,stale · remote:behind · !text to exclude"
 
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)

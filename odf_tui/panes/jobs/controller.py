@@ -28,7 +28,7 @@ from odf_tui.state.app_state import JobNews
 from odf_tui.state.job_book import WrittenBlock, log_file_name
 from odf_tui.state.model import Target
 from odf_tui.state.saved_session import SavedLayout
-from odf_tui.text.format import error_with_hint, format_count, format_count_short, format_duration
+from odf_tui.text.format import count_of, error_with_hint, format_count, format_count_short, format_duration
 from odf_tui.text.job_text import job_outcome, job_seconds, may_have_diverged
 from odf_tui.widgets.status_bar import OTHER_VERSION, StatusLine
 
@@ -107,7 +107,7 @@ class JobsController(Controller):
         self.host.notice(f"{job.kind} {job.target}: {words}", style if style != "muted" else "good")
         if may_have_diverged(job) and self.state.row_of(job.dataset) is not None and job.error is not None:
             first = job.error.message.partition("\n")[0]
-            self.host.notice(f"{job.kind} {job.target}: V shows both histories; {first}", "bad")
+            self.host.notice(f"{job.kind} {job.target}: press V to compare histories; {first}", "bad")
 
     def _announce(self, job: Job) -> None:
         """Send a terminal notification about the end of a long job, as configured."""
@@ -138,8 +138,8 @@ class JobsController(Controller):
         if state.restarting:
             self.host.notice("starting the worker …")
         elif state.worker == "gone" and state.connection is not None:
-            reason = (state.connection.detail or "the worker is gone").splitlines()[0]
-            what = "R stops it" if state.connection.busy else "R starts it again"
+            reason = (state.connection.detail or "no connection to the worker").splitlines()[0]
+            what = "press R to stop it" if state.connection.busy else "press R to restart it"
             self.host.notice(f"{reason}: {what}", "warn")
             state.jobs_outdated.send(None)  # its jobs are marked as interrupted
         self._show_worker()
@@ -165,8 +165,8 @@ class JobsController(Controller):
     async def _replace_worker(self, jobs: int) -> None:
         from odf_tui.widgets.dialogs import ConfirmDialog
 
-        question = f"Stop that worker? {jobs} of its jobs would be cancelled."
-        if not await self.host.ask(ConfirmDialog(question, "What they have committed stays.")):
+        question = f"Stop that worker? {count_of(jobs, 'job')} will be cancelled."
+        if not await self.host.ask(ConfirmDialog(question, "Committed blocks are retained.")):
             return
         try:
             await self.gateway.stop_worker()
@@ -248,13 +248,13 @@ class JobsController(Controller):
         """Show or hide the debug lines of logs."""
         self.pane.details = not self.pane.details
         self.pane.show_log()
-        self.host.notice("details are " + ("shown" if self.pane.details else "hidden"))
+        self.host.notice("debug lines are " + ("shown" if self.pane.details else "hidden"))
 
     def toggle_wrap(self) -> None:
-        """Wrap or cut the long lines of the log."""
+        """Wrap or truncate the long lines of the log."""
         view = self.pane.log_view
         view.toggle_wrap()
-        self.host.notice("long lines are " + ("wrapped" if view.wrap else "cut"))
+        self.host.notice("long lines are " + ("wrapped" if view.wrap else "truncated"))
 
     def save_log(self) -> None:
         """Save the complete log of the selected job to a file that the user chooses."""
@@ -277,14 +277,16 @@ class JobsController(Controller):
             except FileExistsError:
                 return None
             except (OdfError, OSError) as error:
-                raise OdfError(f"the log is not saved: {error_with_hint(error)}") from None
+                raise OdfError(f"the log cannot be saved: {error_with_hint(error)}") from None
 
         lines = await asyncio.to_thread(save, replace=False)
         if lines is None:
-            if not await self.host.ask(ConfirmDialog(f"{path.name} is there already.", "Replace it?")):
+            if not await self.host.ask(
+                ConfirmDialog(f"{path.name} already exists. Overwrite?", "Its contents will be lost.")
+            ):
                 return
             lines = await asyncio.to_thread(save, replace=True)
-        self.host.notice(f"{format_count(lines or 0)} lines saved to {path}")
+        self.host.notice(f"{count_of(lines or 0, 'line')} saved to {path}")
 
     # --- Actions on jobs ---
 
@@ -299,7 +301,7 @@ class JobsController(Controller):
     async def _cancel(self, job: Job) -> None:
         from odf_tui.widgets.dialogs import ConfirmDialog
 
-        dialog = ConfirmDialog(f"Cancel {job.kind} {job.target}?", "What it has committed stays.")
+        dialog = ConfirmDialog(f"Cancel {job.kind} {job.target}?", "Committed blocks are retained.")
         if await self.host.ask(dialog):
             await (await self.jobs.connection.link()).cancel(job.id)
 
@@ -340,7 +342,7 @@ class JobsController(Controller):
 
     def _choose_block(self, job: Job, blocks: list[WrittenBlock] | None, error: str) -> None:
         if not blocks:
-            self.host.notice(error or "this job wrote no block that is in the chain now", "warn")
+            self.host.notice(error or "no block of this job is in the chain", "warn")
             return
         if len(blocks) == 1:
             self._go_to_block(blocks[0])

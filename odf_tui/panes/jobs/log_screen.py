@@ -28,7 +28,7 @@ from odf_tui.widgets.dialogs import OverlayScreen
 PAINT_SECONDS: Final = 0.4
 _MIN_GAUGES_HEIGHT: Final = 36
 _BEFORE_MATCH: Final = 200
-_NO_MORE: Final = ("none below, N looks above", "none above, n looks below")
+_NO_MORE: Final = ("no match below, N: up", "no match above, n: down")
 
 
 class LogScreen(OverlayScreen[str]):
@@ -48,27 +48,27 @@ class LogScreen(OverlayScreen[str]):
 
     covers_workbench = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "leave the search, then the log", show=False),
+        Binding("escape", "leave", "close the search, then the log", show=False),
         Binding("q", "dismiss(None)", "close", show=False),
-        Binding("slash", "search", "find a text", show=False),
-        Binding("n", "next(False)", "the next line that has it", show=False),
-        Binding("N", "next(True)", "the line before that has it", show=False),
-        Binding("w", "wrap", "wrap long lines, or cut them", show=False),
-        Binding("i", "details", "show details too, or not", show=False),
-        Binding("m", "gauges", "show speed and memory, or not", show=False),
-        Binding("y", "copy", "copy what was read of the log", show=False),
-        Binding("S", "save", "save the whole log", show=False),
-        Binding("full_stop", "dismiss('retry')", "do the job again", show=False),
-        Binding("b", "dismiss('job_block')", "go to the block that it wrote", show=False),
-        Binding("o", "dismiss('job_dataset')", "go to its dataset", show=False),
+        Binding("slash", "search", "search the log", show=False),
+        Binding("n", "next(False)", "go to the next match", show=False),
+        Binding("N", "next(True)", "go to the previous match", show=False),
+        Binding("w", "wrap", "wrap or truncate long lines", show=False),
+        Binding("i", "details", "show or hide debug lines", show=False),
+        Binding("m", "gauges", "show or hide speed and memory", show=False),
+        Binding("y", "copy", "copy the loaded lines", show=False),
+        Binding("S", "save", "save the complete log to a file", show=False),
+        Binding("full_stop", "dismiss('retry')", "run the job again", show=False),
+        Binding("b", "dismiss('job_block')", "go to the block that the job wrote", show=False),
+        Binding("o", "dismiss('job_dataset')", "go to the job's dataset", show=False),
         Binding("x", "dismiss('cancel')", "cancel the job", show=False),
-        Binding("V", "dismiss('branches')", "show both histories, of a pull or push that failed", show=False),
+        Binding("V", "dismiss('branches')", "compare both histories after a failed pull or push", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
         Binding("h,left", "move('left')", show=False),
         Binding("l,right", "move('right')", show=False),
         Binding("g,home", "first", show=False),
-        Binding("G,end", "last", "the end, and follow it", show=False),
+        Binding("G,end", "last", "go to the end and follow it", show=False),
         Binding("pagedown,space,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
     ]
@@ -110,7 +110,7 @@ class LogScreen(OverlayScreen[str]):
             gauges.display = False
             yield gauges
             yield self._lines
-            line = Input(placeholder="a text to look for", compact=True, id="needle")
+            line = Input(placeholder="search text", compact=True, id="needle")
             line.cursor_blink = False
             line.display = False
             yield line
@@ -204,7 +204,7 @@ class LogScreen(OverlayScreen[str]):
         if self._lines.search_text:
             words = ["n N next"]
         words += ["w wrap", "i details", "S save", "y copy", "esc"]
-        state = message or ("follows" if self._lines.follows and not self.window.newer else "G follows")
+        state = message or ("following" if self._lines.follows and not self.window.newer else "G follows")
         box = self.query_one(".dialog")
         text = Content(printable(" · ".join([state, *words])))
         if text != box._border_subtitle:
@@ -264,7 +264,7 @@ class LogScreen(OverlayScreen[str]):
         self._show_keys()
 
     def action_wrap(self) -> None:
-        """Wrap or cut long lines."""
+        """Wrap or truncate long lines."""
         self._lines.toggle_wrap()
 
     def action_details(self) -> None:
@@ -277,7 +277,7 @@ class LogScreen(OverlayScreen[str]):
         self._gauges_chosen = not self.query_one(Gauges).display
         self._show_gauges()
         if self._gauges_chosen and not self.query_one(Gauges).display:
-            self.show_message("nothing is known of its speed")
+            self.show_message("no throughput data")
 
     def action_copy(self) -> None:
         """Copy the lines in memory."""
@@ -328,7 +328,7 @@ class LogScreen(OverlayScreen[str]):
         view = self._lines
         search_text = view.search_text.lower()
         if not search_text:
-            self.show_message("/ looks for a text")
+            self.show_message("press / to search")
             return
         seqs = [line.seq for line in self._shown]
         if view.found:
@@ -355,7 +355,7 @@ class LogScreen(OverlayScreen[str]):
         if at is not None:
             self._select_match(at)
         else:
-            self.show_message("it is in the details: i shows them")
+            self.show_message("match in a debug line: press i to show")
 
     def _search_journal(self, back: bool) -> None:
         job, search_text = self.job.id, self._lines.search_text
@@ -370,5 +370,5 @@ class LogScreen(OverlayScreen[str]):
             line, page = found or (0, None)
             self._page_read("found", line, page, error or _NO_MORE[back])
 
-        self.show_message("looking …")
+        self.show_message("searching …")
         self._reader.read("page", find, then)

@@ -26,7 +26,6 @@ from odf_tui.text.format import (
     count_of,
     ellipsize_middle,
     fit_width,
-    format_count,
     format_duration,
     printable,
     right,
@@ -49,7 +48,7 @@ from odf_tui.text.job_text import (
 from odf_tui.widgets.line_view import LineScroll, LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
 
-_READABLE: str = "What is in the workspace can be read meanwhile."
+_READABLE: str = "Browsing the workspace still works."
 
 
 def worker_problem_lines(
@@ -64,19 +63,21 @@ def worker_problem_lines(
     if worker is not None and worker.state == "gone":
         return _lost_worker_lines(worker)
     if status is not None and status.spark == "failed":
-        lines = _problem_lines(f"Spark does not run: {status.spark_detail}")
+        lines = _problem_lines(f"Spark failed: {status.spark_detail}")
         if status.spark_hint:
             lines.append([("  ", ""), (printable(status.spark_hint), "")])
-        lines.append([("  ", ""), (f"The next job that needs it starts it again. {_READABLE}", "muted")])
+        lines.append([("  ", ""), (f"The next job that needs Spark restarts it. {_READABLE}", "muted")])
         return lines
     return []
 
 
 def _lost_worker_lines(worker: WorkerConnectionState) -> list[list[Span]]:
-    lines = _problem_lines(worker.detail or "the worker is gone")
+    lines = _problem_lines(worker.detail or "no connection to the worker")
     if worker.busy:
         jobs = count_of(worker.busy, "job")
-        lines.append([("  ", ""), ("R", "key"), (f" stops it, with its {jobs}, and starts ours.", "")])
+        lines.append(
+            [("  Press ", ""), ("R", "key"), (f" to stop it and its {jobs}, and start a new worker", "")]
+        )
     else:
         if worker.hint:
             lines.append([("  ", ""), (printable(worker.hint), "")])
@@ -87,13 +88,13 @@ def _lost_worker_lines(worker: WorkerConnectionState) -> list[list[Span]]:
 
 def _restart_line(worker: WorkerConnectionState) -> list[Span]:
     if worker.detail != WORKER_ENDED:
-        return [("  ", ""), ("R", "key"), (" tries again.", "")]
+        return [("  Press ", ""), ("R", "key"), (" to try again", "")]
     return [
-        ("  ", ""),
+        ("  Press ", ""),
         ("R", "key"),
-        (" starts it again, ", ""),
+        (" to restart the worker, ", ""),
         (".", "key"),
-        (" a job that ended with it.", ""),
+        (" to retry an interrupted job", ""),
     ]
 
 
@@ -133,7 +134,7 @@ class Gauges(LineScroll):
 
 def gauge_lines(measured: Throughput, width: int) -> list[list[Span]]:
     """Return one line for throughput and one for memory, in ``width`` cells."""
-    rate = measured.rate or "nothing moves"
+    rate = measured.rate or "idle"
     memory = measured.memory + (measured.suffix if width >= _WIDE else "")
     room = max(min(width - 11 - max(cell_len(rate), cell_len(memory)), _MAX_BARS), 0)
     seconds = max(len(measured.rates), len(measured.heap))
@@ -161,7 +162,7 @@ class LogLines(LineScroll):
     """Shows lines of a log, and the outcome of the job below. Follows the end unless it is scrolled up.
 
     Attributes:
-        wrap: whether long lines are wrapped; otherwise they are cut, and left and right scroll.
+        wrap: whether long lines are wrapped; otherwise they are truncated, and left and right scroll.
         search_text: the text to highlight.
         found: journal number of the current match; 0 without one.
     """
@@ -252,7 +253,7 @@ class LogLines(LineScroll):
         self._to_end()
 
     def toggle_wrap(self) -> None:
-        """Wrap long lines, or cut them."""
+        """Wrap or truncate long lines."""
         self.wrap, self._left = not self.wrap, 0
         self.set(self.lines, self.end)
 
@@ -481,8 +482,8 @@ class JobsView(LineView):
             return [[(f" no job matches {self.text}", "muted")]]
         return [
             [(" No jobs yet.", "muted")],
-            [(" p", "key"), (" pulls the selected dataset,", "muted")],
-            [(" v", "key"), (" verifies it.", "muted")],
+            [(" p", "key"), (" pull the selected dataset", "muted")],
+            [(" v", "key"), (" verify it", "muted")],
         ]
 
 
@@ -588,7 +589,7 @@ def end_lines(job: Job, hidden: int = 0) -> list[list[Span]]:
     """
     failed = failure_spans(job)
     if failed:
-        more = [("i", "key"), (f" shows {format_count(hidden)} more lines, ", "muted")] if hidden else []
-        both = [("V", "key"), (" shows both histories, ", "muted")] if may_have_diverged(job) else []
-        failed.append([(f"{'':9}", ""), *more, *both, (".", "key"), (" tries again", "muted")])
+        more = [("i", "key"), (f" shows {count_of(hidden, 'debug line')}, ", "muted")] if hidden else []
+        both = [("V", "key"), (" compares histories, ", "muted")] if may_have_diverged(job) else []
+        failed.append([(f"{'':9}", ""), *more, *both, (".", "key"), (" retries", "muted")])
     return failed + verification_spans(job)
