@@ -189,5 +189,6 @@ def odf(ctx: click.Context, **common: object) -> OpenWorkstation | None:
     \b
     Start with:  odf demo        create a workspace with sample data
                  odf init        create an empty workspace in the current folder
+                 odf help        list the help topics
     """
     return OpenWorkstation(options_of(ctx).workspace) if ctx.invoked_subcommand is None else None
