@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from odf_tui.features.dataset_diff import DatasetDiffController
     from odf_tui.features.definitions.controller import DefinitionsController
     from odf_tui.features.export import ExportController
+    from odf_tui.features.help_topics import HelpTopicsController
     from odf_tui.features.palette import PaletteController
     from odf_tui.features.provenance.controller import ProvenanceController
     from odf_tui.features.sharing.controller import SharingController
@@ -83,6 +84,12 @@ def _export(context: Context) -> ExportController:
     from odf_tui.features.export import ExportController
 
     return ExportController(context)
+
+
+def _help_topics(context: Context) -> HelpTopicsController:
+    from odf_tui.features.help_topics import HelpTopicsController
+
+    return HelpTopicsController(context)
 
 
 def _palette(context: Context) -> PaletteController:
@@ -261,6 +268,7 @@ FEATURES: Final = (  # without an annotation, so that pyright checks the methods
     Feature(_dataset_diff, {"differences": lambda c: c.show_differences()}),
     Feature(_statistics, {"statistics": lambda c: c.show_statistics()}),
     Feature(_copy_command, {"copy_command": lambda c: c.copy()}),
+    Feature(_help_topics, {"help_topics": lambda c: c.show_topics()}),
     Feature(_export, {"export": lambda c: c.export_rows()}),
     Feature(
         _time_travel,

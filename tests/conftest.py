@@ -27,7 +27,7 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 _MAX_PROCESSES = 4
-_LASTING = ("runtime", "demo")
+_LASTING = ("runtime", "demo", "help_pages")
 """Expensive fixtures that last until their process ends, all with Spark. Tests of a folder that use one of
 them run in the same process."""
 

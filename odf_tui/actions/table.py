@@ -332,6 +332,7 @@ GENERAL_ACTIONS: Final = (
         "palette", ("colon", "ctrl+p"), "find any action, dataset, block, column, job or theme", hint="find"
     ),
     Action("help", ("question_mark", "f1"), "list the available keys, and run one", hint="keys"),
+    Action("help_topics", ("0", "f2"), "show the help topics"),
     Action(
         "up",
         ("escape",),

@@ -18,10 +18,11 @@ import click
 from odf_engine.errors import NotFound, UsageError, has_surrogates
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.terminal_text import escape_controls, escape_json, unwrap_stream
-from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from odf_engine.workspace.workspace import Workspace
 
 
 def json_value(value: Any) -> Any:
@@ -174,6 +175,8 @@ def open_workspace(options: Options | None = None) -> Workspace:
     Raises:
         NotFound: there is no workspace.
     """
+    from odf_engine.workspace.workspace import Workspace  # `odf help` starts without the engine
+
     options = options or options_of()
     return Workspace.find(Path.cwd(), options.workspace)
 

@@ -143,6 +143,7 @@ VERBS: Final = {
     "engine": "jobs",
     "config": "datasets",
     "completions": "verbs",
+    "help": "help",
     "block": "chain",
     "digest": "chain",
 }

@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from odf_tui.actions import table
 from odf_tui.actions.model import ANYWHERE, Action, KeyMap, Situation
+from odf_tui.help.pages import TOPICS
 from odf_tui.panes.data.view import DataPane
 from odf_tui.panes.jobs.view import JobsPane
 from odf_tui.services.controller import Controller
@@ -335,6 +336,10 @@ class PaletteController(Controller):
             self.state.focus_pane("data")
             view = self.host.widget(DataPane).view
             view.go_to(view.cursor, int(rest))
+        elif kind == "topic":
+            from odf_tui.features.help_topics import HelpTopicsController  # as its own action loads it
+
+            HelpTopicsController(self.context).show_page(rest)
         elif kind == "job":
             self.state.focus_pane("jobs")
             self.host.widget(JobsPane).view.select(rest)
@@ -360,6 +365,8 @@ class PaletteController(Controller):
             yield Choice(f"job {job.id}", f"{job.kind} {job.target}: {outcome}", remark=f"job {job.id}")
         for name in self.host.station.theme_names:
             yield Choice(f"theme {name}", name, remark="theme")
+        for name, title in TOPICS.items():
+            yield Choice(f"topic {name}", title, remark=f"help {name}")
 
     def _recent_blocks(self, recent: Sequence[str]) -> Iterator[Choice]:
         """Return the recent choices that are blocks, if they still exist."""

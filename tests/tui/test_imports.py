@@ -28,5 +28,11 @@ def test_the_first_paint_loads_no_feature_and_no_dialog() -> None:
     """Controllers of panes are loaded at the start; a feature by the first of its actions."""
     loaded = _loaded("odf_tui.app")
     assert "odf_tui.panes.jobs.controller" in loaded
-    unwanted = ("odf_tui.features.", "odf_tui.cli", "odf_engine.chain", "odf_engine.workspace.")
+    unwanted = (
+        "odf_tui.features.",
+        "odf_tui.help",
+        "odf_tui.cli",
+        "odf_engine.chain",
+        "odf_engine.workspace.",
+    )
     assert not [name for name in loaded if name.startswith(unwanted) or name.endswith("dialogs")]

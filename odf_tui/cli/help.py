@@ -1,0 +1,128 @@
+"""help: shows help pages and the help of verbs, and writes the man page."""
+
+from __future__ import annotations
+
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from odf_engine.errors import UsageError
+from odf_tui.cli.output import check_parent_folder, console, verb
+from odf_tui.help.pages import COMMANDS, TOPICS, read_page
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_PLAIN_WIDTH: Final = 80
+_MAX_WIDTH: Final = 100
+
+
+def _complete_topics(context: click.Context, _: click.Parameter, prefix: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    names = [*TOPICS, COMMANDS, *_group(context.find_root()).list_commands(context)]
+    return [CompletionItem(name) for name in dict.fromkeys(names) if name.startswith(prefix)]
+
+
+@verb("help", example="odf help getting-started")
+@click.argument("topic", nargs=-1, metavar="[TOPIC|VERB]", shell_complete=_complete_topics)
+@click.option("--man", is_flag=True, help="Write the man page odf(1), in roff.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With --man: write to a file.",
+)
+@click.pass_context
+def help_verb(ctx: click.Context, topic: tuple[str, ...], man: bool, output: Path | None) -> None:
+    """Show a help page or the help of a verb.
+
+    Without an argument, list the topics and the verbs.
+    """
+    root = ctx.find_root()
+    if man:
+        if topic:
+            raise UsageError("--man takes no topic")
+        _write_man_page(root, output)
+    elif output is not None:
+        raise UsageError(
+            "-o requires --man", hint="to save a page, redirect the output: odf help TOPIC > FILE"
+        )
+    elif not topic:
+        _print_page(_index(root))
+    elif len(topic) == 1 and topic[0] in TOPICS:
+        _print_page(read_page(topic[0]))
+    elif topic == (COMMANDS,):
+        from odf_tui.help.commands import reference_page
+
+        _print_page(reference_page(_group(root)))
+    else:
+        click.echo(_verb_help(root, topic))
+
+
+def _group(root: click.Context) -> click.Group:
+    assert isinstance(root.command, click.Group)
+    return root.command
+
+
+def _index(root: click.Context) -> str:
+    """Return the list of topics and verbs as Markdown."""
+    titles = {**TOPICS, COMMANDS: "All commands with their options"}
+    width = max(map(len, titles))
+    topics = "\n".join(f"{name:<{width}}  {title}" for name, title in titles.items())
+    verbs = " ".join(_group(root).list_commands(root))
+    return (
+        "# Help of odf\n\n`odf help TOPIC` shows a page. `odf help VERB` shows the options of a verb.\n\n"
+        f"## Topics\n\n```sh\n{topics}\n```\n\n## Verbs\n\n{verbs}\n"
+    )
+
+
+def _verb_help(root: click.Context, words: tuple[str, ...]) -> str:
+    """Return the help of a verb, or of a command below one.
+
+    Raises:
+        UsageError: there is no such topic or command.
+    """
+    context, command = root, root.command
+    for word in words:
+        found = command.get_command(context, word) if isinstance(command, click.Group) else None
+        if found is None:
+            raise _unknown(word, context, command)
+        context, command = click.Context(found, info_name=word, parent=context), found
+    return command.get_help(context)
+
+
+def _unknown(word: str, context: click.Context, command: click.Command) -> UsageError:
+    names = command.list_commands(context) if isinstance(command, click.Group) else []
+    if context.parent is None:
+        names = [*TOPICS, COMMANDS, *names]
+        error, everything = f"unknown topic or verb: '{word}'", "odf help lists all topics"
+    else:
+        error, everything = f"{context.command_path} has no command '{word}'", ""
+    close = get_close_matches(word, names, 3) or [name for name in names if word in name]
+    return UsageError(error, hint=f"did you mean {' or '.join(close)}?" if close else everything)
+
+
+def _print_page(page: str) -> None:
+    from odf_tui.help.rendering import plain_text, quote_code, render_page, terminal_text
+
+    if not sys.stdout.isatty():
+        sys.stdout.write(plain_text(render_page(quote_code(page), _PLAIN_WIDTH)))
+        return
+    out = console()
+    lines = render_page(quote_code(page) if out.no_color else page, min(out.width, _MAX_WIDTH))
+    out.print(terminal_text(lines), end="")
+
+
+def _write_man_page(root: click.Context, output: Path | None) -> None:
+    from odf_tui.help.man_page import man_page
+
+    text = man_page(_group(root))
+    if output is None:
+        sys.stdout.write(text)
+        return
+    check_parent_folder(output)
+    output.write_text(text, encoding="utf-8")

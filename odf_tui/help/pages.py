@@ -1,0 +1,37 @@
+"""The help topics and the Markdown text of their pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+TOPICS: Final = {
+    "getting-started": "Create a workspace and a first dataset",
+    "datasets": "Datasets, blocks and the workspace folder",
+    "manifests": "Define datasets in YAML, and change them",
+    "ingestion": "Poll sources, push rows, merge them",
+    "transforms": "Derive datasets with Spark SQL",
+    "event-time": "Event time, watermarks and late rows",
+    "verification": "Verify datasets, query results and signatures",
+    "sharing": "Repositories: pull, push, search, serve",
+    "trust": "Datasets by other authors, and the sandbox",
+    "time-travel": "Earlier versions, event time, differences",
+    "provenance": "Trace rows and values to their sources",
+    "sql": "Query datasets with Spark SQL",
+    "workstation": "Panes, jobs and the worker",
+    "keys": "Keys and themes of the workstation",
+    "configuration": "Settings, environment and files",
+    "clusters": "Spark on a cluster, and other engines",
+    "python": "The Python API",
+    "troubleshooting": "Common errors and how to fix them",
+    "glossary": "Terms of Open Data Fabric",
+}
+"""The title of each topic, in reading order."""
+
+COMMANDS: Final = "commands"
+"""The topic of the command reference, which is generated from the verbs."""
+
+
+def read_page(topic: str) -> str:
+    """Return the Markdown text of a topic of :data:`TOPICS`."""
+    return (Path(__file__).parent / f"{topic}.md").read_text(encoding="utf-8")
