@@ -307,7 +307,7 @@ class SparkRuntime:
 
     def _launch_spark(self, flags: Sequence[str]) -> None:
         assert self._java is not None
-        self._folder = _create_run_folder(self._scratch)
+        self._folder = create_run_folder(self._scratch)
         self._sockets = _socket_folder(self._folder)
         settings = spark_settings(self._config, self._folder / "local", self._sockets)
         local = is_local(self._config.master)
@@ -366,6 +366,13 @@ class SparkRuntime:
         for name in self._removed_functions:
             registry.dropFunction(name)
 
+    def function_names(self, functions: Sequence[str] = _REMOVED_FUNCTIONS) -> list[Any]:
+        """Return the Java identifiers of built-in functions, by default of those that are removed."""
+        assert self._context is not None
+        java: Any = self._context._jvm
+        identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
+        return [identifier(name, option.apply("builtin"), option.apply("system")) for name in functions]
+
     def _attach(self, session_type: type[SparkSession]) -> None:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -386,7 +393,7 @@ class SparkRuntime:
             # It would print a stack trace when its connection to Java closes.
             accumulators.handle_error = lambda *_: None
         self._root = session_type(self._context)
-        self._removed_functions = _function_names(self._context)
+        self._removed_functions = self.function_names()
 
     def _detach(self) -> None:
         """Reset PySpark's global state, so that Spark can be started again in the same process."""
@@ -430,13 +437,6 @@ def _silence_stderr() -> None:
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
 
 
-def _function_names(context: SparkContext) -> list[Any]:
-    """Return the Java identifiers of the functions to remove."""
-    java: Any = context._jvm
-    identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
-    return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _REMOVED_FUNCTIONS]
-
-
 class _restore_python_state:
     """Restores the module path and the handler of ctrl-c, which Spark's context changes."""
 
@@ -451,7 +451,7 @@ class _restore_python_state:
             signal.signal(signal.SIGINT, self._handler)
 
 
-def _create_run_folder(scratch: Path) -> Path:
+def create_run_folder(scratch: Path) -> Path:
     """Create a folder for this process, and remove those of processes that have exited without cleanup."""
     scratch.mkdir(parents=True, exist_ok=True)
     for old in scratch.glob("run-*"):
@@ -474,7 +474,7 @@ def _socket_folder(folder: Path) -> Path:
         user_folder.mkdir(mode=0o700)
     status = user_folder.lstat()
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-        return _create_run_folder(user_folder)
+        return create_run_folder(user_folder)
     return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # another user owns the name
 
 
