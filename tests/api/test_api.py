@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,10 @@ import pytest
 
 import odf_engine as odf
 from odf_engine.errors import AlreadyExists, BadData, InvalidQuery, NotFound, Unsupported, UsageError
-from tests.api.conftest import POPULATION, ROWS, fill
+from odf_engine.spark.runtime import spark_conf
+from odf_engine.spark.runtime.session import SparkRuntime
+from tests.api import given_session
+from tests.api.conftest import POPULATION, ROWS, fill, on_runtime
 
 pytestmark = pytest.mark.spark
 
@@ -135,6 +139,45 @@ def test_definitions_queries_and_provenance(workspace: odf.Workspace) -> None:
     assert total.to_arrow().to_pydict() == {"n": [2800000]}
     with pytest.raises(InvalidQuery):
         workspace.sql("SELECT nothing FROM city.large")
+
+
+def test_a_given_session(tmp_path: Path, runtime: SparkRuntime) -> None:
+    own = on_runtime(odf.init(tmp_path / "own", in_process=True), runtime)
+    expected = given_session.report(own, tmp_path)
+    command = [sys.executable, given_session.__file__, own.folder, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found, findings, after = json.loads(done.stdout)
+    assert found == json.loads(json.dumps(expected))
+    assert findings == [[], []]  # replaying the transactions gives the hashes of the other Spark
+    given = on_runtime(odf.open(tmp_path / "ws", in_process=True), runtime)
+    assert [dataset.verify().findings for dataset in given] == [[], []]
+    assert after == {
+        "settings stay": True,
+        "it is the active session": True,
+        "views stay": True,
+        "checksum files": [],
+        "not stopped": True,
+        "xml": after["xml"],
+        "view": "there is no dataset 'noted'",
+        "a second one": "use it: odf.open(path, spark=session), or let the worker run jobs: in_process=False",
+        "stopped": "the given Spark session was stopped",
+    }
+    assert "xpath_string" in after["xml"]
+
+
+def test_a_session_that_cannot_be_given(workspace: odf.Workspace, runtime: SparkRuntime) -> None:
+    session = runtime.session()
+    with pytest.raises(UsageError, match="worker"):
+        odf.open(workspace.folder, spark=session, in_process=False)
+    with pytest.raises(Unsupported, match="not a Spark session"):
+        odf.open(workspace.folder, spark=object())  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patched:
+        fixed = {**spark_conf.FIXED, "spark.sql.catalogImplementation": "hive"}
+        patched.setattr("odf_engine.spark.runtime.given_session.FIXED", fixed)
+        with pytest.raises(UsageError, match="catalogImplementation=in-memory") as caught:
+            odf.open(workspace.folder, spark=session)
+    assert "with spark.sql.catalogImplementation=hive" in str(caught.value.hint)
+    assert odf.open(workspace.folder, spark=session).sql("SELECT 1 AS n").to_arrow()["n"].to_pylist() == [1]
 
 
 def test_an_interrupt_cancels_the_job(workspace: odf.Workspace) -> None:
