@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -329,6 +330,8 @@ class SparkRuntime:
                 self._launched = process
                 if self._interrupted:
                     process.kill()
+            # PySpark does not exchange frames of pandas here. The warning would go to a notebook.
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             # Import PySpark while the JVM starts.
             import pyspark.sql
 
