@@ -1,7 +1,7 @@
 """Engine of Open Data Fabric: datasets as hash-linked chains of blocks; their ingestion, transformation,
 exchange and verification.
 
-The Python API is here::
+The Python API::
 
     import odf_engine as odf
 

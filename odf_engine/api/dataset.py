@@ -189,7 +189,7 @@ class Dataset:
         """Poll the source, run the query, or synchronize with the remote, until there are no more data.
 
         Args:
-            force: fetch even if the source says that nothing changed; replace a diverged history.
+            force: fetch even if the source reports no change; replace a diverged history.
             set_watermark: only set the watermark.
 
         Returns:
@@ -391,14 +391,16 @@ def _write_parquet(data: Any, path: Path) -> None:
     import pyarrow.parquet as pq
 
     if hasattr(data, "__arrow_c_stream__"):
-        table = pa.table(data)
-    elif isinstance(data, Sequence) and not data:
-        raise UsageError("there are no rows to ingest: the list is empty")
-    elif isinstance(data, Sequence) and all(isinstance(each, Mapping) for each in data):
-        table = pa.Table.from_pylist([dict(each) for each in data])
-    else:
+        stream = pa.RecordBatchReader.from_stream(data)
+        with pq.ParquetWriter(path, stream.schema) as writer:
+            for batch in stream:
+                writer.write_batch(batch)
+        return
+    if not isinstance(data, Sequence) or not all(isinstance(each, Mapping) for each in data):
         raise UsageError(
             f"rows cannot be read from {type(data).__name__}",
-            hint="give a path, a list of dictionaries, or a table of pyarrow, pandas or Polars",
+            hint="use a path, a list of dictionaries, or a table of pyarrow, pandas or Polars",
         )
-    pq.write_table(table, path)
+    if not data:
+        raise UsageError("there are no rows to ingest: the list is empty")
+    pq.write_table(pa.Table.from_pylist([dict(each) for each in data]), path)

@@ -161,7 +161,7 @@ class JobRunner:
             finally:
                 context.close()
 
-        with nullcontext() if self._given is None else self._given.keep_active_session():
+        with nullcontext() if self._given is None else self._given.job():
             return _in_thread(work, reporter.cancel, lambda: self._display.update(status))
 
     # --- In the worker ---

@@ -171,7 +171,7 @@ def create_display(progress: bool | None) -> ProgressDisplay:
     """Return the display for this process.
 
     Args:
-        progress: False: none. None: in a notebook, or if standard error is a terminal. True: also elsewhere.
+        progress: False: none. None: in a notebook, or if standard error is a terminal. True: always.
     """
     if progress is False:
         return NoDisplay()

@@ -13,6 +13,8 @@ from datetime import UTC, date, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -90,10 +92,13 @@ def test_what_can_be_ingested(workspace: odf.Workspace, tmp_path: Path) -> None:
     times = pa.array([datetime(2025, 1, day, tzinfo=UTC) for day in (1, 2)], pa.timestamp("ms", "UTC"))
     table = pa.table({"event_time": times, "city": ["a", "b"], "population": pa.array([1, 2], pa.int32())})
     assert dataset.ingest(table).records == 2
+    assert dataset.ingest(pd.DataFrame(table.to_pandas())).records == 0  # a ledger has each row once
+    assert dataset.ingest(pl.from_arrow(table)).records == 0
+    assert dataset.ingest(dataset.scan(columns=["event_time", "city", "population"])).records == 0
     path = tmp_path / "rows.ndjson"
     path.write_text('{"event_time": "2025-02-01T00:00:00Z", "city": "c", "population": 3}\n')
     assert dataset.ingest(path).records == 1
-    assert dataset.ingest([str(path)]).records == 0  # a ledger has each row once
+    assert dataset.ingest([str(path)]).records == 0
     with pytest.raises(UsageError, match="int"):
         dataset.ingest(7)
     with pytest.raises(UsageError, match="empty"):
@@ -147,6 +152,7 @@ def test_a_given_session(tmp_path: Path, runtime: SparkRuntime) -> None:
     command = [sys.executable, given_session.__file__, own.folder, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found, findings, after = json.loads(done.stdout)
+    assert "SQLQueryContextLogger" not in done.stderr  # errors are raised, not logged
     assert found == json.loads(json.dumps(expected))
     assert findings == [[], []]  # replaying the transactions gives the hashes of the other Spark
     given = on_runtime(odf.open(tmp_path / "ws", in_process=True), runtime)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.errors import Unsupported, UsageError
 from odf_engine.spark.runtime.jvm import SparkFailed
-from odf_engine.spark.runtime.session import SparkRuntime, create_run_folder
+from odf_engine.spark.runtime.session import QUERY_LOGGERS, SparkRuntime, create_run_folder
 from odf_engine.spark.runtime.spark_conf import (
     DEFAULTS,
     FIXED,
@@ -133,14 +134,24 @@ class GivenSpark(SparkRuntime):
         return session
 
     @contextmanager
-    def keep_active_session(self) -> Iterator[None]:
-        """Restore the active session after the block: jobs create frames, which changes it."""
+    def job(self) -> Iterator[None]:
+        """Hide a job in the block from the caller.
+
+        The active session, which creating a frame changes, is restored. PySpark does not log errors of queries
+        as JSON to standard error: they are raised.
+        """
         from pyspark.sql import SparkSession
 
         before = SparkSession._activeSession
+        loggers = [logging.getLogger(name) for name in QUERY_LOGGERS]
+        disabled = [each.disabled for each in loggers]
+        for each in loggers:
+            each.disabled = True
         try:
             yield
         finally:
+            for each, was in zip(loggers, disabled, strict=True):
+                each.disabled = was
             SparkSession._activeSession = before
             if before is not None and self.is_alive:
                 java: Any = before._jvm

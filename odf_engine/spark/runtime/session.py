@@ -104,6 +104,8 @@ def read_resident_memory(pid: int | str = "self") -> int:
 _log = logging.getLogger(__name__)
 _MAX_LOG = 5_000_000
 _MAX_SOCKET_FOLDER = 55
+QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Loggers of PySpark that write every query error to standard error as JSON."""
 _REMOVED_FUNCTIONS = (
     # They call arbitrary Java methods.
     "reflect", "java_method", "try_reflect",
@@ -435,9 +437,8 @@ def _silence_stderr() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # Py4J reports a lost connection through the root logger.
     py4j.java_gateway.logging = logging.getLogger("py4j")  # pyright: ignore[reportAttributeAccessIssue]
-    # Spark would print every query error to standard error as JSON.
-    logging.getLogger("SQLQueryContextLogger").disabled = True
-    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+    for name in QUERY_LOGGERS:
+        logging.getLogger(name).disabled = True
 
 
 class _restore_python_state:
