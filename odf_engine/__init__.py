@@ -17,18 +17,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from odf_engine.api.dataset import Dataset, Provenance
+    from odf_engine.api.dataset import Dataset, Provenance, PullResult, PushResult, VerifyResult
     from odf_engine.api.rows import Rows
     from odf_engine.api.workspace import Watch, Workspace, init, open
     from odf_engine.errors import OdfError
 
-__all__ = ["Dataset", "OdfError", "Provenance", "Rows", "Watch", "Workspace", "init", "open"]
+__all__ = [
+    "Dataset",
+    "OdfError",
+    "Provenance",
+    "PullResult",
+    "PushResult",
+    "Rows",
+    "VerifyResult",
+    "Watch",
+    "Workspace",
+    "init",
+    "open",
+]
 
 _MODULES: Final = {
     "Dataset": "odf_engine.api.dataset",
     "OdfError": "odf_engine.errors",
     "Provenance": "odf_engine.api.dataset",
+    "PullResult": "odf_engine.api.dataset",
+    "PushResult": "odf_engine.api.dataset",
     "Rows": "odf_engine.api.rows",
+    "VerifyResult": "odf_engine.api.dataset",
     "Watch": "odf_engine.api.workspace",
     "Workspace": "odf_engine.api.workspace",
     "init": "odf_engine.api.workspace",

@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
 from odf_engine.coordinator.protocol import BuildProjection, Ingest, Pull, Push, Trace, Verify
 from odf_engine.coordinator.results import PullResult, PushResult, VerifyResult
 from odf_engine.errors import UsageError
+from odf_engine.html_text import fields_html, text_html
 from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.provenance.model import TraceStep
+from odf_engine.terminal_text import escape_controls
 from odf_engine.views.as_at import resolve_as_at
 from odf_engine.views.scan import Scan
 
 if TYPE_CHECKING:
     from odf_engine.chain.block_summary import StoredBlock
-    from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
     from odf_engine.workspace.workspace import Workspace
 
 Moment = str | date | datetime
 """A time: text as ``2024-01-31`` or RFC 3339, a date (its first moment in UTC), or a datetime with a zone."""
 Version = int | Moment
 """A version of a dataset: the number of a block, its hash, or a system time."""
+
+
+SUMMARY_COLUMNS: Final[Mapping[str, Callable[[Summary], object]]] = {
+    "name": lambda each: each.name,
+    "kind": lambda each: each.kind.name.lower(),
+    "blocks": lambda each: each.blocks,
+    "rows": lambda each: each.records,
+    "bytes": lambda each: each.size,
+    "watermark": lambda each: each.watermark,
+    "last pulled": lambda each: each.last_pulled,
+}
+"""What notebooks display of a dataset."""
 
 
 class Dataset:
@@ -66,23 +80,36 @@ class Dataset:
 
     @property
     def definition(self) -> str:
-        """Its current definition: a manifest in YAML."""
-        from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
-        from odf_engine.workspace.definition import current_definition
+        """Its current definition: a manifest in YAML.
 
-        names = {entry.id: str(entry.alias) for entry in self._workspace.datasets()}
-        return snapshot_to_yaml(current_definition(self._entry, names))
+        >>> print(workspace["city.population"].definition.splitlines()[0])
+        kind: DatasetSnapshot
+        """
+        from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
+        from odf_engine.workspace.definition import read_definition
+
+        return snapshot_to_yaml(read_definition(self._workspace, self._entry))
 
     def blocks(self) -> Sequence[StoredBlock]:
         """Return the blocks of its metadata chain, oldest first.
 
         Raises:
             BadData: a block is damaged.
+
+        >>> for block in workspace["city.population"].blocks()[:3]:
+        ...     print(block.block.sequence_number, type(block.block.event).__name__)
+        0 Seed
+        1 AddPushSource
+        2 SetDataSchema
         """
         return list(self._entry.dataset.blocks(newest_first=False))
 
     def __iter__(self) -> Iterator[StoredBlock]:
-        """Yield the blocks, newest first."""
+        """Yield the blocks, newest first.
+
+        >>> next(iter(workspace["city.population"])).block.event.new_data.offset_interval.end
+        2
+        """
         return iter(self._entry.dataset.blocks())
 
     # --- Rows ---
@@ -114,7 +141,7 @@ class Dataset:
         >>> len(workspace["city.population"].scan(offsets=(0, 1)).to_arrow())
         1
         """
-        last = None if as_at is None else _last_offset(self._entry, as_at)
+        last = None if as_at is None else resolve_as_at(self._entry, version_text(as_at)).scan_offset
         scan = Scan.of_dataset(self._entry.dataset, last)
         scan = scan.where(
             offsets=offsets, event_time=_time_range(event_time), system_time=_time_range(system_time)
@@ -171,6 +198,9 @@ class Dataset:
         Raises:
             NotTrusted: its definition is by another author, and untrusted.
             OdfError: a step of the ingest failed. Nothing, or complete blocks, were committed.
+
+        >>> workspace["city.population"].pull(set_watermark="2024-03-01").status
+        'updated'
         """
         watermark = None if set_watermark is None else instant_text(set_watermark)
         return self._runner.run(Pull(dataset=self.id, force=force, set_watermark=watermark), self.name)
@@ -219,6 +249,10 @@ class Dataset:
         Args:
             url: the address of the dataset there.
             force: replace a diverged history there.
+
+        >>> target = workspace.folder.parent / "copies" / "population"
+        >>> workspace["city.population"].push(target.as_uri() + "/").status
+        'updated'
         """
         return self._runner.run(Push(self.id, url, force=force), self.name)
 
@@ -245,6 +279,10 @@ class Dataset:
             offset, last: the first and the last offset; by default one row.
             column: trace the values of this column instead of complete rows.
             depth: number of datasets upstream; by default up to the sources.
+
+        >>> trace = workspace["city.population"].provenance(0)
+        >>> print(trace.tree().splitlines()[0])
+        city.population 0
         """
         runs = [(offset, offset if last is None else last)]
         return Provenance(self._runner.run(Trace(self.id, runs, column, depth), self.name))
@@ -252,23 +290,38 @@ class Dataset:
     def __repr__(self) -> str:
         return f"<Dataset {self.name} ({self.kind})>"
 
+    def _repr_html_(self) -> str:
+        (summary,) = self._workspace.summaries([self._entry])
+        fields = [(name, value(summary)) for name, value in SUMMARY_COLUMNS.items()]
+        return fields_html([*fields, ("id", self.id), ("head", summary.head), ("problem", summary.problem)])
+
 
 class Provenance:
     """A trace of rows.
 
     Attributes:
         step: the rows, their transactions, sources, and the rows of inputs with steps of their own.
+
+    >>> workspace["city.population"].provenance(1).step.runs
+    [(1, 1)]
     """
 
     def __init__(self, step: TraceStep) -> None:
         self.step = step
 
     def tree(self) -> str:
-        """Return the trace as an indented text: one line for each dataset, transaction and source."""
+        """Return the trace as an indented text: one line for each dataset, transaction and source.
+
+        >>> len(workspace["city.population"].provenance(0, 2).tree().splitlines()) > 1
+        True
+        """
         return "\n".join(_tree_lines(self.step, ""))
 
     def __repr__(self) -> str:
-        return self.tree()
+        return escape_controls(self.tree())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{text_html(self.tree())}</pre>"
 
 
 def _tree_lines(step: TraceStep, indent: str) -> Iterator[str]:
@@ -318,11 +371,6 @@ def instant_text(moment: Moment) -> str:
     return str(parse_user_time(moment_text(moment)))
 
 
-def _last_offset(entry: DatasetEntry, as_at: Version) -> int:
-    offset = resolve_as_at(entry, version_text(as_at)).last_offset
-    return -1 if offset is None else offset
-
-
 def _time_range(limits: tuple[Moment | None, Moment | None] | None) -> Any:
     if limits is None:
         return None
@@ -343,14 +391,16 @@ def _write_parquet(data: Any, path: Path) -> None:
     import pyarrow.parquet as pq
 
     if hasattr(data, "__arrow_c_stream__"):
-        table = pa.table(data)
-    elif isinstance(data, Sequence) and not data:
-        raise UsageError("there are no rows to ingest: the list is empty")
-    elif isinstance(data, Sequence) and all(isinstance(each, Mapping) for each in data):
-        table = pa.Table.from_pylist([dict(each) for each in data])
-    else:
+        stream = pa.RecordBatchReader.from_stream(data)
+        with pq.ParquetWriter(path, stream.schema) as writer:
+            for batch in stream:
+                writer.write_batch(batch)
+        return
+    if not isinstance(data, Sequence) or not all(isinstance(each, Mapping) for each in data):
         raise UsageError(
             f"rows cannot be read from {type(data).__name__}",
             hint="pass a path, a list of dictionaries, or a table of pyarrow, pandas or Polars",
         )
-    pq.write_table(table, path)
+    if not data:
+        raise UsageError("there are no rows to ingest: the list is empty")
+    pq.write_table(pa.Table.from_pylist([dict(each) for each in data]), path)

@@ -6,10 +6,11 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from odf_engine import errors
+from odf_engine.api.progress import JobStatus, StatusReporter, create_display
 from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.coordinator.handlers.dispatch import run_request
@@ -22,15 +23,19 @@ from odf_engine.coordinator.protocol import (
     JobProgress,
     JobRequest,
     JobState,
+    Progress,
     Pull,
     Request,
     decode_result,
 )
-from odf_engine.errors import Cancelled, OdfError
+from odf_engine.errors import Cancelled, UsageError
 from odf_engine.progress import Reporter
 from odf_engine.workspace.environment import read_allowed_variables
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from odf_engine.spark.runtime.given_session import GivenSpark
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.workspace.workspace import Workspace
 
@@ -39,73 +44,43 @@ T = TypeVar("T")
 _POLL_SECONDS: Final = 0.2
 
 
-class ProgressLine:
-    """One line on a terminal or below a notebook cell that shows what a job does.
-
-    Args:
-        out: where it is written; None: nowhere.
-    """
-
-    def __init__(self, out: TextIO | None) -> None:
-        self._out = out
-        self._width = 0
-
-    def show(self, text: str) -> None:
-        """Replace the line."""
-        if self._out is not None:
-            self._out.write("\r" + text.ljust(self._width))
-            self._out.flush()
-            self._width = len(text)
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self._out is not None and self._width:
-            self._out.write("\r" + " " * self._width + "\r")
-            self._out.flush()
-            self._width = 0
-
-
-class _LineReporter(Reporter):
-    """Shows phase and rows of a job in this process."""
-
-    def __init__(self, title: str, line: ProgressLine) -> None:
-        super().__init__()
-        self._title, self._line, self._phase = title, line, ""
-
-    def phase(self, name: str) -> None:
-        self._phase = name
-        self._line.show(f"{self._title}: {name}")
-
-    def set_amounts(
-        self,
-        *,
-        rows: int | None = None,
-        bytes: int | None = None,
-        files: int | None = None,
-        total_bytes: int | None = None,
-        total_rows: int | None = None,
-        total_files: int | None = None,
-    ) -> None:
-        if rows is not None:
-            self._line.show(f"{self._title}: {self._phase}, {rows} rows")
-
-
 class JobRunner:
     """Runs the requests of one workspace, one at a time. An interrupt (^C) cancels the running one.
 
     Args:
         workspace: the workspace.
         in_process: True: never use a worker; False: always, and start one; None: use it if it runs.
-        quiet: whether no progress is shown. By default it is shown on terminals and in notebooks.
+        progress: whether progress is shown. By default it is on terminals and in notebooks.
+        spark: a Spark session for jobs in this process, which is not stopped; None: start one when needed.
+
+    Raises:
+        UsageError: ``spark`` is given with ``in_process=False``, or its settings change results.
+        Unsupported, SparkFailed: see :class:`odf_engine.spark.runtime.given_session.GivenSpark`.
     """
 
-    def __init__(self, workspace: Workspace, in_process: bool | None, quiet: bool | None) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        in_process: bool | None,
+        progress: bool | None,
+        spark: SparkSession | None = None,
+    ) -> None:
         self._workspace = workspace
         self._in_process = in_process
         self._runtime: SparkRuntime | None = None
+        self._given: GivenSpark | None = None
+        if spark is not None:
+            from odf_engine.spark.runtime.given_session import GivenSpark  # deferred: it loads PySpark
+
+            if in_process is False:
+                raise UsageError(
+                    "the worker cannot use a Spark session of another process",
+                    hint="leave out `spark` or `in_process`",
+                )
+            self._in_process = True
+            self._given = GivenSpark(spark, workspace.config.spark, workspace.odf / "cache")
         self._lock = threading.Lock()
-        shown = not quiet if quiet is not None else sys.stderr.isatty() or "ipykernel" in sys.modules
-        self._line = ProgressLine(sys.stderr if shown else None)
+        self._display = create_display(progress)
 
     @property
     def folder(self) -> Path:
@@ -127,11 +102,19 @@ class JobRunner:
         local = self._in_process
         if local is None:
             local = not WorkerEndpoint(self.folder).worker_alive()
+        status = JobStatus(_title(request, target))
+        outcome = "failed"
         try:
             with self._lock:
-                return self._run_here(request, target) if local else self._run_in_worker(request, target)
+                run = self._run_here if local else self._run_in_worker
+                result = run(request, target, status)
+            outcome = "done"
+            return result
+        except (KeyboardInterrupt, Cancelled):
+            outcome = "cancelled"
+            raise
         finally:
-            self._line.clear()
+            self._display.close(status, outcome)
 
     def close(self) -> None:
         """Stop Spark, if this process started it."""
@@ -142,8 +125,17 @@ class JobRunner:
     # --- In this process ---
 
     def spark(self, reporter: Reporter) -> SparkRuntime:
-        """Return Spark; start it by the first request that needs it."""
+        """Return Spark. The first request that needs it starts it.
+
+        Raises:
+            UsageError: this process has a Spark session already, which was not given.
+            SparkFailed: it does not start, or the given session was stopped.
+        """
+        if self._given is not None:
+            self._given.start()
+            return self._given
         if self._runtime is None or not self._runtime.is_alive:
+            _check_no_other_spark()
             from odf_engine.spark.runtime.session import SparkRuntime  # deferred: it loads PySpark
 
             workspace = self._workspace
@@ -156,8 +148,8 @@ class JobRunner:
             self._runtime = runtime
         return self._runtime
 
-    def _run_here(self, request: JobRequest[R], target: str) -> R:
-        reporter = _LineReporter(_title(request, target), self._line)
+    def _run_here(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
+        reporter = StatusReporter(status)
         variables: dict[str, str] = {}
         if isinstance(request, Pull):
             variables = read_allowed_variables(self._workspace.odf, request.dataset, target)
@@ -169,41 +161,53 @@ class JobRunner:
             finally:
                 context.close()
 
-        return _in_thread(work, reporter.cancel)
+        with nullcontext() if self._given is None else self._given.job():
+            return _in_thread(work, reporter.cancel, lambda: self._display.update(status))
 
     # --- In the worker ---
 
-    def _run_in_worker(self, request: JobRequest[R], target: str) -> R:
-        title, known = _title(request, target), list[str]()
+    def _run_in_worker(self, request: JobRequest[R], target: str, status: JobStatus) -> R:
+        known = list[str]()
 
-        def show(event: Event) -> None:
+        def note(event: Event) -> None:
             if isinstance(event, JobChanged):
                 known[:] = [event.job.id]
-                self._line.show(f"{title}: {event.job.state.value}")
+                if not event.job.progress.phase:
+                    status.progress = Progress(phase=event.job.state.value)
             elif isinstance(event, JobProgress):
-                progress = event.progress
-                self._line.show(f"{title}: {progress.phase}, {progress.rows or 0} rows")
+                status.progress = event.progress
 
         def work() -> Job:
-            (job,) = run_jobs(self.folder, [(cast("Request", request), target)], show)
+            (job,) = run_jobs(self.folder, [(cast("Request", request), target)], note)
             return job
 
-        job = _in_thread(work, lambda: _cancel_job(self.folder, known))
+        job = _in_thread(work, lambda: _cancel_job(self.folder, known), lambda: self._display.update(status))
         if job.state is JobState.done:
             return decode_result(job.result or "{}", type(request))
         if job.state is JobState.cancelled:
-            raise Cancelled(f"{title}: cancelled")
-        raise _error_of(job.error or Failure(f"{title}: {job.state.value}"))
+            raise Cancelled(f"{status.title}: cancelled")
+        raise (job.error or Failure(f"{status.title}: {job.state.value}")).to_error()
+
+
+def _check_no_other_spark() -> None:
+    """Check that this process has no Spark session: PySpark supports only one per process."""
+    pyspark: Any = sys.modules.get("pyspark")
+    if pyspark is not None and pyspark.SparkContext._active_spark_context is not None:
+        raise UsageError(
+            "this process already runs another Spark session",
+            hint="use it: odf.open(path, spark=session), or let the worker run jobs: in_process=False",
+        )
 
 
 def _title(request: JobRequest[Any], target: str) -> str:
     return f"{type(request).__name__.lower()} {target}"
 
 
-def _in_thread(work: Callable[[], T], cancel: Callable[[], object]) -> T:
+def _in_thread(work: Callable[[], T], cancel: Callable[[], object], tick: Callable[[], object]) -> T:
     """Run a function in a thread, so that a running event loop (notebook) does not matter.
 
-    An interrupt of the main thread cancels it, and is raised once the function has ended.
+    An interrupt of the main thread cancels it, and is raised once the function has ended. ``tick`` is called
+    in this thread while the function runs, five times a second.
     """
     found: list[T] = []
     failed: list[BaseException] = []
@@ -220,6 +224,8 @@ def _in_thread(work: Callable[[], T], cancel: Callable[[], object]) -> T:
     while thread.is_alive():
         try:
             thread.join(_POLL_SECONDS)
+            if thread.is_alive():
+                tick()
         except KeyboardInterrupt as interrupt:
             if interrupted is not None:
                 raise
@@ -244,13 +250,3 @@ def _cancel_job(folder: Path, jobs: list[str]) -> None:
     thread = threading.Thread(target=lambda: asyncio.run(cancel()), name="odf-cancel", daemon=True)
     thread.start()
     thread.join()
-
-
-def _error_of(failure: Failure) -> OdfError:
-    """Return the error of a job as the class that it had in the worker."""
-    kind = getattr(errors, failure.kind, OdfError) if failure.kind else OdfError
-    if not (isinstance(kind, type) and issubclass(kind, OdfError)):
-        kind = OdfError
-    error = kind.__new__(kind)
-    OdfError.__init__(error, failure.message, hint=failure.hint, where=failure.where)  # whatever kind takes
-    return error

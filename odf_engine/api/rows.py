@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.errors import Unsupported
+from odf_engine.html_text import table_html
 from odf_engine.terminal_text import escape_controls
 from odf_engine.views.scan import Scan
 
@@ -20,12 +20,20 @@ _WIDTH: Final = 24
 
 
 class Rows:
-    """Rows that are read when they are used. Memory is bounded until they become a table.
+    """Rows of a dataset or of a query. They are read from disk when they are used, batch by batch.
 
-    Libraries that support the Arrow PyCapsule interface read the rows without copying them::
+    Libraries that support the Arrow PyCapsule interface read the rows as a stream, without copying the values::
 
-        duckdb.sql("SELECT count(*) FROM rows")
-        polars.from_arrow(rows)
+        duckdb.sql("SELECT city, max(population) FROM rows GROUP BY city")  # bounded memory
+        polars.DataFrame(rows)
+
+    >>> rows = workspace["city.population"].scan(columns=["city", "population"])
+    >>> rows
+    city.population: 3 rows
+    city  population
+    Oslo  700000
+    Rome  2800000
+    Oslo  710000
 
     Attributes:
         title: what the rows are, in words.
@@ -37,16 +45,28 @@ class Rows:
 
     @property
     def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
+        """Names and types of the columns.
+
+        >>> workspace["city.population"].scan().schema.field("city").type
+        DataType(string)
+        """
         return self._scan.schema
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns."""
+        """Names of the columns.
+
+        >>> workspace["city.population"].scan().columns
+        ['offset', 'op', 'system_time', 'event_time', 'city', 'population']
+        """
         return list(self._scan.schema.names)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
+        """Return the number of rows.
+
+        >>> len(workspace["city.population"].scan())
+        3
+        """
         return self._scan.row_count
 
     def select(self, columns: Sequence[str]) -> Rows:
@@ -54,11 +74,18 @@ class Rows:
 
         Raises:
             KeyError: there is no such column.
+
+        >>> workspace["city.population"].scan().select(["population", "city"]).columns
+        ['population', 'city']
         """
         return Rows(self._scan.select(columns), self.title)
 
     def __getitem__(self, rows: slice) -> Rows:
-        """Return a range of the rows, such as ``rows[:100]``; the step must be 1."""
+        """Return a range of the rows; the step must be 1. Other row groups are not read.
+
+        >>> workspace["city.population"].scan()[1:].to_arrow()["city"].to_pylist()
+        ['Rome', 'Oslo']
+        """
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError("the step of a range of rows must be 1")
@@ -70,15 +97,26 @@ class Rows:
         Raises:
             NotFound: a file is missing.
             BadData: a file is damaged.
+
+        >>> sum(batch.num_rows for batch in workspace["city.population"].scan().batches())
+        3
         """
         return self._scan.batches()
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return the rows as an Arrow stream."""
+        """Return the rows as an Arrow stream.
+
+        >>> workspace["city.population"].scan().to_reader().read_next_batch().num_rows
+        3
+        """
         return self._scan.to_reader()
 
     def to_arrow(self) -> pa.Table:
-        """Return all rows as an Arrow table in memory."""
+        """Return all rows as an Arrow table in memory.
+
+        >>> workspace["city.population"].scan(columns=["city"]).to_arrow().to_pydict()
+        {'city': ['Oslo', 'Rome', 'Oslo']}
+        """
         return self._scan.to_arrow()
 
     def to_pandas(self) -> Any:
@@ -86,6 +124,9 @@ class Rows:
 
         Raises:
             Unsupported: pandas is not installed.
+
+        >>> workspace["city.population"].scan().to_pandas()["population"].max()
+        np.int32(2800000)
         """
         _require("pandas")
         return self.to_arrow().to_pandas()
@@ -95,11 +136,19 @@ class Rows:
 
         Raises:
             Unsupported: Polars is not installed.
+
+        >>> workspace["city.population"].scan().to_polars()["population"].max()
+        2800000
         """
         return _require("polars").from_arrow(self.to_arrow())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return the rows as an Arrow C stream (PyCapsule interface)."""
+        """Return the rows as an Arrow C stream (PyCapsule interface). Libraries call it.
+
+        >>> import pyarrow
+        >>> pyarrow.table(workspace["city.population"].scan()).num_rows
+        3
+        """
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _preview(self) -> list[list[str]]:
@@ -110,8 +159,8 @@ class Rows:
 
     def _rest(self) -> str:
         rows, columns = len(self) - _SHOWN, len(self.columns) - _COLUMNS
-        parts = [f"{rows} more rows"] if rows > 0 else []
-        parts += [f"{columns} more columns"] if columns > 0 else []
+        parts = [f"{_count(rows)} more"] if rows > 0 else []
+        parts += [f"{_count(columns, 'column')} more"] if columns > 0 else []
         return ", ".join(parts)
 
     def __repr__(self) -> str:
@@ -120,15 +169,11 @@ class Rows:
         text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
                 for line in lines]  # fmt: skip
         rest = self._rest()
-        return "\n".join([f"{self.title}: {len(self)} rows", *text, *([f"… {rest}"] if rest else [])])
+        return "\n".join([f"{self.title}: {_count(len(self))}", *text, *([f"… {rest}"] if rest else [])])
 
     def _repr_html_(self) -> str:
         head, *body = self._preview()
-        cells = "".join(f"<th>{escape(name)}</th>" for name in head)
-        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-        rest = f"<caption>… {self._rest()}</caption>" if self._rest() else ""
-        title = f"<p>{escape(self.title)}: {len(self)} rows</p>"
-        return f"{title}<table>{rest}<thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table>"
+        return table_html(head, body, f"{self.title}: {_count(len(self))}", self._rest())
 
 
 def _require(module: str) -> Any:
@@ -136,6 +181,10 @@ def _require(module: str) -> Any:
         return import_module(module)
     except ImportError:
         raise Unsupported(f"{module} is not installed", hint=f"pip install {module}") from None
+
+
+def _count(number: int, noun: str = "row") -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _short(value: object) -> str:

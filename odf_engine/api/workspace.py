@@ -10,22 +10,29 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from odf_engine.api.dataset import Dataset, Moment, Version, instant_text, version_text
+from odf_engine.api.dataset import SUMMARY_COLUMNS, Dataset, Moment, Version, instant_text, version_text
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.protocol import Query
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.html_text import table_html
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.workspace import Workspace as EngineWorkspace
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from odf_engine.coordinator.protocol import Event
     from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
 def open(
-    path: str | Path | None = None, *, in_process: bool | None = None, quiet: bool | None = None
+    path: str | Path | None = None,
+    *,
+    in_process: bool | None = None,
+    spark: SparkSession | None = None,
+    progress: bool | None = None,
 ) -> Workspace:
     """Open a workspace.
 
@@ -33,23 +40,46 @@ def open(
         path: its folder; by default ``$ODF_WORKSPACE``, else the working folder or the nearest parent.
         in_process: where jobs run. True: in this process, where Spark starts by the first job that needs it.
             False: in the worker of the workspace, which is started. None: in the worker if it runs.
-        quiet: whether jobs show no progress. By default they do on terminals and in notebooks.
+        spark: a running Spark session. Jobs run in this process, in new sessions of it with the settings that
+            the engine requires: results are the same as without it. Its own settings and views do not change,
+            and it is never stopped. It must not be a session of Spark Connect, or have
+            ``spark.sql.extensions``. Its limits apply, such as ``spark.driver.maxResultSize``. Untrusted
+            queries run in the sandbox, which starts its own Spark. Functions that parse XML (``xpath``)
+            require that the JVM has ``-Djavax.xml.accessExternalDTD=``.
+        progress: whether jobs show a progress bar. By default on terminals and in notebooks.
 
     Raises:
         NotFound: there is no workspace.
-        Unsupported: a newer version of this program made it.
+        Unsupported: a newer version of this program created it, or ``spark`` cannot be used.
+        UsageError: ``spark`` was started with a setting that changes results.
+
+    >>> with odf.open(workspace.folder) as again:
+    ...     [dataset.name for dataset in again]
+    ['city.population']
     """
     folder = None if path is None else Path(path).expanduser()
-    return Workspace(EngineWorkspace.find(explicit=folder), in_process=in_process, quiet=quiet)
+    engine_workspace = EngineWorkspace.find(explicit=folder)
+    return Workspace(engine_workspace, in_process=in_process, spark=spark, progress=progress)
 
 
-def init(path: str | Path, *, in_process: bool | None = None, quiet: bool | None = None) -> Workspace:
-    """Create a workspace in a folder, which is created if it is missing; and open it.
+def init(
+    path: str | Path,
+    *,
+    in_process: bool | None = None,
+    spark: SparkSession | None = None,
+    progress: bool | None = None,
+) -> Workspace:
+    """Create a workspace in a folder, and open it. A missing folder is created. See :func:`open`.
 
     Raises:
         AlreadyExists: it is a workspace.
+
+    >>> created = odf.init(workspace.folder.parent / "another")
+    >>> len(created)
+    0
     """
-    return Workspace(EngineWorkspace.init(Path(path)), in_process=in_process, quiet=quiet)
+    engine_workspace = EngineWorkspace.init(Path(path).expanduser())
+    return Workspace(engine_workspace, in_process=in_process, spark=spark, progress=progress)
 
 
 class Workspace:
@@ -62,10 +92,15 @@ class Workspace:
     """
 
     def __init__(
-        self, workspace: EngineWorkspace, *, in_process: bool | None = None, quiet: bool | None = None
+        self,
+        workspace: EngineWorkspace,
+        *,
+        in_process: bool | None = None,
+        spark: SparkSession | None = None,
+        progress: bool | None = None,
     ) -> None:
         self._workspace = workspace
-        self._runner = JobRunner(workspace, in_process, quiet)
+        self._runner = JobRunner(workspace, in_process, progress, spark)
 
     @property
     def folder(self) -> Path:
@@ -79,6 +114,10 @@ class Workspace:
 
         Raises:
             KeyError: there is no such dataset.
+
+        >>> dataset = workspace["city.population"]
+        >>> workspace[dataset.id].name
+        'city.population'
         """
         try:
             return self._dataset(self._workspace.resolve(name))
@@ -104,14 +143,21 @@ class Workspace:
         """Create datasets from their definitions: all or none.
 
         Args:
-            definition: the path of a manifest (:class:`pathlib.Path`), its text in YAML, or its content.
+            definition: a manifest: its path (:class:`pathlib.Path`, or text that ends in ``.yaml`` or
+                ``.yml``), its text in YAML, or its content as a mapping; or several mappings.
 
         Raises:
             InvalidManifest: it is not a valid definition; the error has line and column.
             AlreadyExists: a dataset of the name exists.
+
+        >>> content = {"name": "city.weather", "kind": "Root", "metadata": []}
+        >>> workspace.add({"kind": "DatasetSnapshot", "version": 1, "content": content})
+        [<Dataset city.weather (root)>]
         """
         from odf_engine.metadata.yaml import read_manifests  # deferred: most scripts do not need it
 
+        if isinstance(definition, str) and definition.endswith((".yaml", ".yml")) and "\n" not in definition:
+            definition = Path(definition)
         if isinstance(definition, Path):
             try:
                 text, source = definition.expanduser().read_bytes(), str(definition)
@@ -144,6 +190,12 @@ class Workspace:
 
         Raises:
             InvalidQuery: the error has the position in the query.
+
+        >>> workspace.sql("SELECT city, max(population) AS n FROM city.population GROUP BY city ORDER BY n")
+        result: 2 rows
+        city  n
+        Oslo  710000
+        Rome  2800000
         """
         request = Query(
             sql=query,
@@ -160,12 +212,18 @@ class Workspace:
         """Call a function with each event of the worker, in a thread, until the watch is closed.
 
         The worker is started if it does not run. Events are those of :mod:`odf_engine.coordinator.protocol`,
-        such as ``JobChanged``, ``JobProgress`` and ``Committed``.
+        such as ``JobChanged``, ``JobProgress`` and ``Committed``::
+
+            with workspace.watch(print):
+                ...
         """
         return Watch(self.folder, listener)
 
     def close(self) -> None:
-        """Stop Spark, if this process started it. The worker continues."""
+        """Stop Spark, if the workspace started it in this process. The worker continues.
+
+        >>> workspace.close()
+        """
         self._runner.close()
 
     def __enter__(self) -> Self:
@@ -175,7 +233,16 @@ class Workspace:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Workspace {self.folder}: {len(self)} datasets>"
+        return f"<Workspace {self.folder}: {self._count()}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [value(summary) for value in SUMMARY_COLUMNS.values()] for summary in self._workspace.summaries()
+        ]
+        return table_html(list(SUMMARY_COLUMNS), rows, f"{self.folder}: {self._count()}")
+
+    def _count(self) -> str:
+        return f"{len(self)} dataset{'' if len(self) == 1 else 's'}"
 
 
 class Watch:

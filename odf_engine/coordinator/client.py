@@ -376,10 +376,7 @@ class Client:
                 if isinstance(answer, Accepted) and answer.tag == tag:
                     return answer
                 if isinstance(answer, Rejected) and answer.tag in (tag, ""):
-                    error = answer.error
-                    failure = OdfError(error.message, hint=error.hint, where=error.where)
-                    failure.exit_code = error.exit_code
-                    raise failure
+                    raise answer.error.to_error()
 
     @contextlib.asynccontextmanager
     async def _exchange(self) -> AsyncIterator[None]:

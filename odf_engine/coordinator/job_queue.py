@@ -356,7 +356,8 @@ def _trace(error: BaseException) -> str:
 def _failure(error: BaseException, job: Job) -> Failure:
     """Return the error of a job for users: one sentence, and a hint."""
     if isinstance(error, OdfError):
-        kind = type(error).__name__
+        kinds = (each.__name__ for each in type(error).__mro__ if each.__module__ == OdfError.__module__)
+        kind = next(kinds)
         return Failure(error.message, error.hint, error.where, error.exit_code, list(error.excerpt), kind)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Failure(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, ForwardRef, Generic, Literal, Type
 
 import msgspec
 
+from odf_engine import errors
 from odf_engine.coordinator.results import (
     CheckProofResult,
     CompareResult,
@@ -22,7 +23,7 @@ from odf_engine.coordinator.results import (
     ValidateResult,
     VerifyResult,
 )
-from odf_engine.errors import BadData, UsageError
+from odf_engine.errors import BadData, OdfError, UsageError
 
 if TYPE_CHECKING:  # Deferred, see _DEFERRED; the linter does not see names in forward references.
     from odf_engine.provenance.model import TraceResult  # noqa: F401
@@ -402,6 +403,16 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     exit_code: int = 1
     excerpt: list[str] = []
     kind: str = ""
+
+    def to_error(self) -> OdfError:
+        """Return the failure as an error of the class that it had in the job."""
+        known = getattr(errors, self.kind, OdfError) if self.kind else OdfError
+        kind = known if isinstance(known, type) and issubclass(known, OdfError) else OdfError
+        error = kind.__new__(kind)
+        OdfError.__init__(error, self.message, hint=self.hint, where=self.where)  # whatever the class takes
+        error.excerpt = tuple(self.excerpt)
+        error.exit_code = self.exit_code
+        return error
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):

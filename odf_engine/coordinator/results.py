@@ -12,6 +12,18 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
+class JobResult(msgspec.Struct, frozen=True):
+    """A result that notebooks display as a table of its fields."""
+
+    def _repr_html_(self) -> str:
+        from odf_engine.html_text import fields_html  # deferred: only notebooks need it
+
+        names = self.__struct_fields__
+        values = [(name, getattr(self, name)) for name in names]
+        known = [(name.replace("_", " "), value) for name, value in values if value is not UNSET]
+        return fields_html(known, type(self).__name__)
+
+
 class Change(msgspec.Struct, frozen=True):
     """An appended event: its title, and lines that start with ``+``, ``-`` or a space."""
 
@@ -31,7 +43,7 @@ class PinnedBlock(msgspec.Struct, frozen=True):
     head: bool = False
 
 
-class PullResult(msgspec.Struct, frozen=True):
+class PullResult(JobResult, frozen=True):
     """Result of a pull or an ingest: an entry of ``odf pull --json``.
 
     Attributes:
@@ -58,7 +70,7 @@ class PullResult(msgspec.Struct, frozen=True):
     ahead: int | UnsetType = UNSET
 
 
-class PushResult(msgspec.Struct, frozen=True):
+class PushResult(JobResult, frozen=True):
     """Result of a push: an entry of ``odf push --json``.
 
     Attributes:
@@ -200,7 +212,7 @@ class Origin(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-class VerifyResult(msgspec.Struct, frozen=True):
+class VerifyResult(JobResult, frozen=True):
     """Result of a verification: an entry of ``odf verify --json``.
 
     Attributes:
@@ -228,6 +240,13 @@ class VerifyResult(msgspec.Struct, frozen=True):
     proven: int | None = None
     newer: int = 0
     origins: list[Origin] = []
+
+    def _repr_html_(self) -> str:
+        from odf_engine.html_text import table_html
+
+        findings = [(each.kind, each.block, each.message) for each in self.findings]
+        table = table_html(["finding", "block", "message"], findings) if findings else ""
+        return super()._repr_html_() + table
 
 
 class ValidateResult(msgspec.Struct, frozen=True):

@@ -459,7 +459,7 @@ class PayloadJob:
         rows = written.rows if written is not None else 0
         took = monotonic() - self._started
         reporter.log(
-            f"{self._payload.name}: committed block {head}, {count_of(rows, 'row')}, total {took:.1f} s"
+            f"{self._payload.name}: committed block {head}, {count_of(rows, 'row')}, in {took:.1f} s"
         )
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
         keys = None if staged_slice is None else staged_slice.merged.keys

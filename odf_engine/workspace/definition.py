@@ -52,6 +52,8 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odf_engine.workspace.workspace import Workspace
+
 
 def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
     """Return the active push source with this name; without a name, the only one.
@@ -453,6 +455,15 @@ class Change(msgspec.Struct, frozen=True):
 
 
 # --- The definition ----------------------------------------------------------------------------
+
+
+def read_definition(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
+    """Return the current definition of a dataset; inputs are referred to by name.
+
+    Raises:
+        OdfError: the chain cannot be read.
+    """
+    return current_definition(entry, {each.id: str(each.alias) for each in workspace.datasets()})
 
 
 def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -> DatasetSnapshot:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from odf_engine.errors import BadData, InvalidManifest, NotFound, OdfError, UsageError
+from odf_engine.errors import BadData, InvalidManifest, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_tui.cli.output import (
     json_value,
@@ -225,7 +225,7 @@ def _read_projection(
     request = BuildProjection(str(entry.id), list(key), as_at=as_at, as_of=event_time)
     (job,) = follow(open_workspace(), [(request, str(entry.alias))])
     if job.error is not None:
-        raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
+        raise job.error.to_error()
     result = job.result_of(BuildProjection)
     if job.state is not JobState.done or result is None:
         sys.exit(exit_code([job]))

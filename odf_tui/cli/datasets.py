@@ -35,7 +35,7 @@ from odf_engine.workspace.column_lineage import (
 )
 from odf_engine.workspace.dataset_graph import DatasetGraph
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
-from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.definition import read_definition
 from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import (
@@ -508,11 +508,6 @@ def path_verb(name: str) -> None:
 _DISABLING: Final = ("DisablePollingSource", "DisablePushSource")
 _LONGEST: Final = 2000
 _MANY: Final = 1000
-
-
-def read_definition(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
-    """Return the current definition of a dataset; inputs are referred to by name."""
-    return current_definition(entry, {each.id: str(each.alias) for each in workspace.datasets()})
 
 
 def dataset_details(

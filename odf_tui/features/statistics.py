@@ -14,7 +14,6 @@ from textual.content import Content
 from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import ComputeStatistics, JobState
-from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.views.statistics import ColumnStatistics
 from odf_tui.features.export import dataset_of_view, parquet_file_of
@@ -452,7 +451,7 @@ class StatisticsScreen(Dialog[None]):
         if job.state is JobState.done:
             self.run_worker(self._show_result(), group="statistics", name="statistics")
         elif job.error is not None:
-            error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
+            error = job.error.to_error()
             self._show_status(error_with_hint(error), "bad")
         else:
             self._show_status(f"{job.state.value}: statistics are from file metadata only", "warn")

@@ -79,10 +79,9 @@ class DatasetEditor(WorkspaceEntries):
     def definition(self, dataset: str) -> str:
         """Return the current definition of a dataset as a manifest."""
         from odf_engine.metadata.yaml import snapshot_to_yaml
-        from odf_engine.workspace.definition import current_definition
+        from odf_engine.workspace.definition import read_definition
 
-        names = {entry.id: str(entry.alias) for entry in self.workspace.datasets()}
-        return snapshot_to_yaml(current_definition(self.entry(dataset), names))
+        return snapshot_to_yaml(read_definition(self.workspace, self.entry(dataset)))
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
         """Change the definition of a dataset to that of a manifest.

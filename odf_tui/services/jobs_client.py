@@ -129,7 +129,7 @@ class JobsClient:
             return decode_result(job.result or "{}", request)
         if job.error is None:
             raise OdfError(f"{title}: {job.state.value}", hint="see its log in pane 4")
-        raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
+        raise job.error.to_error()
 
     def _complete_futures(self, news: JobNews) -> None:
         for job_id in [each for each in self._waiting if self._is_final(each)]:

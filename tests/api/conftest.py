@@ -33,8 +33,13 @@ ROWS = [
 @pytest.fixture(scope="session")
 def spark_workspace(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRuntime) -> odf.Workspace:
     """A workspace whose jobs run in this process, on the Spark of all tests."""
-    workspace = odf.init(tmp_path_factory.mktemp("api") / "ws", in_process=True)
+    return on_runtime(odf.init(tmp_path_factory.mktemp("api") / "ws", in_process=True), runtime)
+
+
+def on_runtime(workspace: odf.Workspace, runtime: SparkRuntime) -> odf.Workspace:
+    """Let the jobs of a workspace run on the Spark of all tests."""
     workspace._runner._runtime = runtime
+    workspace.close = lambda: None  # type: ignore[method-assign]  # it must not stop that
     return workspace
 
 

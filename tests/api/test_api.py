@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import signal
 import subprocess
@@ -12,12 +13,17 @@ from datetime import UTC, date, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
 import odf_engine as odf
 from odf_engine.errors import AlreadyExists, BadData, InvalidQuery, NotFound, Unsupported, UsageError
-from tests.api.conftest import POPULATION, ROWS, fill
+from odf_engine.spark.runtime import spark_conf
+from odf_engine.spark.runtime.session import SparkRuntime
+from tests.api import given_session
+from tests.api.conftest import POPULATION, ROWS, fill, on_runtime
 
 pytestmark = pytest.mark.spark
 
@@ -86,10 +92,13 @@ def test_what_can_be_ingested(workspace: odf.Workspace, tmp_path: Path) -> None:
     times = pa.array([datetime(2025, 1, day, tzinfo=UTC) for day in (1, 2)], pa.timestamp("ms", "UTC"))
     table = pa.table({"event_time": times, "city": ["a", "b"], "population": pa.array([1, 2], pa.int32())})
     assert dataset.ingest(table).records == 2
+    assert dataset.ingest(pd.DataFrame(table.to_pandas())).records == 0  # a ledger has each row once
+    assert dataset.ingest(pl.from_arrow(table)).records == 0
+    assert dataset.ingest(dataset.scan(columns=["event_time", "city", "population"])).records == 0
     path = tmp_path / "rows.ndjson"
     path.write_text('{"event_time": "2025-02-01T00:00:00Z", "city": "c", "population": 3}\n')
     assert dataset.ingest(path).records == 1
-    assert dataset.ingest([str(path)]).records == 0  # a ledger has each row once
+    assert dataset.ingest([str(path)]).records == 0
     with pytest.raises(UsageError, match="int"):
         dataset.ingest(7)
     with pytest.raises(UsageError, match="empty"):
@@ -135,6 +144,46 @@ def test_definitions_queries_and_provenance(workspace: odf.Workspace) -> None:
     assert total.to_arrow().to_pydict() == {"n": [2800000]}
     with pytest.raises(InvalidQuery):
         workspace.sql("SELECT nothing FROM city.large")
+
+
+def test_a_given_session(tmp_path: Path, runtime: SparkRuntime) -> None:
+    own = on_runtime(odf.init(tmp_path / "own", in_process=True), runtime)
+    expected = given_session.report(own, tmp_path)
+    command = [sys.executable, given_session.__file__, own.folder, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found, findings, after = json.loads(done.stdout)
+    assert "SQLQueryContextLogger" not in done.stderr  # errors are raised, not logged
+    assert found == json.loads(json.dumps(expected))
+    assert findings == [[], []]  # replaying the transactions gives the hashes of the other Spark
+    given = on_runtime(odf.open(tmp_path / "ws", in_process=True), runtime)
+    assert [dataset.verify().findings for dataset in given] == [[], []]
+    assert after == {
+        "settings stay": True,
+        "it is the active session": True,
+        "views stay": True,
+        "checksum files": [],
+        "not stopped": True,
+        "xml": after["xml"],
+        "view": "there is no dataset 'noted'",
+        "a second one": "use it: odf.open(path, spark=session), or let the worker run jobs: in_process=False",
+        "stopped": "the given Spark session was stopped",
+    }
+    assert "xpath_string" in after["xml"]
+
+
+def test_a_session_that_cannot_be_given(workspace: odf.Workspace, runtime: SparkRuntime) -> None:
+    session = runtime.session()
+    with pytest.raises(UsageError, match="worker"):
+        odf.open(workspace.folder, spark=session, in_process=False)
+    with pytest.raises(Unsupported, match="not a Spark session"):
+        odf.open(workspace.folder, spark=object())  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patched:
+        fixed = {**spark_conf.FIXED, "spark.sql.catalogImplementation": "hive"}
+        patched.setattr("odf_engine.spark.runtime.given_session.FIXED", fixed)
+        with pytest.raises(UsageError, match="catalogImplementation=in-memory") as caught:
+            odf.open(workspace.folder, spark=session)
+    assert "with spark.sql.catalogImplementation=hive" in str(caught.value.hint)
+    assert odf.open(workspace.folder, spark=session).sql("SELECT 1 AS n").to_arrow()["n"].to_pylist() == [1]
 
 
 def test_an_interrupt_cancels_the_job(workspace: odf.Workspace) -> None:

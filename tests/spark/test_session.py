@@ -214,12 +214,12 @@ def _runs(pid: int) -> bool:
 
 
 def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
-    from odf_engine.spark.runtime.session import _create_run_folder
+    from odf_engine.spark.runtime.session import create_run_folder
 
     dead, mine = tmp_path / "run-999999999-x", tmp_path / f"run-{os.getpid()}-x"
     (dead / "local").mkdir(parents=True)
     mine.mkdir()
-    fresh = _create_run_folder(tmp_path)
+    fresh = create_run_folder(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([mine, fresh])
 
 

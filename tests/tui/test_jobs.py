@@ -84,7 +84,7 @@ def busy(source: FakeSource) -> Job:
     source.line(first.id, "file sources/air-readings.csv, 311,210,011 bytes, modified 2024-03-11T08:00:00Z")
     source.line(first.id, "key index updated to offset 7,199", "debug")
     source.line(first.id, "air-readings.csv: 41,000 rows, 318,207 bytes written in 9.3 s")
-    source.line(first.id, f"air-readings.csv: committed block f1620{'ab' * 32}, 41,000 rows, total 9.9 s")
+    source.line(first.id, f"air-readings.csv: committed block f1620{'ab' * 32}, 41,000 rows, in 9.9 s")
     source.committed(first.id, first.dataset, 41_000)
     source.line(first.id, "late rows dropped: 3", "warning")
     return first

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,8 @@ def read_resident_memory(pid: int | str = "self") -> int:
 _log = logging.getLogger(__name__)
 _MAX_LOG = 5_000_000
 _MAX_SOCKET_FOLDER = 55
+QUERY_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Loggers of PySpark that write every query error to standard error as JSON."""
 _REMOVED_FUNCTIONS = (
     # They call arbitrary Java methods.
     "reflect", "java_method", "try_reflect",
@@ -307,7 +310,7 @@ class SparkRuntime:
 
     def _launch_spark(self, flags: Sequence[str]) -> None:
         assert self._java is not None
-        self._folder = _create_run_folder(self._scratch)
+        self._folder = create_run_folder(self._scratch)
         self._sockets = _socket_folder(self._folder)
         settings = spark_settings(self._config, self._folder / "local", self._sockets)
         local = is_local(self._config.master)
@@ -329,6 +332,8 @@ class SparkRuntime:
                 self._launched = process
                 if self._interrupted:
                     process.kill()
+            # PySpark does not exchange frames of pandas here. The warning would go to a notebook.
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             # Import PySpark while the JVM starts.
             import pyspark.sql
 
@@ -364,6 +369,13 @@ class SparkRuntime:
         for name in self._removed_functions:
             registry.dropFunction(name)
 
+    def function_names(self, functions: Sequence[str] = _REMOVED_FUNCTIONS) -> list[Any]:
+        """Return the Java identifiers of built-in functions, by default of those that are removed."""
+        assert self._context is not None
+        java: Any = self._context._jvm
+        identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
+        return [identifier(name, option.apply("builtin"), option.apply("system")) for name in functions]
+
     def _attach(self, session_type: type[SparkSession]) -> None:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
@@ -384,7 +396,7 @@ class SparkRuntime:
             # It would print a stack trace when its connection to Java closes.
             accumulators.handle_error = lambda *_: None
         self._root = session_type(self._context)
-        self._removed_functions = _function_names(self._context)
+        self._removed_functions = self.function_names()
 
     def _detach(self) -> None:
         """Reset PySpark's global state, so that Spark can be started again in the same process."""
@@ -423,16 +435,8 @@ def _silence_stderr() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     # Py4J reports a lost connection through the root logger.
     py4j.java_gateway.logging = logging.getLogger("py4j")  # pyright: ignore[reportAttributeAccessIssue]
-    # Spark would print every query error to standard error as JSON.
-    logging.getLogger("SQLQueryContextLogger").disabled = True
-    logging.getLogger("DataFrameQueryContextLogger").disabled = True
-
-
-def _function_names(context: SparkContext) -> list[Any]:
-    """Return the Java identifiers of the functions to remove."""
-    java: Any = context._jvm
-    identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
-    return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _REMOVED_FUNCTIONS]
+    for name in QUERY_LOGGERS:
+        logging.getLogger(name).disabled = True
 
 
 class _restore_python_state:
@@ -449,7 +453,7 @@ class _restore_python_state:
             signal.signal(signal.SIGINT, self._handler)
 
 
-def _create_run_folder(scratch: Path) -> Path:
+def create_run_folder(scratch: Path) -> Path:
     """Create a folder for this process, and remove those of processes that have exited without cleanup."""
     scratch.mkdir(parents=True, exist_ok=True)
     for old in scratch.glob("run-*"):
@@ -472,7 +476,7 @@ def _socket_folder(folder: Path) -> Path:
         user_folder.mkdir(mode=0o700)
     status = user_folder.lstat()
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-        return _create_run_folder(user_folder)
+        return create_run_folder(user_folder)
     return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # another user owns the name
 
 

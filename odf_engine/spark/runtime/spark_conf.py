@@ -280,6 +280,20 @@ def is_on_this_machine(master: str) -> bool:
     return is_local(master) or _LOOPBACK_MASTER.fullmatch(master) is not None
 
 
+def check_fixed_settings(settings: Mapping[str, str]) -> None:
+    """Check that a configuration changes no fixed setting.
+
+    Raises:
+        UsageError: it changes one.
+    """
+    for name, value in settings.items():
+        if FIXED.get(name, value) != value:
+            raise UsageError(
+                f"the Spark setting `{name}` cannot be changed: what data means depends on it",
+                hint="take it out of `spark.conf`",
+            )
+
+
 def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[str, str]:
     """Return all settings for the start of Spark.
 
@@ -291,12 +305,7 @@ def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[st
     Raises:
         UsageError: the configuration changes a fixed setting.
     """
-    for name, value in config.conf.items():
-        if FIXED.get(name, value) != value:
-            raise UsageError(
-                f"the Spark setting `{name}` cannot be changed: the meaning of data depends on it",
-                hint="remove it from `spark.conf`",
-            )
+    check_fixed_settings(config.conf)
     return {
         **DEFAULTS,
         **(_LOCAL if is_local(config.master) else {}),

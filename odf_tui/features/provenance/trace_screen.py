@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import Job, JobState, Trace, decode_result
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import NotFound
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.features.provenance.trace_text import (
     detail_lines,
@@ -199,7 +199,7 @@ class TraceScreen(OverlayScreen[Target]):
                 found = await asyncio.to_thread(decode_result, job.result or "", Trace)
                 await asyncio.to_thread(traced.set_step, found, found.checked or ())
             elif job.error is not None:
-                error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
+                error = job.error.to_error()
                 traced.fail(error_with_hint(error))
             else:
                 traced.fail(_STOPPED, "warn")

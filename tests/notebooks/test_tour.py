@@ -1,0 +1,48 @@
+"""The notebook of the tour runs from top to bottom, and displays what it promises."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+
+pytestmark = pytest.mark.spark
+
+_PATH = Path(__file__).with_name("tour.ipynb")
+_ROOT = Path(__file__).resolve().parents[2]
+_SECONDS = 300
+
+
+def test_the_stored_notebook_has_no_outputs() -> None:
+    notebook = nbformat.read(_PATH, as_version=4)
+    nbformat.validate(notebook)
+    assert [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
+
+
+def test_the_tour(tmp_path: Path) -> None:
+    notebook = nbformat.read(_PATH, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    )
+    path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+    client.execute(env={**os.environ, "PYTHONPATH": path})  # an error in a cell is raised
+
+    outputs = {cell.source.partition("\n")[0]: cell.outputs for cell in notebook.cells if "outputs" in cell}
+    ingest = outputs["cases.ingest(["]
+    assert [each.output_type for each in ingest] == ["display_data", "execute_result"]
+    progress, result = (each.data for each in ingest)
+    assert progress["text/html"].startswith("ingest tour.cases: done in ")
+    assert "<th>records</th><td>20</td>" in result["text/html"]
+    shown = {name: found[-1].data for name, found in outputs.items() if found and "data" in found[-1]}
+    assert "<th>rows</th>" in shown["import odf_engine as odf"]["text/html"]
+    assert "<td>tour.cases</td>" in shown['CASES = """']["text/html"]
+    table = shown['rows = cases.scan(columns=["offset", "event_time", "area", "cases"])']
+    assert "<td>north</td>" in table["text/html"] and "21 rows" in table["text/plain"]
+    assert "tour.cases" in shown['trace = large.provenance(0, column="per_day")']["text/html"]
+    assert "<th>valid</th><td>True</td>" in shown["report = large.verify()"]["text/html"]
+    assert "BadData" in outputs["try:"][-1].text
+    streams = [each for found in outputs.values() for each in found if each.output_type == "stream"]
+    assert {each.name for each in streams} == {"stdout"}  # no warnings
