@@ -22,7 +22,7 @@ _WIDTH: Final = 24
 class Rows:
     """Rows of a dataset or of a query. They are read from disk when they are used, batch by batch.
 
-    Libraries that support the Arrow PyCapsule interface read the rows as a stream, without copying the values::
+    Libraries with the Arrow PyCapsule interface read the rows as a stream, without copying the values::
 
         duckdb.sql("SELECT city, max(population) FROM rows GROUP BY city")  # bounded memory
         polars.DataFrame(rows)
