@@ -137,8 +137,8 @@ class GivenSpark(SparkRuntime):
     def job(self) -> Iterator[None]:
         """Hide a job in the block from the caller.
 
-        The active session, which creating a frame changes, is restored. PySpark does not log errors of queries
-        as JSON to standard error: they are raised.
+        The active session, which creating a frame changes, is restored. PySpark does not log errors of
+        queries to standard error: they are raised.
         """
         from pyspark.sql import SparkSession
 
