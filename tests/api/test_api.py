@@ -183,6 +183,11 @@ def test_a_session_that_cannot_be_given(workspace: odf.Workspace, runtime: Spark
         with pytest.raises(UsageError, match="catalogImplementation=in-memory") as caught:
             odf.open(workspace.folder, spark=session)
     assert "with spark.sql.catalogImplementation=hive" in str(caught.value.hint)
+    with pytest.MonkeyPatch.context() as patched:  # another static setting in the place of the extensions
+        patched.setattr("odf_engine.spark.runtime.given_session._EXTENSIONS", "spark.sql.warehouse.dir")
+        with pytest.raises(UsageError, match="can change results") as caught:
+            odf.open(workspace.folder, spark=session)
+    assert "without spark.sql.warehouse.dir" in str(caught.value.hint)
     assert odf.open(workspace.folder, spark=session).sql("SELECT 1 AS n").to_arrow()["n"].to_pylist() == [1]
 
 

@@ -17,6 +17,7 @@ from tests.cli.test_help_pages import split_commands
 
 _README = Path(__file__).parents[2] / "README.md"
 _EXIT_CODE = re.compile(r"<<(\d+)>>")
+_PROMPT_AFTER_SCREEN = re.compile(r"\x1b\[\?1049l.*\) $", re.DOTALL)
 
 
 class Terminal:
@@ -32,9 +33,13 @@ class Terminal:
         self.type("stty -echo rows 24 cols 80")
         self.exit_code()
 
+    def press(self, key: str) -> None:
+        """Press a key."""
+        os.write(self._file, key.encode())
+
     def type(self, text: str) -> None:
         """Type lines, with ⏎ at the end."""
-        os.write(self._file, text.encode() + b"\n")
+        self.press(text + "\n")
 
     def until(self, pattern: re.Pattern[str]) -> re.Match[str]:
         """Wait until the output has a text; drop the output up to it. The text before it is ``output``."""
@@ -81,7 +86,8 @@ def test_the_tour(terminal: Terminal) -> None:
         terminal.type(command)
         if line.strip() == "odf":
             terminal.until(re.compile("my.cases"))
-            terminal.type("q")
+            terminal.press("q")
+            terminal.until(_PROMPT_AFTER_SCREEN)
         fails = comment.strip().startswith("error: ")
         assert bool(terminal.exit_code()) == fails, f"{command}\n{terminal.output}"
         expected = re.findall(r"error: .*|my\.cases: .*", comment)

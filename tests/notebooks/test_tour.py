@@ -30,19 +30,19 @@ def test_the_tour(tmp_path: Path) -> None:
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
     client.execute(env={**os.environ, "PYTHONPATH": path})  # an error in a cell is raised
 
-    outputs = {cell.source.partition("\n")[0]: cell.outputs for cell in notebook.cells if "outputs" in cell}
-    ingest = outputs["cases.ingest(["]
+    outputs = {cell.id: cell.outputs for cell in notebook.cells if "outputs" in cell}
+    ingest = outputs["ingest"]
     assert [each.output_type for each in ingest] == ["display_data", "execute_result"]
     progress, result = (each.data for each in ingest)
     assert progress["text/html"].startswith("ingest tour.cases: done in ")
     assert "<th>records</th><td>20</td>" in result["text/html"]
     shown = {name: found[-1].data for name, found in outputs.items() if found and "data" in found[-1]}
-    assert "<th>rows</th>" in shown["import odf_engine as odf"]["text/html"]
-    assert "<td>tour.cases</td>" in shown['CASES = """']["text/html"]
-    table = shown['rows = cases.scan(columns=["offset", "event_time", "area", "cases"])']
+    assert "<th>rows</th>" in shown["open"]["text/html"]
+    assert "<td>tour.cases</td>" in shown["create"]["text/html"]
+    table = shown["rows"]
     assert "<td>north</td>" in table["text/html"] and "21 rows" in table["text/plain"]
-    assert "tour.cases" in shown['trace = large.provenance(0, column="per_day")']["text/html"]
-    assert "<th>valid</th><td>True</td>" in shown["report = large.verify()"]["text/html"]
-    assert "BadData" in outputs["try:"][-1].text
+    assert "tour.cases" in shown["trace"]["text/html"]
+    assert "<th>valid</th><td>True</td>" in shown["verify"]["text/html"]
+    assert "BadData" in outputs["error"][-1].text
     streams = [each for found in outputs.values() for each in found if each.output_type == "stream"]
     assert {each.name for each in streams} == {"stdout"}  # no warnings
