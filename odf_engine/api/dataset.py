@@ -88,7 +88,7 @@ class Dataset:
         from odf_engine.metadata.yaml import snapshot_to_yaml  # deferred: most scripts do not need it
         from odf_engine.workspace.definition import read_definition
 
-        return snapshot_to_yaml(read_definition(self._workspace, self._entry))
+        return snapshot_to_yaml(read_definition(self._entry, self._workspace.datasets()))
 
     def blocks(self) -> Sequence[StoredBlock]:
         """Return the blocks of its metadata chain, oldest first.

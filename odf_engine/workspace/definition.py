@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from graphlib import CycleError, TopologicalSorter
@@ -51,8 +51,6 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from odf_engine.workspace.workspace import Workspace
 
 
 def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
@@ -457,13 +455,13 @@ class Change(msgspec.Struct, frozen=True):
 # --- The definition ----------------------------------------------------------------------------
 
 
-def read_definition(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
-    """Return the current definition of a dataset; inputs are referred to by name.
+def read_definition(entry: DatasetEntry, datasets: Iterable[DatasetEntry]) -> DatasetSnapshot:
+    """Return the current definition of a dataset; inputs are referred to by the names of ``datasets``.
 
     Raises:
         OdfError: the chain cannot be read.
     """
-    return current_definition(entry, {each.id: str(each.alias) for each in workspace.datasets()})
+    return current_definition(entry, {each.id: str(each.alias) for each in datasets})
 
 
 def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -> DatasetSnapshot:

@@ -422,7 +422,7 @@ def show_verb(name: str, manifest: bool) -> None:
     workspace = open_workspace()
     entry = workspace.resolve(name)
     if manifest:
-        _print_manifest(read_definition(workspace, entry))
+        _print_manifest(read_definition(entry, workspace.datasets()))
         return
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if summary.id == entry.id)

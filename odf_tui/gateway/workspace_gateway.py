@@ -81,7 +81,7 @@ class DatasetEditor(WorkspaceEntries):
         from odf_engine.metadata.yaml import snapshot_to_yaml
         from odf_engine.workspace.definition import read_definition
 
-        return snapshot_to_yaml(read_definition(self.workspace, self.entry(dataset)))
+        return snapshot_to_yaml(read_definition(self.entry(dataset), self.workspace.datasets()))
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[PendingEvent]:
         """Change the definition of a dataset to that of a manifest.
