@@ -71,7 +71,7 @@ def test_goes_on_where_it_broke_off(workspace: Workspace, s3: S3Server, reporter
     assert payload is not None
     assert payload.path.read_bytes() == BODY
     assert str(s3.ranges[2]).startswith("bytes=8388608-")
-    assert any("from byte 8,388,608 on" in str(line) for line in reporter.lines)
+    assert any("from byte 8,388,608" in str(line) for line in reporter.lines)
 
 
 def test_an_object_that_changes_meanwhile(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
@@ -125,7 +125,7 @@ def test_without_credentials_and_without_a_service(
     assert s3.requests[0].authorization is None
     with pytest.raises(SourceUnavailable, match=r"connection failed: .*127.0.0.1"):
         get(workspace, Url("s3://bucket/y"), reporter, s3_endpoint="http://127.0.0.1:9", retries=0)
-    with pytest.raises(InvalidManifest, match="s3://BUCKET/KEY"):
+    with pytest.raises(InvalidManifest, match="invalid S3 URL"):
         get(workspace, Url("s3://bucket"), reporter)
 
 

