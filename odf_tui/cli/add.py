@@ -277,8 +277,8 @@ def add_verb(
     the manifest has other sources instead, or contains DisablePollingSource or DisablePushSource.
 
     If the query of a derivative dataset changes, the old query first processes all remaining input. A
-    stateful query, such as one with windows, continues from the state of the old query if
-    grouping, windows, inputs and stored columns are the same. Otherwise, use --flush or --rebuild.
+    stateful query continues from the state of the old query if grouping, windows, inputs and stored
+    columns are the same. Otherwise, use --flush or --rebuild.
     """
     workspace = open_workspace()
     snapshots: list[DatasetSnapshot] = []
