@@ -1,4 +1,4 @@
-"""Entry point: opens the workstation or runs a verb, and imports only what that requires."""
+"""Entry point: opens the workstation or runs a command, and imports only what that requires."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _open_gateway(folder: Path) -> Gateway:
 def _resume_gc() -> None:
     """Enable garbage collection after the first paint.
 
-    All objects so far are exempt: they stay, and a collection of them takes 50 ms.
+    Objects that exist already are exempt: they are permanent, and their collection takes 50 ms.
     """
     gc.freeze()
     gc.enable()

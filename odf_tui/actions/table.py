@@ -105,7 +105,7 @@ def _row_action(name: str, key: str, title: str, hint: str = "") -> Action:
 
 
 DATA_ACTIONS: Final = (
-    _row_action("open_row", "enter", "show the row with its full values", "row"),
+    _row_action("open_row", "enter", "show the row with all values in full", "row"),
     _row_action("jump", "J", "go to a row by offset, number or time", "go to"),
     _row_action("find_rows", "slash", "search all rows for a text", "search"),
     _row_action("next_match", "n", "go to the next match of the search"),

@@ -1,4 +1,4 @@
-"""The verbs of the ``odf`` command: a module for each group of verbs, and what they share.
+"""The commands of ``odf``: a module for each group of commands, and shared options and output.
 
 Text that the workstation shows too is rendered by :mod:`odf_tui.text`. Nothing here imports Textual.
 """

@@ -48,8 +48,8 @@ class DefinitionUpdate:
 
     Args:
         origins: for each manifest by another author, the name of its dataset and the address it came from.
-        state: how the state of a query is handled that the new query cannot continue.
-        accept_columns: whether columns that inputs have gained are added.
+        state: ``flush`` or ``rebuild``, if the new query cannot continue from the state of the old one.
+        accept_columns: whether new columns of the inputs are added.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class DefinitionUpdate:
         return [] if dry_run else changed, exit_code(list(jobs.values()))
 
     def _changes_query(self, update: Update) -> bool:
-        """Return whether the old query has to process its remaining input first; only the worker can."""
+        """Return whether the worker has to process the remaining input of the old query first."""
         if update.entry is None or update.is_new:
             return False
         state = update.entry.dataset.state()
@@ -241,7 +241,7 @@ _DOWNLOAD_SECONDS: Final = 60.0
 @click.argument("manifests", nargs=-1, required=True, type=click.Path())
 @click.option("-r", "--recursive", is_flag=True, help="Read the manifests in folders and their subfolders.")
 @click.option("--update", is_flag=True, help="Update existing datasets: append the changes to their chains.")
-@click.option("--dry-run", is_flag=True, help="Print what would be added or appended, without doing it.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be added or appended.")
 @click.option(
     "--check", is_flag=True, help="Only check that queries can run, and print the schemas of their results."
 )
@@ -277,8 +277,8 @@ def add_verb(
     the manifest has other sources instead, or contains DisablePollingSource or DisablePushSource.
 
     If the query of a derivative dataset changes, the old query first processes all remaining input. A
-    stateful query, such as one with windows, continues from the state of the old query if both have the
-    same grouping and the same state. Otherwise, use --flush or --rebuild.
+    stateful query continues from the state of the old query if grouping, windows, inputs and stored
+    columns are the same. Otherwise, use --flush or --rebuild.
     """
     workspace = open_workspace()
     snapshots: list[DatasetSnapshot] = []
@@ -315,7 +315,7 @@ def add_verb(
         foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root
         if foreign and snapshot.name.lower() in map(str.lower, changed):
             print_note(
-                f"{snapshot.name} is not trusted, so its source does not run: odf trust {snapshot.name}"
+                f"{snapshot.name} is not trusted, so its source does not run: run odf trust {snapshot.name}"
             )
     if code:
         sys.exit(code)
@@ -371,7 +371,7 @@ def _download(url: str) -> str:
         return result.result(_DOWNLOAD_SECONDS).decode("utf-8")
     except TimeoutError:
         raise SourceUnavailable(
-            f"the manifest did not arrive within {_DOWNLOAD_SECONDS:.0f} seconds",
+            f"the download timed out after {_DOWNLOAD_SECONDS:.0f} seconds",
             hint="check the URL, or download the manifest and add the file",
             where=url,
         ) from None

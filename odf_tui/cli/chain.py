@@ -80,7 +80,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
 
 
 def _parse_event_names(kinds: tuple[str, ...]) -> set[str] | None:
-    """Return the names of events in their own spelling; None for all events.
+    """Return the names of events in their canonical spelling; None for all events.
 
     Raises:
         NotFound: unknown event.
@@ -135,7 +135,7 @@ def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None
     dataset = open_workspace().resolve(name).dataset
     schema = _read_schema(dataset)
     if schema is None:
-        raise NotFound(f"{name} has no data yet, its schema is unknown", hint=f"odf pull {name}")
+        raise NotFound(f"{name} has no schema before its first data", hint=f"run odf pull {name}")
     if form == "ddl":
         from odf_engine.data.ddl import to_ddl
 

@@ -83,7 +83,7 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
 
 
 def _columns_json(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
-    """Return the columns of a dataset for JSON; ``how`` has the terms of OpenLineage's column lineage."""
+    """Return the columns of a dataset for JSON; ``how`` is a term of OpenLineage's column lineage."""
     outputs = [
         {
             "name": column,
@@ -161,7 +161,7 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
 
 
 def _missing_key_error() -> UsageError:
-    return UsageError("missing KEY", hint="odf config list shows all settings")
+    return UsageError("missing KEY", hint="run odf config list to see all settings")
 
 
 def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
@@ -172,7 +172,7 @@ def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
     if key == _SAFE and odf is not None and value is not None:
         raise UsageError(
             f"{_SAFE} can only be set for all workspaces",
-            hint=f"odf config set --user {_SAFE} {shlex.quote(value)}",
+            hint=f"run odf config set --user {_SAFE} {shlex.quote(value)}",
         )
     path = (
         settings.user_file()
@@ -194,7 +194,7 @@ def _change_setting(key: str, value: str | None, odf: Path | None) -> None:
     if is_written and (odf is None or is_own):
         print_note(f"written to the configuration of the user: {path}")
     if key.startswith(("spark.", "worker.")):
-        print_note("a running worker uses the old settings until it is restarted: odf worker stop")
+        print_note("a running worker uses the old settings until it is restarted: run odf worker stop")
 
 
 def _format_setting(value: object) -> str:
@@ -237,7 +237,9 @@ def _check_key_setting(action: str, keys: Mapping[str, str | Sequence[str]]) -> 
         problem for problem in problems if problem.startswith(f"{action}:") or f"action '{action}'" in problem
     ]
     if own_problems:
-        raise UsageError("; ".join(own_problems), hint="odf config keys lists the actions and their keys")
+        raise UsageError(
+            "; ".join(own_problems), hint="run odf config keys to see the actions and their keys"
+        )
 
 
 # The JSON contract has fewer states than the screen.
@@ -412,7 +414,7 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
 @click.option(
     "--manifest",
     is_flag=True,
-    help="Print its definition as a manifest, to be edited and passed to odf add --update.",
+    help="Print its definition as a manifest for odf add --update.",
 )
 def show_verb(name: str, manifest: bool) -> None:
     """Show the details of a dataset."""
@@ -460,7 +462,7 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
     """Show the lineage of datasets or columns.
 
     With --columns, shows the columns of the datasets NAMES, or of all datasets. Column lineage is
-    computed from the queries, no data is read. All columns that contribute to a value are shown. If a
+    computed from the queries; no data is read. All columns that contribute to a value are shown. If a
     query cannot be analysed, this is reported, and each column may depend on every input column.
     """
     from odf_tui.text.graphviz import dataset_graph_to_dot
@@ -472,7 +474,7 @@ def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
         show_columns(open_workspace(), names, dot=dot)
         return
     if names:
-        raise UsageError("NAMES require --columns", hint="odf graph without names shows all datasets")
+        raise UsageError("NAMES require --columns", hint="use --columns, or no names to show all datasets")
     summaries = open_workspace().summaries()
     datasets = [(each.name, each.kind) for each in summaries]
     known = {summary.id: summary.name for summary in summaries}

@@ -47,7 +47,7 @@ _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bo
     "--limit",
     type=click.IntRange(min=0),
     metavar="ROWS",
-    help="Maximum number of rows. Default: all, on a terminal 100.",
+    help="Maximum number of rows. Default: all; on a terminal, 100.",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print the rows that differ as CSV to stdout.")
 @click.option(

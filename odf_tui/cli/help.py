@@ -1,4 +1,4 @@
-"""help: shows help pages and the help of verbs, and writes the man page."""
+"""help: shows help pages and the help of commands, and writes the man page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _complete_topics(context: click.Context, _: click.Parameter, prefix: str) ->
 
 
 @verb("help", example="odf help getting-started")
-@click.argument("topic", nargs=-1, metavar="[TOPIC|VERB]", shell_complete=_complete_topics)
+@click.argument("topic", nargs=-1, metavar="[TOPIC|COMMAND]", shell_complete=_complete_topics)
 @click.option("--man", is_flag=True, help="Write the man page odf(1), in roff.")
 @click.option(
     "-o",
@@ -38,9 +38,9 @@ def _complete_topics(context: click.Context, _: click.Parameter, prefix: str) ->
 )
 @click.pass_context
 def help_verb(ctx: click.Context, topic: tuple[str, ...], man: bool, output: Path | None) -> None:
-    """Show a help page or the help of a verb.
+    """Show a help page or the help of a command.
 
-    Without an argument, list the topics and the verbs.
+    Without an argument, list the topics and the commands.
     """
     root = ctx.find_root()
     if man:
@@ -69,19 +69,20 @@ def _group(root: click.Context) -> click.Group:
 
 
 def _index(root: click.Context) -> str:
-    """Return the list of topics and verbs as Markdown."""
+    """Return the list of topics and commands as Markdown."""
     titles = {**TOPICS, COMMANDS: "All commands with their options"}
     width = max(map(len, titles))
     topics = "\n".join(f"{name:<{width}}  {title}" for name, title in titles.items())
     verbs = " ".join(_group(root).list_commands(root))
     return (
-        "# Help of odf\n\n`odf help TOPIC` shows a page. `odf help VERB` shows the options of a verb.\n\n"
-        f"## Topics\n\n```sh\n{topics}\n```\n\n## Verbs\n\n{verbs}\n"
+        "# Help of odf\n\n`odf help TOPIC` shows a page. `odf help COMMAND` shows the options of a "
+        "command.\n\n"
+        f"## Topics\n\n```sh\n{topics}\n```\n\n## Commands\n\n{verbs}\n"
     )
 
 
 def _verb_help(root: click.Context, words: tuple[str, ...]) -> str:
-    """Return the help of a verb, or of a command below one.
+    """Return the help of a command or subcommand.
 
     Raises:
         UsageError: there is no such topic or command.
@@ -99,7 +100,7 @@ def _unknown(word: str, context: click.Context, command: click.Command) -> Usage
     names = command.list_commands(context) if isinstance(command, click.Group) else []
     if context.parent is None:
         names = [*TOPICS, COMMANDS, *names]
-        error, everything = f"unknown topic or verb: '{word}'", "odf help lists all topics"
+        error, everything = f"unknown topic or command: '{word}'", "run odf help to see all topics"
     else:
         error, everything = f"{context.command_path} has no command '{word}'", ""
     close = get_close_matches(word, names, 3) or [name for name in names if word in name]

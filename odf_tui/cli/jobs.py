@@ -41,8 +41,8 @@ def engine_verb(what: str, host: str, port: int) -> None:
     unless --host specifies another address. Spark uses the settings of the workspace, if there is one.
 
     To run the queries of the engine NAME on a served engine, use
-    `odf config set engines.NAME grpc://HOST:PORT`. If the engine sees only the folder DIR, under the path
-    PATH, append ?folder=DIR&as=PATH to the address.
+    `odf config set engines.NAME grpc://HOST:PORT`. If the engine can access only the folder DIR, under the
+    path PATH, append ?folder=DIR&as=PATH to the address.
     """
     command = [sys.executable, "-m", _ENGINE_SERVER_MODULE, "--host", host, "--port", str(port)]
     try:
@@ -163,7 +163,7 @@ def logs_verb(job: str, following: bool) -> None:
 def worker_verb(what: str) -> None:
     """Start, show or stop the background worker.
 
-    Verbs that need the worker start it automatically.
+    Commands that need the worker start it automatically.
     """
     workspace = open_workspace()
     try:

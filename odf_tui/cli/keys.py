@@ -40,7 +40,7 @@ _ROUNDS: Final = 1 << 14  # 16 MB of memory: half of the limit of openssl
 
 
 class _KeysGroup(click.Group):
-    """The group of verbs; the verbs for tokens are a separate group."""
+    """The group of commands; the commands for tokens are a separate group."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.commands, "token"]
@@ -361,7 +361,7 @@ def token_verb() -> None:
 @click.option(
     "--days",
     type=click.FloatRange(min=0, min_open=True),
-    help="Number of days until the token expires. Default: never.",
+    help="Days until the token expires. Default: it does not expire.",
 )
 def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
     """Create a token and print it.
@@ -449,10 +449,10 @@ def trust_verb(name: str, private_network: bool, yes: bool) -> None:
     """Trust the source of a dataset by another author.
 
     Prints what the source runs, and prompts for confirmation. If a later block changes the source,
-    trust has to be granted again.
+    the dataset is untrusted again.
 
-    The query of a derivative dataset needs no trust. It runs sandboxed, without network access, and
-    reads no files except the rows of its inputs.
+    The query of an untrusted derivative dataset runs in a sandbox. It has no network access, and reads
+    no files except the rows of its inputs.
     """
     workspace = open_workspace()
     entry, trust = workspace.resolve(name), Trust(workspace)
@@ -475,7 +475,7 @@ def trust_verb(name: str, private_network: bool, yes: bool) -> None:
 def untrust_verb(name: str) -> None:
     """Revoke trust in a dataset.
 
-    Its source does not run until it is trusted again.
+    Until it is trusted again, its source does not run, and its query runs in a sandbox.
     """
     workspace = open_workspace()
     entry, trust = workspace.resolve(name), Trust(workspace)

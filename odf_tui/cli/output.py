@@ -1,4 +1,4 @@
-"""Options that all verbs share; input, tables, JSON and YAML."""
+"""Options that all commands share; input, tables, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Options:
-    """The options of all verbs, given before or after the name of the verb."""
+    """The options of all commands, given before or after the name of the command."""
 
     workspace: Path | None = None
     json: bool = False
@@ -131,11 +131,11 @@ class _VerbCommand(click.Command):
 
 
 def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator that makes a verb of a function.
+    """Return a decorator that makes a command of a function.
 
     Args:
         example: shown at the end of the help.
-        json: whether the verb has ``--json``.
+        json: whether the command has ``--json``.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
@@ -160,7 +160,7 @@ def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[.
 
 
 class OpenWorkstation(NamedTuple):
-    """The result of a verb after which the workstation opens.
+    """The result of a command after which the workstation opens.
 
     Attributes:
         folder: folder of the workspace; None for the one that the environment or current folder selects.
@@ -241,7 +241,7 @@ def read_text(name: str) -> str:
 
 
 def print_json(document: Any) -> None:
-    """Print the JSON document of a verb."""
+    """Print the JSON document of a command."""
     import msgspec
 
     from odf_engine.metadata.model import encode_hook
@@ -310,15 +310,17 @@ _FILE_FORMATS: Final[dict[str, FileFormat]] = {
 
 
 def file_format(output: Path) -> FileFormat:
-    """Return the format of an output file, which the ending of its name selects.
+    """Return the format of an output file, which the extension of its name selects.
 
     Raises:
-        UsageError: unknown ending.
+        UsageError: unknown extension.
     """
     found = _FILE_FORMATS.get(output.suffix.lower())
     if found is None:
-        endings = ", ".join(_FILE_FORMATS)
-        raise UsageError(f"{output.name}: unknown file format", hint=f"use one of the endings {endings}")
+        extensions = ", ".join(_FILE_FORMATS)
+        raise UsageError(
+            f"{output.name}: unknown file format", hint=f"use one of the extensions {extensions}"
+        )
     return found
 
 

@@ -97,7 +97,7 @@ def print_trace(workspace: Workspace, step: TraceStep, checked: Sequence[str] = 
     """Print a trace: as a tree on a terminal, indented when piped.
 
     Args:
-        workspace: where the rows are read.
+        workspace: the workspace that contains the rows.
         checked: results of replaying the query with the traced rows only, and without them.
     """
     outline = trace_outline(step, checked, partial(_read_rows, workspace))

@@ -201,7 +201,7 @@ class _TargetResolver:
             if entry.alias != name:
                 where = self.urls[entry.id]
                 raise AlreadyExists(
-                    f"the dataset already exists as {entry.alias}", where=where, hint="odf rename OLD NEW"
+                    f"the dataset already exists as {entry.alias}", where=where, hint="run odf rename OLD NEW"
                 )
         for url, place in self.new.items():
             self.new[url] = place._replace(name=str(name))
@@ -210,7 +210,8 @@ class _TargetResolver:
         alias = DatasetAlias.parse(place.name)
         same_name = [entry for entry in self.entries.values() if entry.alias == alias]
         if same_name or [each.name for each in self.new.values()].count(place.name) > 1:
-            problem = "a dataset with this name already exists" if same_name else "the name is not unique"
+            exists, ambiguous = "a dataset with this name already exists", "several datasets have this name"
+            problem = exists if same_name else ambiguous
             raise AlreadyExists(
                 f"{alias}: {problem}",
                 where=place.url,
@@ -277,7 +278,7 @@ def _check_arguments(arguments: PullArguments) -> None:
 @click.option(
     "--force",
     is_flag=True,
-    help="Fetch unchanged sources too. If the histories have diverged, take that of the remote.",
+    help="Fetch unchanged sources too. Overwrite a local history that has diverged from the remote.",
 )
 @click.option(
     "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
@@ -469,8 +470,8 @@ def ingest_verb(
 ) -> None:
     """Ingest rows from files or stdin into a push source.
 
-    Each file is one commit. Files with the endings .csv, .json, .ndjson and .parquet are read in that
-    format, and other files in the format of the source. --format overrides both.
+    Each file is one commit. The extensions .csv, .json, .ndjson and .parquet select the format of a
+    file. Other files have the format of the source. --format overrides both.
 
     Columns are matched by name. A file must have exactly the columns that the source declares. In CSV
     without a header, columns are matched by position.

@@ -321,8 +321,8 @@ def add_alias(name: str, place: str, kind: Kind | None) -> None:
 @verb("remove", example="odf repo alias remove cities https://data.example.com/cities/")
 @click.argument("name")
 @click.argument("place", metavar="[REPO|URL]", required=False)
-@click.option("--pull", "kind", flag_value="pull", help="Only detach it for pulls.")
-@click.option("--push", "kind", flag_value="push", help="Only detach it for pushes.")
+@click.option("--pull", "kind", flag_value="pull", help="Detach it for pulls only.")
+@click.option("--push", "kind", flag_value="push", help="Detach it for pushes only.")
 def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     """Detach a dataset from a remote, or from all remotes.
 
@@ -368,7 +368,7 @@ _LONGEST = 60
     metavar="REPO|URL",
     help="Remote to push to. Default: the push remote, else the only repository.",
 )
-@click.option("--force", is_flag=True, help="If the histories have diverged, overwrite that of the remote.")
+@click.option("--force", is_flag=True, help="Overwrite the history of the remote if it has diverged.")
 def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force: bool) -> None:
     """Push datasets to remotes.
 
@@ -461,7 +461,7 @@ def search_verb(text: str, repositories: tuple[str, ...]) -> None:
     remotes = Remotes(workspace.odf)
     named = [remotes.repository(name).name for name in repositories]
     if not remotes.repositories():
-        raise NotFound("no repositories to search", hint="odf repo add NAME URL")
+        raise NotFound("no repositories to search", hint="run odf repo add NAME URL")
     request = Search(text, named)
     (job,) = follow(workspace, [(request, f"'{text}'" if text else "all datasets")])
     result = job.result_of(Search) or SearchResult()

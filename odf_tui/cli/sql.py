@@ -144,7 +144,7 @@ MAX_ROWS: Final = 1_000_000
     "--limit",
     type=click.IntRange(min=1),
     metavar="ROWS",
-    help="Maximum number of rows. Default: all, in a table 1000000.",
+    help="Maximum number of rows. Default: all; in a table, 1000000.",
 )
 @click.option("--as-at", metavar="TIME", help="State of all datasets as known at a system time.")
 @click.option("--as-of", metavar="TIME", help="State of all datasets as of an event time.")
@@ -249,7 +249,7 @@ def _output_form(as_csv: bool, output: Path | None) -> str:
     """Return how rows are written: ``table``, ``csv`` or ``json`` on stdout, or ``file``.
 
     Raises:
-        UsageError: several forms are requested, or the file has an unknown ending.
+        UsageError: several forms are requested, or the file has an unknown extension.
     """
     check_one_format(as_csv, output)
     if output is None:

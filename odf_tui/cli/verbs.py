@@ -1,4 +1,4 @@
-"""The table of verbs, whose modules are imported on use; shell completion."""
+"""The table of commands, whose modules are imported on use; shell completion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REPOSITORIES: Final = ("repository", "repositories", "place")
 _ADDRESSES: Final = ("names", "source")
 """Parameters of `odf pull` that may be a dataset of a repository; only the repository is completed."""
 _CREATING_VERBS: Final = ("init", "new", "add", "demo", "config")
-"""Verbs whose arguments are not names of existing datasets."""
+"""Commands whose arguments are not names of existing datasets."""
 
 
 @verb("completions", example="source <(odf completions bash)")
@@ -36,7 +36,7 @@ _CREATING_VERBS: Final = ("init", "new", "add", "demo", "config")
 def completions_verb(shell: str) -> None:
     """Print the completion script of a shell.
 
-    It completes verbs, options, and names of datasets and repositories.
+    It completes commands, options, and names of datasets and repositories.
     """
     from click.shell_completion import get_completion_class
 
@@ -48,7 +48,7 @@ def completions_verb(shell: str) -> None:
 
 
 def enable_completion(command: click.Command, within: str = "") -> None:
-    """Enable completion of the arguments of a verb that name datasets or repositories."""
+    """Enable completion of the arguments of a command that name datasets or repositories."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
             enable_completion(each, f"{within}{command.name} ")
@@ -171,7 +171,7 @@ class _VerbGroup(click.Group):
             from difflib import get_close_matches
 
             close = get_close_matches(args[0], VERBS, 1)
-            ctx.fail(f"unknown verb '{args[0]}'" + (f", did you mean '{close[0]}'?" if close else ""))
+            ctx.fail(f"unknown command '{args[0]}'" + (f", did you mean '{close[0]}'?" if close else ""))
         return super().resolve_command(ctx, args)
 
 
@@ -184,7 +184,7 @@ class _VerbGroup(click.Group):
 @click.version_option(package_name="odf-workstation", prog_name="odf")
 @click.pass_context
 def odf(ctx: click.Context, **common: object) -> OpenWorkstation | None:
-    """Manage Open Data Fabric datasets. Without a verb, `odf` opens the workstation.
+    """Manage Open Data Fabric datasets. Without a command, `odf` opens the workstation.
 
     \b
     Start with:  odf demo        create a workspace with sample data

@@ -29,7 +29,7 @@ _MAX_PROOF_BYTES: Final = 4 << 20
 
 
 def check_proof(workspace: Workspace, file: Path) -> NoReturn:
-    """Check a proof and exit: 0 if it is valid, 3 if it is invalid, 1 if it cannot be checked here."""
+    """Check a proof and exit: 0 if it is valid, 3 if it is invalid, 1 if it cannot be checked."""
     (job,) = follow(workspace, [(CheckProof(proof=_read_proof(file)), f"proof {file.name}")])
     report = job.result_of(CheckProof)
     if job.state is not JobState.done or report is None:
@@ -113,7 +113,7 @@ def _open_jobs(endpoint: WorkerEndpoint) -> Sequence[Job]:
         return JobLogReader(endpoint.journal, endpoint.worker_alive).open_jobs()
     except OdfError as error:
         raise Conflict(
-            f"the jobs of the running worker cannot be read: {error.message}", hint="odf worker stop"
+            f"the jobs of the running worker cannot be read: {error.message}", hint="run odf worker stop"
         ) from None
 
 
@@ -155,7 +155,7 @@ def _print_workspace_report(report: FsckReport) -> None:
     "--proof",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Check a proof by odf sql --proof: run its query again.",
+    help="Verify a proof of odf sql --proof by a replay of its query.",
 )
 def verify_verb(
     names: tuple[str, ...],

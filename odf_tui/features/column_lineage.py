@@ -382,7 +382,7 @@ def _heading(shown: ColumnMap, ref: ColumnRef, width: int) -> str:
 
 
 def _ellipsize_start(name: str, width: int) -> str:
-    """Cut the start of a name; its end is more significant."""
+    """Truncate a name at its start, because its end is more significant."""
     while cell_len(name) > width > 1:
         name = "…" + name.removeprefix("…")[1:]
     return name

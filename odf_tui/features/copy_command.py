@@ -105,4 +105,6 @@ def job_command(job: Job, request: Request, name_of: Callable[[str], str]) -> li
             offsets = str(first) if first == last else f"{first}..{last}"
             return ["provenance", name_of(request.dataset), offsets, *column]
         case _:
-            raise OdfError(f"no command for {job.kind} {job.target}", hint=f"odf logs {job.id}")
+            raise OdfError(
+                f"no command for {job.kind} {job.target}", hint=f"run odf logs {job.id} to see its log"
+            )

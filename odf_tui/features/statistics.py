@@ -197,7 +197,9 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> DescriptionLin
             [[(" all values are distinct", "muted")]] if column.exact and (column.distinct or 0) > 1 else []
         )
     title = (
-        "most frequent" if column.exact else f"most frequent, up to {format_count(column.lost)} undercounted"
+        "most frequent"
+        if column.exact
+        else f"most frequent, counts up to {format_count(column.lost)} too low"
     )
     shown = column.frequent[:_MAX_SHOWN]
     numbers = max(len(format_count(each.count)) for each in shown)

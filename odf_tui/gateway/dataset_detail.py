@@ -278,7 +278,7 @@ def _trust_sections(workspace: Workspace, entry: DatasetEntry) -> Iterator[Secti
     if status == "trusted" and grant is not None:
         facts.append(("trusted", f"since {format_time(grant.granted)}, until a block changes its source"))
     else:
-        facts.append(("untrusted", "its sources and queries do not run; press t to review them"))
+        facts.append(("untrusted", "its source does not run, its query runs in a sandbox; press t to review"))
     yield Section("Trust", tuple(facts))
 
 

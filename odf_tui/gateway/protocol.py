@@ -33,7 +33,7 @@ class TableDescription(msgspec.Struct, frozen=True):
 
     Attributes:
         statistics: the statistics of all columns.
-        whole: whether they were computed from all rows. If False, they come from file footers.
+        whole: whether they were computed from all rows. Otherwise they are from file footers.
         types: display names of the types, by column.
         required: columns that the schema declares as NOT NULL.
         comments: comments of the schema, by column.
@@ -201,8 +201,10 @@ class Gateway(Protocol):
         ...
 
     def make_demo(self) -> list[tuple[Request, str]]:
-        """Write the files of the demo and add its datasets. Return requests to fill and verify them, with
-        names.
+        """Write the files of the demo and add its datasets.
+
+        Returns:
+            Requests that pull and verify the datasets, with their names.
 
         Raises:
             Conflict: a file of the workspace has the name of one of the demo, and other content.

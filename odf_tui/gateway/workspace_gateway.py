@@ -55,7 +55,7 @@ class DatasetEditor(WorkspaceEntries):
         except UnicodeDecodeError:
             raise InvalidManifest("is not UTF-8 text", where=str(path)) from None
         except FileNotFoundError:
-            raise NotFound("there is no such file", where=str(path)) from None
+            raise NotFound("file not found", where=str(path)) from None
         except OSError as error:
             raise NotFound(f"cannot be read: {error.strerror}", where=str(path)) from None
         name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)

@@ -43,7 +43,7 @@ class CommandDescription:
 
 
 def describe_commands(root: click.Group) -> Iterator[CommandDescription]:
-    """Yield the description of each verb and of the commands below it, in the order of the help."""
+    """Yield the description of each command and its subcommands, in the order of the help."""
     context = _root_context(root)
     shared = {each.name for each in root.get_params(context)}
     for name in root.list_commands(context):

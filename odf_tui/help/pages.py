@@ -29,7 +29,7 @@ TOPICS: Final = {
 """The title of each topic, in reading order."""
 
 COMMANDS: Final = "commands"
-"""The topic of the command reference, which is generated from the verbs."""
+"""The topic of the command reference, which is generated from the commands."""
 
 
 def read_page(topic: str) -> str:

@@ -242,9 +242,8 @@ class Transaction(msgspec.Struct, frozen=True):
         state: bytes of the checkpoint after it; None if there is none.
         state_unchanged: whether that is the previous checkpoint.
         query: the query in force.
-        standing: ``flushed`` or ``rebuilt`` if the query was replaced without new input: the state of the
-            old query
-            was flushed, or that of the new one rebuilt.
+        standing: ``flushed`` or ``rebuilt`` if the query was replaced without new input: the state of
+            the old query was flushed, or that of the new one was rebuilt.
     """
 
     parts: tuple[TransactionInput, ...]

@@ -217,7 +217,7 @@ def load_snapshot(folder: Path) -> tuple[StartupSnapshot, bool] | None:
     """Return the snapshot of a workspace, and whether its data are current.
 
     None if there is no snapshot, or if another version or other settings were in use. A snapshot with old
-    data is shown until the workspace is read: a session that was cut off could not write a new one.
+    data is shown until the workspace is read: an aborted session could not write a new one.
     """
     found = _read(folder)
     if found is None or found.settings != _settings_fingerprint(folder):

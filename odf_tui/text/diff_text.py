@@ -153,7 +153,7 @@ class DiffRowFormatter:
 
 
 def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
-    """Cut long texts before they become Python objects: a value may have megabytes."""
+    """Truncate long texts before they become Python objects: a value may have megabytes."""
     import pyarrow as pa
 
     from odf_engine.data.arrow_compute import pc

@@ -124,7 +124,7 @@ def cell_column(column: pa.ChunkedArray, *, op: bool = False, system: bool = Fal
 
 
 def _cut_long_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Cut long texts and bytes before they become Python objects: a value may have megabytes."""
+    """Truncate long texts and bytes before they become Python objects: a value may have megabytes."""
     if pt.is_string(column.type) or pt.is_large_string(column.type):
         return pc.utf8_slice_codeunits(column, 0, _MAX_CELL)
     return pc.binary_slice(column, 0, _MAX_CELL // 2) if pt.is_binary(column.type) else column

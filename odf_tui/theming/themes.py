@@ -145,7 +145,7 @@ def _build_theme(name: str, content: Mapping[str, object], file: _File) -> Theme
             raise InvalidManifest(
                 f"invalid style '{value}'",
                 where=file.line_of("styles", key),
-                hint="styles: none, or any of bold italic underline reverse",
+                hint="use none, or any of bold, italic, underline and reverse, separated by spaces",
             )
     ansi = all(value.startswith("ansi_") for value in colours.values())
     variables = {key: colours[key] for key in _EXTRA_COLOURS}
@@ -197,7 +197,7 @@ def _read_table(
         raise InvalidManifest(
             f"unknown name '{name}' in table '{key}'",
             where=file.line_of(key, name),
-            hint="names: " + ", ".join(expected),
+            hint="use only " + ", ".join(expected),
         )
     if missing:
         raise InvalidManifest(

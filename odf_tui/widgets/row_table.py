@@ -273,7 +273,7 @@ class ChunkedLineView(LineView):
 
 
 class MarkedRows:
-    """Ranges of marked rows. The first mark starts a range, the second one ends it.
+    """Ranges of marked rows. The first mark starts a range, and the second ends it.
 
     Attributes:
         anchor: the row at which a range was started; None if there is none.

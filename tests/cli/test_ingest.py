@@ -83,7 +83,7 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
     ran = odf("ingest", "events", "--strict", input=event(1, note="changed"))
     assert (ran.code, "id=1" in ran.err) == (1, True)
     for code, text, arguments in (
-        (1, "there is no such file", ["absent.csv"]),
+        (1, "file not found", ["absent.csv"]),
         (2, "is a folder", ["sources"]),
         (2, "'csw' is not one of", ["five.csv", "--format", "csw"]),
         (2, "--event-time", ["five.csv", "--event-time", "noon"]),

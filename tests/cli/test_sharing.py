@@ -549,6 +549,6 @@ def test_what_has_pull_remote_is_not_made_here(tmp_path: Path) -> None:
     assert order("g", source="file:///shop/g") == [("g", "file:///shop/g/", set())]
     Remotes(workspace.odf).attach(e.id, "file:///b/", "pull")
     assert order("e") == [("e", None, set())]  # its job says that there are two
-    with pytest.raises(OdfError, match="h: the name is not unique"):
+    with pytest.raises(OdfError, match="h: several datasets have this name"):
         order("file:///new/h", "file:///other/h")
     assert g

@@ -323,7 +323,7 @@ def test_the_trust_in_a_dataset_of_another_author(workspace: Workspace, tmp_path
     shutil.copytree(folder, theirs.odf / "datasets" / folder.name)
     source = WorkspaceGateway(theirs)
     assert source.datasets()[0].untrusted
-    assert words(source, "storms")["Trust"]["untrusted"].startswith("its sources and queries do not run")
+    assert words(source, "storms")["Trust"]["untrusted"].startswith("its source does not run")
     standing = source.trust_request(storms.id)
     assert [(run.does, run.text) for run in standing.runs][:2] == [
         ("reads the URL", "https://weather.example/storms.csv.gz"),

@@ -181,7 +181,7 @@ def test_errors_of_a_manifest(workspace: Workspace) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidManifest, match="not UTF-8"):
         source.add(path)
-    with pytest.raises(OdfError, match="no such file"):
+    with pytest.raises(OdfError, match="file not found"):
         source.add(workspace.folder / "nowhere.yaml")
     with pytest.raises(OdfError):
         source.add(workspace.folder)

@@ -341,10 +341,8 @@ def compared(relation: Relation, url: str = HOSPITAL, **more: object) -> Compare
 
 async def test_their_history_is_pulled_after_confirmation(source: FakeSource) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3))
-    theirs = decide("theirs", "2 more of theirs", without="push ours")
-    warning = confirm(
-        False, "Use the history of hospital/visits?", "Removes 2 blocks of ours from the chain."
-    )
+    theirs = decide("theirs", "2 more remote", without="push ours")
+    warning = confirm(False, "Use the history of hospital/visits?", "Removes 2 local blocks from the chain.")
     fakes = await settle_divergence(source, theirs, warning)
     assert fakes.jobs.requests == []
     assert "answer('ours')" not in [each.id for each in fakes.host.dialogs[0].key_list()]  # read-only
@@ -357,7 +355,7 @@ async def test_their_history_is_pulled_after_confirmation(source: FakeSource) ->
 async def test_our_history_is_pushed_after_the_name_was_typed(source: FakeSource) -> None:
     source.own_since = 20
     row = with_remotes(source, backup("diverged", 20, 1))
-    ours = decide("ours", "14 more of ours", "push ours: overwrites 1 block of theirs at the remote")
+    ours = decide("ours", "14 more local", "push ours (local): overwrites 1 remote block")
     for yes in (False, True):
 
         def answer(dialog: object, yes: bool = yes) -> bool:
@@ -374,7 +372,7 @@ async def test_our_history_is_pushed_after_the_name_was_typed(source: FakeSource
 async def test_both_histories_are_stored_by_a_push_before_the_pull(source: FakeSource) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3))
     push, pull = Push(dataset=row.id, url=BACKUP), Pull(dataset=row.id, url=HOSPITAL, force=True)
-    answers = (decide("both"), pick(BACKUP, title="Push our visits to", without=[HOSPITAL]))
+    answers = (decide("both"), pick(BACKUP, title="Push the local visits to", without=[HOSPITAL]))
     fakes = await settle_divergence(source, *answers, results={Push: OdfError("no room")})
     assert fakes.jobs.requests == [push]  # ours is stored nowhere else: theirs is not pulled
     assert fakes.host.last_notice == "no room"
@@ -382,7 +380,9 @@ async def test_both_histories_are_stored_by_a_push_before_the_pull(source: FakeS
     fakes = await settle_divergence(source, *answers, results={Push: PushResult()})
     assert fakes.jobs.requests == [push, pull]
     assert source.detached == [(row.id, BACKUP)]  # later pushes must not change the copy
-    assert fakes.jobs.remarks == [", with the history of hospital/visits; ours is at backup/visits"]
+    assert fakes.jobs.remarks == [
+        ", with the history of hospital/visits; the local history is at backup/visits"
+    ]
     # The diverged remote itself is not offered.
     with_remotes(source, backup("diverged", 2, 1))
     answers = (decide("both"), pick("s3://lake/odf/visits/", without=[BACKUP]))
@@ -418,7 +418,7 @@ async def test_histories_of_a_failed_job(source: FakeSource) -> None:
     failed = source.job(JobState.failed, "visits", error=Failure("the histories went apart", exit_code=4))
     source.requests[failed.id] = Pull(dataset=row.id, url=HOSPITAL)
     result = {Compare: compared("diverged", ours=2, theirs=5)}
-    shown = decide("leave", "visits and hospital/visits", "4 more of theirs")
+    shown = decide("leave", "visits and hospital/visits", "4 more remote")
     fakes = await settle_divergence(source, shown, results=result, job=failed)
     assert fakes.jobs.requests == [Compare(dataset=row.id, urls=[HOSPITAL])]
     # The dataset of the job was deleted.
@@ -436,15 +436,15 @@ def test_lines_of_diverged_histories(source: FakeSource) -> None:
     branches = source.branches(row.id, "", 6)
     text = spans_text(divergence_lines(row, remote, branches, ["visits-by-day"], writable=True))
     assert "visits-by-day may need a rebuild" in text
-    assert "push ours: overwrites 1 block of theirs at the remote" in text
-    assert "more of theirs" not in text
+    assert "push ours (local): overwrites 1 remote block" in text
+    assert "more remote" not in text
     lost = replace(branches, common=None)
     text = spans_text(divergence_lines(row, remote, lost, writable=False))
     assert "the common block is not in this workspace" in text
     assert "push ours" not in text
     text = spans_text(force_push_lines(row, remote))
     assert "1 block that only backup/visits has" in text
-    assert "2 blocks of ours" in text
+    assert "2 local blocks" in text
 
 
 # --- The workstation ---
@@ -543,7 +543,7 @@ async def test_remotes_on_the_screen(source: FakeSource) -> None:
         source.link.tell(source.changed(compared))
         await drive.until(lambda: isinstance(drive.app.screen, DecisionDialog))
         await drive.settle()
-        assert "4 more of theirs" in drive.text()
+        assert "4 more remote" in drive.text()
         await drive.press("escape", "1")
         assert len(source.link.submitted) == 1
 

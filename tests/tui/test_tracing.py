@@ -251,7 +251,7 @@ async def test_the_larger_set_and_a_missing_input(source: FakeSource) -> None:
     async with tracing(source) as traced:
         drive = traced.drive
         await traced.end(fake_tracing.day([(5, 5)], None, exact=False))
-        assert "larger set" in drive.text()
+        assert "not exact" in drive.text()
         assert "because the query has a function" in drive.text()
         await drive.press("G", "k", "enter")
         assert "or run odf pull URL --as calendar.holidays" in drive.text()

@@ -126,15 +126,15 @@ def rows_text(number: int) -> str:
 
 
 def exactness_text(step: TraceStep) -> str:
-    """Return whether a step found the exact rows or a larger set."""
-    return "exact" if step.exact else "larger set"
+    """Return whether a step found exactly the contributing rows."""
+    return "exact" if step.exact else "not exact"
 
 
 # --- Lines of the tree ---
 
 
 def node_spans(node: Node, room: int = 1000) -> list[Span]:
-    """Return the spans of a node, which is no row, in about ``room`` cells."""
+    """Return the spans of a node other than a row, in about ``room`` cells."""
     match node:
         case QueryStep():
             alias = [(f"{printable(node.alias)}: ", "name")] if node.alias else []
@@ -286,7 +286,7 @@ def _step_lines(step: TraceStep, column: str | None) -> Lines:
     for source in step.sources[:_RUNS_SHOWN]:
         lines.append([_fact("source"), (printable(source.place) or _pushed(source), "")])
     if not step.exact:
-        lines.append([_fact("larger set"), (f"because {printable(step.reason or UNKNOWN_REASON)}", "warn")])
+        lines.append([_fact("not exact"), (f"because {printable(step.reason or UNKNOWN_REASON)}", "warn")])
     if step.problem:
         lines.append([_fact("problem"), (printable(step.problem), "warn")])
     queries = {tuple(made.query): made.query for made in step.made if made.query}
@@ -304,7 +304,7 @@ def transaction_lines(made: ProducingTransaction, step: TraceStep, column: str |
         lines.append([_fact("engine"), (printable(made.engine), "")])
     lines.append([_fact("rows"), (f"{rows_text(row_count(made.runs))} · {ranges_text(made.runs)}", "")])
     if step.feeds:
-        words = "exactly these rows" if step.exact else "these rows, or some of them"
+        words = "exactly these rows" if step.exact else "all rows that may have contributed"
         lines.append([_fact("inputs"), (words, "good" if step.exact else "warn")])
     if not step.exact:
         lines.append([_fact("because"), (printable(step.reason or UNKNOWN_REASON), "warn")])

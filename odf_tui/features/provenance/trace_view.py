@@ -128,12 +128,12 @@ class TraceView(LineView):
         return [guides, _marker(line.node), *node_spans(line.node, width - len(guides[0]) - 2)]
 
     def _cut_guides(self, guides: str) -> str:
-        """Cut guides to half the width."""
+        """Truncate guides to half the width."""
         most = self.room.width // 2
         return guides if len(guides) <= most else "‹ " + guides[len(guides) - most + 2 :]
 
     def _fit(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
-        """Cut spans to the width. With ``sign`` the last cell marks a cut."""
+        """Truncate spans to the width. With ``sign``, the last cell marks truncated spans."""
         left = self.room.width
         if sign and sum(cell_len(text) for text, _ in spans) > left:
             found = self._cut_spans(spans, left - 1)

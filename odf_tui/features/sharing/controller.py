@@ -145,7 +145,7 @@ class SharingController(Controller):
         remote = await choose_remote(self.host, f"Detach {row.name} from", row.remotes)
         if remote is None:
             return
-        remark = "Its blocks stay in this workspace and there."
+        remark = "The blocks in the workspace and at the remote are retained."
         consequence = "Pull and push no longer use this remote."
         if remote.pull and len(pull_remotes(row.remotes)) == 1:
             consequence = "Then p uses the dataset's own source or inputs."
@@ -246,8 +246,8 @@ class SharingController(Controller):
         from odf_tui.widgets.dialogs import ConfirmDialog
 
         remarks = [
-            f"Removes {count_of(remote.ours, 'block')} of ours from the chain.",
-            "The old head stays as refs/before-… in its folder.",
+            f"Removes {count_of(remote.ours, 'local block')} from the chain.",
+            "The old head is retained as refs/before-… in its folder.",
         ]
         if await self.host.ask(ConfirmDialog(f"Use the history of {remote.label}?", *remarks)):
             self._force_pull(row, remote)
@@ -270,17 +270,18 @@ class SharingController(Controller):
             self.host.notice(f"{remote.label} is unchanged", "warn")
 
     async def _store_both(self, row: DatasetRow, remote: Remote) -> None:
-        """Push the local history to another address, then pull that of the remote. A failed push prevents the
-        pull.
+        """Push the local history to another address, then pull that of the remote.
+
+        If the push fails, nothing is pulled.
         """
-        address = await self._choose_push_address(row, f"Push our {row.name} to", without=remote.url)
+        address = await self._choose_push_address(row, f"Push the local {row.name} to", without=remote.url)
         if address is None:
             return
         request = Push(dataset=row.id, url=address.url)
-        await self.jobs.outcome(request, row.name, f"Pushing ours to {address.name}")
+        await self.jobs.outcome(request, row.name, f"Pushing the local history to {address.name}")
         if all(each.url != address.url for each in row.remotes):  # later pushes must not change the copy
             await asyncio.to_thread(self.gateway.detach, row.id, address.url)
-        self._force_pull(row, remote, f"; ours is at {address.name}")
+        self._force_pull(row, remote, f"; the local history is at {address.name}")
 
     # --- Repositories ---
 
@@ -333,7 +334,9 @@ class SharingController(Controller):
         if not url:
             return
         check = repository_name_validator(repositories)
-        name = await self.host.ask(PromptDialog("Repository name", "", "a short name for addresses", check))
+        name = await self.host.ask(
+            PromptDialog("Repository name", "", "a short name, for use as NAME/dataset", check)
+        )
         if name:
             await asyncio.to_thread(self.gateway.add_repository, name, url)
             self.host.notice(f"added repository {name}")
@@ -346,7 +349,9 @@ class SharingController(Controller):
         ]
         name = await self.host.ask(PickerDialog("Remove a repository", choices, typing=False))
         if name and await self.host.ask(
-            ConfirmDialog(f"Remove the repository {name}?", "Its contents and the remotes of datasets stay.")
+            ConfirmDialog(
+                f"Remove the repository {name}?", "Its contents and the remotes of datasets are retained."
+            )
         ):
             await asyncio.to_thread(self.gateway.remove_repository, name)
             self.host.notice(f"removed repository {name}")
@@ -529,16 +534,16 @@ def divergence_lines(
     name: Span = (f" {printable(row.name)}", "strong")
     title: list[Span] = [name, (" and ", ""), (label, "strong"), (" have diverged", ""), (compared, "muted")]
     lines: Lines = [title, [], *_branch_lines(remote, branches), []]
-    ours = f"{count_of(remote.ours, 'block')} of ours"
-    lines.append([(" t  ", "key"), (f"use theirs: {ours} move to refs/before-…", "")])
+    ours = count_of(remote.ours, "local block")
+    lines.append([(" t  ", "key"), (f"use theirs (remote): {ours} move to refs/before-…", "")])
     if downstream:
         names = printable(ellipsize_middle(", ".join(downstream), _LABEL_WIDTH))
         lines.append([("    ", ""), (f"then {names} may need a rebuild", "warn")])
     if writable:
-        theirs = f"{count_of(remote.theirs, 'block')} of theirs"
-        lines.append([(" o  ", "key"), (f"push ours: overwrites {theirs} at the remote", "")])
+        theirs = count_of(remote.theirs, "remote block")
+        lines.append([(" o  ", "key"), (f"push ours (local): overwrites {theirs}", "")])
     lines.append([(" b  ", "key"), ("keep both: push to another address first, then use theirs", "")])
-    lines.append([("esc ", "key"), ("cancel: nothing changes, the two remain diverged", "")])
+    lines.append([("esc ", "key"), ("cancel: change nothing", "")])
     return lines
 
 
@@ -546,17 +551,17 @@ def _branch_lines(remote: Remote, branches: DivergedBranches) -> Lines:
     """Draw the local blocks, the head of the remote, and the newest shared block."""
     lines: Lines = []
     for at, line in enumerate(branches.ours):
-        head = "  ours" if not at else ""
+        head = "  local" if not at else ""
         lines.append([(" ● ", "good"), *_block_spans(line), (head, "muted")])
     if branches.more:
-        lines.append([(" ┊ ", "good"), (f"   {format_count(branches.more)} more of ours", "muted")])
+        lines.append([(" ┊ ", "good"), (f"   {format_count(branches.more)} more local", "muted")])
     their_head = f"…{remote.their_head[-_HASH_LENGTH:]}" if remote.their_head else "?"
     number = "" if branches.common is None else format_count(branches.common.sequence_number + remote.theirs)
     lines.append(
-        [(" │ ", "good"), ("○ ", "warn"), (f"{number:>5}  ", "strong"), (f"{their_head}  theirs", "muted")]
+        [(" │ ", "good"), ("○ ", "warn"), (f"{number:>5}  ", "strong"), (f"{their_head}  remote", "muted")]
     )
     if remote.theirs > 1:
-        more = f"       {format_count(remote.theirs - 1)} more of theirs, not pulled"
+        more = f"       {format_count(remote.theirs - 1)} more remote, not pulled"
         lines.append([(" │ ", "good"), ("┊ ", "warn"), (more, "muted")])
     lines.append([(" ├─", "good"), ("╯", "warn")])
     if branches.common is None:
@@ -591,6 +596,6 @@ def force_push_lines(row: DatasetRow, remote: Remote) -> Lines:
             ("   drops  ", "bad"),
             (f"{count_of(remote.theirs, 'block')} that only {printable(remote.label)} has", ""),
         ],
-        [("   adds   ", "good"), (f"{count_of(remote.ours, 'block')} of ours", "")],
-        [("   then   ", "warn"), ("copies that were pulled from there will have diverged", "")],
+        [("   adds   ", "good"), (count_of(remote.ours, "local block"), "")],
+        [("   then   ", "warn"), ("copies that were pulled from the remote diverge", "")],
     ]

@@ -1,7 +1,7 @@
 """Shows rows as at a block or as of an event time, and latest states by key, in the data pane.
 
 The rows as at a block are the first rows of the dataset: they are read at once. States by key, and rows as of
-an event time, are files that a job writes: the job starts when the slider rests.
+an event time, are files that a job writes: the job starts when the slider stops moving.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from textual.worker import Worker
 
 REST_SECONDS: Final = 0.5
-"""How long the slider rests before a job starts."""
+"""Seconds without a move of the slider after which a job starts."""
 _FIRST_PROBES: Final = 32
 _PROBES: Final = 128
 _OTHER_HISTORY: Final = "the history was replaced: showing the newest rows"
@@ -116,7 +116,7 @@ class TimeTravelController(Controller):
             self._read_timeline(row.id, focus=True)
 
     def leave(self) -> bool:
-        """Leave the innermost view. Behind the view of another time are the newest rows."""
+        """Leave the innermost view. After the view of another time, the newest rows are shown."""
         pane = self._pane
         if self.state.pane != "data" or pane.time_view is None:
             return False
@@ -244,7 +244,7 @@ class TimeTravelController(Controller):
             self.host.notice(_OTHER_HISTORY, "warn")
 
     def _link_followed(self, target: Target) -> None:
-        """Forget the chosen time: a link to a row leads to the newest rows."""
+        """Discard the chosen time: a link to a row leads to the newest rows."""
         if target.pane == "data":
             self._clear_time(target.dataset)
             if target.dataset == self._pane.dataset:
@@ -293,7 +293,7 @@ class TimeTravelController(Controller):
                 self._focus_slider(panel)
             case _:
                 if self._stop_request():
-                    self._show_status("cancelled: rows as in the title · esc again: newest rows", "warn")
+                    self._show_status("cancelled: rows unchanged · esc again: newest rows", "warn")
                 else:
                     self._back_to_now()
 
@@ -385,7 +385,7 @@ class TimeTravelController(Controller):
         Args:
             dataset: id of the dataset.
             point: the time.
-            immediate: whether a job starts at once; else it starts when the slider rests.
+            immediate: whether a job starts at once; else it starts when the slider stops moving.
             stay: whether the cursor does not move.
         """
         self.chosen_times[dataset] = point
@@ -417,7 +417,7 @@ class TimeTravelController(Controller):
         return stopped
 
     def _request_now(self) -> bool:
-        """Start the job that waits for the slider to rest. Returns whether there was one."""
+        """Start the job that waits for the slider to stop moving. Returns whether there was one."""
         if self._rest_timer is None:
             return False
         dataset = self._pane.dataset
@@ -485,7 +485,7 @@ class TimeTravelController(Controller):
             result = await self._project(dataset, "" if row is None else row.name, point)
             opened = await asyncio.to_thread(self._load_file, dataset, result.file)
         except Cancelled:
-            self._show_status("cancelled: rows as in the title", "warn")
+            self._show_status("cancelled: rows unchanged", "warn")
         except Exception as error:  # every error is shown, and the screen stays open
             self._show_failure(error_with_hint(error))
         else:

@@ -72,9 +72,8 @@ class BlockNavigation(Protocol):
 class BlockDialog(TextDialog):
     """Shows a block: a transaction as facts, any block as YAML.
 
-    Hashes and ids that lead to a block, row, dataset or checkpoint are links. Up, down and tab select a
-    link,
-    enter follows it.
+    Hashes and ids that lead to a block, row, dataset or checkpoint are links. Up, down
+    and tab select a link; enter follows it.
 
     Attributes:
         dataset, number, which: the block; its number is None if it is unknown.

@@ -274,9 +274,8 @@ def find_matches(
 ) -> Iterator[tuple[list[pa.Array], int]]:
     """Search all rows for ``text``.
 
-    Yields after each chunk the row numbers found so far, and the number of scanned rows. Ends at the last
-    row,
-    or at ``limit`` matches.
+    Yields after each chunk the row numbers found so far, and the number of scanned rows. Ends at
+    the last row, or at ``limit`` matches.
     """
     found: list[pa.Array] = []
     matches = 0

@@ -65,7 +65,7 @@ class DatasetsController(Controller):
         self.state.jobs.logs.clear()
         self.state.jobs_outdated.send(None)
         self.state.datasets_outdated.send(None)
-        self.host.notice("read again")
+        self.host.notice("reloaded")
 
     def _read(self) -> None:
         self.reader.read("datasets", self.gateway.datasets, self._datasets_read)

@@ -380,9 +380,8 @@ def _edge_spans(line: str, heavy: Mapping[int, str], start: int, end: int) -> li
 def _choose_label(labels: Sequence[str], line: str, end: int, limit: int | None) -> str:
     """Return the longest label for which there is room.
 
-    One cell belongs to the label of the dataset, which ends at ``end``. Longer labels cover the blank and
-    the
-    start of the line that follow. No line moves when a job starts.
+    One cell belongs to the label of the dataset, which ends at ``end``. Longer labels cover the blank
+    and the start of the line that follow. No line moves when a job starts.
 
     Args:
         labels: the labels, the longest first.

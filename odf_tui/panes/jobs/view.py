@@ -159,7 +159,7 @@ _STYLES: Final = {"debug": "muted", "warning": "warn", "error": "bad"}
 
 
 class LogLines(LineScroll):
-    """Shows lines of a log, and the outcome of the job below. Follows the end unless it is scrolled up.
+    """Shows lines of a log, and the outcome of the job below. Scrolls to new lines unless it is scrolled up.
 
     Attributes:
         wrap: whether long lines are wrapped; otherwise they are truncated, and left and right scroll.
