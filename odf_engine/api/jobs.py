@@ -204,7 +204,7 @@ def _title(request: JobRequest[Any], target: str) -> str:
 
 
 def _in_thread(work: Callable[[], T], cancel: Callable[[], object], tick: Callable[[], object]) -> T:
-    """Run a function in a thread, so that a running event loop (notebook) does not matter.
+    """Run a function in a thread, since the current one may run an event loop, as in a notebook.
 
     An interrupt of the main thread cancels it, and is raised once the function has ended. ``tick`` is called
     in this thread while the function runs, five times a second.

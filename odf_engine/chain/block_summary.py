@@ -53,7 +53,7 @@ def _describe(event: Any, before: ChainState | None) -> str:
         case model.SetDataSchema():
             return _describe_schema(event, before)
         case model.Opaque():
-            return "event of a newer specification"
+            return "event from a newer specification"
         case _:
             return _describe_metadata(event, before)
 

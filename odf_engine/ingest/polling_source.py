@@ -84,7 +84,7 @@ def _needs_fetch(
     source = state.polling_source
     if "SetPollingSource" in state.not_understood:
         raise Unsupported(
-            "the polling source requires a newer version of the program",
+            "the polling source is from a newer specification",
             where=f"block {state.not_understood['SetPollingSource']}",
         )
     if source is None:

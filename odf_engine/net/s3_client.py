@@ -40,7 +40,7 @@ class S3Credentials(NamedTuple):
 
 
 class S3Error(NamedTuple):
-    """An error of the service, as Arrow reports it: code in capitals, HTTP status, text."""
+    """An error of the service, reported by Arrow: code in capitals, HTTP status, text."""
 
     code: str
     status: int | None
@@ -120,7 +120,7 @@ def parse_s3_error(error: OSError) -> S3Error:
 _LOGIN: Final = "run odf repo login URL, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _HINTS: Final = {
     "NETWORK_CONNECTION": "check the URL and the network, then try again",
-    "SLOW_DOWN": "try again later, or lower sync.parallel",
+    "SLOW_DOWN": "try again later, or reduce sync.parallel",
     "NO_SUCH_BUCKET": "check the URL, or create the bucket first",
 }
 _Result = TypeVar("_Result")

@@ -269,7 +269,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
     if transform is None:
         if "SetTransform" in state.not_understood:
             raise Unsupported(
-                "the kind of the transform requires a newer version",
+                "the transform is from a newer specification",
                 where=f"block {state.not_understood['SetTransform']}",
             )
         return None

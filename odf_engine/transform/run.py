@@ -277,7 +277,7 @@ def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
         raise Unsupported(
             f"{entry.alias} cannot be rebuilt: its {setting} is from a newer specification",
             where=f"block {number}",
-            hint="use a newer version",
+            hint="use a newer version of odf",
         )
     for source in state.inputs():
         workspace.resolve(str(source))

@@ -152,7 +152,7 @@ def _run_again(
 
 
 def _sandbox(workspace: Workspace, runtime: SparkRuntime) -> Sandbox:
-    """The engine for the query of a proof.
+    """Return the engine for the query of a proof.
 
     A valid signature does not make its author trusted. A signature of the user's own key does not mean that
     the user has read the query, since ``odf keys sign`` signs any file.
@@ -204,7 +204,7 @@ def _compare_results(proven: ResultSummary, actual: ResultSummary) -> ProofFindi
 
 
 class _StoredRows(NamedTuple):
-    """Where the rows of a result are, see :class:`odf_engine.coordinator.results.QueryResult`."""
+    """Location of the stored rows of a result, see :class:`odf_engine.coordinator.results.QueryResult`."""
 
     path: str
     output: str | None

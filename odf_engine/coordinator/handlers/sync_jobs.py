@@ -59,7 +59,7 @@ def pull_url(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str 
 
 
 def warn_about_upstream(workspace: Workspace, entry: DatasetEntry, reporter: Reporter) -> None:
-    """Log a warning for pull remotes that are no push remotes: blocks appended here diverge from them."""
+    """Log a warning for pull remotes that are not push remotes: blocks appended here diverge from them."""
     known = Remotes(workspace.odf).get(entry.id)
     for url in known.pull:
         if url not in known.push:

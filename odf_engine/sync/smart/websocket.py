@@ -381,7 +381,7 @@ def _refused(error: Exception, url: str) -> Exception:
         hint = f"log in: odf repo login {origin_of(url)}"
         return SourceUnavailable(f"access denied (HTTP {status})", where=url, hint=hint)
     if status == 426:
-        hint = "configure the proxy of the server to pass WebSockets"
+        hint = "configure the proxy of the server to forward WebSockets"
         return SmartProtocolUnsupported(
             "the server did not receive the WebSocket upgrade (HTTP 426)", where=url, hint=hint
         )

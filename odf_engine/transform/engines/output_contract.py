@@ -289,7 +289,7 @@ def _check_columns(query_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
         raise InvalidQuery(
             f"the query returns no event time: column '{vocab.event_time_column}' is missing",
             where="query",
-            hint=f"its columns are {', '.join(query_schema.names)}; select one AS {vocab.event_time_column}",
+            hint=f"select one of its columns AS {vocab.event_time_column}: {', '.join(query_schema.names)}",
         )
     data_type = query_schema.field(time).type
     if not (types.is_timestamp(data_type) or types.is_date(data_type)):
