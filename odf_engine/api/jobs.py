@@ -139,7 +139,7 @@ class JobRunner:
             from odf_engine.spark.runtime.session import SparkRuntime  # deferred: it loads PySpark
 
             workspace = self._workspace
-            reporter.phase("start Spark")
+            reporter.phase("starting Spark")
             runtime = SparkRuntime(
                 workspace.config.spark, workspace.odf / "spark.log", workspace.odf / "cache"
             )

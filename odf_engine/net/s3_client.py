@@ -196,7 +196,10 @@ class S3Client:
             text = "the bucket is in another region"
             hint = "set the region: odf config set fetch.s3Region REGION"
         elif found.status == 400:  # of a HEAD request, which has no body
-            text, hint = f"the service returned 400 for {what}", f"the credentials may have expired: {login}"
+            text, hint = (
+                f"the service returned 400 for {what}",
+                f"check that the credentials have not expired: {login}",
+            )
         elif found.status is not None or found.code == "INTERNAL_FAILURE":
             words = self._without_keys(found.text).replace("No response body.", "")
             text = f"the service failed for {what}" + (f": {words}" if words.strip() else "")

@@ -97,7 +97,7 @@ def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | No
     try:
         key = workspace.keys.private_key_pem(state.dataset_id)
     except NotFound:
-        hint = "only the owner can sign; transfer the key with odf keys export and odf keys import"
+        hint = "transfer the key with odf keys export and odf keys import: only the owner can sign"
         raise NotFound(f"the private key of {entry.alias} is not in this workspace", hint=hint) from None
     try:
         return create_and_store_proof(entry.dataset.folder, state.dataset_id, key, block)

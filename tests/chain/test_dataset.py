@@ -156,7 +156,7 @@ def test_staged_files_have_to_be_what_events_say(chains: Chains, tmp_path: Path)
             dataset.commit(events, system_time=chains.day(1), expected_head=head, data=staged)
     with pytest.raises(NotFound, match=r"data object .* is missing"):
         dataset.commit([event], system_time=chains.day(1), expected_head=head)
-    with pytest.raises(NotFound, match="not there"):
+    with pytest.raises(NotFound, match="gone not found"):
         gone = tmp_path / "gone"
         dataset.commit([event], system_time=chains.day(1), expected_head=head, data=gone)
     assert dataset.head() == head

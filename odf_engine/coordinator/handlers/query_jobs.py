@@ -147,7 +147,7 @@ def _run_again(
     hint = f"check the local data: odf verify {names}" if names else ""
     if ours != proof.engine:
         theirs = f"{proof.engine.name} {proof.engine.version} with Spark {proof.engine.spark}"
-        hint = f"the proof was computed by {theirs}, this result by {ours.version} with Spark {ours.spark}"
+        hint = f"use the versions of the proof: {theirs}; this is {ours.version} with Spark {ours.spark}"
     return [*findings, replace(difference, hint=hint)]
 
 

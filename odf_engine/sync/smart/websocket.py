@@ -263,7 +263,7 @@ async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 class _OneOrigin(aiohttp.BaseConnector):
-    """Connects to one origin; redirects to another one are refused before anything is sent."""
+    """Connects to one origin; redirects to another one are rejected before anything is sent."""
 
     def __init__(self, origin: URL, connector: Connector) -> None:
         super().__init__()

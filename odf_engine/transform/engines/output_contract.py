@@ -296,14 +296,14 @@ def _check_columns(query_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
         raise InvalidQuery(
             f"the event time '{time}' is {type_ddl(data_type)}, not TIMESTAMP or DATE",
             where="query",
-            hint=f"CAST({time} AS TIMESTAMP) AS {time}",
+            hint=f"cast it in the query: CAST({time} AS TIMESTAMP) AS {time}",
         )
     operation = _find_column(query_schema, vocab.operation_type_column)
     if operation is not None and not types.is_integer(query_schema.field(operation).type):
         raise InvalidQuery(
             f"the operation '{operation}' is {type_ddl(query_schema.field(operation).type)}, not INT",
             where="query",
-            hint=f"operations are {', '.join(f'{each:d} ({each.code})' for each in Op)}",
+            hint=f"use one of: {', '.join(f'{each:d} ({each.code})' for each in Op)}",
         )
 
 
