@@ -134,7 +134,7 @@ def _set_watermark(
         expected_head=state.head,
         block_version=workspace.config.block_version,
     )
-    reporter.log(f"watermark {watermark}")
+    reporter.log(f"watermark set to {watermark}")
     reporter.committed(str(entry.id), str(head), "AddData", 0)
 
 

@@ -22,7 +22,7 @@ from odf_engine.coordinator.results import (
 )
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -246,7 +246,7 @@ def query(request: Query, context: JobContext, reporter: Reporter) -> QueryResul
     if stored.truncated:
         reporter.log(f"result truncated: only the first rows are stored ({stored.rows})")
     seconds = round(time.monotonic() - began, 3)
-    reporter.log(f"rows of the result: {stored.rows}, in {seconds:.1f} s")
+    reporter.log(f"query result: {count_of(stored.rows, 'row')} in {seconds:.1f} s")
     return QueryResult(
         sql=request.sql,
         pins=msgspec.convert(tables.pins, list[PinnedBlock], from_attributes=True),

@@ -83,7 +83,7 @@ def pull(
     remotes = Remotes(workspace.odf)
     existing = {each.id for each in workspace.datasets()}
     entry = entry or _find_dataset(workspace, remotes.find_by_url(url))
-    reporter.log(f"pull from {url}")
+    reporter.log(f"pulling from {url}")
     with _open_remote(workspace, url, reporter) as remote:
         if entry is None:
             entry, pulled = _pull_new(workspace, remote, request, reporter)
@@ -160,7 +160,7 @@ def push(request: Push, context: JobContext, reporter: Reporter) -> PushResult:
 
     workspace = context.workspace
     entry, url = workspace.resolve(request.dataset), normalize_url(request.url)
-    reporter.log(f"push to {url}")
+    reporter.log(f"pushing to {url}")
     with _open_remote(workspace, url, reporter) as remote, _divergence_recorded(workspace, entry, remote):
         parallel = workspace.config.sync.parallel
         pushed = push_to(entry, remote, reporter, force=request.force, parallel=parallel)
