@@ -31,7 +31,7 @@ class SettingsGroup(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
 
 
 class SparkConfig(SettingsGroup, frozen=True):
-    """How Spark runs."""
+    """Spark."""
 
     master: Annotated[
         str,
@@ -59,24 +59,27 @@ class WorkerConfig(SettingsGroup, frozen=True):
     max_jobs: Annotated[
         int,
         Meta(
-            ge=1, le=64, description="maximum number of concurrent jobs, and of additional pulls and pushes"
+            ge=1,
+            le=64,
+            description="maximum number of concurrent jobs; remote transfers are counted separately",
         ),
     ] = 2
 
 
 class FetchConfig(SettingsGroup, frozen=True):
-    """How sources are fetched from the network."""
+    """Network access to sources."""
 
-    connect_timeout_seconds: Annotated[float, Meta(gt=0, description="timeout for a connection")] = 30
-    read_timeout_seconds: Annotated[float, Meta(gt=0, description="timeout for the next bytes")] = 60
+    connect_timeout_seconds: Annotated[float, Meta(gt=0, description="timeout for connecting")] = 30
+    read_timeout_seconds: Annotated[float, Meta(gt=0, description="maximum time without receiving data")] = 60
     retries: Annotated[
         int, Meta(ge=0, le=20, description="retries after a broken connection or a 5xx response")
     ] = 3
     max_redirects: Annotated[int, Meta(ge=0, le=50, description="maximum number of redirects")] = 10
     longest_pause_seconds: Annotated[
-        float, Meta(gt=0, description="longest pause requested by a server that is accepted")
+        float,
+        Meta(gt=0, description="maximum pause before a retry; a transfer fails if the server requests more"),
     ] = 60
-    s3_endpoint: Annotated[str, Meta(description="URL of the S3 service, if it is not that of Amazon")] = ""
+    s3_endpoint: Annotated[str, Meta(description="URL of the S3 service; by default Amazon")] = ""
     s3_region: Annotated[
         str, Meta(description="region of the S3 service; by default from the environment or the bucket")
     ] = ""
@@ -101,14 +104,14 @@ class FetchConfig(SettingsGroup, frozen=True):
 
 
 class SyncConfig(SettingsGroup, frozen=True):
-    """How datasets are pulled and pushed; timeouts are those of fetch."""
+    """Pull and push of datasets; timeouts as in fetch."""
 
-    parallel: Annotated[int, Meta(ge=1, le=64, description="number of concurrent file transfers")] = 4
+    parallel: Annotated[int, Meta(ge=1, le=64, description="maximum number of concurrent file transfers")] = 4
     most_message_bytes: Annotated[
         int,
         Meta(
             ge=1 << 16,
-            description="message size of a smart transfer, in bytes; most servers accept 64 MiB",
+            description="maximum message size of a smart transfer, in bytes; most servers accept 64 MiB",
         ),
     ] = 64 << 20
     ipfs_gateway: Annotated[
@@ -119,47 +122,53 @@ class SyncConfig(SettingsGroup, frozen=True):
 class ServeConfig(SettingsGroup, frozen=True):
     """Limits for clients of `odf serve`."""
 
-    connections: Annotated[int, Meta(ge=1, le=65_536, description="total number of open connections")] = 1024
-    connections_each: Annotated[int, Meta(ge=1, description="open connections per address")] = 512
-    sessions: Annotated[int, Meta(ge=1, description="concurrent smart pulls")] = 128
-    sessions_each: Annotated[int, Meta(ge=1, description="smart pulls per address")] = 80
-    pushes: Annotated[int, Meta(ge=1, le=64, description="concurrent pushes")] = 4
+    connections: Annotated[int, Meta(ge=1, le=65_536, description="maximum number of open connections")] = (
+        1024
+    )
+    connections_each: Annotated[
+        int, Meta(ge=1, description="maximum number of open connections per client address")
+    ] = 512
+    sessions: Annotated[int, Meta(ge=1, description="maximum number of concurrent smart pulls")] = 128
+    sessions_each: Annotated[
+        int, Meta(ge=1, description="maximum number of smart pulls per client address")
+    ] = 80
+    pushes: Annotated[int, Meta(ge=1, le=64, description="maximum number of concurrent pushes")] = 4
     idle_seconds: Annotated[
         float, Meta(gt=0, description="idle time after which a client is disconnected")
     ] = 60
     session_minutes: Annotated[float, Meta(gt=0, description="maximum duration of a transfer")] = 720
     most_message_bytes: Annotated[
-        int, Meta(ge=1 << 16, description="message size of a smart transfer, in bytes")
+        int, Meta(ge=1 << 16, description="maximum message size of a smart transfer, in bytes")
     ] = 64 << 20
-    most_push_blocks: Annotated[int, Meta(ge=1, description="maximum blocks per push")] = 1_000_000
-    most_push_objects: Annotated[int, Meta(ge=0, description="maximum slices and checkpoints per push")] = (
-        100_000
-    )
+    most_push_blocks: Annotated[int, Meta(ge=1, description="maximum number of blocks per push")] = 1_000_000
+    most_push_objects: Annotated[
+        int, Meta(ge=0, description="maximum number of slices and checkpoints per push")
+    ] = 100_000
     most_push_bytes: Annotated[
-        int, Meta(ge=0, description="maximum bytes per push, blocks and objects together")
+        int, Meta(ge=0, description="maximum size of a push, blocks and objects together, in bytes")
     ] = 1 << 40
     behind_proxy: Annotated[
-        bool, Meta(description="trust X-Forwarded-Proto and -Host: set by a proxy in front of the server")
+        bool, Meta(description="trust X-Forwarded headers, which a proxy in front of the server sets")
     ] = False
 
 
 class PrepareConfig(SettingsGroup, frozen=True):
     """Limits for unpacked and piped data, against archives that would fill the disk."""
 
-    most_bytes: Annotated[int, Meta(ge=1, description="maximum output of a prepare step, in bytes")] = (
+    most_bytes: Annotated[int, Meta(ge=1, description="maximum output size of a prepare step, in bytes")] = (
         256 << 30
     )
     most_ratio: Annotated[
-        int, Meta(ge=1, description="maximum ratio of unpacked to packed size, above 256 MiB")
+        int, Meta(ge=1, description="maximum ratio of unpacked to packed size; applies above 256 MiB")
     ] = 250
 
 
 class TransformConfig(SettingsGroup, frozen=True):
-    """How derivative datasets are computed."""
+    """Computation of derivative datasets."""
 
-    most_rows: Annotated[int, Meta(ge=1, description="maximum new rows of an input per transaction")] = (
-        50_000_000
-    )
+    most_rows: Annotated[
+        int, Meta(ge=1, description="maximum number of new rows of an input per transaction")
+    ] = 50_000_000
 
 
 class SandboxConfig(SettingsGroup, frozen=True):
@@ -178,23 +187,25 @@ class SandboxConfig(SettingsGroup, frozen=True):
     ] = False
     memory: Annotated[
         str,
-        Meta(pattern=r"^[1-9][0-9]*[mMgG]$", description="memory of the engine in the sandbox, such as 2g"),
+        Meta(pattern=r"^[1-9][0-9]*[mMgG]$", description="memory limit of the sandbox, such as 2g"),
     ] = "1g"
     disk: Annotated[
         str,
         Meta(
             pattern=r"^[1-9][0-9]*[mMgG]$",
-            description="disk space of the engine in the sandbox, such as 50g",
+            description="disk space limit of the sandbox, such as 50g",
         ),
     ] = "20g"
     tmp: Annotated[
         str,
         Meta(
             pattern=r"^[1-9][0-9]*[mMgG]$",
-            description="size of /tmp in the sandbox, which is in memory, such as 64m",
+            description="size of the in-memory /tmp of the sandbox, such as 64m",
         ),
     ] = "64m"
-    processes: Annotated[int, Meta(ge=256, description="maximum processes and threads in the sandbox")] = 4096
+    processes: Annotated[
+        int, Meta(ge=256, description="maximum number of processes and threads in the sandbox")
+    ] = 4096
     minutes: Annotated[float, Meta(gt=0, description="maximum duration of a transaction in the sandbox")] = 60
 
 
@@ -208,14 +219,15 @@ class UiConfig(SettingsGroup, frozen=True):
     ] = "auto"
     keys: Annotated[
         dict[str, str | list[str]],
-        Meta(description="keys of actions, such as pull: ctrl+l, zoom: [z, Z], add: none"),
+        Meta(description="key bindings, such as pull: ctrl+l, zoom: [z, Z], add: none"),
     ] = {}
     notify_after_seconds: Annotated[
-        float, Meta(ge=0, description="minimum duration of jobs whose end is notified; 0: no notifications")
+        float,
+        Meta(ge=0, description="minimum duration of a job that causes a notification; 0: no notifications"),
     ] = 10
     notify_by: Annotated[
         Literal["both", "bell", "osc9", "none"],
-        Meta(description="terminal bell, terminal notifications (OSC 9), both, or none"),
+        Meta(description="kind of notification: bell, osc9 (terminal notification), both, or none"),
     ] = "both"
 
 
@@ -241,19 +253,19 @@ class Config(SettingsGroup, frozen=True):
     sandbox: SandboxConfig = SandboxConfig()
     allowed_env: Annotated[
         dict[str, list[Variable]],
-        Meta(description="environment variables that the source of a dataset, by name or id, may read"),
+        Meta(description="environment variables that a source may read, by dataset name or id"),
     ] = {}
     engines: Annotated[
         dict[str, EngineAddress],
         Meta(
-            description="remote engines by the name in queries, such as flink: grpc://HOST:2884",
+            description="engines by their name in queries, such as flink: grpc://HOST:2884",
             extra=_NEVER,
         ),
     ] = {}
     safe_directories: Annotated[
         list[str],
         Meta(
-            description="allowed workspaces of other users, and allowed targets of links in .odf",
+            description="allowed workspaces of other users, and allowed targets of symbolic links in .odf",
             extra=_NEVER,
         ),
     ] = []

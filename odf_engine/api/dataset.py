@@ -40,7 +40,7 @@ SUMMARY_COLUMNS: Final[Mapping[str, Callable[[Summary], object]]] = {
     "watermark": lambda each: each.watermark,
     "last pulled": lambda each: each.last_pulled,
 }
-"""What notebooks display of a dataset."""
+"""The fields of a dataset that notebooks display."""
 
 
 class Dataset:
@@ -60,12 +60,12 @@ class Dataset:
 
     @property
     def id(self) -> str:
-        """Its id, ``did:odf:…``."""
+        """The id of the dataset, ``did:odf:…``."""
         return str(self._entry.id)
 
     @property
     def name(self) -> str:
-        """Its name in the workspace."""
+        """The name of the dataset in the workspace."""
         return str(self._entry.alias)
 
     @property
@@ -75,12 +75,12 @@ class Dataset:
 
     @property
     def head(self) -> str:
-        """The hash of its newest block."""
+        """The hash of the newest block."""
         return str(self._entry.dataset.head())
 
     @property
     def definition(self) -> str:
-        """Its current definition: a manifest in YAML.
+        """The current definition: a manifest in YAML.
 
         >>> print(workspace["city.population"].definition.splitlines()[0])
         kind: DatasetSnapshot
@@ -123,7 +123,7 @@ class Dataset:
         event_time: tuple[Moment | None, Moment | None] | None = None,
         system_time: tuple[Moment | None, Moment | None] | None = None,
     ) -> Rows:
-        """Return its rows, with retractions and corrections, as they were committed.
+        """Return the rows as they were committed, with retractions and corrections.
 
         Args:
             columns: names of columns; by default all.
@@ -244,7 +244,7 @@ class Dataset:
             return self._runner.run(request, self.name)
 
     def push(self, url: str, *, force: bool = False) -> PushResult:
-        """Push its chain and data to a URL, such as ``file:///srv/odf/my.cases/``.
+        """Push the chain and the data to a URL, such as ``file:///srv/odf/my.cases/``.
 
         Args:
             url: the address of the dataset there.
@@ -257,7 +257,7 @@ class Dataset:
         return self._runner.run(Push(self.id, url, force=force), self.name)
 
     def verify(self, *, integrity: bool = False) -> VerifyResult:
-        """Check its chain, slices and hashes, and replay its transactions.
+        """Verify the chain, slices and hashes, and replay the transactions.
 
         Args:
             integrity: whether transactions are not replayed.
@@ -345,12 +345,12 @@ def _ranges_text(runs: Sequence[tuple[int, int]]) -> str:
 
 
 def version_text(version: Version) -> str:
-    """Return a version as requests have it: a block or a time, as text."""
+    """Convert a version to the text that requests use: a block or a time."""
     return str(version) if isinstance(version, int) else moment_text(version)
 
 
 def moment_text(moment: Moment) -> str:
-    """Return a time as users write it.
+    """Convert a time to text.
 
     Raises:
         UsageError: a datetime has no time zone.
@@ -363,7 +363,7 @@ def moment_text(moment: Moment) -> str:
 
 
 def instant_text(moment: Moment) -> str:
-    """Return a time in RFC 3339; a date is its first moment in UTC.
+    """Convert a time to RFC 3339; a date is its first moment in UTC.
 
     Raises:
         UsageError: a datetime has no time zone, or a text is not a time.

@@ -139,7 +139,7 @@ class JobRunner:
             from odf_engine.spark.runtime.session import SparkRuntime  # deferred: it loads PySpark
 
             workspace = self._workspace
-            reporter.phase("start Spark")
+            reporter.phase("starting Spark")
             runtime = SparkRuntime(
                 workspace.config.spark, workspace.odf / "spark.log", workspace.odf / "cache"
             )
@@ -204,7 +204,7 @@ def _title(request: JobRequest[Any], target: str) -> str:
 
 
 def _in_thread(work: Callable[[], T], cancel: Callable[[], object], tick: Callable[[], object]) -> T:
-    """Run a function in a thread, so that a running event loop (notebook) does not matter.
+    """Run a function in a thread, since the current one may run an event loop, as in a notebook.
 
     An interrupt of the main thread cancels it, and is raised once the function has ended. ``tick`` is called
     in this thread while the function runs, five times a second.

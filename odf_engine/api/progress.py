@@ -23,7 +23,7 @@ _NARROW: Final = 80
 
 
 class JobStatus:
-    """What a job does. One thread changes it, another one displays it.
+    """Status of a job. One thread updates it, another thread displays it.
 
     Attributes:
         title: kind of the job and its target.

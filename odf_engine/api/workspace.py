@@ -104,7 +104,7 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """Its folder."""
+        """The folder of the workspace."""
         return self._workspace.folder
 
     # --- Datasets ---

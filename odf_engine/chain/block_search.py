@@ -211,7 +211,7 @@ def _find_by_hash(dataset: Dataset, text: str, newest: int) -> int:
         block_hash = Multihash.parse(text)
         numbers_by_hash = block_numbers(dataset, [str(block_hash)])
         if not numbers_by_hash:
-            raise NotFound(f"block {block_hash} is not in the chain")
+            raise NotFound(f"block {block_hash} not found in this dataset")
         return numbers_by_hash[str(block_hash)]
     numbers: list[int] = []
     for spelling in (text.lower(), _HASH_PREFIX + text.lower()):

@@ -53,7 +53,7 @@ def _describe(event: Any, before: ChainState | None) -> str:
         case model.SetDataSchema():
             return _describe_schema(event, before)
         case model.Opaque():
-            return "event of a newer specification"
+            return "event from a newer specification"
         case _:
             return _describe_metadata(event, before)
 
@@ -97,7 +97,7 @@ def _describe_transaction(event: model.ExecuteTransform, before: ChainState | No
     parts += _describe_watermark(event.new_watermark, before)
     kind = classify_transaction(event)
     if kind != "execute":
-        parts.append("state finished" if kind == "finish" else "state rebuilt")
+        parts.append("state flushed" if kind == "finish" else "state rebuilt")
     elif event.new_checkpoint is not None:
         same = event.new_checkpoint.physical_hash == event.prev_checkpoint
         parts.append("state unchanged" if same else "state stored")

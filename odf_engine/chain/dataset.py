@@ -50,7 +50,7 @@ T = TypeVar("T")
 _MAX_ATTEMPTS: Final = 5
 _DAY_SECONDS: Final = 86_400.0
 _RESET_REF_PREFIX: Final = "before-reset-"
-_RESTORE_HINT: Final = "restore it from a copy of the dataset; run odf verify to find other damage"
+_RESTORE_HINT: Final = "restore it from a copy of the dataset; run odf verify to find all errors"
 
 
 class _NewBlock(NamedTuple):

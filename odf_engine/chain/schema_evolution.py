@@ -123,7 +123,7 @@ def declared_schema(state: ChainState) -> pa.Schema | None:
     if state.has_schema:
         raise Unsupported(
             "the dataset's schema is from a newer specification",
-            hint="its data can be read and verified, but not extended",
+            hint="use a newer version of odf to add rows; existing data can be read and verified",
         )
     return None
 

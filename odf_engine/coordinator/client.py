@@ -109,7 +109,9 @@ class WorkerLauncher:
         except OSError as error:
             raise OdfError(
                 f"the worker cannot be started: {(error.strerror or str(error)).lower()}",
-                hint=_HINTS.get(error.errno or 0, f"check the owner and the mode of {self._files.log}"),
+                hint=_HINTS.get(
+                    error.errno or 0, f"check the owner and the permissions of {self._files.log}"
+                ),
             ) from None
         with log:
             child = subprocess.Popen(
@@ -226,7 +228,7 @@ class Client:
             raise OdfError(
                 "cannot connect to the worker of this workspace: permission denied",
                 where=files.address(),
-                hint=f"restore its mode: chmod 600 {files.address()}",
+                hint=f"restore its permissions: chmod 600 {files.address()}",
             ) from None
         except OSError:
             return None

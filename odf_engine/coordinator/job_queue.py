@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class WorkerHost(Protocol):
-    """The worker, as jobs use it."""
+    """The interface of the worker for jobs."""
 
     @property
     def folder(self) -> Path:
@@ -366,7 +366,11 @@ def _failure(error: BaseException, job: Job) -> Failure:
             hint="free disk space and run the job again; no incomplete block was committed",
         )
     if isinstance(error, PermissionError):
-        return Failure("permission denied", where=_file_name(error), hint="check its owner and mode")
+        return Failure(
+            "permission denied",
+            where=_file_name(error),
+            hint="check the owner and the permissions of the file",
+        )
     if isinstance(error, MemoryError):
         return Failure("not enough memory", hint="close other programs, or reduce worker.maxJobs")
     reason = (str(error).strip().splitlines() or ["no reason given"])[0][:300]

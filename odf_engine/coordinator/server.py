@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 class SessionHost(Protocol):
-    """The worker, as sessions use it."""
+    """The interface of the worker for sessions."""
 
     @property
     def journal(self) -> JobLog:

@@ -22,7 +22,7 @@ _STEP_SECONDS: Final = 0.1
 
 
 class Runtime(Protocol):
-    """A started Spark, as the worker uses it."""
+    """The interface of a running Spark for the worker."""
 
     @property
     def detail(self) -> str:
@@ -179,11 +179,11 @@ class SparkService:
         except OdfError as failure:
             error = failure
         except Exception as failure:
-            _log.exception("Spark does not start")
+            _log.exception("Spark did not start")
             reason = (str(failure).splitlines() or [""])[0]
             error = OdfError(
-                f"Spark does not start: {type(failure).__name__}: {reason}",
-                hint="see spark.log and worker.log in the workspace's .odf folder",
+                f"Spark did not start: {type(failure).__name__}: {reason}",
+                hint="see the logs `.odf/spark.log` and `.odf/worker.log`",
             )
         with self._condition:
             self._starting, late = None, self._closed

@@ -32,9 +32,9 @@ class FileLabel(NamedTuple):
     """
 
     where: str
-    hint: str | None = "restore it from a copy of the dataset; run odf verify to find further errors"
+    hint: str | None = "restore it from a copy of the dataset; run odf verify to find all errors"
     subject: str = "slice"
-    missing: str = "slice not found"
+    missing: str = "slice is missing"
 
 
 class Bounds(NamedTuple):

@@ -364,7 +364,7 @@ class _Sink:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise OdfError(
                 "the disk is full" if full else f"the file cannot be written: {error.strerror or error}",
-                hint="free some space and try again; nothing was committed" if full else None,
+                hint="free disk space and try again; nothing was committed" if full else None,
                 where=str(self._path),
             ) from error
 

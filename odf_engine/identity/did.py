@@ -177,7 +177,7 @@ class KeyStore:
         try:
             return self._path(dataset_id).read_text()
         except FileNotFoundError:
-            raise NotFound(f"private key of {dataset_id} not found in this workspace") from None
+            raise NotFound(f"private key of {dataset_id} is not in this workspace") from None
         except UnicodeDecodeError:
             raise BadData("the private key is damaged", where=str(self._path(dataset_id))) from None
 

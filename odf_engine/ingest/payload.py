@@ -508,7 +508,7 @@ def _data_slice(written: WrittenSlice | None) -> DataSlice | None:
 
 
 class _AmountFilter(Reporter):
-    """Passes on some amounts, after a conversion.
+    """Forwards some amounts to another reporter, after a conversion.
 
     The bytes are those that Spark reads, the rows are those that the slice writer writes.
     """

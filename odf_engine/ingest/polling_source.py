@@ -84,7 +84,7 @@ def _needs_fetch(
     source = state.polling_source
     if "SetPollingSource" in state.not_understood:
         raise Unsupported(
-            "the polling source requires a newer version of the program",
+            "the polling source is from a newer specification",
             where=f"block {state.not_understood['SetPollingSource']}",
         )
     if source is None:
@@ -134,7 +134,7 @@ def _set_watermark(
         expected_head=state.head,
         block_version=workspace.config.block_version,
     )
-    reporter.log(f"watermark {watermark}")
+    reporter.log(f"watermark set to {watermark}")
     reporter.committed(str(entry.id), str(head), "AddData", 0)
 
 

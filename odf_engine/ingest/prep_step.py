@@ -263,7 +263,7 @@ def _write(
                 raise BadData(
                     f"decompression bomb suspected: more than {size:,} bytes from {packed:,}",
                     where=name,
-                    hint="if the file is valid, raise the limit: odf config set prepare.mostRatio N",
+                    hint="if the file is valid, increase the limit: odf config set prepare.mostRatio N",
                 )
             file.write(chunk)
             reporter.set_amounts(bytes=size)
@@ -390,7 +390,7 @@ def _collect_output(
                     if most_bytes is not None and size > most_bytes:
                         raise BadData(
                             f"command '{program}' wrote more than {most_bytes:,} bytes",
-                            hint="raise the limit if required: odf config set prepare.mostBytes BYTES",
+                            hint="increase the limit if required: odf config set prepare.mostBytes BYTES",
                         )
                     file.write(chunk)
                     reporter.set_amounts(bytes=size)

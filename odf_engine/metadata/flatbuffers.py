@@ -566,7 +566,7 @@ def _check_manifest(manifest: Manifest) -> None:
     if manifest.version not in READABLE_VERSIONS:
         raise MalformedBlock(
             f"unsupported block version {manifest.version}: expected 2 or 3",
-            hint="try a newer version of this program" if manifest.version > 3 else None,
+            hint="use a newer version of odf" if manifest.version > 3 else None,
             where="version",
         )
 

@@ -734,6 +734,6 @@ def _parse_version(reader: ModelReader, node: Node, kind: str) -> int | None:
     elif version < known[0]:
         reader.add_problem(node, "version", f"version {version} of {kind} is obsolete and unsupported")
     else:
-        hint = "try a newer version of this program"
+        hint = "use a newer version of odf"
         reader.add_problem(node, "version", f"unknown version {version} of {kind}", hint)
     return None

@@ -59,7 +59,7 @@ class PublicAddresses(AddressPolicy):
 
 
 class HomeNetwork(AddressPolicy):
-    """Keeps a public server from redirecting into a private network.
+    """Rejects redirects from a public server into a private network.
 
     The user named one server, the home. Other servers may have private addresses only if home has no public
     address.

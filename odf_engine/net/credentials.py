@@ -91,7 +91,7 @@ class Credentials:
 
 
 class RemoteAccess(NamedTuple):
-    """What access to a remote needs. The cancellation of ``reporter`` ends it."""
+    """Parameters for access to remotes. The cancellation of ``reporter`` ends it."""
 
     config: Config
     credentials: Credentials

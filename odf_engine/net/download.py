@@ -64,7 +64,7 @@ class RetryPolicy:
             raise SourceUnavailable(
                 f"{error.message}; retry after {pause:,.0f} s",
                 where=error.where,
-                hint="try again later, or raise fetch.longestPauseSeconds",
+                hint="try again later, or increase fetch.longestPauseSeconds",
             )
         if pause is None:
             pause = min(longest, _PAUSE * 2 ** (self._failures - 1) * random.uniform(1, 1.25))

@@ -123,7 +123,7 @@ class _Client(ftplib.FTP):
 
 
 class _TlsClient(_Client, ftplib.FTP_TLS):
-    """The same with TLS for commands and data."""
+    """:class:`_Client` with TLS for commands and data."""
 
     def __init__(self, connector: Connector, read_timeout: float) -> None:
         ftplib.FTP_TLS.__init__(self, context=connector.tls_context)

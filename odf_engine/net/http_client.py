@@ -58,7 +58,7 @@ _STATUS_ERRORS: Final = {
     407: ("proxy authentication required (407)", "set the login in http_proxy: http://USER:PASSWORD@HOST"),
     413: ("file too large for the server (413)", "request a higher limit from the operator of the server"),
     416: ("the file on the server is shorter than expected (416)", None),
-    429: ("too many requests (429)", "try again later, or lower sync.parallel"),
+    429: ("too many requests (429)", "try again later, or reduce sync.parallel"),
 }
 
 
@@ -210,7 +210,7 @@ class HttpClient:
     # --- Errors ---
 
     def where(self, url: str) -> str:
-        """Return a URL as errors show it."""
+        """Return the form of a URL for error messages."""
         return printable_url(url)
 
     def address_error(self, url: str) -> OdfError:
@@ -270,7 +270,7 @@ class HttpClient:
             home = origin_of(response.url) == self._home
             hint = f"run odf repo login {self._home}"
             if not home:
-                hint = f"the URL is a redirect target of {self._home}"
+                hint = f"check the redirect from {self._home}"
             elif self._login is not None and status == 401:
                 text = "the stored login was rejected (401)"
             elif self._login is not None:
@@ -455,7 +455,7 @@ class Response:
             raise self._invalid(problem, "report the error to the operator of the server")
 
     def has_surplus(self, seconds: float) -> bool:
-        """Return whether more bytes arrive within some seconds; of a client without keep-alive."""
+        """Return whether more bytes arrive within some seconds. Requires a client without keep-alive."""
         self._reader.limit_wait(seconds)
         try:
             return not self._raw.closed and bool(self._raw.read1(1))
@@ -485,7 +485,7 @@ class Response:
         self.close()
 
     def _read_piece(self, count: int) -> tuple[bytes, Exception | None]:
-        """Return the bytes that are there, after waiting for the first, and the error that came next."""
+        """Wait for the first byte; return the available bytes, and the error that followed."""
         pieces: list[bytes] = []
         try:
             # read1 returns one record of TLS.
@@ -503,7 +503,7 @@ class Response:
         left = self._raw.length_remaining
         if left is None or not isinstance(_original_error(error), http.client.IncompleteRead):
             return self._client.connection_error(error, self.url)
-        problem = f"closed {left:,} bytes before the end of the response"
+        problem = f"connection error: closed {left:,} bytes before the end of the response"
         return AttemptFailed(SourceUnavailable(problem, where=self._client.where(self.url)), again=True)
 
     def _invalid(self, problem: str, hint: str | None = None) -> AttemptFailed:
@@ -511,7 +511,7 @@ class Response:
 
 
 class _StoppableReporter(Reporter):
-    """Is cancelled with another reporter, or by :meth:`end`; forwards log lines."""
+    """A reporter that is cancelled by another reporter or by :meth:`end`; forwards log lines."""
 
     def __init__(self, outer: Reporter) -> None:
         super().__init__()

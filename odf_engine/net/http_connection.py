@@ -33,11 +33,11 @@ logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
 class TransferTooSlow(TimeoutError):
-    """Bytes arrive, but below the minimum rate."""
+    """The transfer rate is below the minimum."""
 
 
 class ResponseTooLarge(OSError):
-    """More bytes arrived than a response of this size needs."""
+    """The response has more bytes than its limit allows."""
 
 
 class GuardedReader(io.RawIOBase):
@@ -191,7 +191,7 @@ class GuardedConnection(HTTPConnection):
 
 
 class GuardedTlsConnection(GuardedConnection, HTTPSConnection):
-    """The same over TLS."""
+    """:class:`GuardedConnection` over TLS."""
 
     default_port = HTTPSConnection.default_port  # type: ignore[misc]
     _uses_tls = True

@@ -40,7 +40,7 @@ class S3Credentials(NamedTuple):
 
 
 class S3Error(NamedTuple):
-    """An error of the service, as Arrow reports it: code in capitals, HTTP status, text."""
+    """An error of the service, reported by Arrow: code in capitals, HTTP status, text."""
 
     code: str
     status: int | None
@@ -120,7 +120,7 @@ def parse_s3_error(error: OSError) -> S3Error:
 _LOGIN: Final = "run odf repo login URL, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _HINTS: Final = {
     "NETWORK_CONNECTION": "check the URL and the network, then try again",
-    "SLOW_DOWN": "try again later, or lower sync.parallel",
+    "SLOW_DOWN": "try again later, or reduce sync.parallel",
     "NO_SUCH_BUCKET": "check the URL, or create the bucket first",
 }
 _Result = TypeVar("_Result")
@@ -196,7 +196,10 @@ class S3Client:
             text = "the bucket is in another region"
             hint = "set the region: odf config set fetch.s3Region REGION"
         elif found.status == 400:  # of a HEAD request, which has no body
-            text, hint = f"the service returned 400 for {what}", f"the credentials may have expired: {login}"
+            text, hint = (
+                f"the service returned 400 for {what}",
+                f"check that the credentials have not expired: {login}",
+            )
         elif found.status is not None or found.code == "INTERNAL_FAILURE":
             words = self._without_keys(found.text).replace("No response body.", "")
             text = f"the service failed for {what}" + (f": {words}" if words.strip() else "")

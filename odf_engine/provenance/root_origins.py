@@ -193,7 +193,7 @@ _FORMATS: Final = {
     "NdJson": "JSON, one object per line",
     "NdGeoJson": "GeoJSON, one feature per line",
 }
-_NEWER: Final = "in a way that requires a newer version"
+_NEWER: Final = "by a step from a newer specification"
 
 
 def describe_location(fetch: Any, state: model.SourceState | None) -> str:

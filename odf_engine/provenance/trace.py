@@ -94,7 +94,9 @@ class CellLineage:
     def _describe(self, columns_traced: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:
         names = join_words(columns_traced)
         if not self._found:
-            self.operations.append(f"{names} has no value of an input: it depends only on which rows exist")
+            self.operations.append(
+                f"no input column contributes to {names}: it depends only on which rows exist"
+            )
             return
         inputs = dict.fromkeys(alias for each in steps for alias, _, runs in each.feeds if runs)
         for alias in inputs:
@@ -383,5 +385,5 @@ def check_column(entry: DatasetEntry, state: ChainState, column: str) -> str:
         return names[index]
     folded = {name.casefold(): name for name in names}
     close = get_close_matches(column.casefold(), folded, 1)
-    hint = f"did you mean {folded[close[0]]}?" if close else f"its columns are {', '.join(names)}"
+    hint = f"did you mean {folded[close[0]]}?" if close else f"columns: {', '.join(names)}"
     raise UsageError(f"{entry.alias} has no column '{column}'", hint=hint)

@@ -199,7 +199,7 @@ def to_user_error(error: BaseException) -> OdfError:
     deepest = causes[-1]
     return SparkFailed(
         f"Spark failed: {clean_message(deepest.message) or deepest.kind.rpartition('.')[2]}",
-        hint="see its log `.odf/spark.log`",
+        hint="see the log `.odf/spark.log`",
     )
 
 
@@ -209,7 +209,7 @@ def _process_lost(exit_code: int | None) -> SparkFailed:
         return _out_of_memory()
     return SparkFailed(
         "Spark's process has exited or does not respond",
-        hint="try again: Spark restarts; see its log `.odf/spark.log`",
+        hint="try again: Spark restarts; see the log `.odf/spark.log`",
     )
 
 
@@ -370,7 +370,7 @@ def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
         case "UNRESOLVED_FIELD.WITH_SUGGESTION":
             return f"field {parameters['fieldName']} not found", f"did you mean {parameters['proposal']}?"
         case "FIELD_NOT_FOUND":
-            return f"field {parameters['fieldName']} not found", f"the fields are {parameters['fields']}"
+            return f"field {parameters['fieldName']} not found", f"fields: {parameters['fields']}"
         case "TABLE_OR_VIEW_NOT_FOUND":
             return f"table or view {parameters['relationName']} not found", None
         case "UNRESOLVED_ROUTINE":

@@ -416,7 +416,7 @@ class OriginTracker(PlanBuilder):
             raise StatefulQueryError("a join of inputs")
         preserved = {"LEFT": left, "RIGHT": right}.get(kind.split()[0])
         if kind == "FULL OUTER" or (preserved is not None and not preserved.origin):
-            raise StatefulQueryError(f"a {kind} JOIN that keeps rows of constants")
+            raise StatefulQueryError(f"a {kind} JOIN that keeps rows from outside the inputs")
         rewritten = plan.withNewChildren(self.seq([left.plan, right.plan]))
         return TrackedPlan(rewritten, left.origin or right.origin, left.passed | right.passed)
 

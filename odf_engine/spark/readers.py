@@ -334,7 +334,7 @@ def _require_scalars(schema: pa.Schema) -> None:
     for field in schema:
         if pa.types.is_nested(field.type):
             raise InvalidSchema(
-                f"column `{field.name}` has the type {type_ddl(field.type)}, which a CSV file cannot hold",
+                f"column `{field.name}` has the type {type_ddl(field.type)}, which CSV does not support",
                 where="read.schema",
                 hint=f"declare `{field.name}` STRING and use from_json in the preprocess query",
             )
@@ -415,7 +415,7 @@ def _select_columns(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame
             raise InvalidSchema(
                 f"the file has no column `{field.name}`",
                 where=name,
-                hint=f"its columns are {', '.join(f'`{other}`' for other in frame.columns)}",
+                hint=f"columns: {', '.join(f'`{other}`' for other in frame.columns)}",
             )
     try:
         return sql_types.cast_to_schema(frame, schema, Formats())
@@ -507,7 +507,9 @@ def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
         with open_parquet(path) as file:
             metadata = file.metadata
     except FileNotFoundError:
-        raise NotFound("a data slice is missing", where=str(path), hint="run odf verify") from None
+        raise NotFound(
+            "slice is missing", where=str(path), hint="run odf verify to find all errors"
+        ) from None
     except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     if not metadata.num_row_groups:

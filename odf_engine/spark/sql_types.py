@@ -115,7 +115,7 @@ def _nested_spark_type(data_type: pa.DataType, path: str) -> st.DataType:
     if pa.types.is_struct(data_type):
         return st.StructType([spark_field(member, f"{path}.{member.name}") for member in data_type])
     raise InvalidSchema(
-        f"column `{path}` has the type {data_type}, which Spark cannot hold",
+        f"column `{path}` has the type {data_type}, which Spark does not support",
         hint="use a decimal of at most 38 digits and a scale of at least 0, or declare the column STRING",
     )
 
@@ -149,7 +149,7 @@ def _arrow_type(data_type: st.DataType, path: str) -> pa.DataType:
     if isinstance(data_type, st.StructType):
         return pa.struct([_arrow_field(member, f"{path}.{member.name}") for member in data_type])
     raise InvalidSchema(
-        f"column `{path}` has the type {data_type.simpleString().upper()}, which a dataset cannot hold",
+        f"column `{path}` has the type {data_type.simpleString().upper()}, which datasets do not support",
         hint=f"convert it in the query, such as CAST({path} AS STRING)",
     )
 
@@ -340,9 +340,7 @@ def _struct_conversion(
     for field in declared:
         if (found := source_fields.get(field.name.casefold())) is None:
             names = ", ".join(f"`{name}`" for name in source.names)
-            raise InvalidSchema(
-                f"column `{path}` has no field `{field.name}`", hint=f"its fields are {names}"
-            )
+            raise InvalidSchema(f"column `{path}` has no field `{field.name}`", hint=f"fields: {names}")
         member = f"{value}.{identifier(found.name)}"
         converted = _nested_conversion(
             member, field.type, found.dataType, formats, f"{path}.{field.name}", depth

@@ -299,7 +299,7 @@ class JsonScan:
         raise RejectedRow(
             f"a line is not one JSON object: {problem}",
             where=f"{self._name}: line {number}",
-            hint=f"the line begins {truncate(text, 60)}",
+            hint=f"write one JSON object per line; this line begins {truncate(text, 60)}",
             record=text,
         )
 

@@ -242,7 +242,7 @@ def temporal_tables(
             raise InvalidQuery(
                 f"the temporal table '{each.name}' is not an input",
                 where="temporalTables",
-                hint=f"the inputs are {', '.join(inputs)}",
+                hint=f"inputs: {', '.join(inputs)}",
             )
         columns, vocab = inputs[name]
         spelling = {column.lower(): column for column in columns}
@@ -254,7 +254,7 @@ def temporal_tables(
                 else f"the input '{name}' has no column '{missing_keys[0]}', which the primary key of its "
                 "temporal table names",
                 where="temporalTables",
-                hint=f"its columns are {', '.join(columns)}",
+                hint=f"columns: {', '.join(columns)}",
             )
         keys = tuple(dict.fromkeys(spelling[key.lower()] for key in each.primary_key))
         tables[name.lower()] = Table(name, keys, vocab.event_time_column)
@@ -491,7 +491,7 @@ def _run_step(
             translated.message = "FOR SYSTEM_TIME AS OF requires the event time column of the rows"
             translated.hint = SYNTAX_EXAMPLE
         if translated.hint is None and "table or view" in translated.message:
-            translated.hint = f"the query can read {', '.join(f'`{name}`' for name in views)}"
+            translated.hint = f"use one of: {', '.join(f'`{name}`' for name in views)}"
         raise translated from (None if translated is error else error)
 
 
@@ -530,7 +530,7 @@ _OTHER_STATEMENTS: Final = {
     "DESCRIBE": _COLUMNS,
     "DESC": _COLUMNS,
     "SHOW": "list the datasets: odf list",
-    "EXPLAIN": "run the query itself: the job log lists what it reads",
+    "EXPLAIN": "run the query itself: its job log lists the datasets that it reads",
 }
 """Other statements, with a hint at the command for the same purpose."""
 

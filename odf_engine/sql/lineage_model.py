@@ -48,7 +48,7 @@ class ColumnLineage(msgspec.Struct, frozen=True):
 def unknown_lineage(
     inputs: Mapping[str, Sequence[str] | None], outputs: Sequence[str] | None, problem: str
 ) -> ColumnLineage:
-    """Return the lineage without any knowledge: every output column depends on every input column."""
+    """Return the most general lineage: every output column depends on every input column."""
     everything = [
         InputColumn(name, column, "unknown")
         for name, columns in inputs.items()

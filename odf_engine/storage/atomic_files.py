@@ -37,7 +37,7 @@ def translate_commit_errors(folder: Path) -> Iterator[None]:
         raise OdfError(
             f"the dataset cannot be written: {error.strerror or error}",
             where=str(error.filename or folder),
-            hint="nothing was committed; free some space or check the permissions, then try again",
+            hint="nothing was committed; free disk space or check the permissions, then try again",
         ) from error
 
 
@@ -58,7 +58,7 @@ def translate_os_errors(where: Path) -> Iterator[None]:
         raise OdfError(
             "the disk is full" if full else f"a file cannot be read or written: {error.strerror or error}",
             where=str(error.filename or where),
-            hint="free some space and try again; nothing was committed" if full else "try again",
+            hint="free disk space and try again; nothing was committed" if full else "try again",
         ) from error
 
 
@@ -156,7 +156,7 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
 def _atomic_write_error(error: OSError, path: Path) -> OdfError:
     """Return the error for a file that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return OdfError("the disk is full", where=str(path), hint="free some space, then try again")
+        return OdfError("the disk is full", where=str(path), hint="free disk space and try again")
     reason = os.strerror(error.errno) if error.errno else str(error)  # messages of Arrow are long
     return OdfError(
         f"the file cannot be written: {reason.lower()}",
@@ -239,7 +239,7 @@ def write_error(path: Path, error: OSError) -> OdfError:
     """Return the error for a file that cannot be written because of a full disk or missing permission."""
     return OdfError(
         f"{path.name} cannot be written: {error.strerror or error}",
-        hint="free some space, or check the permissions; existing data can still be read",
+        hint="free disk space, or check the permissions; existing data can still be read",
         where=str(path),
     )
 

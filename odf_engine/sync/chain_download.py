@@ -115,7 +115,7 @@ class ObjectDownloads:
             Cancelled: the job was cancelled.
         """
         if file.hash.code not in _HASHERS:
-            problem = f"{file.kind}/{file.hash} has a hash of an unsupported kind"
+            problem = f"{file.kind}/{file.hash} has an unsupported hash algorithm"
             raise BadData(problem, where=self._remote.url, hint=SOURCE_HINT)
         with self._lock:
             if _key(file) in self._requested:
@@ -310,7 +310,7 @@ def _storage_error(error: OSError) -> OdfError:
     return OdfError(
         f"the data cannot be stored: {error.strerror or error}",
         where=str(error.filename or ""),
-        hint="nothing was changed; free some space or check the permissions, then try again",
+        hint="nothing was changed; free disk space or check the permissions, then try again",
     )
 
 

@@ -17,7 +17,7 @@ from odf_engine.progress import Reporter
 from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectKind, RemoteDataset
 
 HASH_MISMATCH = "the bytes do not match the hash: the source is damaged or was modified"
-SOURCE_HINT = "inform its publisher, or pull from another location; nothing was changed locally"
+SOURCE_HINT = "report the error to its publisher, or pull from another location; nothing was changed locally"
 
 
 class Relation(msgspec.Struct, frozen=True):

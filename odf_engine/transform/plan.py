@@ -159,7 +159,7 @@ def _read_schema(dataset: Dataset, block: Multihash | None, alias: str) -> bytes
     if not isinstance(event, SetDataSchema) or event.schema is None:
         raise Unsupported(
             f"the schema of input '{alias}' is from a newer specification",
-            hint="it can be read and verified, but not transformed",
+            hint="use a newer version of odf; the input can be read and verified",
         )
     return event.schema
 
@@ -269,7 +269,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
     if transform is None:
         if "SetTransform" in state.not_understood:
             raise Unsupported(
-                "the kind of the transform requires a newer version",
+                "the transform is from a newer specification",
                 where=f"block {state.not_understood['SetTransform']}",
             )
         return None

@@ -423,7 +423,7 @@ class _Migration:
         head = commit_update(
             self._entry, changed, origin, block_version=version, data=data, checkpoint=checkpoint
         )
-        self._reporter.log(f"block {head}: {', '.join(kind_of(event) for event in events)}")
+        self._reporter.log(f"committed block {head}: {', '.join(kind_of(event) for event in events)}")
         self._reporter.committed(str(self._entry.id), str(head), kind_of(events[-1]), 0)
 
 

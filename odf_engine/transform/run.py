@@ -136,7 +136,7 @@ class _TransactionRun:
             block_version=self._version,
         )
         rows = written.rows if written is not None else 0
-        reporter.log(f"block {head}, {count_of(rows, 'row')}, {monotonic() - begun:.1f} s in total")
+        reporter.log(f"committed block {head}, {count_of(rows, 'row')}, in {monotonic() - begun:.1f} s")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
 
 
@@ -277,7 +277,7 @@ def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
         raise Unsupported(
             f"{entry.alias} cannot be rebuilt: its {setting} is from a newer specification",
             where=f"block {number}",
-            hint="use a newer version",
+            hint="use a newer version of odf",
         )
     for source in state.inputs():
         workspace.resolve(str(source))

@@ -215,9 +215,7 @@ def verify(
         Cancelled: the verification was cancelled.
     """
     if first is not None and last is not None and first > last:
-        raise UsageError(
-            f"the range {first}..{last} is empty", hint="the first block must not be newer than the last"
-        )
+        raise UsageError(f"the range {first}..{last} is empty", hint="specify the older block first")
     reporter.phase("chain")
     files = BlockFiles(dataset)
     chain = files.walk(reporter)

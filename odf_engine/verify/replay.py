@@ -176,7 +176,7 @@ class Replay:
             problems.append(
                 (
                     "transform-checkpoint",
-                    f"the block has {stored} checkpoint, the replay has {made} checkpoint",
+                    f"the block has {stored} checkpoint, but the replay has {made} checkpoint",
                 )
             )
         if replayed is None or recorded is None:
@@ -191,11 +191,9 @@ class Replay:
         except OdfError:
             return ReplayResult(problems)  # The check of the file has reported it.
         if stored != read_checkpoint_metadata(self._carried_path):
-            message = "the checkpoint has another state than the replayed one"
+            message = "the state in the checkpoint differs from the replayed state"
             return ReplayResult([*problems, ("transform-checkpoint", message)])
-        message = (
-            "the bytes of the checkpoint differ from the replayed one; later transactions use the latter"
-        )
+        message = "the bytes of the checkpoint differ from the replayed one, which later transactions use"
         return ReplayResult(problems, doubts=[("checkpoint-other", message)])
 
     @property
@@ -242,10 +240,10 @@ def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice
     except Cancelled:
         raise
     except OdfError as error:
-        return f"the replay has other data; the stored data cannot be read: {error}"
+        return f"the replayed rows differ; the stored data cannot be read: {error}"
     counts = f"rows: {_rows(data):,} stored, {_rows(written):,} replayed"
     if found is None:
-        return f"the replay has another logical hash ({counts}): same values, other types"
+        return f"the replay has a different logical hash ({counts}): same values, different types"
     row, stored, made = found
     return f"row {data.offset_interval.start + row}: stored {_row_text(stored)}; replayed {_row_text(made)}"
 

@@ -116,7 +116,7 @@ def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> li
     found += [_change(pair, names) for pair in _pairs(old, new) if pair.old != pair.new]
     for key in sorted({*old.not_understood, *new.not_understood}):
         if old.not_understood.get(key) != new.not_understood.get(key):
-            found.append(Change(key, ["  unsupported properties of a newer specification"]))
+            found.append(Change(key, ["  unsupported properties from a newer specification"]))
     return found
 
 

@@ -648,7 +648,7 @@ def require_no_state(update: Update) -> None:
         return
     if update.entry.dataset.state().last_checkpoint is not None:
         raise UsageError(
-            f"the query of {update.alias} has a state, and the new query requires a decision about it",
+            f"the new query of {update.alias} requires a choice for the state of the old query",
             hint="use odf add --update, which lists the choices",
         )
 

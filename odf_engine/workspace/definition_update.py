@@ -95,7 +95,7 @@ def plan_schema(
         if state.schema is None:
             return explicit
         raise Unsupported(
-            "a schema of the newer specification cannot be compared with that of the dataset",
+            "odfSchema cannot be compared with the schema of the dataset",
             where="SetDataSchema",
             hint='list the columns as DDL: schema: ["id BIGINT", …]',
         )

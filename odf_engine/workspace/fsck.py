@@ -431,13 +431,13 @@ class _WorkspaceCheck:
     # --- Databases ---
 
     def databases(self, has_worker: bool) -> bool:
-        """Check the index of blocks and the journal of jobs; return whether the index is readable."""
+        """Check the index of blocks and the job log; return whether the index is readable."""
         index, journal = self._odf / "index.sqlite", self._odf / "jobs.sqlite"
         if problem := _database_problem(index):
             message = f"the index of blocks cannot be read: {problem}"
             self._report.add_finding("index-damaged", index.name, message, self._rebuild_index)
         if problem := _database_problem(journal):
-            message = f"the journal of jobs cannot be read: {problem}"
+            message = f"the job log cannot be read: {problem}"
             left = "a worker is running; run odf worker stop" if has_worker else ""
             self._report.add_finding(
                 "journal-damaged", journal.name, message, lambda: _rename_damaged(journal), left=left

@@ -93,11 +93,11 @@ def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | No
     state = entry.dataset.state()
     block = block or state.head
     if block != state.head and not entry.dataset.contains_block(block):
-        raise NotFound(f"block {block} is not in the chain of {entry.alias}")
+        raise NotFound(f"block {block} not found in {entry.alias}")
     try:
         key = workspace.keys.private_key_pem(state.dataset_id)
     except NotFound:
-        hint = "only the owner can sign; transfer the key with odf keys export and odf keys import"
+        hint = "transfer the key with odf keys export and odf keys import: only the owner can sign"
         raise NotFound(f"the private key of {entry.alias} is not in this workspace", hint=hint) from None
     try:
         return create_and_store_proof(entry.dataset.folder, state.dataset_id, key, block)
@@ -164,11 +164,11 @@ class Trust:
         self._folder = workspace.odf / "trust"
 
     def is_own(self, entry: DatasetEntry) -> bool:
-        """Return whether the dataset was created in this workspace from an own definition."""
+        """Return whether the dataset was created in this workspace and its definition has no other author."""
         return self._workspace.keys.has_key(entry.id) and self.read_origin(entry) is None
 
     def read_origin(self, entry: DatasetEntry) -> str | None:
-        """Return the origin of the definition; None if it is own or unknown."""
+        """Return the origin of the definition; None if it has no other author, or if unknown."""
         try:
             return read_small_file(entry.dataset.folder / ORIGIN_FILE).decode("utf-8")
         except FileNotFoundError:
@@ -225,7 +225,7 @@ class Trust:
         if shown is not None and list(shown) != runs:
             raise Conflict(
                 f"the sources of {entry.alias} have changed",
-                hint="review what they run now, then decide again",
+                hint="review what they run now, then try again",
             )
         grant = Grant(
             blocks=[str(block) for block, _ in _find_sources(entry)],

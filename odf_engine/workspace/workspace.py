@@ -129,7 +129,7 @@ class Workspace:
 
     @cached_property
     def keys(self) -> KeyStore:
-        """The private keys of the datasets created here."""
+        """The private keys of the datasets that were created in the workspace."""
         return KeyStore(self.odf / "keys")
 
     def resolve_path(self, text: str) -> Path:
@@ -264,7 +264,7 @@ class Workspace:
             if shown is not None and [each.changes for each in shown] != [
                 each.changes for each in planned.updates
             ]:
-                raise Conflict("the datasets have changed", hint="review the changes again, then retry")
+                raise Conflict("the datasets have changed", hint="review the changes, then try again")
             made = {entry.alias: entry for entry in self._make(planned.plans, keys, origins)}
             foreign = _origins_by_alias(origins)
             for update in planned.updates:

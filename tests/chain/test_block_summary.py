@@ -84,7 +84,7 @@ def test_summaries(chains: Chains) -> None:
         "schema of 5 columns": chains.schema(pa.field("a", pa.int32())),
         "schema of 3 bytes": SetDataSchema(b"abc"),
         "schema of 1 column": SetDataSchema(odf_schema=DataSchema([DataField("a", Int32())])),
-        "event of a newer specification": Opaque("MetadataEvent", 14),
+        "event from a newer specification": Opaque("MetadataEvent", 14),
     }
     assert [describe_event(event) for event in expected.values()] == list(expected)
     assert describe_event(SetInfo("x" * 500)) == "x" * 99 + "…"

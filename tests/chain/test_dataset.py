@@ -291,7 +291,7 @@ def test_events_of_a_newer_specification_are_shown(
     monkeypatch.setattr("odf_engine.metadata.flatbuffers.decode_block", newer)
     assert dataset.state().not_understood == {"event 14": 2}
     row = dataset.list_blocks(1)[0]
-    assert (row.hash, row.kind, row.summary) == (head, "Opaque", "event of a newer specification")
+    assert (row.hash, row.kind, row.summary) == (head, "Opaque", "event from a newer specification")
     assert dataset.block(head).unknown == ("event: member 14",)
     # Nothing stops blocks from following it.
     monkeypatch.undo()

@@ -166,7 +166,7 @@ def test_a_query_with_a_state_changes(odf: Odf) -> None:
         (done,) = odf("add", "--update", "--flush", "--accept-columns", "--json", "-", input=weekly).json
         assert (done["status"], done["state"]) == ("updated", "flushed")
         assert [change["title"] for change in done["changes"]] == ["SetDataSchema", "SetTransform"]
-        assert "state finished" in odf("log", "port-haven.changing").out
+        assert "state flushed" in odf("log", "port-haven.changing").out
         transform = odf("show", "port-haven.changing", "--json").json["transform"]["transform"]
         assert transform["version"] == "4.3.0+odf1"
     finally:

@@ -100,7 +100,7 @@ def test_a_dataset_has_pull_remote_and_goes_on_to(do, here, there, log) -> None:
         "name": "lab/mine", "status": "updated", "old_head": None, "new_head": head, "blocks": 4,
         "records": 6, "error": None, "url": url, "label": url, "ahead": 0,
     }  # fmt: skip
-    assert log.lines[0] == f"pull from {url}"
+    assert log.lines[0] == f"pulling from {url}"
     entry, remotes = here.resolve("lab/mine"), Remotes(here.odf)
     assert entry.id == theirs.id
     assert remotes.get(entry.id).pull == [url]
@@ -216,7 +216,7 @@ def test_pushing_is_remembered(do, here, log, tmp_path) -> None:
         "name": "numbers", "url": url, "label": url, "status": "updated", "old_head": None,
         "new_head": str(mine.dataset.head()), "blocks": 3, "objects": 1,
     }  # fmt: skip
-    assert log.lines[0] == f"push to {url}"
+    assert log.lines[0] == f"pushing to {url}"
     assert do(Push(str(mine.id), url))["status"] == "up-to-date"
     assert Remotes(here.odf).get(mine.id).push == [url]
 

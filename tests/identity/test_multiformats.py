@@ -268,5 +268,5 @@ def test_keys_that_are_not_here(tmp_path: Path):
     dataset_id = store.generate()
     store.delete(dataset_id)
     store.delete(dataset_id)
-    with pytest.raises(NotFound, match="not found in this workspace"):
+    with pytest.raises(NotFound, match="is not in this workspace"):
         store.private_key_pem(dataset_id)

@@ -346,7 +346,7 @@ def test_full_disk(pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", full)
-        pulled.fails(OdfError, "the disk is full", "free some space")
+        pulled.fails(OdfError, "the disk is full", "free disk space")
     monkeypatch.setattr("odf_engine.chain.dataset.Dataset.staging_path", lambda self, kind: Path("/dev/full"))
     monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)  # not that one
     pulled.fails(OdfError, "the disk is full", "nothing was committed")

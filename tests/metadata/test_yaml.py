@@ -185,7 +185,7 @@ MISTAKES = [
     ("engine: spark", "engine:^", "missing value", None),
     ("kind: root", "kind: ^roots", "unknown DatasetKind 'roots'", "did you mean 'Root'?"),
     ("kind: setPolling", "kind: ^setPoling", "unknown MetadataEvent", "did you mean 'SetPollingSource'?"),
-    ("version: 1", "version: ^7", "unknown version 7 of DatasetSnapshot", "a newer version"),
+    ("version: 1", "version: ^7", "unknown version 7 of DatasetSnapshot", "use a newer version of odf"),
     ("version: 1", "version: ^one", "expected 1", None),
     ("kind: DatasetSnapshot", "kind: ^Dataset", "expected DatasetSnapshot, found 'Dataset'", None),
     (

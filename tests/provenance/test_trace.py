@@ -108,7 +108,7 @@ def test_values_of_a_column(deriving: Deriving, runtime: SparkRuntime, made: Dat
     assert inner is not None and [each.columns for each in inner.feeds] == [[("x", "transformation")]]
     doubled = deriving.workspace.resolve("doubled")
     constant = tracer.trace(doubled, [(0, 0)], "seven", depth=1)
-    assert constant.how[-1] == "seven has no value of an input: it depends only on which rows exist"
+    assert constant.how[-1] == "no input column contributes to seven: it depends only on which rows exist"
     assert [(each.runs, each.columns) for each in constant.feeds] == [([(0, 0)], [])]
     whole = tracer.trace(made, [(0, 0)], "offset", depth=1)
     assert [each.columns for each in whole.feeds] == [[]]

@@ -87,8 +87,8 @@ WRONG = [
     ("", (1, 1), "empty statement", None),
     ("SELECT id\nFROM input\nWHERE id >", (3, 11), "end of input", None),
     ("SELECT\n  nam\nFROM input", (2, 3), "column `nam` not found", "did you mean `name`"),
-    ("SELECT id FROM inputs", (1, 16), "table or view `inputs` not found", "the query can read `input`"),
-    ("SELECT * FROM csv.`/etc/passwd`", (1, 15), "table or view", "the query can read `input`"),
+    ("SELECT id FROM inputs", (1, 16), "table or view `inputs` not found", "use one of: `input`"),
+    ("SELECT * FROM csv.`/etc/passwd`", (1, 15), "table or view", "use one of: `input`"),
     ("SELECT nofun(id) FROM input", (1, 8), "function `nofun` not found", None),
     (
         "SELECT TUMBLE(id, 1) FROM input",

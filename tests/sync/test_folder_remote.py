@@ -163,7 +163,7 @@ def test_a_full_and_a_read_only_drive(here: Workspace, drive: Path) -> None:
     add_files(entry, 3, 400_000)
     with pytest.raises(OdfError, match="cannot be written to: no space left") as caught:
         send(entry, remote)
-    assert "free some space" in str(caught.value.hint)
+    assert "free disk space" in str(caught.value.hint)
     assert caught.value.where == remote.url
     assert remote.head() == head
     assert leftovers(remote.folder) == []

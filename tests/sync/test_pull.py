@@ -368,7 +368,7 @@ def test_a_slice_named_by_a_hash_of_rows(here: Workspace, there: Workspace) -> N
     data = DataSlice(row.logical_hash, row.logical_hash, OffsetInterval(3, 3), 5)
     event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=state.watermark)
     builders.forge(source.dataset, event)
-    with pytest.raises(BadData, match="hash of an unsupported kind"):
+    with pytest.raises(BadData, match="unsupported hash algorithm"):
         new(here, url_of(source))
 
 

@@ -162,7 +162,7 @@ def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     words = [row.summary for row in ended.dataset.list_blocks(10, kinds=("ExecuteTransform",))]
     check(deriving, ended)
     assert words[1].startswith("+1 row")
-    assert words[1].endswith("state finished")
+    assert words[1].endswith("state flushed")
 
 
 def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:

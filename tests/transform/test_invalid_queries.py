@@ -50,7 +50,7 @@ WRONG: list[tuple[str, type[OdfError], str, list[str]]] = [
     ("SELECT event_time FROM input; DROP TABLE input", InvalidQuery, "line 1, column 29",
      ["only one statement", "queries:"]),
     ("SELECT event_time, x FROM parquet.`/etc/passwd`", InvalidQuery, "line 1, column 27",
-     ["table or view", "the query can read `input`"]),
+     ["table or view", "use one of: `input`"]),
     ("SELECT * FROM read_files('/etc/passwd')", InvalidQuery, "line 1, column 15", ["table function"]),
     ("SELECT event_time FROM input WHERE x = (SELECT max(x) FROM input)", InvalidQuery, "line 1",
      ["not supported in expressions", "join the input with a time bound"]),

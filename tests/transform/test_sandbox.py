@@ -206,7 +206,7 @@ def test_an_engine_that_exceeds_a_limit(deriving: Deriving, shut_in: None) -> No
     head = made.dataset.head()
     with closing(Sandbox(config, odf / "cache", odf / "sandbox.log", "output", deriving.engine)) as engine:
         deriving.engine = engine
-        reason = "does not start" if os.getuid() else r"started more than sandbox\.processes \(20\)"
+        reason = "did not start" if os.getuid() else r"started more than sandbox\.processes \(20\)"
         with pytest.raises(OdfError, match=reason):
             deriving.run(made)
     assert made.dataset.head() == head

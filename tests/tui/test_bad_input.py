@@ -187,7 +187,7 @@ BROKEN: dict[str, tuple[Damage, str, str]] = {
         "restore it from a copy",
     ),
     "numbers": (_large_offsets, "is larger than 2^63 - 1", "delete the dataset, and pull it again"),
-    "newer": (_unknown_version, "unsupported block version 99", "try a newer version of this program"),
+    "newer": (_unknown_version, "unsupported block version 99", "use a newer version of odf"),
 }
 
 
@@ -242,7 +242,7 @@ def test_a_broken_chain_is_a_problem_of_its_dataset_only(workspace: Workspace, n
 
 
 BROKEN_SLICES: dict[str, tuple[Damage, str]] = {
-    "lost-slice": (_missing_slice, "slice not found"),
+    "lost-slice": (_missing_slice, "slice is missing"),
     "cut-slice": (_cut_slice, "slice cannot be read"),
 }
 
@@ -307,7 +307,7 @@ async def test_damage_is_shown_where_it_is_and_everything_else_works(workspace: 
             await drive.press("2")
             assert "AddData" in drive.text()
         await go_to("newer-event")
-        assert "event of a newer" in words(drive)
+        assert "event from a newer" in words(drive)
         await drive.press("3", "G")
         assert "row 900 of 900" in drive.text()
         await go_to("more-rows")
@@ -431,7 +431,7 @@ def test_a_read_only_disk_can_be_read(workspace: Workspace) -> None:
         refused = odf(workspace, *verb, before=before)
         assert refused.returncode == 1
         assert "cannot be written: Read-only file system" in refused.stderr
-        assert "hint: free some space, or check the permissions" in refused.stderr
+        assert "hint: free disk space, or check the permissions" in refused.stderr
         assert "Traceback" not in refused.stderr
     script = textwrap.dedent(
         f"""

@@ -190,12 +190,12 @@ async def test_a_missing_slice_leaves_the_others_readable(source: FakeSource, da
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with rows_shown(source, (160, 50)) as drive:
         text = drive.text()
-        assert "· slice" in text and "slice not found" in text
+        assert "· slice" in text and "slice is missing" in text
         assert sum("│ ·" in line for line in text.splitlines()) == 20
         await drive.press("right_square_bracket")
         assert "cannot be read: press v to verify the dataset" in border(drive)
         await drive.press("enter")
-        assert "slice not found" in drive.hint()
+        assert "slice is missing" in drive.hint()
         await drive.press("right_square_bracket")
         assert drive.data_pane.view.value(50, 4) == "Lighthouse Hill"
         await drive.press("less_than_sign")

@@ -148,7 +148,7 @@ def test_a_block_of_a_newer_version_is_shown_as_unreadable(workspace: Workspace)
     assert (line.hash, line.broken) == (block, True)
     assert "block version 9" in line.summary
     shown = source.block(name, block)
-    assert shown.problem.endswith("\ntry a newer version of this program")
+    assert shown.problem.endswith("\nuse a newer version of odf")
     assert source.block_bytes(name, block).problem == ""
     # The head is invalid as well.
     (chain.folder / "refs" / "head").write_text("nonsense")

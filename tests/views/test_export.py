@@ -191,7 +191,7 @@ def test_places_where_nothing_can_be_written(
     monkeypatch.setattr("odf_engine.views.export._write_lines", refuses)
     with pytest.raises(OdfError, match="the disk is full") as error:
         export(rows, full / "all.csv", "csv", Reporter())
-    assert "free some space" in (error.value.hint or "")
+    assert "free disk space" in (error.value.hint or "")
     assert list(full.iterdir()) == []
     with pytest.raises(OdfError, match="the file cannot be written: ") as error:
         export(rows, Path("/proc/all.csv"), "csv", Reporter())

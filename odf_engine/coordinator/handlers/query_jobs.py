@@ -22,7 +22,7 @@ from odf_engine.coordinator.results import (
 )
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,12 +147,12 @@ def _run_again(
     hint = f"check the local data: odf verify {names}" if names else ""
     if ours != proof.engine:
         theirs = f"{proof.engine.name} {proof.engine.version} with Spark {proof.engine.spark}"
-        hint = f"the proof was computed by {theirs}, this result by {ours.version} with Spark {ours.spark}"
+        hint = f"use the versions of the proof: {theirs}; this is {ours.version} with Spark {ours.spark}"
     return [*findings, replace(difference, hint=hint)]
 
 
 def _sandbox(workspace: Workspace, runtime: SparkRuntime) -> Sandbox:
-    """The engine for the query of a proof.
+    """Return the engine for the query of a proof.
 
     A valid signature does not make its author trusted. A signature of the user's own key does not mean that
     the user has read the query, since ``odf keys sign`` signs any file.
@@ -204,7 +204,7 @@ def _compare_results(proven: ResultSummary, actual: ResultSummary) -> ProofFindi
 
 
 class _StoredRows(NamedTuple):
-    """Where the rows of a result are, see :class:`odf_engine.coordinator.results.QueryResult`."""
+    """Location of the stored rows of a result, see :class:`odf_engine.coordinator.results.QueryResult`."""
 
     path: str
     output: str | None
@@ -246,7 +246,7 @@ def query(request: Query, context: JobContext, reporter: Reporter) -> QueryResul
     if stored.truncated:
         reporter.log(f"result truncated: only the first rows are stored ({stored.rows})")
     seconds = round(time.monotonic() - began, 3)
-    reporter.log(f"rows of the result: {stored.rows}, in {seconds:.1f} s")
+    reporter.log(f"query result: {count_of(stored.rows, 'row')} in {seconds:.1f} s")
     return QueryResult(
         sql=request.sql,
         pins=msgspec.convert(tables.pins, list[PinnedBlock], from_attributes=True),

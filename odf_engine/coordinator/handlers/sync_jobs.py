@@ -59,7 +59,7 @@ def pull_url(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str 
 
 
 def warn_about_upstream(workspace: Workspace, entry: DatasetEntry, reporter: Reporter) -> None:
-    """Log a warning for pull remotes that are no push remotes: blocks appended here diverge from them."""
+    """Log a warning for pull remotes that are not push remotes: blocks appended here diverge from them."""
     known = Remotes(workspace.odf).get(entry.id)
     for url in known.pull:
         if url not in known.push:
@@ -83,7 +83,7 @@ def pull(
     remotes = Remotes(workspace.odf)
     existing = {each.id for each in workspace.datasets()}
     entry = entry or _find_dataset(workspace, remotes.find_by_url(url))
-    reporter.log(f"pull from {url}")
+    reporter.log(f"pulling from {url}")
     with _open_remote(workspace, url, reporter) as remote:
         if entry is None:
             entry, pulled = _pull_new(workspace, remote, request, reporter)
@@ -160,7 +160,7 @@ def push(request: Push, context: JobContext, reporter: Reporter) -> PushResult:
 
     workspace = context.workspace
     entry, url = workspace.resolve(request.dataset), normalize_url(request.url)
-    reporter.log(f"push to {url}")
+    reporter.log(f"pushing to {url}")
     with _open_remote(workspace, url, reporter) as remote, _divergence_recorded(workspace, entry, remote):
         parallel = workspace.config.sync.parallel
         pushed = push_to(entry, remote, reporter, force=request.force, parallel=parallel)

@@ -93,7 +93,7 @@ class _FtpTransfer(Transfer):
 
     def _refused(self, answer: str) -> AttemptFailed:
         code = answer[:3]
-        hint = "pull again later"
+        hint = "try again later"
         if code == "550":
             hint = "check fetch.url in the manifest; the file may be missing or not readable"
         elif code in ("530", "331", "332"):

@@ -91,7 +91,7 @@ class _S3Transfer(Transfer):
         while at < total and not self._is_stopped:
             chunk = source.read_at(min(_CHUNK, total - at), at)
             if not chunk:
-                raise OSError(f"the connection was closed after {at:,} of {total:,} bytes")
+                raise OSError(f"connection error: closed after {at:,} of {total:,} bytes")
             at += len(chunk)
             yield chunk
 

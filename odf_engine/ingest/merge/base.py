@@ -112,7 +112,7 @@ class MergeInputs:
         paths = [self.dataset.slice_path(row) for row in slices]
         for path in paths:
             if not path.exists():
-                raise NotFound("data slice not found", where=str(path), hint="run odf verify")
+                raise NotFound("slice is missing", where=str(path), hint="run odf verify to find all errors")
         # Spark has no unsigned integers. These types are those of the Parquet file, so no cast is needed.
         signed = {self.vocab.offset_column: pa.int64(), self.vocab.operation_type_column: pa.int32()}
         fields = [
@@ -397,7 +397,7 @@ def stored_rows_at(inputs: MergeInputs, offsets: pa.Array) -> Iterator[pa.Record
             continue
         path = inputs.dataset.slice_path(row)
         if not path.exists():
-            raise NotFound("data slice not found", where=str(path), hint="run odf verify")
+            raise NotFound("slice is missing", where=str(path), hint="run odf verify to find all errors")
         places = pc.subtract(offsets[start:stop], row.start)
         for batch in read_rows_at(path, places, inputs.names):
             inputs.reporter.raise_if_cancelled()

@@ -384,7 +384,7 @@ class KeySorter:
 
 
 def merge_files(older: KeyFile, newer: KeyFile, path: Path, *, drop_gone: bool) -> None:
-    """Write a key file with the keys of two files. For a key of both, the newer file counts.
+    """Write a key file with the keys of two files. A key in both has the entry of the newer file.
 
     Args:
         older, newer: the files to merge.

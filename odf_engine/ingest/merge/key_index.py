@@ -219,7 +219,7 @@ class KeyIndex:
     # --- Queries ------------------------------------------------------------------------------
 
     def find(self, keys: pa.Array, seconds: pa.Array) -> pa.Table:
-        """Find the known ones among keys.
+        """Find keys in the index.
 
         Args:
             keys, seconds: the two hashes of each key, without nulls.

@@ -1,4 +1,4 @@
-"""Plans of a merge: what an attempt does, and which attempt follows one that was abandoned."""
+"""Plans of a merge: the options of an attempt, and the fallbacks after an abandoned attempt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Fallback(Enum):
 
 @dataclass(frozen=True)
 class MergePlan:
-    """How an attempt runs. The first plan is the fastest one; each fallback adds work.
+    """Options of a merge attempt. The first plan is the fastest one; each fallback adds work.
 
     Attributes:
         sort: Spark sorts the rows.

@@ -67,7 +67,7 @@ def merge_changelog(strategy: Append | Ledger | Snapshot, inputs: MergeInputs) -
         raise InvalidQuery(
             "the preprocess query joins or groups rows, so the order of the operations"
             f" ('{inputs.changelog}') is undefined",
-            hint="remove the column of operations from the query, or use row-by-row expressions only",
+            hint="remove the operation column from the query, or use row-by-row expressions only",
         )
     if isinstance(strategy, Append):
         return PreparedMerge(lambda plan: UnkeyedChangelog(inputs).rows())

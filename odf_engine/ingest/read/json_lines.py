@@ -301,7 +301,7 @@ class _Document:
         return name
 
     def skip(self) -> None:
-        """Read over a value, which may exceed the memory."""
+        """Skip a value, which may be larger than the memory."""
         begin = self.peek()
         if begin not in ("{", "["):
             self.value()
@@ -366,7 +366,7 @@ class _Document:
         return self._line
 
     def _read_more(self) -> bool:
-        """Read more text, and drop what was read over; return False at the end.
+        """Read more text, and discard text that was already parsed; return False at the end.
 
         Raises:
             BadData: a value is too large.

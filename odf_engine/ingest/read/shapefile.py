@@ -196,7 +196,7 @@ def _unpack(
                     raise BadData(
                         f"decompression bomb suspected: {entry.filename} has more than {most:,} bytes",
                         where=name,
-                        hint="if the file is valid, raise prepare.mostBytes or prepare.mostRatio",
+                        hint="if the file is valid, increase prepare.mostBytes or prepare.mostRatio",
                     )
                 file.write(chunk)
     except ZIP_ERRORS as error:

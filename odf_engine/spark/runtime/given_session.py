@@ -49,7 +49,7 @@ _FILE_SYSTEM: Final = {
 
 
 class GivenSpark(SparkRuntime):
-    """A Spark that the caller started and stops. Jobs use new sessions of it with the required settings.
+    """A Spark session of the caller. Jobs use new sessions of it with the required settings.
 
     The settings, views and functions of the given session stay as they are, and do not apply to jobs. Results
     are those of a Spark that the engine starts. ``master`` and ``driver_memory`` of the configuration do not

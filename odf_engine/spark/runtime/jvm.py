@@ -329,7 +329,7 @@ def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gatewa
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             process.wait()
-            raise SparkFailed("Spark's Java process did not start", hint=f"see the end of {log}")
+            raise SparkFailed("Spark's Java process did not start", hint=f"see the log {log}")
         time.sleep(0.01)
     data = info.read_bytes()
     port, length = struct.unpack_from(">ii", data)

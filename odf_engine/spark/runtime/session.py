@@ -56,7 +56,7 @@ class TaskCounter(Protocol):
 
 
 def has_runaway_tasks(spark: TaskCounter, busy: Callable[[], bool]) -> bool:
-    """Return whether tasks do not stop.
+    """Return whether tasks still run although no job is active.
 
     Waits until no task runs, or until no job has been active for :data:`CANCEL_GRACE_SECONDS`.
     """
@@ -349,7 +349,7 @@ class SparkRuntime:
                 raise SparkFailed("Spark was stopped while it was starting") from None
             if isinstance(error, OdfError) or not isinstance(error, Exception):
                 raise
-            raise SparkFailed(f"Spark did not start: {reason}", hint=f"see {self._log}") from error
+            raise SparkFailed(f"Spark did not start: {reason}", hint=f"see the log {self._log}") from error
         finally:
             with self._launch:
                 self._launched = None
@@ -497,5 +497,5 @@ def _failure_reason(error: BaseException) -> str:
 
     causes = throwable_chain(error)
     if causes and "stopped SparkContext" in causes[-1].message:
-        return "the cluster ended it because no executor started; see the logs of its workers"
+        return "the cluster stopped it because no executor started; see the logs of its workers"
     return clean_message(causes[-1].message if causes else str(error)) or type(error).__name__

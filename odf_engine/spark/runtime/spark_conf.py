@@ -289,8 +289,8 @@ def check_fixed_settings(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         if FIXED.get(name, value) != value:
             raise UsageError(
-                f"the Spark setting `{name}` cannot be changed: what data means depends on it",
-                hint="take it out of `spark.conf`",
+                f"the Spark setting `{name}` cannot be changed: query results depend on it",
+                hint="remove it from `spark.conf`",
             )
 
 

@@ -442,7 +442,7 @@ class AsOfQuery(PlanBuilder):
             raise Unsupported(
                 f"the left rows of the join FOR SYSTEM_TIME AS OF come from {reason}",
                 where="query",
-                hint="move the steps before the join to a separate dataset, or join before you group",
+                hint="move the steps before the join to a separate dataset, or join before grouping",
             ) from None
         if not tracked.origin:
             raise InvalidQuery("the left rows of the join FOR SYSTEM_TIME AS OF come from no input",

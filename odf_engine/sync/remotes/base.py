@@ -153,9 +153,7 @@ _T = TypeVar("_T")
 PIECE: Final = 1 << 20
 _LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "info")
 _HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
-_MEND: Final = (
-    "it was not sent; run odf verify to find other damage, and restore it from a copy of the dataset"
-)
+_MEND: Final = "it was not sent; run odf verify to find all errors, and restore it from a copy of the dataset"
 
 
 def read_verified_chunks(file: ObjectFile, source: Path) -> Iterator[bytes]:
@@ -209,7 +207,7 @@ def require_empty_target(names: Iterable[str], url: str) -> None:
 
 def _hasher(expected: Multihash) -> Any:
     if expected.code not in _HASHERS:
-        raise BadData(f"an object has a hash of an unsupported kind: {HASH_NAMES[expected.code]}")
+        raise BadData(f"an object has an unsupported hash algorithm: {HASH_NAMES[expected.code]}")
     return _HASHERS[expected.code]()
 
 

@@ -30,8 +30,8 @@ _CHUNK: Final = 1 << 20
 _DAY: Final = 86_400.0
 _LATER: Final = "; then push again: complete files are not sent again"
 _HINTS: Final = {
-    errno.ENOSPC: "free some space" + _LATER,
-    errno.EDQUOT: "free some space" + _LATER,
+    errno.ENOSPC: "free disk space" + _LATER,
+    errno.EDQUOT: "free disk space" + _LATER,
     errno.EROFS: "mount it with write access, or push to another location",
     errno.EACCES: "check the owner and the permissions of the folder",
     errno.EPERM: "check the owner and the permissions of the folder",

@@ -108,7 +108,7 @@ def parse_head(data: bytes, url: str) -> Multihash:
         problem = f"not the hash of a block: {head}"
     except InvalidIdentity:
         problem = f"not a hash: '{sanitize_text(text, 40)}'" if text else "empty"
-    hint = "check that this is the URL of a dataset; if it is, inform its publisher"
+    hint = "check that this is the URL of a dataset; if it is, report the error to its publisher"
     raise BadData(f"the head cannot be read: {problem}", where=printable_url(url), hint=hint)
 
 
@@ -135,7 +135,7 @@ def download(
                 skip = _bytes_to_skip(response, at, size)
                 if skip is None:
                     if not ranges:
-                        problem = "the server sent another range than requested"
+                        problem = "the server sent a different range than requested"
                         raise AttemptFailed(BadData(problem, where=printable_url(url)), again=False)
                     ranges = False
                     continue
@@ -143,7 +143,7 @@ def download(
                     at += len(piece)
                     yield piece
             if at < size:
-                problem = f"the connection ended after {at:,} of {size:,} bytes"
+                problem = f"connection error: closed after {at:,} of {size:,} bytes"
                 raise AttemptFailed(SourceUnavailable(problem, where=printable_url(url)), again=True)
         except AttemptFailed as failure:
             retries.wait(failure, at - before)
@@ -170,7 +170,9 @@ def _bytes_to_skip(response: Response, start: int, size: int) -> int | None:
         problem = f"the file has {total:,} bytes, expected {size:,}"
         raise AttemptFailed(
             BadData(
-                problem, where=printable_url(response.url), hint="inform its publisher: the file is damaged"
+                problem,
+                where=printable_url(response.url),
+                hint="report the error to its publisher: the file is damaged",
             ),
             again=False,
         )
@@ -291,7 +293,7 @@ class ServerRepository:
         )
 
     def _damaged(self, problem: str) -> BadData:
-        hint = "check that this is the URL of a repository; if it is, inform its owner"
+        hint = "check that this is the URL of a repository; if it is, report the error to its owner"
         return BadData(
             f"the list of datasets cannot be read: {problem}", where=printable_url(self.url), hint=hint
         )

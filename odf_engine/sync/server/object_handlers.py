@@ -221,7 +221,7 @@ async def receive_object(
     if length != (size := session.announced[kind, object_hash]):
         raise BadData(f"the object was announced with {size:,} bytes, not {length:,}")
     if object_hash.code not in _HASHERS:
-        raise BadData("unsupported kind of hash")
+        raise BadData("unsupported hash algorithm")
     if (kind, object_hash) in session.uploading:
         raise Conflict("the object is already being uploaded")
     session.uploading.add((kind, object_hash))

@@ -108,7 +108,7 @@ _HOST: Final = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?
 
 
 class Forbidden(OdfError):
-    """The client may not do this (403)."""
+    """The client lacks the permission for its request (403)."""
 
 
 class Unauthorized(OdfError):

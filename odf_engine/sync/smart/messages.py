@@ -317,7 +317,7 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
         kind, details = next(iter(said_so.items()))
         details = details if isinstance(details, dict) else {}
     else:
-        return SourceUnavailable(f"refused by the server: {sanitize(_plain(raw))}", where=where)
+        return SourceUnavailable(f"rejected by the server: {sanitize(_plain(raw))}", where=where)
     match kind:
         case "InvalidHead":
             hint = "pull, then push again"
@@ -340,7 +340,7 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
             return AlreadyExists(f"the name is in use on the remote: {name}", where=where, hint=hint)
     text = details.get("error_message")
     reason = sanitize(text) if isinstance(text, str) and text else sanitize(_plain(raw))
-    return SourceUnavailable(f"refused by the server: {reason}", where=where)
+    return SourceUnavailable(f"rejected by the server: {reason}", where=where)
 
 
 def problem_of_close(reason: str, where: str) -> OdfError | None:

@@ -429,7 +429,7 @@ class ObjectUploads:
         )
 
     def send_proof(self, head: Multihash, proof: bytes) -> None:
-        """Send the ownership proof of a head, if the server accepts such."""
+        """Send the ownership proof of a head, if the server accepts proofs."""
         url = f"{self._base}proofs/{head}"
         try:
             self._web.request("PUT", url, headers={"Content-Type": "application/json"}, body=proof).close()
@@ -725,7 +725,7 @@ class SmartPush:
                 raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
 
     def _send_proof(self, head: Multihash) -> None:
-        """Send the ownership proof of the head, if there is one here and not at the server."""
+        """Send the ownership proof of the head, if it is stored locally and missing on the server."""
         try:
             proof = read_proof(self._dataset.folder, head)
             if proof is None:

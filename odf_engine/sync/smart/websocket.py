@@ -263,7 +263,7 @@ async def _cancel_all(tasks: set[asyncio.Task[Any]]) -> None:
 
 
 class _OneOrigin(aiohttp.BaseConnector):
-    """Connects to one origin; redirects to another one are refused before anything is sent."""
+    """Connects to one origin; redirects to another one are rejected before anything is sent."""
 
     def __init__(self, origin: URL, connector: Connector) -> None:
         super().__init__()
@@ -381,7 +381,7 @@ def _refused(error: Exception, url: str) -> Exception:
         hint = f"log in: odf repo login {origin_of(url)}"
         return SourceUnavailable(f"access denied (HTTP {status})", where=url, hint=hint)
     if status == 426:
-        hint = "configure the proxy of the server to pass WebSockets"
+        hint = "configure the proxy of the server to forward WebSockets"
         return SmartProtocolUnsupported(
             "the server did not receive the WebSocket upgrade (HTTP 426)", where=url, hint=hint
         )

@@ -417,8 +417,8 @@ class AsOfTransaction(StatefulTransaction):
                 reached = "none" if watermark is None else str(Timestamp.from_ms(watermark))
                 self._reporter.log(
                     f"pending rows of the join with '{join.table.name}': {count:,}, until the watermark of "
-                    f"all inputs reaches their time (watermark: {reached}); for an input that rarely "
-                    "changes, run odf pull NAME --set-watermark TIME"
+                    f"all inputs ({reached}) reaches their time; run odf pull NAME --set-watermark TIME "
+                    "for inputs that rarely change"
                 )
         return super()._write_checkpoint(ready, watermarks)
 

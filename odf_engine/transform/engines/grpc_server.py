@@ -459,8 +459,8 @@ def _parse_arguments() -> argparse.Namespace:
     sandbox = parser.add_argument_group("sandbox (runs until standard input is closed)")
     sandbox.add_argument("--socket", type=Path, help="Listen on this socket instead.")
     sandbox.add_argument("--scratch", type=Path, help="Folder for temporary files.")
-    sandbox.add_argument("--master", default="local[*]", help="Master of Spark.")
-    sandbox.add_argument("--memory", default="1g", help="Memory of Spark.")
+    sandbox.add_argument("--master", default="local[*]", help="Spark master URL.")
+    sandbox.add_argument("--memory", default="1g", help="Memory of the Spark process.")
     return parser.parse_args()
 
 

@@ -289,21 +289,21 @@ def _check_columns(query_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
         raise InvalidQuery(
             f"the query returns no event time: column '{vocab.event_time_column}' is missing",
             where="query",
-            hint=f"its columns are {', '.join(query_schema.names)}; select one AS {vocab.event_time_column}",
+            hint=f"select one of its columns AS {vocab.event_time_column}: {', '.join(query_schema.names)}",
         )
     data_type = query_schema.field(time).type
     if not (types.is_timestamp(data_type) or types.is_date(data_type)):
         raise InvalidQuery(
             f"the event time '{time}' is {type_ddl(data_type)}, not TIMESTAMP or DATE",
             where="query",
-            hint=f"CAST({time} AS TIMESTAMP) AS {time}",
+            hint=f"cast it in the query: CAST({time} AS TIMESTAMP) AS {time}",
         )
     operation = _find_column(query_schema, vocab.operation_type_column)
     if operation is not None and not types.is_integer(query_schema.field(operation).type):
         raise InvalidQuery(
             f"the operation '{operation}' is {type_ddl(query_schema.field(operation).type)}, not INT",
             where="query",
-            hint=f"operations are {', '.join(f'{each:d} ({each.code})' for each in Op)}",
+            hint=f"use one of: {', '.join(f'{each:d} ({each.code})' for each in Op)}",
         )
 
 

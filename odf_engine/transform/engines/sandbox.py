@@ -280,7 +280,7 @@ class _EngineProcess:
             reporter.raise_if_cancelled()
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise self.exceeded or OdfError(
-                    f"the engine in the sandbox does not start{self.last_output}", where=str(self._log)
+                    f"the engine in the sandbox did not start{self.last_output}", where=str(self._log)
                 )
             time.sleep(0.05)
 

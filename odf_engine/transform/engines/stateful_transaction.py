@@ -281,7 +281,9 @@ def _read_slice(path: Path, input_index: int, vocab: DatasetVocabulary) -> Slice
         with open_parquet(path) as file:
             ranges = _ranges_from_statistics(file, names) or _ranges_from_rows(path, names)
     except FileNotFoundError:
-        raise NotFound("a data slice is missing", where=str(path), hint="run odf verify") from None
+        raise NotFound(
+            "slice is missing", where=str(path), hint="run odf verify to find all errors"
+        ) from None
     except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     added, times, operations = ranges
@@ -503,7 +505,7 @@ class StatefulTransaction:
         metadata = read_checkpoint(Path(path), self._checkpoint_folder)
         if metadata.query != _query_hash(self._request) and metadata.state != self._fingerprint:
             raise Unsupported(
-                "the checkpoint has the state of another query or of other inputs",
+                "the checkpoint belongs to another query or to other inputs",
                 where=path,
                 hint="restore the old query, and change it with odf add --update, which migrates the state",
             )
