@@ -326,7 +326,7 @@ def test_the_trust_in_a_dataset_of_another_author(workspace: Workspace, tmp_path
     assert words(source, "storms")["Trust"]["untrusted"].startswith("its source does not run")
     standing = source.trust_request(storms.id)
     assert [(run.does, run.text) for run in standing.runs][:2] == [
-        ("reads the address", "https://weather.example/storms.csv.gz"),
+        ("reads the URL", "https://weather.example/storms.csv.gz"),
         ("sends the header", "X-Key: secret"),
     ]
     assert not standing.before
