@@ -135,7 +135,7 @@ def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None
     dataset = open_workspace().resolve(name).dataset
     schema = _read_schema(dataset)
     if schema is None:
-        raise NotFound(f"{name} has no schema before its first data", hint=f"run odf pull {name}")
+        raise NotFound(f"{name} has no schema yet, because it has no data", hint=f"run odf pull {name}")
     if form == "ddl":
         from odf_engine.data.ddl import to_ddl
 

@@ -201,7 +201,9 @@ class _TargetResolver:
             if entry.alias != name:
                 where = self.urls[entry.id]
                 raise AlreadyExists(
-                    f"the dataset already exists as {entry.alias}", where=where, hint="run odf rename OLD NEW"
+                    f"the dataset already exists as {entry.alias}",
+                    where=where,
+                    hint=f"to rename it, run odf rename {entry.alias} {name}",
                 )
         for url, place in self.new.items():
             self.new[url] = place._replace(name=str(name))
