@@ -213,7 +213,7 @@ def test_what_may_pass_is_tried_again(
     assert "returned 503; retrying in 0.0 s" in first
     assert "too many requests (429); retrying" in second
     server.says["ds/refs"] = lambda exchange: exchange.answer("503 Busy")
-    with pytest.raises(SourceUnavailable, match="answered 503") as caught:
+    with pytest.raises(SourceUnavailable, match="returned 503") as caught:
         remote.head()
     assert caught.value.hint == "try again later"
 
