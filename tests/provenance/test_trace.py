@@ -126,7 +126,7 @@ def test_inputs_that_are_not_here(copied: Deriving, runtime: SparkRuntime) -> No
     assert doubled is not None and not doubled.exact and doubled.reason is not None
     assert [each.runs for each in doubled.feeds] == [[(0, 1)]]  # all that it can have been
     ended = doubled.feeds[0].step
-    assert ended is not None and ended.problem is not None and "not there" in ended.problem
+    assert ended is not None and ended.problem is not None and "file not found" in ended.problem
 
     gone = workspace.resolve("other")
     folder = gone.dataset.folder

@@ -234,7 +234,7 @@ SLICES: dict[str, tuple[Behaviour, type[OdfError], str]] = {
     "other bytes": (body(b"\0" * SIZE), BadData, "do not match the hash"),
     "half": (half, SourceUnavailable, "closed 150,000 bytes before the end"),
     "torn": (torn, SourceUnavailable, "connection|ended"),
-    "chopped": (chopped, SourceUnavailable, "ended after 299,990 of 300,000"),
+    "chopped": (chopped, SourceUnavailable, "closed after 299,990 of 300,000"),
     "shorter": (body(b"\0" * 100), BadData, "has 100 bytes, expected 300,000"),
     "longer": (longer, BadData, "has 300,001 bytes, expected 300,000"),
     "endless": (endless(OK + b"\r\n", b"\0" * 65536), BadData, "more than the expected 300,000 bytes"),
