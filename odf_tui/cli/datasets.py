@@ -538,6 +538,7 @@ def dataset_details(
         "trust": trust.describe_status(entry),
         "origin": trust.read_origin(entry),
         "proof": _proof_json(entry),
+        "references": entry.dataset.references(),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
         "outputs": [other.name for other in summaries if entry.id in other.inputs],
         "sources": list(_list_sources(entry.dataset, state)),
