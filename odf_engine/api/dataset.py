@@ -17,7 +17,7 @@ from odf_engine.html_text import fields_html, text_html
 from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.provenance.model import TraceStep
 from odf_engine.terminal_text import escape_controls
-from odf_engine.views.as_at import resolve_as_at
+from odf_engine.views.as_at import at_version, resolve_as_at
 from odf_engine.views.scan import Scan
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class Dataset:
         >>> len(workspace["city.population"].scan(offsets=(0, 1)).to_arrow())
         1
         """
-        last = None if as_at is None else resolve_as_at(self._entry, version_text(as_at)).scan_offset
-        scan = Scan.of_dataset(self._entry.dataset, last)
+        entry, last = (self._entry, None) if as_at is None else _version(self._entry, as_at)
+        scan = Scan.of_dataset(entry.dataset, last)
         scan = scan.where(
             offsets=offsets, event_time=_time_range(event_time), system_time=_time_range(system_time)
         )
@@ -369,6 +369,12 @@ def instant_text(moment: Moment) -> str:
         UsageError: a datetime has no time zone, or a text is not a time.
     """
     return str(parse_user_time(moment_text(moment)))
+
+
+def _version(entry: DatasetEntry, as_at: Version) -> tuple[DatasetEntry, int]:
+    """Return the dataset with the chain that contains a version, and its last offset; -1: no rows."""
+    pin = resolve_as_at(entry, version_text(as_at))
+    return at_version(entry, pin), pin.scan_offset
 
 
 def _time_range(limits: tuple[Moment | None, Moment | None] | None) -> Any:

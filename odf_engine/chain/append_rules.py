@@ -27,19 +27,14 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
-    Csv,
     DatasetKind,
     DisablePollingSource,
     DisablePushSource,
     EthereumLogs,
     ExecuteTransform,
     ExecuteTransformInput,
-    GeoJson,
-    Json,
     MetadataBlock,
     MetadataEvent,
-    NdGeoJson,
-    NdJson,
     Seed,
     SetDataSchema,
     SetPollingSource,
@@ -222,10 +217,6 @@ def _advances(item: ExecuteTransformInput) -> bool:
     return item.new_block_hash is not None or item.new_offset is not None
 
 
-# The other formats contain the types of their columns.
-_UNTYPED_FORMATS: Final = (Csv, Json, NdJson, GeoJson, NdGeoJson)
-
-
 # --- Sources and transforms --------------------------------------------------------------------
 
 
@@ -254,15 +245,6 @@ def check_push_source_differs(state: ChainState, block: MetadataBlock, event: Ad
     if state.push_sources.get(event.source_name) == event:
         raise no_op_event(
             block, "push-source-new", f"push source '{event.source_name}' already has this definition"
-        )
-
-
-def check_push_source_schema(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
-    """The read step of a push source has a schema, unless the format contains one."""
-    read: Any = event.read
-    if isinstance(read, _UNTYPED_FORMATS) and not read.schema and read.odf_schema is None:
-        raise rule_violation(
-            block, "push-source-schema", f"the read step of push source '{event.source_name}' has no schema"
         )
 
 
@@ -578,7 +560,6 @@ _EVENT_RULES: Final[dict[type, tuple[Rule, ...]]] = {
     AddPushSource: (
         check_no_polling_source,
         check_push_source_differs,
-        check_push_source_schema,
         check_one_read_schema,
         check_preprocess_normalized,
     ),

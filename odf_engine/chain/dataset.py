@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -48,6 +50,10 @@ def store_file(
 
 T = TypeVar("T")
 _MAX_ATTEMPTS: Final = 5
+_MAX_EARLIER: Final = 4
+_MIN_CHARACTERS: Final = 4
+_TAIL: Final = 8
+_REFERENCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _DAY_SECONDS: Final = 86_400.0
 _RESET_REF_PREFIX: Final = "before-reset-"
 _RESTORE_HINT: Final = "restore it from a copy of the dataset; run odf verify to find all errors"
@@ -72,6 +78,7 @@ class Dataset:
         self._objects = {kind: LocalObjectStore(folder / kind) for kind in ("data", "checkpoints")}
         self._refs = RefStore(folder / "refs", folder / "info" / "lock")
         self._newest: ChainState | None = None
+        self._earlier: dict[Multihash, Dataset] = {}
 
     # --- Reading ------------------------------------------------------------------------------
 
@@ -96,7 +103,7 @@ class Dataset:
         try:
             return self._blocks.read(str(block))  # the usual name
         except NotFound:
-            written = self._refs.read(HEAD) if block == self.head() else None
+            written = self._refs.read(HEAD) if block == self._refs.get(HEAD) else None
             name = find_object_name(self._blocks, block, written)
         if name is None:
             raise NotFound("the block is missing", where=f"block {block}", hint=_RESTORE_HINT)
@@ -125,6 +132,74 @@ class Dataset:
             hint = error.hint or "request an undamaged copy from the publisher of the dataset"
             raise MalformedBlock(problem, hint=hint, where=f"block {block_hash}{field}") from error
         return StoredBlock(block_hash, decoded.block, decoded.version, len(data), decoded.unknown)
+
+    def at(self, block: Multihash) -> Dataset:
+        """Return the dataset with a chain that contains a block.
+
+        This is the dataset itself if its chain contains the block. Otherwise, the block belongs to an earlier
+        history, such as before a reset: the result is read-only, and the block is its head. Its blocks are
+        indexed in memory when they are read for the first time.
+        """
+        if self.contains_block(block):
+            return self
+        earlier = self._earlier.pop(block, None) or _EarlierHistory(self.folder, block)
+        self._earlier[block] = earlier
+        for oldest in list(self._earlier)[:-_MAX_EARLIER]:
+            self._earlier.pop(oldest, None)
+        return earlier
+
+    def references(self) -> dict[str, Multihash]:
+        """Return the references other than the head, such as ``before-reset-…``, by their names."""
+        found: dict[str, Multihash] = {}
+        for name in self._refs.names():
+            with suppress(MalformedBlock, NotFound):
+                block = None if name == HEAD else self._refs.get(name)
+                if block is not None:
+                    found[name] = block
+        return found
+
+    def find_stored_block(self, text: str) -> Multihash:
+        """Return the hash of the stored block that ``text`` identifies, in the chain or an earlier history.
+
+        Args:
+            text: the name of a reference, with or without ``refs/``; or as for :meth:`find_block`. Blocks of
+                the chain take precedence.
+
+        Raises:
+            NotFound: no block matches, or several do.
+            MalformedBlock: the reference is damaged.
+        """
+        text = text.strip()
+        name = text.removeprefix("refs/")
+        if _REFERENCE.fullmatch(name):
+            block = self._refs.get(name)
+            if block is not None:
+                return block
+        try:
+            return self.find_block(text)
+        except NotFound as error:
+            if error.hint is not None:  # several blocks of the chain
+                raise
+            matches = self._find_stored(text.lower())
+            if len(matches) > 1:
+                raise _ambiguous(text, matches) from None
+            if not matches:
+                names = ", ".join(self.references())
+                hint = f"references to earlier histories: {names}" if names else None
+                raise NotFound(error.message, hint=hint) from None
+            return matches[0]
+
+    def _find_stored(self, text: str) -> list[Multihash]:
+        """Return at most four stored blocks whose base16 hash starts with ``text`` or ends with it."""
+        if len(text) < _MIN_CHARACTERS:
+            return []
+        found: list[Multihash] = []
+        for name in self._blocks.names():
+            with suppress(InvalidIdentity):
+                block = Multihash.parse(name)
+                if str(block).startswith(text) or (len(text) == _TAIL and str(block).endswith(text)):
+                    found.append(block)
+        return sorted(found, key=str)[:4]
 
     def find_block(self, text: str) -> Multihash:
         """Return the hash of the block that ``text`` identifies.
@@ -415,12 +490,31 @@ class Dataset:
         if not matches:
             raise NotFound(f"block '{text}' not found in this dataset")
         if len(matches) > 1:
-            raise NotFound(
-                f"'{text}' matches more than one block",
-                hint="use one of: " + ", ".join(map(str, matches[:3])),
-            )
+            raise _ambiguous(text, matches)
         return matches[0]
 
     def _object_path(self, kind: str, object_hash: Multihash) -> Path:
         objects = self._objects[kind]
         return objects.path(find_object_name(objects, object_hash) or str(object_hash))
+
+
+class _EarlierHistory(Dataset):
+    """The chain that ends with a block which the dataset's chain does not contain. It cannot be changed."""
+
+    def __init__(self, folder: Path, head: Multihash) -> None:
+        # The index of the workspace has each block once: it cannot have two chains with a common beginning.
+        super().__init__(folder, BlockIndex(":memory:"))
+        self._fixed = head
+
+    def head(self) -> Multihash:
+        """Return the hash of the last block of this history."""
+        return self._fixed
+
+    def _check_head(self, expected: Multihash | None) -> ChainState | None:
+        raise UsageError("an earlier history of a dataset cannot be changed", where=str(self.folder))
+
+
+def _ambiguous(text: str, matches: Sequence[Multihash]) -> NotFound:
+    return NotFound(
+        f"'{text}' matches more than one block", hint="use one of: " + ", ".join(map(str, matches[:3]))
+    )

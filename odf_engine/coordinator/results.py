@@ -41,6 +41,7 @@ class PinnedBlock(msgspec.Struct, frozen=True):
     system_time: str = ""
     last_offset: int | None = None
     head: bool = False
+    in_chain: bool = True
 
 
 class PullResult(JobResult, frozen=True):

@@ -337,10 +337,11 @@ class PayloadJob:
         self._size = prepared.path.stat().st_size
         reporter.phase("read")
         step, session, folder = self._source.read, self._session, self._folder
-        if self._reader is not None:
-            return self._reader(session, prepared, folder, reporter)
         limits = Limits.of(self._config.prepare)
-        reading = read(session, step, prepared, folder, reporter, limits=limits)
+        if self._reader is not None:
+            reading = self._reader(session, prepared, folder, reporter)
+        else:
+            reading = read(session, step, prepared, folder, reporter, limits=limits)
         if reading is None or reading.columns is not None or self._source.preprocess is not None:
             return reading
         # Inferred types depend on the rows of the file. Those of the dataset take precedence.

@@ -61,8 +61,11 @@ class PushedFileReader:
 
     Attributes:
         step: how to read the file.
-        plain: the step is not that of the source: CSV has a header if its first line has a column name.
+        plain: the step is not that of the source: CSV has a header if its first line has a column name, or
+            if the columns are not known yet.
         columns: accepted columns; None for any.
+        declared: the source declares the columns. Otherwise they are those of the dataset, and only names
+            match them.
         optional: columns that may be missing.
         operations: name of the column with operations.
         ignore_unknown: drop unknown columns, and fill missing ones with null.
@@ -72,6 +75,7 @@ class PushedFileReader:
     step: ReadStep
     plain: bool
     columns: pa.Schema | None
+    declared: bool
     optional: tuple[str, ...]
     operations: str
     ignore_unknown: bool
@@ -87,6 +91,8 @@ class PushedFileReader:
             BadData: the file is not of its format.
         """
         columns, step = self.columns, self.step
+        if columns is None and isinstance(step, Csv) and self.plain:
+            step = replace(step, header=True)  # only a header can name the columns
         if columns is None or prepared.path.stat().st_size == 0:
             return read(session, step, prepared, folder, reporter, limits=self.limits)
         found: list[str] | None = None
@@ -122,7 +128,13 @@ class PushedFileReader:
         if not step.header:
             assert self.columns is not None
             if not {name.casefold() for name in self.columns.names} & set(folded):
-                return None
+                if self.declared:
+                    return None
+                raise InvalidSchema(
+                    "the first line has no column of the dataset",
+                    where=f"{prepared.name}: line 1",
+                    hint=f"add a header line; columns of the dataset: {_listed(self.columns.names)}",
+                )
         duplicate = next((name for at, name in enumerate(names) if folded[at] in folded[:at]), None)
         if duplicate is not None or "" in names:
             raise InvalidSchema(
@@ -411,16 +423,22 @@ def _file_reader(
     operations = vocab.operation_type_column
     columns = declared_columns(step)
     optional: list[str] = []
-    if columns is None and source.preprocess is None and (declared := declared_schema(state)) is not None:
-        columns = data_columns(declared, vocab).append(pa.field(operations, pa.int32()))
+    is_declared, is_plain = columns is not None, step is not source.read
+    has_names = not isinstance(step, Csv) or step.header or is_plain
+    declared = None if is_declared or source.preprocess is not None else declared_schema(state)
+    if declared is not None and has_names:
+        # Text formats have operations as codes such as +A or as numbers.
+        kind = pa.int32() if isinstance(step, Parquet) else pa.string()
+        columns = data_columns(declared, vocab).append(pa.field(operations, kind))
         optional.append(vocab.event_time_column)
     if source.preprocess is None:  # A query may require the column.
         optional.append(operations)
     names = [] if columns is None else columns.names
     return PushedFileReader(
         step=step,
-        plain=step is not source.read,
+        plain=is_plain,
         columns=columns,
+        declared=is_declared,
         optional=tuple(name for name in names if name.casefold() in {each.casefold() for each in optional}),
         operations=operations,
         ignore_unknown=ignore_unknown,

@@ -114,13 +114,15 @@ class Tables:
             UsageError: the time is before its first block or in the future, or it has no key.
             InvalidSchema: the key is not among its columns.
         """
+        from odf_engine.views.as_at import at_version
+
         if self._seen.tables is None:
             call = call or TableFunctionCall(name, name)
             entry = resolve(self._workspace, call.dataset)
             pin = self._pin(entry, call)
         else:
             entry, pin, call = self._recorded_table(name, self._seen.tables)
-        files = self._files(entry, pin, call, name)
+        files = self._files(at_version(entry, pin), pin, call, name)
         if pin not in self.pins:
             self.pins.append(pin)
         return files

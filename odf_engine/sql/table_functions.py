@@ -26,8 +26,9 @@ from odf_engine.sql.query_text import (
 TableState = Literal["changelog", "current", "as of"]
 """The state of a changelog that a table shows."""
 _TYPES: Final = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE")
+_BLOCK: Final = re.compile(r"\w+|(refs/)?[A-Za-z][\w.-]*")
 _EXAMPLES: Final[dict[str, str]] = {
-    "as_at": "as_at(name, timestamp '2024-03-05 10:00:00'), or a block instead of the time",
+    "as_at": "as_at(name, timestamp '2024-03-05 10:00:00'), or a block or reference instead of the time",
     "as_of": "as_of(name, timestamp '2024-03-05 10:00:00')",
     "current": "current(name), or current(name, key, …)",
     "changelog": "changelog(name)",
@@ -159,7 +160,7 @@ class _Reader:
             raise self._syntax_error(problem, function, argument[0] if argument else before)
         text = value.text.strip("'\"") if value.kind == "string" else value.text
         time = parse_sql_timestamp(text)
-        if time is None and (typed or function == "as_of" or not re.fullmatch(r"\w+", text)):
+        if time is None and (typed or function == "as_of" or not _BLOCK.fullmatch(text)):
             raise self._syntax_error(f"invalid time '{text}'", function, value)
         return text if time is None else str(time)
 

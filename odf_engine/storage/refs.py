@@ -67,6 +67,21 @@ class RefStore:
                 where=str(self.folder / name),
             ) from error
 
+    def names(self) -> list[str]:
+        """Return the names of all references, sorted, without temporary files.
+
+        Raises:
+            NotFound: the folder cannot be read. A missing folder has no references.
+        """
+        try:
+            names = os.listdir(self.folder)  # noqa: PTH208 (only names are needed)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            problem = f"the references cannot be read: {error.strerror}"
+            raise NotFound(problem, where=str(self.folder)) from error
+        return sorted(name for name in names if not name.startswith("."))
+
     def compare_and_set(self, name: str, expected: Multihash | None, new: Multihash) -> None:
         """Set ``name`` to ``new``, durably, if its value is ``expected`` (None: it does not exist).
 

@@ -9,7 +9,8 @@ import msgspec
 
 from odf_engine.chain.block_summary import BlockSummary
 from odf_engine.chain.dataset import Dataset
-from odf_engine.errors import NotFound, UsageError
+from odf_engine.errors import Conflict, NotFound, UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp, looks_like_time, parse_user_time
 from odf_engine.workspace.dataset_summary import DatasetEntry
 
@@ -29,6 +30,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
         system_time: of the block, as RFC 3339.
         last_offset: of the newest row up to the block; None if there is none.
         head: whether it is the newest block.
+        in_chain: whether it belongs to the current chain, and not to an earlier history.
     """
 
     dataset: str
@@ -38,6 +40,7 @@ class PinnedVersion(msgspec.Struct, frozen=True):
     system_time: str
     last_offset: int | None
     head: bool
+    in_chain: bool = True
 
     @property
     def scan_offset(self) -> int:
@@ -51,18 +54,18 @@ def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersio
     Args:
         entry: the dataset.
         as_at: a system time as users write it, for the newest block at that time; or a block: its
-            number, or its hash as in :meth:`odf_engine.chain.dataset.Dataset.find_block`. None: the
-            newest block.
+            number; or a reference or a hash of a stored block, also of an earlier history, as in
+            :meth:`odf_engine.chain.dataset.Dataset.find_stored_block`. None: the newest block.
 
     Raises:
         UsageError: the time is malformed, or before the first block.
-        NotFound: the chain has no such block, or no blocks.
+        NotFound: there is no such block, the chain has no blocks, or a block of an earlier history is
+            missing.
     """
-    dataset = entry.dataset
-    newest = _block_before(dataset, None)
+    newest = _block_before(entry.dataset, None)
     if newest is None:
         raise NotFound(f"{entry.alias} has no blocks")
-    found = newest if as_at is None else _find_block(entry, newest, as_at)
+    dataset, found = (entry.dataset, newest) if as_at is None else _find_block(entry, newest, as_at)
     offset = _last_offset(dataset, found.sequence_number)
     return PinnedVersion(
         dataset=str(entry.id),
@@ -72,23 +75,31 @@ def resolve_as_at(entry: DatasetEntry, as_at: str | None = None) -> PinnedVersio
         system_time=str(found.system_time),
         last_offset=offset,
         head=found.hash == newest.hash,
+        in_chain=dataset is entry.dataset,
     )
 
 
-def _find_block(entry: DatasetEntry, newest: BlockSummary, as_at: str) -> BlockSummary:
+def at_version(entry: DatasetEntry, version: PinnedVersion) -> DatasetEntry:
+    """Return the dataset with the chain that contains a version: the current one, or an earlier history."""
+    if version.in_chain:
+        return entry
+    return msgspec.structs.replace(entry, dataset=entry.dataset.at(Multihash.parse(version.block)))
+
+
+def _find_block(entry: DatasetEntry, newest: BlockSummary, as_at: str) -> tuple[Dataset, BlockSummary]:
+    """Return a block, and the dataset with the chain that contains it."""
+    dataset = entry.dataset
     if looks_like_time(as_at):
-        return _block_at(entry, newest, parse_user_time(as_at))
+        return dataset, _block_at(entry, newest, parse_user_time(as_at))
     if as_at.isdecimal() and len(as_at) <= _DIGITS:
-        stored = entry.dataset.block(int(as_at))
+        stored = dataset.block(int(as_at))
     else:
-        stored = entry.dataset.block(entry.dataset.find_block(as_at))
-    found = _block_before(entry.dataset, stored.block.sequence_number + 1)
-    if found is None or found.hash != stored.hash:  # of an earlier history, such as before a reset
-        raise NotFound(
-            f"block {stored.hash} is not in the current history of {entry.alias}",
-            hint="run odf log to list its blocks",
-        )
-    return found
+        stored = dataset.block(dataset.find_stored_block(as_at))
+        dataset = dataset.at(stored.hash)
+    found = _block_before(dataset, stored.block.sequence_number + 1)
+    if found is None or found.hash != stored.hash:
+        raise Conflict(f"the chain of {entry.alias} changed while it was read", hint="try again")
+    return dataset, found
 
 
 def _block_at(entry: DatasetEntry, newest: BlockSummary, moment: Timestamp) -> BlockSummary:

@@ -11,9 +11,10 @@ from odf_engine.chain.block_summary import BlockSummary
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState, apply_block
 from odf_engine.errors import OdfError, UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.views.as_at import PinnedVersion, resolve_as_at
+from odf_engine.views.as_at import PinnedVersion, at_version, resolve_as_at
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definition import Change, DatasetNames, describe_change
 from odf_engine.workspace.workspace import Workspace
@@ -204,7 +205,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         records: number of rows of each changelog; older, newer.
         watermarks: likewise, as RFC 3339.
         blocks: number of blocks between two versions of a dataset, including the newer one. Negative if the
-            older side is the later version; None for two datasets.
+            older side is the later version; None for two datasets or two histories.
     """
 
     old: PinnedVersion
@@ -226,12 +227,18 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiffSides(msgspec.Struct, frozen=True):
-    """Two versions to be compared."""
+    """Two versions to be compared.
+
+    Attributes:
+        old, new: the datasets, each with the chain that contains its version.
+        one_chain: whether both versions are in one chain.
+    """
 
     old: DatasetEntry
     old_pin: PinnedVersion
     new: DatasetEntry
     new_pin: PinnedVersion
+    one_chain: bool = False
 
     @property
     def same(self) -> bool:
@@ -269,12 +276,14 @@ def resolve_sides(
     old = workspace.resolve(dataset)
     new = workspace.resolve(other) if other else old
     if old.id != new.id:
-        return DiffSides(old, resolve_as_at(old, as_at), new, resolve_as_at(new, other_as_at))
+        pins = resolve_as_at(old, as_at), resolve_as_at(new, other_as_at)
+        return DiffSides(at_version(old, pins[0]), pins[0], at_version(new, pins[1]), pins[1])
     newer = resolve_as_at(new, other_as_at)
+    new = at_version(new, newer)
     if as_at is not None:
         older = resolve_as_at(old, as_at)
     else:
-        newest, before = _newest_data_blocks(old, newer)
+        newest, before = _newest_data_blocks(new, newer)
         older = resolve_as_at(old, str(before))
         newer = resolve_as_at(new, str(newest)) if other_as_at is None else newer
     if older.block == newer.block:
@@ -282,7 +291,10 @@ def resolve_sides(
             f"both versions are block {newer.sequence_number} of {newer.name}",
             hint="run odf log to list the other blocks",
         )
-    return DiffSides(old, older, new, newer)
+    old = at_version(old, older)
+    pairs = (old.dataset, newer), (new.dataset, older)
+    one_chain = any(dataset.contains_block(Multihash.parse(pin.block)) for dataset, pin in pairs)
+    return DiffSides(old, older, new, newer, one_chain)
 
 
 def _newest_data_blocks(entry: DatasetEntry, newer: PinnedVersion) -> tuple[str, str]:

@@ -94,7 +94,7 @@ def diff_datasets(
         settings=settings,
         records=(records[0], records[1]),
         watermarks=(_text(marks[0]), _text(marks[1])),
-        blocks=steps if sides.same else None,
+        blocks=steps if sides.one_chain else None,
     )
 
 
@@ -423,7 +423,7 @@ def compare_rows(
                 old = _latest_state(odf, sides.old, sides.old_pin, keys[0], reporter)
             if new.row_count:
                 new = _latest_state(odf, sides.new, sides.new_pin, keys[1], reporter)
-            counted = work.by_key(old, new, same=sides.same)
+            counted = work.by_key(old, new, one_chain=sides.one_chain)
         else:
             counted = work.compare_multisets(old, new, sides)
         made = result_columns(columns if names else [each for each in columns if each.key])
@@ -485,11 +485,11 @@ class _Comparison:
         self._partition_bytes = partition_bytes
         self._parts: list[Path] = []
 
-    def by_key(self, old: Scan, new: Scan, *, same: bool) -> DiffCounts:
+    def by_key(self, old: Scan, new: Scan, *, one_chain: bool) -> DiffCounts:
         """Compare two states in which each key is unique."""
         counted = DiffCounts()
         places = DiffInput(old), DiffInput(new)
-        if same:
+        if one_chain:
             self._reporter.phase("find candidates")
             places = self._unshared_rows(old, new)
             counted.unchanged = old.row_count - (pc.sum(places[0].selected).as_py() or 0)
@@ -521,7 +521,7 @@ class _Comparison:
             return counted
         self._reporter.phase("count")
         before = self._count_live(old)
-        if sides.same:  # versions of one changelog differ only by the rows between them
+        if sides.one_chain:  # versions of one changelog differ only by the rows between them
             less, more = sorted((old.row_count, new.row_count))
             longer = new if new.row_count == more else old
             between = [(less, more)] if less < more else []

@@ -322,7 +322,7 @@ def _source_lineage(
 def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
     """Return the columns that a source declares; None if they are inferred from the data."""
     ddl: list[str] | None = source.read.schema
-    if ddl is None:
+    if not ddl:
         fields = source.read.odf_schema
         return None if fields is None else [field.name for field in fields.fields]
     from odf_engine.data.ddl import parse_ddl

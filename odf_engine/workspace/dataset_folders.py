@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -95,6 +95,8 @@ def _is_empty(folder: Path) -> bool:
 ALIAS_FILE: Final = "info/alias"
 ORIGIN_FILE: Final = "info/origin"
 """In a dataset's folder: the origin of its definition, if it has another author."""
+_STAGED: Final = ".new-"
+_DELETED: Final = ".gone-"
 
 
 class NamedDataset(NamedTuple):
@@ -250,32 +252,27 @@ class DatasetFolders:
             shutil.rmtree(self._staging(each), ignore_errors=True)
         self._end_publishing()
 
-    def remove(self, dataset_id: DatasetId, forget: Callable[[DatasetId], None]) -> None:
+    def remove(self, dataset_id: DatasetId) -> None:
         """Remove a dataset.
-
-        Args:
-            dataset_id: the dataset.
-            forget: removes its private key; called when the dataset is no longer visible.
 
         Raises:
             FileNotFoundError: the dataset does not exist.
         """
-        trash = self.home / f".gone-{dataset_id.multibase}"
+        trash = self.home / f"{_DELETED}{dataset_id.multibase}"
         shutil.rmtree(trash, ignore_errors=True)  # left by an interrupted deletion
         self.path(dataset_id).rename(trash)
-        forget(dataset_id)
         shutil.rmtree(trash, ignore_errors=True)
 
     def find_unfinished(self) -> list[Path]:
         """Return the folders of interrupted creations and deletions."""
-        return [path for pattern in (".new-*", ".gone-*") for path in self.home.glob(pattern)]
+        return [path for pattern in (_STAGED, _DELETED) for path in self.home.glob(f"{pattern}*")]
 
-    def find_unfinished_ids(self) -> list[DatasetId]:
-        """Return the datasets whose creation or deletion was interrupted."""
+    def find_uncreated_ids(self) -> list[DatasetId]:
+        """Return the datasets whose creation was interrupted. Their private keys were never in use."""
         ids: list[DatasetId] = []
-        for path in self.find_unfinished():
+        for path in self.home.glob(f"{_STAGED}*"):
             with suppress(InvalidIdentity):
-                dataset_id = DatasetId.parse(DID_PREFIX + path.name.partition("-")[2])
+                dataset_id = DatasetId.parse(DID_PREFIX + path.name.removeprefix(_STAGED))
                 if not self.path(dataset_id).exists():
                     ids.append(dataset_id)
         return ids
@@ -290,7 +287,7 @@ class DatasetFolders:
                     path.unlink()
 
     def _staging(self, dataset_id: DatasetId) -> Path:
-        return self.home / f".new-{dataset_id.multibase}"
+        return self.home / f"{_STAGED}{dataset_id.multibase}"
 
 
 def _read_name(home: Path, name: str, dataset_id: DatasetId) -> NamedDataset:

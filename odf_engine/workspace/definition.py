@@ -352,7 +352,7 @@ def _check_source(
             hint="omit it to compare all columns",
         )
     ddl = source.read.schema
-    if ddl is None:
+    if not ddl:
         return
     from odf_engine.data.ddl import parse_ddl
     from odf_engine.data.slices import slice_schema
@@ -374,7 +374,7 @@ def declared_columns(
     Raises:
         InvalidSchema: the schema is malformed.
     """
-    if source.read.schema is None or source.preprocess is not None:
+    if not source.read.schema or source.preprocess is not None:
         return None
     import pyarrow as pa
 

@@ -457,7 +457,7 @@ class _WorkspaceCheck:
         folders = DatasetFolders(self._odf / "datasets")
         with self._locked():
             if self._report.repair:
-                for dataset_id in folders.find_unfinished_ids():
+                for dataset_id in folders.find_uncreated_ids():
                     self._workspace.keys.delete(dataset_id)
             message = "left by an interrupted creation or deletion of a dataset"
             self._report.add_files(

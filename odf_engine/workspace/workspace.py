@@ -129,7 +129,7 @@ class Workspace:
 
     @cached_property
     def keys(self) -> KeyStore:
-        """The private keys of the datasets that were created in the workspace."""
+        """The private keys of datasets, including datasets that are no longer in the workspace."""
         return KeyStore(self.odf / "keys")
 
     def resolve_path(self, text: str) -> Path:
@@ -340,7 +340,7 @@ class Workspace:
             return self._entry(entry.id, alias)
 
     def delete(self, entry: DatasetEntry) -> None:
-        """Delete a dataset: its data, its private key and its remotes.
+        """Delete a dataset: its data and its remotes. Its private key remains, see :meth:`delete_key`.
 
         Raises:
             OdfError: other datasets read it; the message lists them.
@@ -356,12 +356,25 @@ class Workspace:
                 if head := entry.dataset.head():
                     self.index.remove_chain(head)
             try:
-                self._folders.remove(entry.id, self.keys.delete)
+                self._folders.remove(entry.id)
             except FileNotFoundError:
                 raise self._not_found(str(entry.alias)) from None
             Remotes(self.odf).forget(entry.id)
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
+
+    def delete_key(self, dataset_id: DatasetId) -> None:
+        """Delete the private key of a dataset, which cannot be created again.
+
+        Raises:
+            NotFound: the key is not in the workspace.
+        """
+        with self._lock():
+            if not self.keys.has_key(dataset_id):
+                raise NotFound(
+                    f"private key of {dataset_id} not found in this workspace", hint="run odf keys list"
+                )
+            self.keys.delete(dataset_id)
 
     # --- Private ------------------------------------------------------------------------------
 
@@ -447,7 +460,7 @@ class Workspace:
         return [self._entry(plan.id, plan.alias) for plan in plans]
 
     def _sweep(self) -> None:
-        for dataset_id in self._folders.find_unfinished_ids():
+        for dataset_id in self._folders.find_uncreated_ids():
             self.keys.delete(dataset_id)  # before the folders, so that an interrupted sweep can be repeated
         self._folders.sweep()
 

@@ -40,15 +40,30 @@ if TYPE_CHECKING:
     metavar="EVENT",
     help="Only events of this kind, such as AddData. Can be repeated.",
 )
-def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
-    """Show the metadata chain of a dataset, newest block first."""
-    dataset = open_workspace().resolve(name).dataset
+@click.option(
+    "--as-at", metavar="TIME|BLOCK|REF", help="Start with the block at a time, a block, or a reference."
+)
+def log_verb(name: str, limit: int | None, kinds: tuple[str, ...], as_at: str | None) -> None:
+    """Show the metadata chain of a dataset, newest block first.
+
+    A reset, or a pull or push with --force, replaces the history of a dataset. The earlier history
+    remains under a reference such as before-reset-1a2b3c4d, which `odf show` lists and --as-at accepts.
+    """
+    entry = open_workspace().resolve(name)
     event_names = _parse_event_names(kinds)
+    before = None
+    if as_at is not None:
+        from odf_engine.views.as_at import at_version, resolve_as_at
+
+        version = resolve_as_at(entry, as_at)
+        entry, before = at_version(entry, version), version.sequence_number + 1
+    dataset = entry.dataset
+    blocks = dataset.list_blocks(limit or sys.maxsize, before=before, kinds=event_names)
     if options_of().json:
         from odf_engine.metadata.yaml import to_builtins
 
         document = []
-        for row in dataset.list_blocks(limit or sys.maxsize, kinds=event_names):
+        for row in blocks:
             stored = dataset.block(row.hash)
             plain = to_builtins(stored.block)
             document.append(
@@ -73,7 +88,7 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
                 row.kind,
                 row.summary,
             ]
-            for row in dataset.list_blocks(limit or sys.maxsize, kinds=event_names)
+            for row in blocks
         ],
         right=["block"],
     )
@@ -177,7 +192,9 @@ def _format_parquet_schema(schema: pa.Schema) -> str:
 @click.option(
     "-n", "--rows", type=click.IntRange(min=1), default=10, show_default=True, help="Number of rows."
 )
-@click.option("--as-at", metavar="TIME|BLOCK", help="State as known at a system time or a block.")
+@click.option(
+    "--as-at", metavar="TIME|BLOCK|REF", help="State as known at a system time, a block or a reference."
+)
 @click.option("--as-of", metavar="TIME", help="State as of an event time, with all corrections.")
 @click.option("--current", is_flag=True, help="Latest row of each key, without retracted keys.")
 @click.option("--key", multiple=True, metavar="COLUMN", help="Key column. Can be repeated.")
@@ -199,13 +216,14 @@ def tail_verb(
 
 def _read_newest_rows(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
     """Return the newest rows, or those as known at a time or block, without a worker."""
-    from odf_engine.views.as_at import resolve_as_at
+    from odf_engine.views.as_at import at_version, resolve_as_at
     from odf_engine.views.row_window import RowWindowReader
 
     if as_at is None:
         return RowWindowReader(entry.dataset).tail(rows)
     version = resolve_as_at(entry, as_at)
-    preview = RowWindowReader(entry.dataset, last_offset=version.scan_offset)
+    dataset = at_version(entry, version).dataset
+    preview = RowWindowReader(dataset, last_offset=version.scan_offset)
     _print_version(as_at_text(version), preview.row_count)
     return preview.tail(rows)
 

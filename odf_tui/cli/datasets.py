@@ -315,21 +315,28 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
     """Delete datasets and their data.
 
     NAMES are names of datasets, or patterns with %, such as 'weather.%'. A dataset is not deleted while
-    other datasets are derived from it.
+    other datasets are derived from it. Private keys remain: `odf keys delete` deletes them.
     """
     workspace = open_workspace()
     entries = workspace.match(names)
     if not yes:
         listed = ", ".join(str(entry.alias) for entry in entries)
+        keys = sum(workspace.keys.has_key(entry.id) for entry in entries)
+        remark = "; the private key is not deleted" if keys == 1 else "; the private keys are not deleted"
+        remark = remark if keys else ""
         if not sys.stdin.isatty():
-            raise UsageError(f"deleting {listed} requires confirmation", hint="use --yes to skip the prompt")
-        click.confirm(f"Delete {listed} and all their data?", abort=True, err=True)
+            raise UsageError(
+                f"deleting {listed} requires confirmation", hint=f"use --yes to skip the prompt{remark}"
+            )
+        whose = "its" if len(entries) == 1 else "their"
+        click.confirm(f"Delete {listed} and all {whose} data{remark}?", abort=True, err=True)
     # Downstream datasets are deleted first.
     by_id = {entry.id: entry for entry in entries}
     for dataset in reversed(DatasetGraph(workspace.summaries()).order(by_id)):
         entry = by_id[dataset]
         workspace.delete(entry)
-        print_note(f"deleted {entry.alias}")
+        remark = f"; odf keys delete {entry.id} deletes its private key"
+        print_note(f"deleted {entry.alias}{remark if workspace.keys.has_key(entry.id) else ''}")
     notify_datasets_changed(workspace.folder)
 
 
@@ -528,6 +535,7 @@ def dataset_details(
         "trust": trust.describe_status(entry),
         "origin": trust.read_origin(entry),
         "proof": _proof_json(entry),
+        "references": entry.dataset.references(),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
         "outputs": [other.name for other in summaries if entry.id in other.inputs],
         "sources": list(_list_sources(entry.dataset, state)),

@@ -39,8 +39,8 @@ _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bo
 @verb("diff", example="odf diff port-haven.stations --from 2026-01-01", json=True)
 @click.argument("name")
 @click.argument("other", required=False)
-@click.option("--from", "since", metavar="BLOCK|TIME", help="Version of the older side.")
-@click.option("--to", "until", metavar="BLOCK|TIME", help="Version of the newer side.")
+@click.option("--from", "since", metavar="BLOCK|TIME|REF", help="Version of the older side.")
+@click.option("--to", "until", metavar="BLOCK|TIME|REF", help="Version of the newer side.")
 @click.option("--key", multiple=True, metavar="COLUMN", help="Key column. Can be repeated.")
 @click.option(
     "-n",
@@ -73,8 +73,9 @@ def diff_verb(
     their newest blocks by default. For one dataset, the default is the newest block with data and the
     block with data before it.
 
-    A version is a block or a time. A block is specified by its number, its hash, or a part of the hash.
-    A time specifies the newest block at that time.
+    A version is a block, a time or a reference. A block is specified by its number, its hash, or a part
+    of the hash. A time specifies the newest block at that time. A reference such as before-reset-1a2b3c4d
+    specifies an earlier history.
 
     Rows are compared by the primary key of the datasets, or by the columns of --key. Without a key,
     entire rows are compared, and none are reported as changed.

@@ -35,6 +35,7 @@ from odf_tui.text.verification_text import signed_range_text
 
 _MAX_PEM: Final = 1 << 16
 _MAX_FILE: Final = 1 << 28
+_TYPED_CHARACTERS: Final = 8
 _LOCK: Final = "scryptAndAES256-CBC"
 _ROUNDS: Final = 1 << 14  # 16 MB of memory: half of the limit of openssl
 
@@ -62,7 +63,10 @@ def keys_verb() -> None:
 
 @verb("list", example="odf keys list --json", json=True)
 def list_keys() -> None:
-    """List the private keys in the workspace."""
+    """List the private keys in the workspace.
+
+    Keys of datasets that are not in the workspace are included.
+    """
     workspace = open_workspace()
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     ids = list(workspace.keys.ids())
@@ -73,7 +77,7 @@ def list_keys() -> None:
         print_note("no private keys: new datasets get one, odf keys import adds others")
         return
     rows = sorted((names.get(each, ""), str(each)) for each in ids)
-    print_table(["dataset", "id"], [[name or "(missing)", each] for name, each in rows])
+    print_table(["dataset", "id"], [[name or "(not in this workspace)", each] for name, each in rows])
 
 
 # --- Export and import -------------------------------------------------------------------------
@@ -202,6 +206,65 @@ def _is_key_of(workspace: Workspace, dataset: DatasetId) -> bool:
         )
     except (OdfError, OSError, UnicodeDecodeError):
         return False
+
+
+# --- Deletion ----------------------------------------------------------------------------------
+
+
+@verb("delete", example="odf keys delete port-haven.stations")
+@click.argument("name")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+def delete_key(name: str, yes: bool) -> None:
+    """Delete the private key of a dataset.
+
+    NAME is the name or the id of a dataset. The key cannot be created again: without a copy of it,
+    nobody can prove ownership of the dataset any more. The data of the dataset are not deleted.
+    """
+    from odf_engine.coordinator.endpoint import notify_datasets_changed
+
+    workspace = open_workspace()
+    dataset = _resolve_id(name, workspace)
+    entry = next((each for each in workspace.datasets() if each.id == dataset), None)
+    label = str(dataset if entry is None else entry.alias)
+    if not yes and workspace.keys.has_key(dataset):
+        if not is_interactive():
+            raise UsageError(
+                f"deleting the private key of {label} requires confirmation",
+                hint=f"save it with odf keys export {label} -o FILE, then use --yes to skip the prompt",
+            )
+        _confirm_deletion(workspace, dataset, entry)
+    workspace.delete_key(dataset)
+    notify_datasets_changed(workspace.folder)
+    print_note(f"deleted the private key of {label}")
+
+
+def is_interactive() -> bool:
+    """Return whether stdin is a terminal."""
+    return sys.stdin.isatty()
+
+
+def _confirm_deletion(workspace: Workspace, dataset: DatasetId, entry: DatasetEntry | None) -> None:
+    """Print the consequences, and prompt for the name of the dataset.
+
+    Raises:
+        Abort: another text was typed.
+    """
+    label = str(dataset if entry is None else entry.alias)
+    lines = [
+        f"The private key of {label} cannot be restored. Without a copy of it, nobody can create",
+        "ownership proofs of the dataset, or sign files and query results with it.",
+        f"To save a copy, use odf keys export {label} -o FILE.",
+    ]
+    if entry is None:
+        lines.append("The dataset is not in this workspace, but a repository may have it.")
+    elif Trust(workspace).is_own(entry):
+        lines.append(f"The source of the dataset does not run until it is trusted: odf trust {label}.")
+    click.echo("\n".join(lines), err=True)
+    expected = str(dataset)[-_TYPED_CHARACTERS:] if entry is None else str(entry.alias)
+    typed = click.prompt(f"Type {expected} to delete the key", default="", show_default=False, err=True)
+    if typed.strip() != expected:
+        print_note("the key is unchanged")
+        raise click.Abort
 
 
 # --- Proofs and signatures ---------------------------------------------------------------------
@@ -336,7 +399,7 @@ def _read_passphrase(file: Path) -> str:
     return lines[0]
 
 
-for _command in (list_keys, export_key, import_keys, prove, sign, check):
+for _command in (list_keys, export_key, import_keys, delete_key, prove, sign, check):
     keys_verb.add_command(_command)
 
 

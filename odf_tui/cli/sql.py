@@ -152,7 +152,7 @@ MAX_ROWS: Final = 1_000_000
     "--at",
     "pins",
     multiple=True,
-    metavar="NAME=BLOCK",
+    metavar="NAME=BLOCK|REF",
     help="State of a dataset at a block. Can be repeated.",
 )
 @click.option(

@@ -32,6 +32,7 @@ from odf_engine.metadata.model import (
     Int32,
     Ledger,
     MetadataBlock,
+    NdJson,
     Opaque,
     Parquet,
     SetDataSchema,
@@ -341,8 +342,8 @@ def test_push_sources(chains: Chains) -> None:
     again = refusal(state, chains.block(state, push("p")))
     assert (again.rule, type(again)) == ("push-source-new", NoOpEvent)
     check_append(state, chains.block(state, push("p", merge=Ledger(["a"]))))
-    assert refusal(state, chains.block(state, push("q", read=Csv()))).rule == "push-source-schema"
-    check_append(state, chains.block(state, push("q", read=Parquet())))
+    for read in (Csv(), Csv(schema=[]), NdJson(), Parquet()):  # a schema is optional
+        check_append(state, chains.block(state, push("q", read=read)))
     both = Csv(schema=["a INT"], odf_schema=DataSchema([DataField("a", Int32())]))
     assert refusal(state, chains.block(state, push("q", read=both))).rule == "one-read-schema"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Odf
 from tests.sync.builders import add_slices, describe, make_root
@@ -42,6 +43,37 @@ def test_diff(fresh: Odf, tmp_path: Path) -> None:
     }]  # fmt: skip
     _other_dataset(fresh, workspace, tmp_path)
     _what_is_wrong(fresh)
+    _earlier_history(fresh, entry)
+
+
+def _earlier_history(odf: Odf, entry: DatasetEntry) -> None:
+    """The history before a reset is read by its reference, without changes of the current one."""
+    old = entry.dataset.state()
+    log, rows = odf("log", "numbers", "--json").json, odf("tail", "numbers", "--json").json
+    schema = entry.dataset.block(1).block.event
+    entry.dataset.restart_chain([schema], system_time=old.system_time, expected_head=old.head)
+    name = f"before-reset-{old.head.abbreviated}"
+    assert odf("diff", "numbers", "--from", name, "--key", "city", "--json").json["removed"] == 2
+    add_slices(entry, rows=1, city="Bern")
+    assert odf("show", "numbers", "--json").json["references"] == {name: str(old.head)}
+    assert odf("log", "numbers", "--as-at", name, "--json").json == log
+    within = odf("log", "numbers", "--as-at", log[2]["hash"], "-n", "1")
+    assert within.out.splitlines()[1].split()[0] == "2"
+    tail = odf("tail", "numbers", "--as-at", name, "--json")
+    assert tail.json == rows and "of an earlier history · 5 rows" in tail.err
+    ran = odf("diff", "numbers", "--from", name, "--key", "people")
+    assert ran.out.splitlines()[0].startswith("numbers: block 4 of an earlier history (")
+    told = odf("diff", "numbers", "--from", name, "--key", "people", "--json").json
+    counts = [told[each] for each in ("added", "removed", "changed", "unchanged")]
+    assert (counts, told["blocks"], told["old"]["in_chain"]) == ([0, 4, 1, 0], None, False)
+    assert told["settings"][0]["title"] == "SetInfo"
+    rows_differ = odf("diff", "numbers", "--to", name, "--from", "head", "--json").json
+    assert (rows_differ["added"], rows_differ["removed"], rows_differ["unchanged"]) == (5, 1, 0)
+    one = odf("diff", "numbers", "--from", log[2]["hash"], "--to", name, "--json").json
+    assert (one["blocks"], one["added"], one["unchanged"]) == (2, 2, 3)
+    assert odf("diff", "numbers", "--to", name, "--json").json["added"] == 2
+    current = odf("tail", "numbers", "--as-at", name, "--key", "city", "--json").json
+    assert [row["city"] for row in current] == ["Bern", "Th\x07un"]
 
 
 def _other_dataset(odf: Odf, workspace: Workspace, folder: Path) -> None:

@@ -292,10 +292,12 @@ def test_the_damaged_key_of_a_dataset_stays_a_finding(workspace: Workspace, fsck
 
 
 def test_the_key_of_a_dataset_that_was_never_published_goes_with_it(workspace: Workspace, fsck: Fsck) -> None:
-    lost = workspace.keys.generate()
+    lost, deleted = workspace.keys.generate(), workspace.keys.generate()
     left = write(workspace.odf / "datasets" / f".new-{lost.multibase}" / "info" / "alias")
+    write(workspace.odf / "datasets" / f".gone-{deleted.multibase}" / "info" / "alias")
     assert kinds(fsck("--repair")) == ["unfinished-dataset"] and not left.exists()
-    assert not workspace.keys.has_key(lost) and fsck().json["remarks"] == []
+    assert not workspace.keys.has_key(lost) and workspace.keys.has_key(deleted)
+    assert [each["kind"] for each in fsck().json["remarks"]] == ["key-alone"]
 
 
 def test_belongings_stay_while_the_datasets_are_away(workspace: Workspace, fsck: Fsck) -> None:

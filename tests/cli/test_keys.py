@@ -32,7 +32,55 @@ def folder(odf: Odf) -> Path:
 def test_keys_are_listed_with_their_datasets(made: Odf) -> None:
     assert made("keys", "list", "--json").json == [{"id": dataset_id(made), "name": ROOT}]
     assert ROOT in made("keys", "list").out
+
+
+def test_a_key_outlives_its_dataset(made: Odf, tmp_path: Path) -> None:
+    identity, pem = dataset_id(made), made("keys", "export", ROOT).out
+    copy = shutil.copytree(folder(made), tmp_path / "copy")
+    refused = made("delete", ROOT)
+    assert refused.code == 2 and "the private key is not deleted" in refused.err
+    deleted = made("delete", ROOT, "-y")
+    assert deleted.code == 0 and f"odf keys delete {identity}" in deleted.err
+    assert made("keys", "list", "--json").json == [{"id": identity, "name": None}]
+    assert "(not in this workspace)" in made("keys", "list").out
+    fsck = made("fsck", "--repair", "--now", "--json")
+    assert fsck.code == 0 and fsck.json["findings"] == []
+    assert made("keys", "export", identity).out == pem
+    assert made("pull", "--from", str(copy), "--as", "again").code == 0
+    assert made("keys", "list", "--json").json == [{"id": identity, "name": "again"}]
+    assert made("keys", "prove", "again").code == 0
+
+
+def test_a_key_is_deleted_by_its_own_command(made: Odf, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = dataset_id(made)
+    refused = made("keys", "delete", ROOT)
+    assert refused.code == 2 and "--yes" in refused.err and "odf keys export" in refused.err
+    monkeypatch.setattr("odf_tui.cli.keys.is_interactive", lambda: True)
+    for typed in ("y\n", "\n", f"{identity}\n", ""):
+        ran = made("keys", "delete", ROOT, input=typed)
+        assert ran.code == 130 and "cannot be restored" in ran.err and f"Type {ROOT}" in ran.err, ran
+        assert len(made("keys", "list", "--json").json) == 1
+    assert made("keys", "delete", ROOT, input=f"{ROOT}\n").code == 0
+    assert made("keys", "list", "--json").json == []
+    assert made("keys", "prove", ROOT).code == 1
+    assert made("show", ROOT, "--json").json["trust"] == "not trusted"
+    missing = made("keys", "delete", ROOT, "--yes")
+    assert missing.code == 1 and "not found" in missing.err
+
+
+def test_the_key_of_a_deleted_dataset_is_named_by_its_id(made: Odf, monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = dataset_id(made)
     made("delete", ROOT, "-y")
+    monkeypatch.setattr("odf_tui.cli.keys.is_interactive", lambda: True)
+    assert made("keys", "delete", identity, input=f"{ROOT}\n").code == 130
+    asked = made("keys", "delete", identity, input=f"{identity[-8:]}\n")
+    assert asked.code == 0 and f"Type {identity[-8:]}" in asked.err
+    assert made("keys", "list", "--json").json == []
+
+
+def test_keys_are_deleted_by_scripts(made: Odf, tmp_path: Path) -> None:
+    next((tmp_path / ".odf" / "keys").glob("*.pem")).write_text("damaged")
+    assert made("keys", "delete", ROOT, "--yes").code == 0
     assert made("keys", "list", "--json").json == []
 
 

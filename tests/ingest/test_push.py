@@ -339,6 +339,47 @@ def test_a_source_without_declared_columns_takes_those_of_the_dataset(pushed: Pu
     assert pushed.rows("id", "note") == [(1, "n"), (2, "m"), (1, None)]
 
 
+def test_text_formats_without_declared_columns(pushed: Pushed) -> None:
+    """The first file decides the columns; later files have to have them, in its types."""
+    pushed.define(source(read="{kind: NdJson}"))
+    pushed.write("t.ndjson", '{"at": "2024-01-01", "id": 1, "note": "a"}')
+    pushed.refuses(InvalidSchema, "t.ndjson", "'at' is a STRING", "cast it in the preprocess query")
+    pushed.write("a.ndjson", '{"id": 1, "note": "a"}\n{"id": 2, "note": "b"}')
+    assert pushed.push("a.ndjson", event_time=Timestamp.parse("2024-01-01T00:00:00Z")).records == 2
+    pushed.write("b.ndjson", '{"at": "2024-01-03", "id": "x", "note": "c"}')
+    pushed.refuses(BadData, "b.ndjson", "'x'")
+    pushed.write("c.ndjson", '{"at": "2024-01-03", "id": 3, "more": "c"}')
+    pushed.refuses(InvalidSchema, "c.ndjson", "unknown columns: more; missing columns: note")
+    lines = [
+        '{"op": "-C", "at": "2024-01-01", "id": 1, "note": "a"}',
+        '{"op": "+C", "at": "2024-01-05", "id": 1, "note": "A"}',
+        '{"op": 1, "id": 2, "note": "b"}',
+    ]
+    pushed.write("d.ndjson", "\n".join(lines))
+    assert pushed.push("d.ndjson").records == 3
+    pushed.write("e.csv", "id,note,at\n4,d,2024-01-04\n")
+    assert pushed.push("e.csv").records == 1
+    assert pushed.rows("op", "id", "note", "at") == [
+        (0, 1, "a", at("2024-01-01")), (0, 2, "b", at("2024-01-01")), (2, 1, "a", at("2024-01-01")),
+        (3, 1, "A", at("2024-01-05")), (1, 2, "b", at("2024-01-01")), (0, 4, "d", at("2024-01-04")),
+    ]  # fmt: skip
+    pushed.write("j.csv", "4,d,2024-01-04\n")
+    pushed.refuses(InvalidSchema, "j.csv", "j.csv: line 1", "no column of the dataset", "add a header line")
+    # A source without a header: columns are matched by position, and have the types of the dataset.
+    pushed.define(source(read="{kind: Csv, inferSchema: true}", merge="{kind: Append}"), name="plain")
+    pushed.write("g.csv", "1,a\n2,b\n")
+    pushed.write("h.csv", "3,4\n")
+    assert pushed.push("g.csv").records == 2 and pushed.push("h.csv").records == 1
+    assert pushed.rows("_c0", "_c1") == [(1, "a"), (2, "b"), (3, "4")]
+    pushed.write("i.csv", "x,4\n")
+    pushed.refuses(BadData, "i.csv", "'x'")
+    # A file of another format can be the first: its columns are named in its header.
+    pushed.define(source(read="{kind: NdJson}", merge="{kind: Append}"), name="other")
+    pushed.write("f.csv", "id,note\n4,d\n")
+    assert pushed.push("f.csv").records == 1
+    assert pushed.rows("id", "note") == [("4", "d")]
+
+
 def test_rows_that_bring_operations(pushed: Pushed) -> None:
     read = '{kind: NdJson, schema: ["op STRING", "at TIMESTAMP", "id BIGINT NOT NULL", "note STRING"]}'
     pushed.define(source(read=read))

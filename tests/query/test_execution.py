@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
+from odf_engine.coordinator.handlers.query_jobs import check_table
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.errors import InvalidQuery, NotFound, OdfError, UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import SetDataSchema
-from odf_engine.query.execution import columns_at, parse_time_travel, resolve, resolve_pin
+from odf_engine.progress import Reporter
+from odf_engine.query.execution import (
+    Tables,
+    TimeTravelDefaults,
+    columns_at,
+    parse_time_travel,
+    resolve,
+    resolve_pin,
+)
+from odf_engine.sql.table_functions import parse_table_function
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import SCHEMA, add_slices, commit, make_root
 
@@ -42,6 +54,21 @@ def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
     for text, kind, message in wrong:
         with pytest.raises(kind, match=message):
             at(text)
+    state = entry.dataset.state()
+    seed_schema = entry.dataset.block(1).block.event
+    entry.dataset.restart_chain([seed_schema], system_time=state.system_time, expected_head=state.head)
+    name = f"before-reset-{state.head.abbreviated}"
+    tables = Tables(workspace, Reporter(), TimeTravelDefaults(blocks={str(entry.id): name}))
+    files = tables.files("numbers")
+    assert len(files.paths) == 3 and all(path.is_file() for path in files.paths)
+    assert "more" in files.schema.names and tables.pins[0].block == str(state.head)
+    assert "more" not in Tables(workspace, Reporter(), TimeTravelDefaults()).files("numbers").schema.names
+    (table,) = tables.read
+    assert check_table(workspace, table) == []  # a proof of an answer from the earlier history
+    missing = msgspec.structs.replace(table, block=str(Multihash.sha3_256(b"elsewhere")))
+    assert [each.kind for each in check_table(workspace, missing)] == ["block-missing"]
+    call = parse_table_function(f"as_at(numbers, '{name}')", 0)
+    assert call.as_at == name and len(tables.files("numbers", call).paths) == 3
     assert parse_time_travel(workspace, None, "2024-05-02", {"Numbers": "3"}).blocks == {str(entry.id): "3"}
     with pytest.raises(UsageError, match="'soon' is not a time"):
         parse_time_travel(workspace, None, "soon", {})

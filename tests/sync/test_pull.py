@@ -20,13 +20,26 @@ from odf_engine.errors import (
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
-from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval, Seed, SetInfo
+from odf_engine.metadata.model import (
+    AddData,
+    AddPushSource,
+    Append,
+    Csv,
+    DataSlice,
+    GeoJson,
+    NdJson,
+    OffsetInterval,
+    Seed,
+    SetInfo,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.sync.history import HistoriesDiverged, Relation
 from odf_engine.sync.pull import DatasetAlreadyHere, PullResult, clone_dataset, pull_dataset
 from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.verify.integrity import verify
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definition import current_definition
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
@@ -52,6 +65,18 @@ def url_of(entry: DatasetEntry) -> str:
 def chain(folder: Path) -> dict[str, int]:
     """The objects of a dataset, without references to older heads."""
     return {name: size for name, size in builders.objects(folder).items() if "before" not in name}
+
+
+def test_a_push_source_without_a_schema_is_pulled(here: Workspace, there: Workspace) -> None:
+    source = builders.make_root(there, slices=1)
+    for number, read in enumerate((Csv(), NdJson(schema=[]), GeoJson())):
+        event = AddPushSource(source_name=f"s{number}", read=read, merge=Append())
+        builders.commit(source, [event])
+    entry, pulled = new(here, url_of(source))
+    assert pulled.status == "updated" and verify(entry.dataset, Reporter()).valid
+    assert list(entry.dataset.state().push_sources) == ["s0", "s1", "s2"]
+    assert current_definition(entry, {}).metadata  # it can be shown and updated
+    assert Trust(here).list_executions(entry)
 
 
 def test_a_new_dataset_is_the_same_byte_by_byte(here: Workspace, there: Workspace) -> None:

@@ -19,9 +19,6 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
     AddData,
-    AddPushSource,
-    Append,
-    Csv,
     DatasetKind,
     OffsetInterval,
     Seed,
@@ -269,7 +266,6 @@ INFO = SetInfo("x", None)
         ("prev-checkpoint", lambda b: b.data(["x"], prev_checkpoint=SHA)),
         ("data-not-empty", lambda b: b.block(AddData(prev_offset=5))),
         ("event-fits-kind", lambda b: b.block(SetTransform(INPUT, Sql("spark")))),
-        ("push-source-schema", lambda b: b.block(AddPushSource(source_name="x", read=Csv(), merge=Append()))),
         ("schema-given", lambda b: b.block(SetDataSchema(b"not a schema"))),
     ],
 )  # fmt: skip

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from odf_engine.errors import NotFound, UsageError
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import MalformedBlock, NotFound, UsageError
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.views.as_at import PinnedVersion, resolve_as_at
+from odf_engine.views.as_at import PinnedVersion, at_version, resolve_as_at
 from odf_engine.views.row_window import RowWindowReader
 from odf_engine.views.scan import Scan
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -103,13 +105,63 @@ def test_datasets_without_rows_and_without_blocks(workspace: Workspace, entry: D
         resolve_as_at(empty)
 
 
-def test_a_block_that_is_there_and_not_in_the_chain(entry: DatasetEntry) -> None:
+def test_a_block_that_is_stored_and_not_in_the_chain(entry: DatasetEntry) -> None:
     head = entry.dataset.head()
     left = describe(entry, "one history")
     (entry.dataset.folder / "refs" / "head").write_text(str(head))
     describe(entry, "another one")
-    with pytest.raises(NotFound, match="not in the current history of numbers"):
-        resolve_as_at(entry, str(left))
+    for text in (str(left), str(left)[-8:], str(left)[:20]):
+        found = resolve_as_at(entry, text)
+        assert (*seen(found), found.block, found.in_chain) == (7, 8, False, str(left), False)
+    info = at_version(entry, found).dataset.state().info
+    assert info is not None and info.description == "one history"
+    (entry.dataset.folder / "blocks" / str(left)).write_bytes(b"damaged")
+    with pytest.raises(MalformedBlock):
+        resolve_as_at(entry, str(left)[-8:])
+
+
+def test_earlier_histories(entry: DatasetEntry) -> None:
+    """Before a reset, as after it: the same rows, settings and blocks. The chain is unchanged by reading."""
+    old = entry.dataset.state()
+    older = [row.hash for row in entry.dataset.list_blocks(99)]
+    shown = RowWindowReader(entry.dataset).tail(99).to_pydict()
+    schema = entry.dataset.block(1).block.event
+    later_time = Timestamp(START.ns + 60 * SECOND)
+    entry.dataset.restart_chain([schema], system_time=later_time, expected_head=old.head)
+    add_slices(entry, rows=2, city="Basel")
+    name = f"before-reset-{old.head.abbreviated}"
+    assert entry.dataset.references() == {name: old.head}
+    for text in (name, f"refs/{name}", str(old.head), old.head.abbreviated):
+        found = resolve_as_at(entry, text)
+        assert (*seen(found), found.in_chain) == (6, 8, False, False)
+    assert resolve_as_at(entry, "head") == resolve_as_at(entry)
+    earlier = at_version(entry, found).dataset
+    assert earlier.state() == old
+    assert [row.hash for row in earlier.list_blocks(99)] == older
+    assert RowWindowReader(earlier, last_offset=found.scan_offset).tail(99).to_pydict() == shown
+    within = resolve_as_at(entry, str(older[3]))
+    assert seen(within) == (3, 5, False) and not within.in_chain
+    assert Scan.of_dataset(at_version(entry, within).dataset, within.scan_offset).row_count == 6
+    first = resolve_as_at(entry, str(older[-1]))
+    assert first.in_chain and at_version(entry, first) is entry
+    assert entry.dataset.state().last_offset == 1 and RowWindowReader(entry.dataset).row_count == 2
+    with pytest.raises(UsageError, match="earlier history"):
+        earlier.commit([schema], system_time=later_time, expected_head=old.head)
+    assert resolve_as_at(entry, "2").in_chain
+    with pytest.raises(NotFound, match="block 'before-reset-0' not found") as error:
+        resolve_as_at(entry, "before-reset-0")
+    assert name in (error.value.hint or "")
+    for text in ("refs/../refs/head", "../refs/head", "x" * 300, "refs/", "\0", "."):
+        with pytest.raises(NotFound):
+            resolve_as_at(entry, text)
+    earlier.slice_path(earlier.slices()[0]).unlink()
+    with pytest.raises(NotFound):
+        Scan.of_dataset(earlier, found.scan_offset).to_arrow()
+    (entry.dataset.folder / "blocks" / str(older[2])).unlink()
+    with pytest.raises(NotFound, match="the block is missing"):
+        resolve_as_at(
+            DatasetEntry(entry.id, entry.alias, Dataset(entry.dataset.folder, BlockIndex(":memory:"))), name
+        )
 
 
 def test_many_blocks_without_rows(workspace: Workspace) -> None:

@@ -367,9 +367,14 @@ def test_deleting_is_refused_while_another_dataset_reads_it(workspace: Workspace
     for entry in (one, two, source):
         workspace.delete(entry)
     assert workspace.index.state(head) is None
+    assert {*workspace.keys.ids()} == {source.id, one.id, two.id}
+    for entry in (one, two, source):
+        workspace.delete_key(entry.id)
     assert_no_trace(workspace, 0)
     with pytest.raises(NotFound):
         workspace.delete(source)
+    with pytest.raises(NotFound):
+        workspace.delete_key(source.id)
     with pytest.raises(NotFound):
         workspace.rename(source, DatasetAlias.parse("other"))
 

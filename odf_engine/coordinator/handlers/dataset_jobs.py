@@ -151,15 +151,16 @@ def build_projection(request: BuildProjection, context: JobContext, reporter: Re
         OdfError: the key is invalid, the rows cannot be read, or the cache cannot be written.
     """
     from odf_engine.views import projection
-    from odf_engine.views.as_at import resolve_as_at
+    from odf_engine.views.as_at import at_version, resolve_as_at
 
     workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     as_of = None if request.as_of is None else _parse_time(request.as_of)
     pin = resolve_as_at(entry, request.as_at)
+    dataset = at_version(entry, pin).dataset
     with _release_arrow_memory():
         found = projection.build_projection(
-            workspace.odf, entry.dataset, request.key, reporter, last_offset=pin.scan_offset, as_of=as_of
+            workspace.odf, dataset, request.key, reporter, last_offset=pin.scan_offset, as_of=as_of
         )
     return ProjectionResult(
         name=str(entry.alias),

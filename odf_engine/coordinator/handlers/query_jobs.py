@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from odf_engine.coordinator.results import (
     QueryResult,
     ResultColumn,
 )
-from odf_engine.errors import BadData, InvalidIdentity, NotFound, UsageError
+from odf_engine.errors import BadData, InvalidIdentity, NotFound, OdfError, UsageError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
 
@@ -62,7 +62,7 @@ def check_proof(request: CheckProof, context: JobContext, reporter: Reporter) ->
     calls = RewrittenQuery(proof.query, [each.table for each in proof.tables]).calls
     findings = [*_check_signature(proof), *_check_versions(proof, calls)]
     for table in proof.tables:
-        findings += _check_table(workspace, table)
+        findings += check_table(workspace, table)
     missing = any(each.kind in MISSING for each in findings)
     if not findings:
         findings += _run_again(proof, workspace, context, reporter)
@@ -88,7 +88,7 @@ def _check_signature(proof: QueryProof) -> list[ProofFinding]:
     return []
 
 
-def _check_table(workspace: Workspace, table: Table) -> list[ProofFinding]:
+def check_table(workspace: Workspace, table: Table) -> list[ProofFinding]:
     """Check that the block that a table was read at is in the workspace."""
     from odf_engine.identity.multiformats import Multihash
 
@@ -100,8 +100,10 @@ def _check_table(workspace: Workspace, table: Table) -> list[ProofFinding]:
         message = f"{table.name} is not in this workspace ({table.id}, read at block {number})"
         hint = f"import it: odf pull --from URL --as {table.name} (find it: odf search)"
         return [ProofFinding("dataset-missing", message, hint)]
-    if entry.dataset.contains_block(block):
-        number = entry.dataset.block(block).block.sequence_number
+    chain = entry.dataset.at(block)
+    with suppress(OdfError):  # the block, or one before it, is missing
+        number = chain.block(block).block.sequence_number
+        chain.state()
         if number == table.sequence_number:
             return []
         message = (
