@@ -19,6 +19,8 @@ from odf_engine.workspace.workspace import Workspace
 
 _SOURCES: Final = ("SetPollingSource", "DisablePollingSource", "AddPushSource")
 _MANY: Final = 100_000
+INVALID_CHANGELOG: Final = frozenset({"slice-op", "slice-retraction"})
+"""Kinds of findings about operations that were committed, in a dataset whose files are intact."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,6 +300,8 @@ class Report(msgspec.Struct, frozen=True):
         proven: sequence number of the newest block with a valid proof, which covers all earlier blocks;
             None if there is none.
         newer: number of blocks after that one.
+        intact: all blocks and files are those that were committed: the only findings, if any, are about
+            operations that the specification forbids.
     """
 
     valid: bool
@@ -311,3 +315,4 @@ class Report(msgspec.Struct, frozen=True):
     proofs: int = 0
     proven: int | None = None
     newer: int = 0
+    intact: bool = True

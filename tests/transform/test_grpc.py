@@ -170,14 +170,16 @@ def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> 
         (lambda request: copied(request, 5), "it reported offsets 0 to 5"),
         (other_columns, "its columns begin with x"),
         (lambda request: None, "without a response"),
-        (lambda request: changed(request, "op", [0, 4]), "an unknown operation"),
-        (lambda request: changed(request, "op", [2, 0]), "not adjacent"),
-        (lambda request: changed(request, "op", [0, 2]), "without the new one"),
+        (lambda request: changed(request, "op", [0, 4]), "row 1 has invalid operation 4"),
+        (lambda request: changed(request, "op", [2, 0]), "row 1 follows a -C, but is not a [+]C"),
+        (lambda request: changed(request, "op", [0, 2]), "row 1 is a -C without a following [+]C"),
+        (lambda request: changed(request, "op", [0, 1]), "retracts a row that is not in the dataset: row 1"),
+        (lambda request: changed(request, "op", [0, None]), "row 1 has no operation"),
         (lambda request: changed(request, "offset", [0, 2]), "its offsets do not continue"),
         (lambda request: changed(request, "event_time", [0, None]), "without an event time"),
         (lambda request: changed(request, "system_time", [0, 1 << 50]), "a later system time"),
-        (link, "no file: data"),
-        (pipe, "no file: data"),
+        (link, "not a regular file: data"),
+        (pipe, "not a regular file: data"),
     ):
         with lying(work, tmp_path / "exchange") as engine:
             deriving.engine = engine
