@@ -167,7 +167,6 @@ _FROM_SETTINGS: Final = frozenset(
         "schema-evolution",
         "vocabulary-fixed",
         "transform-inputs",
-        "polling-or-push",
         "push-source-new",
         "source-there",
     }

@@ -346,7 +346,7 @@ class PreparedQuery(NamedTuple):
 
     @property
     def retracts_emitted(self) -> bool:
-        """Whether all retractions are of rows in ``emitted``: the query has no operations of its own."""
+        """Whether all retractions are of rows in ``emitted``: the query returns no operations."""
         return self.emitted is not None and self.contract.operation is None
 
 
