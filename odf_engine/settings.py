@@ -171,6 +171,9 @@ class TransformConfig(SettingsGroup, frozen=True):
     ] = 50_000_000
 
 
+OnConflict = Literal["warn", "fail", "correct"]
+
+
 class SandboxConfig(SettingsGroup, frozen=True):
     """The sandbox for queries of untrusted datasets."""
 
@@ -255,6 +258,13 @@ class Config(SettingsGroup, frozen=True):
         dict[str, list[Variable]],
         Meta(description="environment variables that a source may read, by dataset name or id"),
     ] = {}
+    on_conflict: Annotated[
+        dict[str, OnConflict],
+        Meta(
+            description="what Ledger sources of a dataset, by name or id, do with changed rows: warn (and "
+            "keep the old rows), fail, or correct"
+        ),
+    ] = {}
     engines: Annotated[
         dict[str, EngineAddress],
         Meta(
@@ -282,6 +292,18 @@ class Config(SettingsGroup, frozen=True):
             each for key, listed in self.allowed_env.items() if key.casefold() in keys for each in listed
         ]
         return list(dict.fromkeys(variables))
+
+    def conflict_action(self, *names: str) -> OnConflict:
+        """Return what the Ledger sources of a dataset do with a changed row of a known key.
+
+        Args:
+            names: the alias and the id of the dataset; compared without case.
+        """
+        keys = {name.casefold() for name in names}
+        for key, action in self.on_conflict.items():
+            if key.casefold() in keys:
+                return action
+        return "warn"
 
 
 CONFIG_FILE: Final = "config.yaml"

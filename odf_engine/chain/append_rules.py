@@ -220,26 +220,6 @@ def _advances(item: ExecuteTransformInput) -> bool:
 # --- Sources and transforms --------------------------------------------------------------------
 
 
-def check_no_push_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
-    """A dataset has a polling source or push sources, not both."""
-    names = [*state.push_sources, *(key for key in state.not_understood if key.startswith("AddPushSource "))]
-    if names:
-        raise rule_violation(
-            block,
-            "polling-or-push",
-            f"the dataset already has push source '{names[0].removeprefix('AddPushSource ')}'",
-            hint="disable its push sources first",
-        )
-
-
-def check_no_polling_source(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
-    """A dataset has a polling source or push sources, not both."""
-    if state.polling_source is not None or "SetPollingSource" in state.not_understood:
-        raise rule_violation(
-            block, "polling-or-push", "the dataset already has a polling source", hint="disable it first"
-        )
-
-
 def check_push_source_differs(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
     """A redefined push source differs from its previous definition."""
     if state.push_sources.get(event.source_name) == event:
@@ -552,13 +532,11 @@ _EVENT_RULES: Final[dict[type, tuple[Rule, ...]]] = {
         check_changes_something,
     ),
     SetPollingSource: (
-        check_no_push_source,
         check_one_read_schema,
         check_ethereum_source,
         check_preprocess_normalized,
     ),
     AddPushSource: (
-        check_no_polling_source,
         check_push_source_differs,
         check_one_read_schema,
         check_preprocess_normalized,

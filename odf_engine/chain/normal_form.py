@@ -69,8 +69,6 @@ def _find_contradiction(snapshot: DatasetSnapshot) -> str | None:
     """Return the contradiction between the sources of a definition, or None."""
     pushed = [event.source_name for event in snapshot.metadata if isinstance(event, AddPushSource)]
     polled = any(isinstance(event, SetPollingSource) for event in snapshot.metadata)
-    if pushed and polled:
-        return "a dataset cannot have both a polling source and push sources"
     duplicate = find_duplicate(pushed)
     if duplicate is not None:
         return f"duplicate push source '{duplicate}'"

@@ -222,8 +222,8 @@ class VerifyResult(JobResult, frozen=True):
         valid: whether there are no findings. None where an older version stored no verdict.
         blocks, slices, transforms: number of checked blocks and slices, and of replayed transactions. No
             blocks where an older version did not store them.
-        findings, unchecked, engines, rows_known, proofs, proven, newer: see
-            :class:`odf_engine.verify.report.Report`.
+        findings, unchecked, engines, rows_known, proofs, proven, newer, intact: see
+            :class:`odf_engine.verify.report.Report`. ``intact`` is None where an older version stored none.
         origins: the dataset and everything upstream of it.
     """
 
@@ -240,6 +240,7 @@ class VerifyResult(JobResult, frozen=True):
     proofs: int = 0
     proven: int | None = None
     newer: int = 0
+    intact: bool | None = None
     origins: list[Origin] = []
 
     def _repr_html_(self) -> str:

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 import pyarrow as pa
+from pyarrow import types
 
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.schema_enforcement import match_columns
@@ -28,6 +29,43 @@ class Op(IntEnum):
     def code(self) -> str:
         """The short code of the specification: ``+A``, ``-R``, ``-C`` or ``+C``."""
         return ("+A", "-R", "-C", "+C")[self]
+
+
+class OperationCheck:
+    """Checks operations and correction pairs of consecutive rows: a +C directly follows each -C."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._last = int(Op.APPEND)
+
+    def check(self, operations: pa.Array) -> str | None:
+        """Return the problem of the first invalid row among the next rows, which are numbered from 0."""
+        if not types.is_integer(operations.type):
+            return f"the column is {operations.type}, expected an integer type"
+        start, self._rows = self._rows, self._rows + len(operations)
+        if not len(operations):
+            return None
+        known = pc.is_in(operations, pa.array(list(Op), operations.type))
+        if (at := pc.index(known, False).as_py()) >= 0:
+            found = operations[at].as_py()
+            if found is None:
+                return f"row {start + at} has no operation"
+            return f"row {start + at} has invalid operation {found}, expected 0 to {max(Op):d}"
+        previous = pa.concat_arrays([pa.array([self._last], operations.type), operations[:-1]])
+        self._last = operations[-1].as_py()
+        after = pc.equal(previous, pa.scalar(Op.CORRECT_FROM, operations.type))
+        broken = pc.not_equal(pc.equal(operations, pa.scalar(Op.CORRECT_TO, operations.type)), after)
+        if (at := pc.index(broken, True).as_py()) < 0:
+            return None
+        if after[at].as_py():
+            return f"row {start + at} follows a -C, but is not a +C"
+        return f"row {start + at} is a +C without a preceding -C"
+
+    def finish(self) -> str | None:
+        """Return the problem that is known after the last row."""
+        if self._last != Op.CORRECT_FROM:
+            return None
+        return f"row {self._rows - 1} is a -C without a following +C"
 
 
 def replay_changelog(

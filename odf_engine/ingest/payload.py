@@ -41,7 +41,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
-from odf_engine.settings import Config
+from odf_engine.settings import Config, OnConflict
 from odf_engine.spark.row_order import has_nondeterministic_order
 from odf_engine.spark.sql_types import arrow_schema, spark_schema
 from odf_engine.spark.text_files import detect_encoding
@@ -272,7 +272,8 @@ class PayloadJob:
             reporter: receives phases, amounts and commits, and cancels the job.
             after: the expected head; None for any.
             reader: replaces the read step of the source.
-            strict: rows of a ledger with a known key and other values are an error.
+            strict: rows of a ledger with a known key and other values are an error; overrides the
+                setting ``onConflict``.
 
         Raises:
             Conflict: the head is not ``after``.
@@ -389,9 +390,15 @@ class PayloadJob:
             scratch=self._folder,
             reporter=_AmountFilter(self._reporter, bytes=self._bytes_read),
             changelog=operations,
-            strict=self._strict,
+            on_conflict=self._conflict_action(),
             unordered=self._source.preprocess is not None and has_nondeterministic_order(new),
         )
+
+    def _conflict_action(self) -> OnConflict:
+        """Return what a ledger does with a changed row of a known key."""
+        if self._strict:
+            return "fail"
+        return self._config.conflict_action(str(self._entry.alias), str(self._entry.id))
 
     def _write_slice(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, staged: Path

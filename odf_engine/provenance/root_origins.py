@@ -439,9 +439,8 @@ class _SourceHistory:
                     pushed.setdefault(event.source_name, event)
                 case _:
                     pushed.setdefault(event.source_name, None)
-        if polling is not None:
-            return [polling]
-        return [each for each in reversed(pushed.values()) if each is not None]
+        found = [each for each in reversed(pushed.values()) if each is not None]
+        return found if polling is None else [polling, *found]
 
 
 def _row_source(

@@ -34,7 +34,14 @@ from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, QueryInput, TransactionResult, ValidatedQuery
 from odf_engine.transform.engines.output_contract import add_new_columns
 from odf_engine.transform.plan import Transaction, boundary_transaction
-from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, to_event, transform
+from odf_engine.transform.run import (
+    CHECKPOINT,
+    check_changelog,
+    execute_transaction,
+    make_request,
+    to_event,
+    transform,
+)
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definition import Change, Update, commit_update, describe_change
 from odf_engine.workspace.workspace import Workspace
@@ -401,6 +408,7 @@ class _Migration:
             try:
                 request = make_request(transaction, folder, staged, system_time)
                 result = execute_transaction(self._engine, transaction, request, self._reporter)
+                check_changelog(transaction, result, self._reporter)
                 yield result, staged, folder / CHECKPOINT
             finally:
                 staged.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import asdict
 
@@ -15,11 +16,16 @@ from odf_engine.chain.normal_form import SPARK, SPARK_VERSION, with_engine_versi
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.chain.state import ChainState, ChainUpdate
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.errors import Unsupported, UsageError
+from odf_engine.data.changelog import OperationCheck
+from odf_engine.data.parquet_reader import read_parquet_schema
+from odf_engine.data.retractions import find_unmatched_row
+from odf_engine.data.slices import read_batches, read_rows_at
+from odf_engine.errors import BadData, Unsupported, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
     DatasetKind,
+    DatasetVocabulary,
     DataSlice,
     ExecuteTransform,
     MetadataEvent,
@@ -40,6 +46,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
 CHECKPOINT: Final = "checkpoint"
+_MAX_CHARACTERS: Final = 300
 
 
 def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> ChainUpdate:
@@ -114,6 +121,7 @@ class _TransactionRun:
             request = make_request(self._transaction, self._folder, staged, self._system_time)
             queried = monotonic()
             result = execute_transaction(self._engine, self._transaction, request, self._reporter)
+            check_changelog(self._transaction, result, self._reporter)
             self._reporter.log(_describe_result(result, monotonic() - queried))
             self._commit(result, staged, started)
         finally:
@@ -157,6 +165,61 @@ def execute_transaction(
     work = {"execute": engine.execute, "finish": engine.finish, "rebuild": engine.rebuild}[transaction.kind]
     with attach_query_excerpt(request.transform.queries or []):
         return work(request, declared_schema(transaction.state), reporter)
+
+
+def check_changelog(transaction: Transaction, result: TransactionResult, reporter: Reporter) -> None:
+    """Check before the commit that the operations of the result are a valid changelog of the dataset.
+
+    The same rules apply to every engine. A replay does not check them: verification reports operations that
+    were committed, see :mod:`odf_engine.verify.slice_check` and :mod:`odf_engine.verify.integrity`.
+
+    Raises:
+        BadData: a row has an invalid operation, a correction is incomplete, or a retracted row is not in the
+            dataset.
+        NotFound, BadData: a slice of the dataset is missing or damaged.
+        Cancelled: the job was cancelled.
+    """
+    written, vocab = result.written, transaction.state.vocabulary
+    if written is None:
+        return
+    operations, problem = OperationCheck(), None
+    for batch in read_batches(written.path, [vocab.operation_type_column]):
+        reporter.raise_if_cancelled()
+        problem = problem or operations.check(batch.column(0))
+    problem = problem or operations.finish()
+    if problem is not None:
+        raise BadData(
+            f"the result of the query is not a valid changelog: {problem}",
+            where="query",
+            hint=f"remove '{vocab.operation_type_column}' from the query, which then has the operations of the "
+            "input, or return a -C and its +C as adjacent rows",
+        )
+    if result.retracts_emitted:
+        return
+    dataset = transaction.entry.dataset
+    history = [dataset.slice_path(row) for row in dataset.slices()]
+    row = find_unmatched_row(written.path, history, vocab, reporter.raise_if_cancelled)
+    if row is not None:
+        raise BadData(
+            "the result of the query retracts a row that is not in the dataset: "
+            f"row {row}: {_row_text(written.path, row, vocab)}",
+            where="query",
+            hint="a -R or -C repeats all columns of the row that it retracts: check columns that the query "
+            "computes, and verify the inputs with odf verify",
+        )
+
+
+def _row_text(path: Path, row: int, vocab: DatasetVocabulary) -> str:
+    """Return the first columns of a row of a slice as text, without offset and system time."""
+    hidden = (vocab.offset_column, vocab.system_time_column)
+    columns = [name for name in read_parquet_schema(path).names if name not in hidden]
+    (found,) = [
+        each
+        for batch in read_rows_at(path, pa.array([row], pa.int64()), columns)
+        for each in batch.to_pylist()
+    ]
+    text = ", ".join(f"{name}={value}" for name, value in list(found.items())[:8])
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 
 
 def to_event(transaction: Transaction, result: TransactionResult) -> ExecuteTransform:

@@ -42,8 +42,16 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.progress import Reporter
-from odf_engine.verify.report import EngineUse, Finding, ReplayResult, Report
-from odf_engine.verify.slice_check import ExpectedSlice, FileChecks, Problem, VerifiedSlices, VerifyProgress
+from odf_engine.verify.report import INVALID_CHANGELOG, EngineUse, Finding, ReplayResult, Report
+from odf_engine.verify.retraction_check import ChainSlice, check_retractions
+from odf_engine.verify.slice_check import (
+    DAMAGED_SLICE,
+    ExpectedSlice,
+    FileChecks,
+    Problem,
+    VerifiedSlices,
+    VerifyProgress,
+)
 
 if TYPE_CHECKING:
     from odf_engine.verify.replay import Replay
@@ -159,7 +167,6 @@ _FROM_SETTINGS: Final = frozenset(
         "schema-evolution",
         "vocabulary-fixed",
         "transform-inputs",
-        "polling-or-push",
         "push-source-new",
         "source-there",
     }
@@ -238,6 +245,12 @@ def verify(
             if result.transaction is not None:
                 transactions.append(result.transaction)
     check.progress.report()
+    numbers = {str(block_hash): number for number, block_hash in enumerate(chain.hashes, chain.first_number)}
+    if not check.is_incomplete:
+        damaged = {each.block for each in findings if each.kind in DAMAGED_SLICE}
+        for block, problem in check_retractions(dataset, check.slices, damaged, known, reporter):
+            findings += _log_findings([_finding(block, problem)], reporter)
+    findings.sort(key=lambda each: numbers.get(each.block, -1))
 
     replayed: list[tuple[Multihash, ReplayResult]] = []
     engines: list[EngineUse] = []
@@ -253,13 +266,13 @@ def verify(
         skipped = [_finding(str(block), result.skipped) for block, result in replayed if result.skipped]
         unchecked += _log_unchecked(skipped, unchecked, reporter)
 
-    numbers = {block_hash: number for number, block_hash in enumerate(chain.hashes, chain.first_number)}
-    proofs = check_proofs(dataset.folder, check.owner, numbers)
+    proofs = check_proofs(dataset.folder, check.owner, {each: numbers[str(each)] for each in chain.hashes})
     findings += _log_findings(proofs.invalid, reporter)
     unchecked += proofs.unchecked
     last_number = chain.first_number + len(chain.hashes) - 1
     return Report(
         valid=not findings,
+        intact=all(each.kind in INVALID_CHANGELOG for each in findings),
         blocks=blocks,
         slices=slices,
         transforms=sum(result.skipped is None for _, result in replayed),
@@ -368,6 +381,10 @@ class _ChainCheck:
         reporter: receives amounts and messages.
         known: slices whose rows were verified before.
         replays: the transactions are replayed later.
+
+    Attributes:
+        slices: all slices so far, also those before the verified range.
+        is_incomplete: whether blocks are lost.
     """
 
     def __init__(
@@ -385,6 +402,8 @@ class _ChainCheck:
         self._replays = replays
         self.progress = VerifyProgress(reporter)
         self._files = FileChecks(dataset, known, self.progress)
+        self.slices: list[ChainSlice] = []
+        self.is_incomplete = False
         self._state: ChainState | None = None
         self._lost_settings = self._lost_data = False
 
@@ -400,6 +419,7 @@ class _ChainCheck:
         """
         self.progress.total_blocks = len(chain.hashes)
         if not chain.complete:
+            self.is_incomplete = True
             self._lost_settings = self._lost_data = True
             oldest = str(chain.hashes[0]) if chain.hashes else "head"
             problem = "chain-incomplete", "the blocks before this one cannot be found"
@@ -419,6 +439,7 @@ class _ChainCheck:
             decoded = self._read(block_hash)
         except _LostBlock as lost:
             self._skip(block_hash, number)
+            self.is_incomplete = True
             findings = [_finding(str(block_hash), lost.problem)]
             return Done(BlockResult(findings, blocks=1) if is_checked else BlockResult())
         task: Task[BlockResult] = Done(BlockResult())
@@ -426,6 +447,10 @@ class _ChainCheck:
             for part in decoded.unknown:
                 self._reporter.log(f"block {number}: {part} is from a newer specification", "warning")
             task = self._check(block_hash, decoded.block)
+        data = getattr(decoded.block.event, "new_data", None)
+        if data is not None:
+            vocabulary = self._state.vocabulary if self._state else DEFAULT_VOCABULARY
+            self.slices.append(ChainSlice(str(block_hash), data, vocabulary, is_checked))
         self._follow(block_hash, decoded.block)
         return task
 

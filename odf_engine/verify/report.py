@@ -19,6 +19,8 @@ from odf_engine.workspace.workspace import Workspace
 
 _SOURCES: Final = ("SetPollingSource", "DisablePollingSource", "AddPushSource")
 _MANY: Final = 100_000
+INVALID_CHANGELOG: Final = frozenset({"slice-op", "slice-retraction"})
+"""Kinds of findings about operations that were committed, in a dataset whose files are intact."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +31,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         place: the address, file pattern, command, or name of the push source.
         block: hash of the block that added the source.
         since: system time of that block.
-        loads: number of ingested slices. Those of several push sources are not distinguished.
+        loads: number of ingested slices. Those of several active sources are not distinguished.
         records: number of rows of these slices.
         first, last: system times of the first and the last slice; None without slices.
     """
@@ -190,9 +192,10 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
     for at, row in enumerate(rows):
         if row.kind == "DisablePollingSource":
             continue
-        # Several push sources can be active at once. Any other source replaces the previous ones.
-        concurrent = "AddPushSource" if row.kind == "AddPushSource" else ""
-        end = next((each.sequence_number for each in rows[at + 1 :] if each.kind != concurrent), limit + 1)
+        # Push sources can be active beside others. A polling source ends the ones before it.
+        end = next(
+            (each.sequence_number for each in rows[at + 1 :] if each.kind != "AddPushSource"), limit + 1
+        )
         loaded = [each for each in slices if row.sequence_number < each.sequence_number < end]
         event = entry.dataset.block(row.hash).block.event
         kind, place = _place(event)
@@ -298,6 +301,8 @@ class Report(msgspec.Struct, frozen=True):
         proven: sequence number of the newest block with a valid proof, which covers all earlier blocks;
             None if there is none.
         newer: number of blocks after that one.
+        intact: all blocks and files are those that were committed: the only findings, if any, are about
+            operations that the specification forbids.
     """
 
     valid: bool
@@ -311,3 +316,4 @@ class Report(msgspec.Struct, frozen=True):
     proofs: int = 0
     proven: int | None = None
     newer: int = 0
+    intact: bool = True

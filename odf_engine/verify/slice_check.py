@@ -16,6 +16,7 @@ from pyarrow import types
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_compute import pc
+from odf_engine.data.changelog import OperationCheck
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import BadData, InvalidSchema, NotFound
@@ -26,10 +27,12 @@ from odf_engine.progress import Reporter
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name
 
 _BYTES: Final = 1 << 20
-_CORRECT_FROM: Final = 2
-_CORRECT_TO: Final = 3
 _CHECKS: Final = 1
 """Version of :func:`check_rows`: a new one invalidates the slices that were verified before."""
+DAMAGED_SLICE: Final = frozenset(
+    {"slice-missing", "slice-size", "slice-physical-hash", "slice-malformed", "slice-logical-hash"}
+)
+"""Kinds of findings about a file that is not the committed one."""
 Problem = tuple[str, str]
 """Kind and message of a finding."""
 
@@ -198,7 +201,7 @@ class _Rows:
         self._count = 0
         self._reported: set[str] = set()
         self._next_offset = expected.data.offset_interval.start
-        self._last_op: int | None = None
+        self._operations = OperationCheck()
         declared = expected.schema if expected.schema is not None else pa.schema([])
         system = astuple(expected.vocabulary)  # These columns have their own checks.
         self._required = [field.name for field in declared if not field.nullable and field.name not in system]
@@ -209,7 +212,7 @@ class _Rows:
         yield from self._nulls(batch)
         for column, check, kind in (
             (vocabulary.offset_column, self._offsets, "slice-offset"),
-            (vocabulary.operation_type_column, self._ops, "slice-op"),
+            (vocabulary.operation_type_column, self._operations.check, "slice-op"),
             (vocabulary.system_time_column, self._system_times, "slice-system-time"),
             (vocabulary.event_time_column, self._event_times, "slice-event-time"),
         ):
@@ -231,8 +234,8 @@ class _Rows:
                 f"the slice has {self._count} rows, expected {rows} "
                 f"for offsets {interval.start} to {interval.end}",
             )
-        if self._last_op == _CORRECT_FROM and "slice-op" not in self._reported:
-            yield "slice-op", f"row {self._count - 1} is a -C without a following +C"
+        if "slice-op" not in self._reported and (problem := self._operations.finish()) is not None:
+            yield "slice-op", problem
 
     def _nulls(self, batch: pa.RecordBatch) -> Iterator[Problem]:
         for name in self._required:
@@ -273,26 +276,6 @@ class _Rows:
             at = 0
         expected = column[at - 1].as_py() + 1 if at else self._next_offset
         return f"row {self._count + at} has offset {column[at]}, expected {expected}"
-
-    def _ops(self, column: pa.Array) -> str | None:
-        if not types.is_integer(column.type):
-            return self._not_an_integer(column)
-        if not len(column):
-            return None
-        wrong = pc.invert(pc.is_in(column, pa.array(range(_CORRECT_TO + 1), column.type)))
-        if pc.any(wrong).as_py():
-            at = pc.index(wrong, True).as_py()
-            return f"row {self._count + at} has invalid operation {column[at]}, expected 0 to 3"
-        previous = pa.concat_arrays([pa.array([self._last_op or 0], column.type), column[:-1]])
-        self._last_op = column[-1].as_py()
-        after = pc.equal(previous, pa.scalar(_CORRECT_FROM, column.type))
-        broken = pc.not_equal(pc.equal(column, pa.scalar(_CORRECT_TO, column.type)), after)
-        if not pc.any(broken).as_py():
-            return None
-        at = pc.index(broken, True).as_py()
-        if after[at].as_py():
-            return f"row {self._count + at} follows a -C, but is not a +C"
-        return f"row {self._count + at} is a +C without a preceding -C"
 
     @staticmethod
     def _not_an_integer(column: pa.Array) -> str:
@@ -395,7 +378,7 @@ class FileChecks:
             Cancelled: the verification was cancelled.
         """
         data, known = expected.data, self._known
-        path = _locate(self._data, data.physical_hash)
+        path = locate_object(self._data, data.physical_hash)
         problems = list(check_object(path, "slice", data.physical_hash, data.size, self._progress.bytes))
         if path is None:
             return SliceResult(problems)
@@ -411,13 +394,14 @@ class FileChecks:
         identity = (checkpoint.physical_hash, checkpoint.size)
         if identity in self._valid_checkpoints:
             return []
-        path = _locate(self._checkpoints, checkpoint.physical_hash)
+        path = locate_object(self._checkpoints, checkpoint.physical_hash)
         problems = list(check_object(path, "checkpoint", *identity, self._progress.bytes))
         if not problems:
             self._valid_checkpoints.add(identity)
         return problems
 
 
-def _locate(objects: LocalObjectStore, object_hash: Multihash) -> Path | None:
+def locate_object(objects: LocalObjectStore, object_hash: Multihash) -> Path | None:
+    """Return the path of an object; None if it is missing."""
     name = find_object_name(objects, object_hash)
     return None if name is None else objects.path(name)

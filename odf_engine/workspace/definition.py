@@ -56,8 +56,11 @@ if TYPE_CHECKING:
 def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
     """Return the active push source with this name; without a name, the only one.
 
+    A dataset with a polling source may have push sources too, for corrections of the polled rows.
+
     Raises:
-        Unsupported: the dataset has no push sources, or the source is from a newer specification.
+        Unsupported: the dataset has no push sources, the source is from a newer specification, or the polling
+            source was not pulled yet.
         UsageError: there are several, or none with this name.
     """
     state = entry.dataset.state()
@@ -66,9 +69,17 @@ def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
             f"{entry.alias} is a derivative dataset; rows can only be pushed to root datasets",
             hint="push to its inputs",
         )
-    if state.polling_source is not None or "SetPollingSource" in state.not_understood:
+    is_polled = state.polling_source is not None or "SetPollingSource" in state.not_understood
+    if is_polled and not state.push_sources:
         raise Unsupported(
-            f"{entry.alias} has a polling source, so rows cannot be pushed to it",
+            f"{entry.alias} has a polling source and no push source, so rows cannot be pushed to it",
+            hint=f"run odf pull {entry.alias}; to push corrections, add AddPushSource to its manifest after "
+            "SetPollingSource, then run: odf add --update MANIFEST",
+        )
+    if is_polled and not state.was_polled:
+        # The push would be taken for the first pull, and the source would not be fetched.
+        raise Unsupported(
+            f"the polling source of {entry.alias} was not pulled yet, so there are no rows to correct",
             hint=f"odf pull {entry.alias}",
         )
     sources = state.push_sources

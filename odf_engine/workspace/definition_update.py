@@ -342,7 +342,7 @@ def _disable_removed_sources(
 ) -> Iterator[_Step]:
     """Yield the events that disable the sources which the definition removes."""
     is_polled = state.polling_source is not None or "SetPollingSource" in state.not_understood
-    if is_polled and (pushed or disables_polling):
+    if is_polled and ((pushed and polled is None) or disables_polling):
         yield _Step(model.DisablePollingSource(), state.polling_source)
     not_understood = [
         key.removeprefix(_PUSH_SOURCE_PREFIX)
@@ -350,7 +350,7 @@ def _disable_removed_sources(
         if key.startswith(_PUSH_SOURCE_PREFIX)
     ]
     for name in dict.fromkeys([*state.push_sources, *not_understood]):
-        replaced = polled is not None or (pushed and name not in pushed)
+        replaced = (polled is not None or pushed) and name not in pushed
         if replaced or name in disabled:
             yield _Step(model.DisablePushSource(name), state.push_sources.get(name))
 

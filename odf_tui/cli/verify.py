@@ -173,6 +173,9 @@ def verify_verb(
     Checks chain rules, hashes of blocks and slices, sizes, offsets, logical hashes, checkpoints and
     ownership proofs. Replays the transactions of derivative datasets and compares the results.
 
+    Checks operations as well: a -C and its +C are adjacent, and a -R or -C repeats a row of the dataset. A
+    dataset whose only findings are about operations is reported as intact.
+
     With --proof, checks the proof of a query result instead. Exits with 3 if a dataset or a proof is
     invalid.
     """
@@ -200,7 +203,10 @@ def verify_verb(
         for report in reports:
             for line in report_lines(report):
                 sys.stdout.write(line + "\n")
-            if report.findings:
+            if report.findings and report.intact:
+                print_note("  no file was changed: the rows were committed with invalid operations")
+                print_note("  the author has to correct the source or query and publish the dataset again")
+            elif report.findings:
                 print_note("  invalid files were changed or damaged after they were committed")
                 print_note("  pull the dataset again from its author, or rebuild it")
         for line in origin_lines(reports):

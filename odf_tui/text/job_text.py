@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from rich.cells import cell_len
@@ -240,20 +240,33 @@ def known_result(result: str | None, request: type[JobRequest[R]]) -> R | None:
 
 def has_findings(job: Job) -> bool:
     """Return whether this is a verification that found problems."""
-    return job.kind == "verify" and _verdict(job.result or "")[0] is False
+    return job.kind == "verify" and _verdict(job.result or "").valid is False
+
+
+def has_intact_files(job: Job) -> bool:
+    """Return whether this is a verification whose findings, if any, are only about operations."""
+    return job.kind == "verify" and _verdict(job.result or "").intact is True
 
 
 def verified_head(job: Job) -> str | None:
     """Return the head of a dataset that a job verified completely, without findings; else None."""
-    valid, head = _verdict(job.result or "") if job.kind == "verify" else (None, None)
-    return head if valid is True else None
+    verdict = _verdict(job.result or "") if job.kind == "verify" else _Verdict()
+    return verdict.head if verdict.valid is True else None
+
+
+class _Verdict(NamedTuple):
+    """The fields ``valid``, ``intact`` and ``head`` of a report."""
+
+    valid: bool | None = None
+    intact: bool | None = None
+    head: str | None = None
 
 
 @lru_cache(maxsize=4096)
-def _verdict(result: str) -> tuple[bool | None, str | None]:
-    """Return ``valid`` and ``head`` of a report. Cached: reports can be long, and each event reads them."""
+def _verdict(result: str) -> _Verdict:
+    """Return the verdict of a report. Cached: reports can be long, and each event reads them."""
     report = known_result(result, Verify)
-    return (None, None) if report is None else (report.valid, report.head)
+    return _Verdict() if report is None else _Verdict(report.valid, report.intact, report.head)
 
 
 _TRANSFER_PHASES: Final = ("fetch", "send")
@@ -486,7 +499,8 @@ def validation_lines(result: ValidateResult) -> Iterator[str]:
 
 def _verify_outcome(result: VerifyResult) -> tuple[str, str]:
     if result.valid is False:
-        return count_of(len(result.findings), "finding"), "bad"
+        intact = ", files intact" if result.intact else ""
+        return f"{count_of(len(result.findings), 'finding')}{intact}", "bad"
     transactions = result.transforms
     replayed = f", {count_of(transactions, 'transaction')} replayed" if transactions else ""
     unchecked = [each for each in result.unchecked if "proof-" not in each.kind]

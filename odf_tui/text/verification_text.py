@@ -29,7 +29,8 @@ def report_lines(report: VerifyResult) -> Iterator[str]:
         limit = ", partially verified" if is_incomplete else ""
         yield f"{name}: valid{limit} ({checked})"
     else:
-        yield f"{name}: INVALID ({checked}): {count_of(len(findings), 'finding')}"
+        verdict = "intact, but its changelog is INVALID" if report.intact else "INVALID"
+        yield f"{name}: {verdict} ({checked}): {count_of(len(findings), 'finding')}"
     for line in (*finding_lines(report), *unchecked_lines(report)):
         yield printable(f"  {line}")
 

@@ -54,7 +54,6 @@ def test_what_does_not(chains: Chains) -> None:
         (derivative, [ExecuteTransform([])], "ExecuteTransform"),
         (root, [DisablePollingSource()], "DisablePollingSource"),
         (root, [DisablePushSource("p")], "DisablePushSource"),
-        (root, [chains.polling(), PUSH], "both"),
         (root, [PUSH, PUSH], "'p'"),
     ]:
         with pytest.raises(InvalidManifest, match=word) as caught:

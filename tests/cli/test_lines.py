@@ -111,6 +111,11 @@ def test_reports() -> None:
         "cases: INVALID (2 blocks, 1 slice): 1 finding", "  hash-mismatch: block 3: is␛ wrong",
         "  not checked: no-engine: why (2 transactions)",
     ]  # fmt: skip
+    report = VerifyResult(
+        "cases", valid=False, blocks=2, findings=[Finding("slice-op", "3", "wrong")], intact=True
+    )
+    verdict = "cases: intact, but its changelog is INVALID (2 blocks, 0 slices): 1 finding"
+    assert next(verification_text.report_lines(report)) == verdict
     for kind, limit in (("no-engine", ", partially verified"), ("proof-elsewhere", "")):
         report = VerifyResult("cases", valid=True, blocks=1, unchecked=[Finding(kind, "", "why")])
         assert next(verification_text.report_lines(report)).startswith(f"cases: valid{limit} (1 block")

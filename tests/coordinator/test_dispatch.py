@@ -67,7 +67,7 @@ def test_verifying_a_sound_dataset(entry, context):
     assert found == {
         "name": "harbour/ports", "head": str(entry.dataset.head()), "valid": True, "slices": 0,
         "transforms": 0, "findings": [], "unchecked": [], "engines": [], "rows_known": 0,
-        "proofs": 0, "proven": None, "newer": 0,
+        "proofs": 0, "proven": None, "newer": 0, "intact": True,
     }  # fmt: skip
 
 

@@ -117,10 +117,10 @@ RESULTS: list[tuple[Request, msgspec.Struct, str]] = [
         VerifyResult(
             "days", "f16", False, 5, 1, 2, [Finding("head-hash", "f16", "wrong")],
             [Finding("input-missing", "f15", "no dew")], [EngineUse("spark", "4.0", "4.1", 2, 36)],
-            1, 1, 4, 2, ORIGINS,
+            1, 1, 4, 2, False, ORIGINS,
         ),
         "name head valid blocks slices transforms findings unchecked engines rows_known proofs proven newer"
-        " origins",
+        " intact origins",
     ),
     (
         Validate("kind: x"),

@@ -39,6 +39,7 @@ from odf_engine.metadata.model import (
     Snapshot,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.settings import OnConflict
 from odf_engine.spark import row_order
 from tests.ingest.recorder import Recorder
 
@@ -107,7 +108,7 @@ class ArrowMerge:
         strategy: Append | Ledger | Snapshot,
         rows: Sequence[Row],
         *,
-        strict: bool = False,
+        on_conflict: OnConflict = "warn",
         changelog: bool = False,
         index: bool = True,
     ) -> int:
@@ -129,7 +130,7 @@ class ArrowMerge:
             scratch=scratch,
             reporter=self.reporter,
             changelog="op" if changelog else None,
-            strict=strict,
+            on_conflict=on_conflict,
         )
         staged = self.dataset.staging_path("data")
 

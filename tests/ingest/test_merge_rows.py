@@ -176,7 +176,7 @@ def test_a_ledger_keeps_the_first_values(data: ArrowMerge) -> None:
     assert [row["id"] for row in data.rows()] == [2, 1]
     changed = [Row(1, 9, 3), Row(2, 2, 4), Row(3, 3, 1)]
     with pytest.raises(BadData, match="2 rows with an existing primary key"):
-        data.merge(LEDGER, changed, strict=True)
+        data.merge(LEDGER, changed, on_conflict="fail")
     assert data.merge(LEDGER, changed) == 1
     (warning,) = data.reporter.warnings
     assert "id=1: n was 1, is 9" in warning
@@ -295,3 +295,37 @@ def test_operations_without_a_key(data: ArrowMerge) -> None:
     assert data.rows()[-1]["day"] == 2
     with pytest.raises(BadData, match="does not exist"):
         data.merge(append, [Row(1, 1, None, R)], changelog=True)
+
+
+def test_a_ledger_corrects_changed_rows(data: ArrowMerge) -> None:
+    data.merge(LEDGER, [Row(1, 10, 1), Row(2, 20, 2), Row(3, 30, 3), Row(4, 40, 4)])
+    day = [Row(5, 50, 5), Row(3, 31, 3), Row(2, 20, None), Row(1, 10, 9), Row(4, 40, 4)]
+    with pytest.raises(BadData, match="2 rows with an existing primary key and different values"):
+        data.merge(LEDGER, day, on_conflict="fail")
+    assert data.merge(LEDGER, day[1:]) == 0
+    assert data.reporter.lines[0][1].startswith("2 rows with an existing primary key")
+    assert data.merge(LEDGER, day, on_conflict="correct") == 5
+    assert ("info", "2 changed rows corrected") in data.reporter.lines
+    assert [(Op(row["op"]).code, row["id"], row["n"], row["day"]) for row in data.rows()[4:]] == [
+        (A, 5, 50, 5), (F, 1, 10, 1), (T, 1, 10, 9), (F, 3, 30, 3), (T, 3, 31, 3)
+    ]  # fmt: skip
+    assert data.merge(LEDGER, day, on_conflict="correct") == 0
+    assert data.merge(LEDGER, [Row(3, 30, 3), Row(3, 30, 3)], on_conflict="correct") == 2  # copies
+    with pytest.raises(BadData):
+        data.merge(LEDGER, [Row(3, 1, 3), Row(3, 2, 3)], on_conflict="correct")
+    # A retracted key stays retracted.
+    data.merge(LEDGER, [Row(4, 40, 4, R)], changelog=True)
+    assert data.merge(LEDGER, [Row(4, 41, 4)], on_conflict="correct") == 0
+    assert "1 row with an existing primary key" in data.reporter.lines[0][1]
+    assert values(data) == {1: 10, 2: 20, 3: 30, 5: 50}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_corrections_of_a_ledger_whatever_the_batches(data: ArrowMerge, seed: int) -> None:
+    dice = random.Random(seed)
+    state: dict[int, int] = {}
+    for _ in range(8):
+        day = {key: dice.randrange(3) for key in dice.sample(range(12), dice.randrange(1, 9))}
+        data.merge(LEDGER, [Row(key, n, 1) for key, n in day.items()], on_conflict="correct")
+        state |= day
+        assert values(data) == state

@@ -41,7 +41,10 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.settings import save, set_value
 from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.verify.integrity import verify
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
@@ -408,3 +411,52 @@ def test_rows_that_bring_operations(pushed: Pushed) -> None:
         "fetch: {kind: Url, url: in.csv}\nread: {kind: Csv, header: true}\nmerge: {kind: Append}", name="p"
     )
     pushed.fails(InvalidSchema, "'op', which is a system column")
+
+
+POLLED = """
+    - kind: SetPollingSource
+      fetch: {kind: Url, url: in.csv}
+      read: {kind: Csv, header: true, schema: ["at TIMESTAMP", "id BIGINT", "note STRING"]}
+      merge: {kind: Ledger, primaryKey: [id]}
+    - kind: AddPushSource
+      sourceName: corrections
+      read: {kind: NdJson, schema: ["op STRING", "at TIMESTAMP", "id BIGINT", "note STRING"]}
+      merge: {kind: Ledger, primaryKey: [id]}
+"""
+
+
+def test_corrections_of_polled_rows(pushed: Pushed) -> None:
+    """By push, and by the polling source itself where the workspace says so."""
+    pushed.define(POLLED)
+    rows = "at,id,note\n2024-01-01T00:00:00Z,1,a\n2024-01-01T00:00:00Z,2,b\n"
+    pushed.write("in.csv", rows)
+    pushed.write(
+        "a.ndjson",
+        '{"op": "-C", "id": 1, "note": "a"}\n{"op": "+C", "at": "2024-01-01T00:00:00Z", "id": 1, '
+        '"note": "A"}\n{"op": "-R", "id": 2, "note": "b"}',
+    )
+    pushed.refuses(Unsupported, "a.ndjson", "was not pulled yet", "odf pull data")
+    assert pushed.pull().records == 2
+    state = pushed.dataset.state()
+    assert pushed.push("a.ndjson").records == 3
+    assert pushed.pull().status == "up-to-date"  # the push keeps the state of the polling source
+    assert pushed.dataset.state().source_state == state.source_state is not None
+    pushed.refuses(BadData, "a.ndjson", "the values differ from those of the existing row")
+    changed = rows.replace("1,a", "1,z").replace("2,b", "2,z")
+    pushed.write("in.csv", changed)
+    pushed.pull()
+    assert pushed.said("2 rows with an existing primary key and different values")
+    for setting in ("fail", "correct"):
+        config = set_value(pushed.workspace.config, "onConflict.Data", setting)
+        save(config, pushed.workspace.odf / "config.yaml")
+        pushed.workspace = Workspace(pushed.workspace.folder)
+        pushed.write("in.csv", changed + f"2024-01-02T00:00:00Z,3,{setting}\n")
+        if setting == "fail":
+            with pytest.raises(BadData, match="2 rows with an existing primary key"):
+                pushed.pull()
+    assert pushed.pull().records == 3
+    assert pushed.said("1 changed row corrected") and pushed.said("1 row with an existing primary key")
+    assert pushed.rows("op", "id", "note")[2:] == [
+        (2, 1, "a"), (3, 1, "A"), (1, 2, "b"), (0, 3, "correct"), (2, 1, "A"), (3, 1, "z")
+    ]  # fmt: skip
+    assert verify(pushed.dataset, Reporter()).valid

@@ -132,7 +132,7 @@ def test_steps_constants_order_and_system_time(deriving: Deriving) -> None:
         ("SELECT CAST(event_time AS STRING) AS event_time FROM input", InvalidQuery, ["STRING", "TIMESTAMP"]),
         ("SELECT event_time, x AS offset FROM input", InvalidQuery, ["offset"]),
         ("SELECT event_time, city AS op FROM input", InvalidQuery, ["op", "INT"]),
-        ("SELECT event_time, 7 AS op FROM input", BadData, ["7 is not an operation"]),
+        ("SELECT event_time, 7 AS op FROM input", BadData, ["invalid operation 7"]),
         ("SELECT nullif(event_time, event_time) AS event_time, x FROM input", BadData, ["null", "x=1"]),
         ("SELECT event_time, 1 / (x - 1) AS y FROM input", BadData, ["zero"]),
         ("SELECT event_time, x FROM csv.`/etc/passwd`", InvalidQuery, []),
@@ -179,3 +179,46 @@ def test_who_is_behind(deriving: Deriving) -> None:
     deriving.commit(root, [event])  # a poll that brought nothing
     assert not behind()
     assert deriving.run(made) == 0
+
+
+@pytest.mark.parametrize(
+    ("operation", "problem"),
+    [
+        ("IF(x = 2, 3, 0)", "row 1 is a +C without a preceding -C"),
+        ("IF(x = 2, 2, 0)", "row 1 is a -C without a following +C"),
+        ("IF(x = 1, 2, 0)", "row 1 follows a -C, but is not a +C"),
+        ("IF(x = 2, 1, 0)", "retracts a row that is not in the dataset: row 1: op=1, event_time=2024-01-02"),
+    ],
+)
+def test_an_invalid_changelog_is_not_committed(deriving: Deriving, operation: str, problem: str) -> None:
+    deriving.rows(deriving.root(), (1, "a", 1), (2, "b", 2))
+    made = deriving.derivative(f"SELECT event_time, city, CAST({operation} AS INT) AS op FROM input")
+    head = made.dataset.head()
+    with pytest.raises(BadData) as caught:
+        deriving.run(made)
+    assert problem in str(caught.value)
+    assert made.dataset.head() == head
+    assert list(made.dataset.folder.glob("data/*")) == []
+
+
+def test_a_retraction_repeats_the_row_that_it_retracts(deriving: Deriving) -> None:
+    root = deriving.root()
+    query = "SELECT event_time, city, op, IF(op = 1, {}, x) AS x FROM input"
+    same = deriving.derivative(query.format("x"), name="same")
+    other = deriving.derivative(query.format("x + 1"), name="other")
+    known = deriving.derivative("SELECT event_time, city, system_time() AS known FROM input", name="known")
+    deriving.rows(root, (1, "a", 1), (1, "b", 2), (1, "b", 2))
+    for made in (same, other, known):
+        deriving.run(made)
+    deriving.rows(root, (1, "b", 2, R), (2, "c", 3))
+    deriving.run(same)
+    for made, text in ((other, "city=b, x=3"), (known, "city=b, known=")):
+        with pytest.raises(BadData, match="retracts a row that is not in the dataset") as caught:
+            deriving.run(made)
+        assert text in str(caught.value)
+    deriving.rows(root, (1, "b", 2, CF), (1, "b", 4, CT), (1, "b", 4, R))
+    deriving.run(same)
+    assert deriving.result(same, "op", "x")[3:] == [(R, 2), (A, 3), (CF, 2), (CT, 4), (R, 4)]
+    deriving.rows(root, (1, "b", 2, R))  # both rows were retracted before
+    with pytest.raises(BadData, match="row 0: op=1"):
+        deriving.run(same)

@@ -353,3 +353,20 @@ def test_where_rows_came_from(made: Deriving, copy: Workspace) -> None:
     # As it was after the second transaction.
     (early, root) = dataset_origins(copy, rows, last=SECOND)
     assert (early.transactions, early.records, root.records) == (2, 6, 6)
+
+
+def test_an_invalid_changelog_is_not_reported_as_damage(tmp_path: Path, runtime: SparkRuntime) -> None:
+    """A chain of an older version or of another program, whose query returned invalid operations."""
+    deriving = Deriving(Workspace.init(tmp_path / "workspace"), runtime)
+    deriving.rows(deriving.root(), (1, "a", 1), (2, "b", 2))
+    query = "SELECT event_time, city, CAST(IF(x = 2, {}, 0) AS INT) AS op FROM input"
+    expected = {3: ["slice-op"], 1: ["slice-retraction"]}
+    for operation, kinds in expected.items():
+        entry = deriving.derivative(query.format(operation), name=f"op{operation}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("odf_engine.transform.run.check_changelog", lambda *_: None)
+            deriving.run(entry)
+        replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
+        report = verify(entry.dataset, Reporter(), replay=replay)
+        assert [each.kind for each in report.findings] == kinds
+        assert (report.valid, report.intact, report.transforms) == (False, True, 1)

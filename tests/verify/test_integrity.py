@@ -399,13 +399,58 @@ def test_wrong_rows_in_a_committed_slice_are_found(
     block = empty.data(["A", "B", "C"], edit=edit)
     report = check(empty)
     assert (kind, block.abbreviated) in found(report)
+    assert report.intact == (set(kinds(report)) <= {"slice-op", "slice-retraction"})
     assert len(kinds(report)) == len(set(kinds(report)))
     assert "slice-logical-hash" not in kinds(report)
 
 
+def operations(ops: list[int], people: list[int] | None = None) -> Callable[[pa.Table], pa.Table]:
+    """Rows with these operations and equal data fields, except for ``people``."""
+
+    def edit(table: pa.Table) -> pa.Table:
+        return set_column(set_column(table, "op", ops), "people", people or [0] * len(ops))
+
+    return edit
+
+
 def test_a_correction_is_sound_also_across_batches(empty: Any) -> None:
-    empty.data(["A"] * 4, edit=lambda t: set_column(t, "op", [0, 2, 3, 1]))
+    empty.data(["A"] * 4, edit=operations([0, 2, 3, 1]))
     assert check(empty).valid
+
+
+def test_a_retraction_of_a_row_that_does_not_exist_is_found(empty: Any) -> None:
+    times = [1_714_521_600_000] * 3
+
+    def at_one_time(edit: Callable[[pa.Table], pa.Table]) -> Callable[[pa.Table], pa.Table]:
+        return lambda table: set_column(edit(table), "event_time", times[: table.num_rows])
+
+    known = BlockIndex(":memory:")
+
+    def again() -> Report:
+        return verify(empty.dataset, Reporter(), known=known)
+
+    empty.data(["A", None, "B"], edit=at_one_time(operations([0, 0, 0])))
+    assert (again().valid, again().rows_known) == (True, 1)
+    empty.data([None, "A"], edit=at_one_time(operations([2, 3])))
+    assert again().valid
+    other_value = empty.data(["A", "B"], edit=at_one_time(operations([1, 1], [0, 1])))
+    other_time = empty.data(["B"], edit=operations([1]))
+    for report in (check(empty), again(), again()):
+        assert report.intact and not report.valid
+        assert found(report) == [
+            ("slice-retraction", other_value.abbreviated), ("slice-retraction", other_time.abbreviated)
+        ]  # fmt: skip
+    assert [each.message[:6] for each in again().findings] == ["row 1 ", "row 0 "]
+    empty.data(["A"], edit=at_one_time(operations([1])))  # the second of two rows
+    twice = empty.data(["A"], edit=at_one_time(operations([1])))
+    assert found(again())[2:] == [("slice-retraction", twice.abbreviated)]
+    assert found(check(empty, first=7)) == [("slice-retraction", twice.abbreviated)]
+    # Nothing is concluded from the rows of a damaged slice.
+    flip(empty.slices[0], 5)
+    report = check(empty)
+    assert not report.intact
+    assert {each.kind for each in report.findings} & {"slice-retraction"} == set()
+    assert check(empty, first=7).valid
 
 
 def test_rows_older_than_the_slice_before_are_found(empty: Any) -> None:
@@ -425,7 +470,7 @@ def test_rows_are_followed_from_batch_to_batch(empty: Any) -> None:
     half = rows // 2  # where the second row group begins
     ops = [0] * rows
     ops[half - 1 : half + 1] = [2, 3]
-    empty.data(["x"] * rows, edit=lambda t: set_column(t, "op", ops))
+    empty.data(["x"] * rows, edit=operations(ops))
     assert check(empty).valid
     block = empty.data(
         ["x"] * rows, edit=lambda t: set_column(t, "offset", [*t["offset"].to_pylist()[:-1], 0])

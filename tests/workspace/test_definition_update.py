@@ -193,6 +193,13 @@ def test_switching_between_polling_and_pushing(workspace: Workspace, data: Datas
     ]  # fmt: skip
     state = data.dataset.state()
     assert (state.push_sources, state.polling_source is not None) == ({}, True)
+    # Both, for corrections of polled rows.
+    update = change(workspace, POLLED + PUSHED % "a" + PUSHED % "b")
+    assert [shown.title for shown in update.changes] == ["AddPushSource 'a'", "AddPushSource 'b'"]
+    update = change(workspace, POLLED + PUSHED % "b")
+    assert [shown.title for shown in update.changes] == ["DisablePushSource 'a'"]
+    assert kinds(change(workspace, PUSHED % "b")) == ["DisablePollingSource"]
+    assert kinds(change(workspace, POLLED + PUSHED % "b")) == ["SetPollingSource"]
 
 
 def test_sources_can_be_disabled_by_name(workspace: Workspace, data: DatasetEntry) -> None:
@@ -463,7 +470,8 @@ pushes = st.lists(
     max_size=3,
     unique_by=lambda source: source.source_name,
 )
-sources = st.just([]) | polling.map(lambda source: [source]) | pushes
+both = st.builds(lambda polled, pushed: [polled, *pushed], polling, pushes)
+sources = st.just([]) | polling.map(lambda source: [source]) | pushes | both
 settings_of_it = st.tuples(
     st.none() | st.builds(model.SetVocab, event_time_column=st.sampled_from(["at", "when"])),
     st.none() | st.builds(model.SetLicense, short_name=words, name=words, website_url=words),

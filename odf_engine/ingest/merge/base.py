@@ -24,6 +24,7 @@ from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter, count_of
+from odf_engine.settings import OnConflict
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.sql_types import spark_schema
@@ -55,7 +56,7 @@ class MergeInputs:
         scratch: folder for temporary files; the caller removes it.
         reporter: receives progress, and cancels the merge.
         changelog: column of ``new`` with operations; None if every row is an append.
-        strict: if a row of a ledger has a known key and other values, that is an error.
+        on_conflict: what a ledger does with a row that has a known key and other values.
         unordered: the preprocess query joins or groups rows, so that their order is not deterministic.
     """
 
@@ -69,7 +70,7 @@ class MergeInputs:
     scratch: Path
     reporter: Reporter
     changelog: str | None = None
-    strict: bool = False
+    on_conflict: OnConflict = "warn"
     unordered: bool = False
 
     @property

@@ -1,13 +1,15 @@
-"""Ledger strategy: rows whose primary key was not seen before."""
+"""Ledger strategy: rows whose primary key was not seen before, and corrections of changed rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from odf_engine.data.arrow_compute import pc
+from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData
 from odf_engine.ingest.merge.base import (
     EXAMPLES,
@@ -21,9 +23,15 @@ from odf_engine.ingest.merge.base import (
     sort_time_sql,
     times_as_numbers,
 )
-from odf_engine.ingest.merge.key_file import KEY, OFFSET, SECOND, TIME, VALUES, RepeatedKey
+from odf_engine.ingest.merge.key_file import KEY, OFFSET, SECOND, TIME, VALUES, RepeatedKey, array_of
 from odf_engine.ingest.merge.key_index import KeyIndex
 from odf_engine.ingest.merge.merge_plan import MergePlan, MergeRows, PreparedMerge
+from odf_engine.ingest.merge.merge_snapshot import (
+    SnapshotComparison,
+    operations_of,
+    sort_changes,
+    stored_changes,
+)
 from odf_engine.ingest.read.error_location import shorten
 from odf_engine.metadata.model import Ledger
 from odf_engine.progress import count_of
@@ -39,16 +47,21 @@ def keyed_ledger(strategy: Ledger, inputs: MergeInputs) -> KeyedMerge:
 
 
 def merge_ledger(strategy: Ledger, inputs: MergeInputs) -> PreparedMerge:
-    """Prepare the merge. A known key with other values is a warning, or an error in strict mode."""
+    """Prepare the merge.
+
+    :attr:`MergeInputs.on_conflict` defines whether a row with a known key and other values is a warning, an
+    error, or a correction of the stored row.
+    """
     keyed = keyed_ledger(strategy, inputs)
     return PreparedMerge(lambda plan: _new_rows(keyed, plan), keyed.remove_index)
 
 
 def _new_rows(keyed: KeyedMerge, plan: MergePlan) -> MergeRows:
-    """Yield the rows with new keys in the order of event time; return their keys."""
+    """Yield the rows with new keys in the order of event time, then corrections; return the keys."""
     inputs, event_time = keyed.inputs, keyed.inputs.vocab.event_time_column
     index = keyed.open_index()
-    new_keys = NewKeyFilter(index, inputs.names, keyed.keys, event_time)
+    corrections = Corrections(keyed) if inputs.on_conflict == "correct" else None
+    new_keys = NewKeyFilter(index, inputs.names, keyed.keys, event_time, corrections)
     fill = event_time_filler(inputs, event_time)
 
     def start(sort: bool) -> tuple[DataFrame, Step]:
@@ -62,6 +75,8 @@ def _new_rows(keyed: KeyedMerge, plan: MergePlan) -> MergeRows:
     if plan.check_keys:  # The check changes the order of the rows.
         order = SortOrder((event_time, POSITION), extra=(POSITION,))
     rows = sorted_batches(start, order, inputs.reporter, sort=plan.sort)
+    if corrections is not None:
+        rows = chain(rows, corrections.rows())
     keys = yield from keyed.split_keys(rows, index, keyed.key_sorter())
     new_keys.check_unique()
     if new_keys.changed:
@@ -77,13 +92,23 @@ class NewKeyFilter:
         names: event time and data columns.
         keys: the primary key.
         event_time: name of the event time column.
+        corrections: receives the rows with a known key and other values; None to count them only.
 
     Attributes:
-        changed: number of rows with a known key and other values.
+        changed: number of rows with a known key and other values that are left out: all of them, or those
+            whose key is retracted if the others are corrected.
         examples: the first of these, each with the offset of the stored row.
     """
 
-    def __init__(self, index: KeyIndex, names: Sequence[str], keys: Sequence[str], event_time: str) -> None:
+    def __init__(
+        self,
+        index: KeyIndex,
+        names: Sequence[str],
+        keys: Sequence[str],
+        event_time: str,
+        corrections: Corrections | None = None,
+    ) -> None:
+        self._corrections = corrections
         self._index = index
         self._names = list(names)
         self._event_time = event_time
@@ -97,6 +122,8 @@ class NewKeyFilter:
         self._known.clear()
         self.changed = 0
         self.examples.clear()
+        if self._corrections is not None:
+            self._corrections.restart()
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a batch whose key is new.
@@ -134,6 +161,10 @@ class NewKeyFilter:
             moved = pc.fill_null(pc.not_equal(times, known.column(TIME)), False)
             changed = pc.or_(changed, moved)
         known = known.filter(changed)
+        if self._corrections is not None:
+            is_live = pc.greater_equal(known.column(OFFSET), 0)
+            live, known = known.filter(is_live), known.filter(pc.invert(is_live))
+            self._corrections.add(batch.take(live.column("row").combine_chunks()), array_of(live, OFFSET))
         self.changed += known.num_rows
         if known.num_rows and len(self.examples) < EXAMPLES:
             first = known.sort_by("row").slice(0, EXAMPLES - len(self.examples))
@@ -142,11 +173,63 @@ class NewKeyFilter:
             self.examples += zip((at if at >= 0 else ~at for at in offsets), new, strict=True)
 
 
+class Corrections:
+    """The new rows that correct stored ones; the rows are written to a file.
+
+    Args:
+        keyed: the merge.
+    """
+
+    def __init__(self, keyed: KeyedMerge) -> None:
+        self._keyed = keyed
+        self._comparison = SnapshotComparison.of(keyed, compares_time=True)
+        self._path = keyed.inputs.scratch / "corrections.arrows"
+        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._offsets: list[pa.Array] = []
+
+    def restart(self) -> None:
+        """Discard all rows."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+        self._offsets.clear()
+
+    def add(self, rows: pa.RecordBatch, offsets: pa.Array) -> None:
+        """Add new rows with their hashes, and the offsets of the rows that they correct.
+
+        Raises:
+            BadData: a value does not fit the type of its column.
+        """
+        if not rows.num_rows:
+            return
+        batch = self._comparison.to_slice_types(rows, operations_of(Op.CORRECT_TO, rows.num_rows))
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(str(self._path), batch.schema)
+        self._writer.write_batch(batch)
+        self._offsets.append(offsets)
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the corrections in the order of the key: each stored row, then the new one."""
+        if self._writer is None:
+            return
+        self._writer.close()
+        count = sum(map(len, self._offsets))
+        yield from sort_changes(self._keyed, self._changes(count))
+        self._keyed.inputs.reporter.log(f"{count_of(count, 'changed row')} corrected")
+
+    def _changes(self, count: int) -> Iterator[pa.RecordBatch]:
+        with pa.OSFile(str(self._path)) as file, pa.ipc.open_stream(file) as stream:
+            yield from stream
+        offsets = pa.concat_arrays(self._offsets)
+        ops = operations_of(Op.CORRECT_FROM, count)
+        yield from stored_changes(self._keyed.inputs, self._comparison, offsets, ops)
+
+
 def _report_changes(inputs: MergeInputs, keys: list[str], new_keys: NewKeyFilter) -> None:
     """Report the number of changed rows, with examples.
 
     Raises:
-        BadData: the merge is strict.
+        BadData: :attr:`MergeInputs.on_conflict` is ``fail``.
     """
     stored = example_rows(inputs, [offset for offset, _ in new_keys.examples])
     event_time = inputs.vocab.event_time_column
@@ -158,8 +241,12 @@ def _report_changes(inputs: MergeInputs, keys: list[str], new_keys: NewKeyFilter
         f"{count_of(new_keys.changed, 'row')} with an existing primary key and different"
         f" values; a ledger keeps the existing rows. Examples: {' | '.join(texts)}"
     )
-    if inputs.strict:
-        raise BadData(message, hint="nothing was committed; run without --strict to keep the existing rows")
+    if inputs.on_conflict == "fail":
+        raise BadData(
+            message,
+            hint="nothing was committed; to keep the existing rows, run without --strict, with the setting "
+            "onConflict.NAME at warn; to correct them, set it to correct",
+        )
     inputs.reporter.log(message, "warning")
 
 

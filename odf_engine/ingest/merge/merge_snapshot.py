@@ -49,16 +49,8 @@ def keyed_snapshot(strategy: Snapshot, inputs: MergeInputs) -> KeyedMerge:
 def merge_snapshot(strategy: Snapshot, inputs: MergeInputs) -> PreparedMerge:
     """Prepare the merge. A changed row becomes a correction of two adjacent rows."""
     keyed = keyed_snapshot(strategy, inputs)
-    event_time = inputs.vocab.event_time_column
-    comparison = SnapshotComparison(
-        schema=inputs.schema,
-        vocab=inputs.vocab,
-        names=inputs.names,
-        hashes=keyed.hashes.names,
-        compared=COMPARED if keyed.hashes.compared is not None else VALUES,
-        compares_time=event_time in _compared(strategy, keyed.keys, inputs) and event_time not in keyed.keys,
-        fill=event_time_filler(inputs, event_time),
-    )
+    compares_time = inputs.vocab.event_time_column in _compared(strategy, keyed.keys, inputs)
+    comparison = SnapshotComparison.of(keyed, compares_time=compares_time)
     return PreparedMerge(lambda plan: _rows(keyed, comparison, plan), keyed.remove_index)
 
 
@@ -117,6 +109,11 @@ def _changed_rows(
     keyed: KeyedMerge, comparison: SnapshotComparison, plan: MergePlan, index: KeyIndex, sorter: KeySorter
 ) -> Iterator[pa.RecordBatch]:
     """Return the difference to the latest state, in the order of key and operation."""
+    return sort_changes(keyed, _find_changes(keyed, comparison, plan, index, sorter))
+
+
+def sort_changes(keyed: KeyedMerge, changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return rows with operations in the order of key and operation: each -C precedes its +C."""
     inputs = keyed.inputs
     op = inputs.vocab.operation_type_column
     path = inputs.scratch / "changes.parquet"
@@ -126,7 +123,6 @@ def _changed_rows(
         changes = {_CHANGES: inputs.read([path], schema)}
         return inputs.select({}, f"SELECT * FROM {_CHANGES} ORDER BY {columns}", changes)
 
-    changes = _find_changes(keyed, comparison, plan, index, sorter)
     return external_sort(changes, SortOrder((*keyed.keys, op)), path, sort, inputs.reporter)
 
 
@@ -152,18 +148,18 @@ def _find_changes(
             offsets.append(compared.corrected)
             if compared.rows.num_rows:
                 yield compared.rows
-    ops = [_ops(Op.CORRECT_FROM, len(part)) for part in offsets]
+    ops = [operations_of(Op.CORRECT_FROM, len(part)) for part in offsets]
     for missing in index.live_keys_except(known):
         zeros = [_zeros(missing.num_rows)] * (len(keyed.hashes.columns) - 3)
         retracted = missing.column(OFFSET)
         sorter.add([missing.column(KEY), missing.column(SECOND), pc.bit_wise_not(retracted), *zeros])
         offsets.append(retracted)
-        ops.append(_ops(Op.RETRACT, missing.num_rows))
+        ops.append(operations_of(Op.RETRACT, missing.num_rows))
     if offsets:
-        yield from _stored_rows(inputs, comparison, pa.concat_arrays(offsets), pa.concat_arrays(ops))
+        yield from stored_changes(inputs, comparison, pa.concat_arrays(offsets), pa.concat_arrays(ops))
 
 
-def _stored_rows(
+def stored_changes(
     inputs: MergeInputs, comparison: SnapshotComparison, offsets: pa.Array, ops: pa.Array
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of the dataset with the operations that correct or retract them."""
@@ -212,6 +208,21 @@ class SnapshotComparison:
     compares_time: bool
     fill: Callable[[pa.RecordBatch], pa.RecordBatch]
 
+    @classmethod
+    def of(cls, keyed: KeyedMerge, *, compares_time: bool) -> SnapshotComparison:
+        """Return the comparison of a merge, where the event time is compared unless it is part of the key."""
+        inputs = keyed.inputs
+        event_time = inputs.vocab.event_time_column
+        return cls(
+            schema=inputs.schema,
+            vocab=inputs.vocab,
+            names=inputs.names,
+            hashes=keyed.hashes.names,
+            compared=COMPARED if keyed.hashes.compared is not None else VALUES,
+            compares_time=compares_time and event_time not in keyed.keys,
+            fill=event_time_filler(inputs, event_time),
+        )
+
     def compare(self, batch: pa.RecordBatch, index: KeyIndex) -> ComparedRows:
         """Select the new and the changed rows of a batch.
 
@@ -232,7 +243,7 @@ class SnapshotComparison:
         ops = pc.if_else(changes.is_null(), pa.scalar(Op.APPEND, _OP), pa.scalar(Op.CORRECT_TO, _OP))
         is_written = pc.fill_null(changes, True)
         return ComparedRows(
-            rows=self._to_slice_types(batch.filter(is_written), ops.filter(is_written)),
+            rows=self.to_slice_types(batch.filter(is_written), ops.filter(is_written)),
             known=array_of(known, "place"),
             corrected=array_of(known, OFFSET).filter(changed),
         )
@@ -244,7 +255,12 @@ class SnapshotComparison:
         fields += [pa.field(name, pa.int64()) for name in self.hashes]
         return pa.RecordBatch.from_arrays([*columns, ops, *hashes], schema=pa.schema(fields))
 
-    def _to_slice_types(self, batch: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
+    def to_slice_types(self, batch: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
+        """Return new rows in the schema of the slice, with operations and hashes.
+
+        Raises:
+            BadData: a value does not fit the type of its column.
+        """
         batch = self.fill(batch)
         try:
             columns = [cast_lossless(batch.column(name), self.schema.field(name), 0) for name in self.names]
@@ -254,7 +270,8 @@ class SnapshotComparison:
         return self.batch(columns, ops, [batch.column(name) for name in self.hashes])
 
 
-def _ops(op: Op, count: int) -> pa.Array:
+def operations_of(op: Op, count: int) -> pa.Array:
+    """Return a column with the same operation in all rows."""
     return pa.repeat(pa.scalar(op, _OP), count)
 
 

@@ -26,11 +26,14 @@ class TransactionResult:
         schema: schema of that slice.
         checkpoint: state after the transaction, at the path in the request. None if the query is stateless,
             or its state has not changed.
+        retracts_emitted: the rows that the slice retracts are those that the engine emitted before, so that
+            they need not be searched in the dataset.
     """
 
     written: WrittenSlice | None
     schema: pa.Schema
     checkpoint: Checkpoint | None = None
+    retracts_emitted: bool = False
 
 
 @dataclass(frozen=True)

@@ -346,6 +346,11 @@ class PreparedQuery(NamedTuple):
     slices: list[Slice]
     emitted: EmittedRows | None
 
+    @property
+    def retracts_emitted(self) -> bool:
+        """Whether all retractions are of rows in ``emitted``: the query returns no operations."""
+        return self.emitted is not None and self.contract.operation is None
+
 
 class StatefulTransaction:
     """A transaction of a stateful query.
@@ -428,7 +433,7 @@ class StatefulTransaction:
         checkpoint = None
         if planned or after != watermarks or self._request.prev_checkpoint_path is None:
             checkpoint = self._write_checkpoint(ready, after)
-        return TransactionResult(written, ready.contract.schema, checkpoint)
+        return TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
 
     def _flush(self) -> TransactionResult:
         self._load_state()
@@ -437,7 +442,7 @@ class StatefulTransaction:
             ready.emitted.load(self._checkpoint_folder / _EMITTED)
         rows = self._run_batches(ready, [Batch([], END_OF_TIME)])
         written = self._write_slice(chain.from_iterable(rows), ready.contract)
-        return TransactionResult(written, ready.contract.schema)
+        return TransactionResult(written, ready.contract.schema, None, ready.retracts_emitted)
 
     def _rebuild(self) -> TransactionResult:
         ready, no_watermarks = self._prepare(), Watermarks({})
@@ -449,7 +454,7 @@ class StatefulTransaction:
             changes = _with_operations(*ready.emitted.replacement_changes(self._load_previous_rows()))
             written = self._write_slice(iter(changes), ready.contract)
         checkpoint = self._write_checkpoint(ready, no_watermarks.after(self._request.query_inputs, None))
-        return TransactionResult(written, ready.contract.schema, checkpoint)
+        return TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
 
     def _prepare(self) -> PreparedQuery:
         slices = read_slices(self._request.query_inputs)

@@ -16,7 +16,7 @@ from odf_tui.panes.datasets.dataset_graph import SORTS, DatasetGraph, DatasetTab
 from odf_tui.state.job_book import INGEST_KINDS, JobBook
 from odf_tui.state.model import UNTRUSTED, DatasetDetail, DatasetRow, Health
 from odf_tui.text.format import Span, count_of, ellipsize_middle, format_time, printable
-from odf_tui.text.job_text import has_findings, job_amounts, verified_head
+from odf_tui.text.job_text import has_findings, has_intact_files, job_amounts, verified_head
 from odf_tui.text.remotes import blocks_to_pull, direction, diverged_remotes, remote_text
 from odf_tui.widgets.line_view import LineView, WrappedLines
 from odf_tui.widgets.pane_frame import Pane
@@ -152,7 +152,8 @@ def _verification_spans(row: DatasetRow, job: Job | None) -> list[Span]:
         return _fact_spans("verified", "never: press v to verify", "muted")
     when = format_time(job.ended)
     if has_findings(job):
-        return _fact_spans("verified", f"{when}: invalid", "bad")
+        what = "invalid changelog" if has_intact_files(job) else "invalid"
+        return _fact_spans("verified", f"{when}: {what}", "bad")
     if verified_head(job) == row.head:
         return _fact_spans("verified", f"{when}, fully", "good")
     return _fact_spans("verified", f"{when}, not up to the head", "")
