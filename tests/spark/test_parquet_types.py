@@ -180,7 +180,8 @@ def test_files_of_spark(session: SparkSession, read: Read, tmp_path: Path, codec
     query = """
         SELECT TIMESTAMP '0001-01-01' AS old, TIMESTAMP '2020-01-02 12:00:00.123456' AS t,
             DATE '0001-01-01' AS d, array(named_struct('t', TIMESTAMP '9999-01-01')) AS l, map('a', 1) AS m,
-            1.5BD AS small, CAST(1.5 AS DECIMAL(30, 2)) AS big, TIME '01:02:03' AS time, array(1, NULL) AS numbers"""
+            1.5BD AS small, CAST(1.5 AS DECIMAL(30, 2)) AS big, TIME '01:02:03' AS time,
+            array(1, NULL) AS numbers"""
     session.sql(query).write.option("compression", codec).parquet(str(tmp_path / "spark"))
     (file,) = (tmp_path / "spark").glob("*.parquet")
     row, types = read(file)
