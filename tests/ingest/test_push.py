@@ -41,6 +41,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.settings import save, set_value
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
@@ -367,3 +368,32 @@ def test_rows_that_bring_operations(pushed: Pushed) -> None:
         "fetch: {kind: Url, url: in.csv}\nread: {kind: Csv, header: true}\nmerge: {kind: Append}", name="p"
     )
     pushed.fails(InvalidSchema, "'op', which is a system column")
+
+
+def test_future_rows_do_not_stop_event_time(pushed: Pushed) -> None:
+    pushed.define(source(), name="sensors")
+    row = '{{"at": "{}", "id": {}, "note": null}}\n'
+    pushed.write("a.ndjson", row.format("2024-01-01", 1) + row.format("9999-12-31", 2))
+    assert pushed.push("a.ndjson").records == 2
+    assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
+    (warning,) = pushed.reporter.warnings
+    assert "1 row with an event time later than the system time (latest: 9999-12-31T00:00:00Z)" in warning
+    assert "odf config set watermark.maxAhead.sensors none" in warning
+    # Rows that are all ahead leave the watermark as it is.
+    pushed.write("b.ndjson", row.format("9999-12-31", 3))
+    pushed.push("b.ndjson")
+    assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
+    # A delay never lowers it.
+    save(set_value(pushed.workspace.config, "watermark.delay.%", "1d"), pushed.workspace.config_path)
+    pushed.write("c.ndjson", row.format("2024-01-01T12:00:00Z", 4))
+    pushed.push("c.ndjson")
+    assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
+    pushed.write("d.ndjson", row.format("2024-03-02", 5))
+    pushed.push("d.ndjson")
+    assert str(pushed.newest().new_watermark) == "2024-03-01T00:00:00Z" and not pushed.reporter.warnings
+    save(
+        set_value(pushed.workspace.config, "watermark.maxAhead.sensors", "none"), pushed.workspace.config_path
+    )
+    pushed.write("e.ndjson", row.format("2999-01-02", 6))
+    pushed.push("e.ndjson")
+    assert str(pushed.newest().new_watermark) == "2999-01-01T00:00:00Z" and not pushed.reporter.warnings

@@ -108,6 +108,12 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         Trust(workspace).require_trust(entry)  # checked again by the pull; here it fails before Spark starts
     runtime = context.host.spark(reporter)
     if entry.dataset.state().kind is DatasetKind.Derivative:
+        if request.set_watermark is not None:
+            reporter.log(
+                f"watermark {request.set_watermark} is ignored: the watermark of a derivative dataset is the"
+                " minimum of its inputs",
+                "warning",
+            )
         from odf_engine.transform.engines.engine_router import engines_for
         from odf_engine.transform.run import transform, transform_or_reset
 
