@@ -433,7 +433,8 @@ class PayloadJob:
         reporter, state = self._reporter, self._state
         written = None if staged_slice is None else staged_slice.merged.written
         source_state = self._payload.state or state.source_state
-        if written is None and source_state == state.source_state:
+        is_push = isinstance(self._source, AddPushSource)
+        if written is None and (is_push or source_state == state.source_state):
             reporter.log(f"{self._payload.name}: no changes")
             return state.head
         reporter.phase("commit")
