@@ -163,6 +163,63 @@ class PrepareConfig(SettingsGroup, frozen=True):
     ] = 250
 
 
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+DURATION: Final = r"^[0-9]{1,9}[smhdw]$"
+DURATION_OR_NONE: Final = r"^([0-9]{1,9}[smhdw]|none)$"
+
+
+class WatermarkConfig(SettingsGroup, frozen=True):
+    """Watermarks of root datasets, by dataset: a name, an id, or a pattern such as % for all."""
+
+    max_ahead: Annotated[
+        dict[str, Annotated[str, Meta(pattern=DURATION_OR_NONE)]],
+        Meta(
+            description="how far the watermark may pass the system time, such as 12h; none: no limit; "
+            "default: 0s"
+        ),
+    ] = {}
+    delay: Annotated[
+        dict[str, Annotated[str, Meta(pattern=DURATION)]],
+        Meta(description="how far the watermark stays behind the latest event time, such as 1d; default: 0s"),
+    ] = {}
+
+    def max_ahead_of(self, *names: str) -> int | None:
+        """Return how far the watermark of a dataset may pass the system time, in seconds; None: no limit.
+
+        Args:
+            names: the alias and the id of the dataset.
+        """
+        text = _value_for(self.max_ahead, names) or "0s"
+        return None if text == "none" else _parse_duration(text)
+
+    def delay_of(self, *names: str) -> int:
+        """Return how far the watermark of a dataset stays behind the latest event time, in seconds.
+
+        Args:
+            names: the alias and the id of the dataset.
+        """
+        return _parse_duration(_value_for(self.delay, names) or "0s")
+
+
+def _parse_duration(text: str) -> int:
+    return int(text[:-1]) * _SECONDS[text[-1]]
+
+
+def _value_for(values: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """Return the value for a dataset: by one of its names, else by the longest pattern that matches one."""
+    folded = [name.casefold() for name in names]
+    matches = [
+        key
+        for key in values
+        if any(
+            re.fullmatch(".*".join(map(re.escape, key.casefold().split("%"))), name, re.DOTALL)
+            for name in folded
+        )
+    ]
+    best = max(matches, key=lambda key: ("%" not in key, len(key)), default=None)
+    return None if best is None else values[best]
+
+
 class TransformConfig(SettingsGroup, frozen=True):
     """Computation of derivative datasets."""
 
@@ -252,6 +309,7 @@ class Config(SettingsGroup, frozen=True):
     sync: SyncConfig = SyncConfig()
     serve: ServeConfig = ServeConfig()
     prepare: PrepareConfig = PrepareConfig()
+    watermark: WatermarkConfig = WatermarkConfig()
     transform: TransformConfig = TransformConfig()
     sandbox: SandboxConfig = SandboxConfig()
     allowed_env: Annotated[
@@ -724,4 +782,8 @@ def _format_validation_error(error: msgspec.ValidationError) -> str:
     message = message[:1].lower() + message[1:].replace("`", "'")
     if repr(ENGINE_ADDRESS)[1:-1] in message:
         message = "not an address such as grpc://127.0.0.1:2884"
+    elif repr(DURATION)[1:-1] in message:
+        message = "not a duration such as 0s, 30m, 12h or 1d"
+    elif repr(DURATION_OR_NONE)[1:-1] in message:
+        message = "not a duration such as 0s, 30m, 12h or 1d, nor none"
     return f"{path.rstrip('`')}: {message}" if path else message

@@ -8,6 +8,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from odf_engine.api.jobs import JobRunner
 from odf_engine.api.rows import Rows
 from odf_engine.coordinator.protocol import BuildProjection, Ingest, Pull, Push, Trace, Verify
@@ -212,6 +214,8 @@ class Dataset:
         source: str | None = None,
         format: str | None = None,
         event_time: Moment | None = None,
+        force: bool = False,
+        idempotency_key: str | None = None,
     ) -> PullResult:
         """Add rows to a push source.
 
@@ -221,6 +225,9 @@ class Dataset:
             source: name of the push source; not needed if there is only one.
             format: format of the files; by default that of the source or of the file's name.
             event_time: event time of rows without one.
+            force: add the rows even if the source has already ingested the same data.
+            idempotency_key: identifies the data, instead of their contents. Data with the key of an earlier
+                call are not added.
 
         Raises:
             BadData: a value does not fit the schema; nothing was committed of this file.
@@ -232,16 +239,17 @@ class Dataset:
         ('updated', 1)
         """
         moment = None if event_time is None else instant_text(event_time)
+        request = Ingest(
+            self.id, [], source=source, event_time=moment, force=force, idempotency_key=idempotency_key
+        )
         paths = _paths_of(data)
         if paths is not None:
             files = [str(path.expanduser().resolve()) for path in paths]
-            request = Ingest(self.id, files, source=source, format=format, event_time=moment)
-            return self._runner.run(request, self.name)
+            return self._runner.run(replace(request, files=files, format=format), self.name)
         with tempfile.TemporaryDirectory(prefix="odf-ingest-") as folder:
             path = Path(folder) / "rows.parquet"
             _write_parquet(data, path)
-            request = Ingest(self.id, [str(path)], source=source, format="parquet", event_time=moment)
-            return self._runner.run(request, self.name)
+            return self._runner.run(replace(request, files=[str(path)], format="parquet"), self.name)
 
     def push(self, url: str, *, force: bool = False) -> PushResult:
         """Push the chain and the data to a URL, such as ``file:///srv/odf/my.cases/``.

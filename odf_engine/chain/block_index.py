@@ -21,15 +21,23 @@ from odf_engine.chain.block_summary import (
     summarize_block,
     summarize_slice,
 )
-from odf_engine.chain.state import MAX_NUMBER, ChainState, apply_block, decode_state, encode_state
+from odf_engine.chain.state import (
+    MAX_NUMBER,
+    ChainState,
+    apply_block,
+    decode_state,
+    encode_state,
+    push_state,
+)
 from odf_engine.errors import ChainRuleViolated, Conflict
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect_database
 
 SNAPSHOT_EVERY: Final = 512
 """Number of blocks between two stored states, from which the states of earlier blocks are folded."""
-_FORMAT: Final = 6  # increment it when the tables, summaries, ChainState or apply_block change
+_FORMAT: Final = 7  # increment it when the tables, summaries, ChainState or apply_block change
 _BUSY_SECONDS: Final = 5.0
 _TABLES: Final = """
 CREATE TABLE chains(id INTEGER PRIMARY KEY, head BLOB NOT NULL UNIQUE, sequence INTEGER NOT NULL,
@@ -40,10 +48,13 @@ CREATE INDEX blocks_by_kind ON blocks(chain, kind, sequence);
 CREATE TABLE slices(chain INTEGER, sequence INTEGER, first INTEGER, last INTEGER, physical BLOB,
   logical BLOB, size INTEGER, system_time TEXT, PRIMARY KEY(chain, sequence)) WITHOUT ROWID;
 CREATE INDEX slices_by_offset ON slices(chain, last);
+CREATE TABLE pushes(chain INTEGER, sequence INTEGER, source TEXT, kind TEXT, value TEXT,
+  PRIMARY KEY(chain, sequence)) WITHOUT ROWID;
+CREATE INDEX pushes_by_value ON pushes(chain, value);
 CREATE TABLE snapshots(chain INTEGER, sequence INTEGER, state BLOB, PRIMARY KEY(chain, sequence));
 CREATE TABLE sound(key BLOB PRIMARY KEY) WITHOUT ROWID;
 """
-_CHAIN_TABLES: Final = ("blocks", "slices", "snapshots")
+_CHAIN_TABLES: Final = ("blocks", "slices", "pushes", "snapshots")
 BLOCK_COLUMNS: Final = "sequence, hash, system_time, kind, rows, summary, size"
 _SLICE_COLUMNS: Final = "sequence, first, last, physical, logical, size, system_time"
 T = TypeVar("T")
@@ -165,6 +176,19 @@ class BlockIndex:
             at.sequence,
         )
         return [_parse_slice_row(row) for row in rows]
+
+    def find_push(self, at: BlockPosition, state: SourceState) -> int | None:
+        """Return the number of the newest block up to ``at`` of a push with this state, or None."""
+        rows = self.query_rows(
+            "SELECT max(sequence) FROM pushes"
+            " WHERE chain = ? AND value = ? AND kind = ? AND source = ? AND sequence <= ?",
+            at.chain,
+            state.value,
+            state.kind,
+            state.source_name,
+            at.sequence,
+        )
+        return rows[0][0] if rows else None
 
     def list_hashes(self, at: BlockPosition) -> list[Multihash]:
         """Return the hashes of all blocks up to ``at``, oldest first."""
@@ -381,6 +405,14 @@ def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[BlockWithStates
     db.executemany(
         f"INSERT INTO slices(chain, {_SLICE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [_slice_values(chain, row) for item in blocks if (row := summarize_slice(item.stored)) is not None],
+    )
+    db.executemany(
+        "INSERT INTO pushes VALUES (?, ?, ?, ?, ?)",
+        [
+            (chain, item.state.sequence_number, pushed.source_name, pushed.kind, pushed.value)
+            for item in blocks
+            if (pushed := push_state(item.stored.block.event)) is not None
+        ],
     )
     db.executemany(
         "INSERT INTO snapshots VALUES (?, ?, ?)",

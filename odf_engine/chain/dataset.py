@@ -14,7 +14,7 @@ from odf_engine.chain.block_summary import BlockSummary, SliceSummary, StoredBlo
 from odf_engine.chain.state import ChainState, apply_block, next_block
 from odf_engine.errors import BadData, Conflict, InvalidIdentity, MalformedBlock, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataEvent
+from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataEvent, SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
@@ -258,6 +258,13 @@ class Dataset:
         if self.head() is None:
             return []
         return self.query_index(lambda index, at: index.slices(at, first_offset, last_offset))
+
+    def find_push(self, state: SourceState) -> int | None:
+        """Return the sequence number of the newest block of a push with this state, or None."""
+        if self.head() is None:
+            return None
+        (number,) = self.query_index(lambda index, at: (index.find_push(at, state),))  # None: not indexed
+        return number
 
     def slice_path(self, which: SliceSummary | Multihash) -> Path:
         """Return the path of a slice, whether or not it exists."""

@@ -49,6 +49,10 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 
+PAYLOAD_HASH: Final = "odf/payload-hash"
+"""Kind of source state: the hash of a pushed payload, and after a tab the event time that its push set."""
+IDEMPOTENCY_KEY: Final = "odf/idempotency-key"
+"""Kind of source state: the key that a client chose for a push."""
 _FIELDS_SLOT: Final = 1
 _NAME_SLOT: Final = 0
 
@@ -142,8 +146,8 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         last_offset: offset of the newest row.
         watermark: the newest watermark of any data block.
         last_checkpoint: ``newCheckpoint`` of the newest data block, or None.
-        source_state: the newest recorded state of the active sources; reset if the polling source moves to
-            another location.
+        source_state: the newest recorded state of the polling source; reset if it moves to another
+            location.
         was_polled: whether the polling source has added data from its current location.
         data_watermark, data_source_state: those of the newest data block, or None.
         has_data_block: whether there is an AddData or ExecuteTransform.
@@ -338,10 +342,11 @@ def _apply_data(state: ChainState, block: MetadataBlock, event: AddData | Execut
     elif event.prev_offset is not None:
         changes["last_offset"] = event.prev_offset
     if isinstance(event, AddData):
-        has_new_input = data is not None or event.new_source_state is not None
-        changes["was_polled"] = state.was_polled or (has_new_input and _is_polled(state))
         changes["data_source_state"] = event.new_source_state
-        changes["source_state"] = event.new_source_state or state.source_state
+        if push_state(event) is None:
+            has_new_input = data is not None or event.new_source_state is not None
+            changes["was_polled"] = state.was_polled or (has_new_input and _is_polled(state))
+            changes["source_state"] = event.new_source_state or state.source_state
     else:
         changes["last_inputs"] = event.query_inputs
     return replace(state, **changes)
@@ -401,6 +406,12 @@ def _apply_not_understood(state: ChainState, event: Any, sequence_number: int) -
         case _:
             pass
     return replace(state, **changes)
+
+
+def push_state(event: Any) -> SourceState | None:
+    """Return the source state that a push recorded; None for other events, and pushes without a state."""
+    state = event.new_source_state if isinstance(event, AddData) else None
+    return state if state is not None and state.kind in (PAYLOAD_HASH, IDEMPOTENCY_KEY) else None
 
 
 def _is_polled(state: ChainState) -> bool:

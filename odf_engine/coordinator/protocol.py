@@ -111,6 +111,8 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
         event_time: event time of rows without one (RFC 3339).
         ignore_unknown: ignore columns that the schema does not have.
         strict: fail on rows which a ledger has with other values.
+        force: ingest files that the source has already ingested.
+        idempotency_key: identifies the push, instead of the contents of its only file.
     """
 
     dataset: str
@@ -120,6 +122,8 @@ class Ingest(JobRequest[PullResult], frozen=True, tag="ingest"):
     event_time: str | None = None
     ignore_unknown: bool = False
     strict: bool = False
+    force: bool = False
+    idempotency_key: str | None = None
 
 
 class Verify(JobRequest[VerifyResult], frozen=True, tag="verify"):

@@ -56,6 +56,7 @@ class PullResult(JobResult, frozen=True):
         url, label: the remote and its display name. Only pulls from a remote have these and the next two.
         bytes: number of bytes transferred.
         ahead: number of blocks which the remote does not have.
+        already_ingested: number of files that the push source has already ingested; absent for 0.
     """
 
     name: str = ""
@@ -69,6 +70,7 @@ class PullResult(JobResult, frozen=True):
     label: str | UnsetType = UNSET
     bytes: int | UnsetType = UNSET
     ahead: int | UnsetType = UNSET
+    already_ingested: int | UnsetType = UNSET
 
 
 class PushResult(JobResult, frozen=True):

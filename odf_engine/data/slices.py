@@ -74,6 +74,7 @@ class SliceRowBuilder:
         first_offset: offset of the first row.
         system_time: of all rows.
         fallback: for rows without an event time.
+        counted_until: rows with a later event time do not count for the watermark; None: all count.
 
     Raises:
         InvalidSchema: a system column is missing, ambiguous, or the event time has another type.
@@ -86,6 +87,7 @@ class SliceRowBuilder:
         first_offset: int,
         system_time: Timestamp,
         fallback: Timestamp,
+        counted_until: Timestamp | None = None,
     ) -> None:
         names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
         for name in (*names, vocab.event_time_column):
@@ -102,11 +104,16 @@ class SliceRowBuilder:
         check_event_time(self._event_time, self._event_type)
         self._system_value = _moment(system_time, schema.field(self._system_time).type)
         self._fallback = _moment(fallback, self._event_type)
+        self._counted_until = (
+            None if counted_until is None else counted_until.ns // _unit_ns(self._event_type)
+        )
         self._seen: pa.Schema | None = None
         self._places: list[int | None] = []
         self.count = 0
         self._least: int | None = None
         self._greatest: int | None = None
+        self._greatest_counted: int | None = None
+        self.rows_ahead = 0
 
     def enforce_schema(
         self, batches: Iterable[pa.RecordBatch], reporter: Reporter
@@ -183,10 +190,22 @@ class SliceRowBuilder:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _update_event_times(self, times: pa.Array) -> None:
-        extremes = pc.min_max(times.cast(pa.int32() if types.is_date32(times.type) else pa.int64()))
+        values = times.cast(pa.int32() if types.is_date32(times.type) else pa.int64())
+        extremes = pc.min_max(values)
         least, greatest = extremes["min"].as_py(), extremes["max"].as_py()
         self._least = least if self._least is None else min(self._least, least)
         self._greatest = greatest if self._greatest is None else max(self._greatest, greatest)
+        if self._counted_until is not None and greatest > self._counted_until:
+            counted = values.filter(pc.less_equal(values, pa.scalar(self._counted_until, pa.int64())))
+            self.rows_ahead += len(values) - len(counted)
+            greatest = pc.max(counted).as_py()
+        if greatest is not None and (self._greatest_counted is None or greatest > self._greatest_counted):
+            self._greatest_counted = greatest
+
+    @property
+    def max_counted_event_time(self) -> Timestamp | None:
+        """Maximum event time so far of the rows up to ``counted_until``; None without such rows."""
+        return _timestamp(self._greatest_counted, self._event_type)
 
     @property
     def event_times(self) -> tuple[Timestamp | None, Timestamp | None]:
@@ -223,7 +242,13 @@ _SAMPLE: Final = 1 << 13
 
 
 class WrittenSlice(NamedTuple):
-    """A slice on disk that is not committed yet. Event times are the minimum and maximum of all rows."""
+    """A slice on disk that is not committed yet.
+
+    Attributes:
+        max_event_time, min_event_time: of all rows.
+        max_counted_event_time: maximum of the rows that count for the watermark; None without such rows.
+        rows_ahead: number of rows that do not count, since their event time is too far in the future.
+    """
 
     path: Path
     logical_hash: Multihash
@@ -233,6 +258,8 @@ class WrittenSlice(NamedTuple):
     offset_interval: OffsetInterval
     max_event_time: Timestamp | None
     min_event_time: Timestamp | None
+    max_counted_event_time: Timestamp | None = None
+    rows_ahead: int = 0
 
 
 def slice_schema(
@@ -289,6 +316,7 @@ def write_slice(
     system_time: Timestamp,
     fallback_event_time: Timestamp,
     reporter: Reporter,
+    counted_until: Timestamp | None = None,
 ) -> WrittenSlice | None:
     """Write a slice. The same rows produce the same file and hashes, independent of their batches.
 
@@ -301,6 +329,7 @@ def write_slice(
         system_time: of all rows.
         fallback_event_time: for rows without an event time.
         reporter: receives the rows and bytes written so far, and can cancel.
+        counted_until: rows with a later event time do not count for the watermark; None: all count.
 
     Returns:
         The slice, or None (and no file) if there are no rows.
@@ -311,7 +340,7 @@ def write_slice(
         Cancelled: the reporter was cancelled.
         OdfError: the file cannot be written, such as when the disk is full.
     """
-    rows = SliceRowBuilder(schema, vocab, first_offset, system_time, fallback_event_time)
+    rows = SliceRowBuilder(schema, vocab, first_offset, system_time, fallback_event_time, counted_until)
     complete = map(rows.add_system_columns, split_row_groups(rows.enforce_schema(batches, reporter)))
     first = next(complete, None)
     if first is None:
@@ -334,6 +363,8 @@ def write_slice(
             offset_interval=OffsetInterval(first_offset, first_offset + rows.count - 1),
             max_event_time=greatest,
             min_event_time=least,
+            max_counted_event_time=rows.max_counted_event_time,
+            rows_ahead=rows.rows_ahead,
         )
 
 

@@ -314,6 +314,9 @@ class PayloadJob:
             )
         self._system_time = max(Timestamp.now(), self._state.system_time)
         self._event_time = payload.event_time or self._system_time
+        names = (str(entry.alias), str(entry.id))
+        self._max_ahead = config.watermark.max_ahead_of(*names)
+        self._delay = config.watermark.delay_of(*names)
         self._declared = declared_schema(self._state)
         self._started = monotonic()
         self._size = 0
@@ -453,6 +456,7 @@ class PayloadJob:
             system_time=self._system_time,
             fallback_event_time=self._event_time,
             reporter=_AmountFilter(self._reporter, rows=lambda rows: {"rows": rows}),
+            counted_until=None if self._max_ahead is None else self._system_time.shifted(self._max_ahead),
         )
         if written is None:
             self._reporter.log(f"{self._payload.name}: no new rows")
@@ -477,7 +481,8 @@ class PayloadJob:
         reporter, state = self._reporter, self._state
         written = None if staged_slice is None else staged_slice.merged.written
         source_state = self._payload.state or state.source_state
-        if written is None and source_state == state.source_state:
+        is_push = isinstance(self._source, AddPushSource)
+        if written is None and (is_push or source_state == state.source_state):
             reporter.log(f"{self._payload.name}: no changes")
             return state.head
         reporter.phase("commit")
@@ -486,14 +491,13 @@ class PayloadJob:
         if staged_slice is not None and written is not None and self._declared is None:
             events.append(SetDataSchema(schema=encode_schema(staged_slice.schema)))
         checkpoint = state.last_checkpoint
-        watermark = [time for time in (state.watermark, written and written.max_event_time) if time]
         events.append(
             AddData(
                 prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
                 prev_offset=state.last_offset,
                 new_data=_data_slice(written),
                 new_checkpoint=checkpoint,
-                new_watermark=max(watermark, default=None),
+                new_watermark=self._next_watermark(written),
                 new_source_state=source_state,
             )
         )
@@ -514,6 +518,27 @@ class PayloadJob:
         if written is not None and keys is not None:
             keys.commit(written.offset_interval.end, str(written.physical_hash), reporter)
         return head
+
+    def _next_watermark(self, written: WrittenSlice | None) -> Timestamp | None:
+        """Return the watermark after the rows, which never decreases; report rows that do not count."""
+        before = self._state.watermark
+        if written is None:
+            return before
+        if written.rows_ahead and self._max_ahead is not None:
+            self._report_rows_ahead(written, self._max_ahead)
+        latest = written.max_counted_event_time
+        reached = None if latest is None else latest.shifted(-self._delay)
+        return max((time for time in (before, reached) if time is not None), default=None)
+
+    def _report_rows_ahead(self, written: WrittenSlice, max_ahead: int) -> None:
+        rows = count_of(written.rows_ahead, "row")
+        limit = "the system time" if not max_ahead else "watermark.maxAhead after the system time"
+        self._reporter.log(
+            f"{self._payload.name}: {rows} with an event time later than {limit} (latest:"
+            f" {written.max_event_time}): ignored for the watermark; if the dataset contains times in the"
+            f" future, run odf config set watermark.maxAhead.{self._entry.alias} none",
+            "warning",
+        )
 
 
 @contextmanager

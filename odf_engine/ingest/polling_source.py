@@ -117,7 +117,14 @@ def _set_watermark(
     workspace: Workspace, entry: DatasetEntry, state: ChainState, watermark: Timestamp, reporter: Reporter
 ) -> None:
     if state.watermark is not None and watermark <= state.watermark:
-        reporter.log(f"the watermark is already {state.watermark}")
+        if watermark == state.watermark:
+            reporter.log(f"the watermark is already {watermark}")
+        else:
+            reporter.log(
+                f"watermark {watermark} is ignored: the dataset has the later watermark {state.watermark},"
+                " and a watermark never decreases",
+                "warning",
+            )
         return
     reporter.phase("commit")
     checkpoint = state.last_checkpoint

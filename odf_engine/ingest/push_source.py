@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 from msgspec.structs import replace
 
 from odf_engine.chain.schema_evolution import declared_schema
-from odf_engine.chain.state import ChainState, ChainUpdate
+from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, ChainState, ChainUpdate
 from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, Conflict, InvalidSchema, NotSynced, OdfError, UsageError
-from odf_engine.ingest.fetch.model import Payload, file_stamp, require_readable
+from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
 from odf_engine.ingest.payload import PayloadJob, data_columns
 from odf_engine.ingest.prep_step import Limits, PreparedFile
 from odf_engine.ingest.read.error_location import TextFile, shorten
@@ -31,6 +31,8 @@ from odf_engine.metadata.model import (
     NdJson,
     Parquet,
     ReadStep,
+    Snapshot,
+    SourceState,
     kind_of,
 )
 from odf_engine.metadata.timestamp import Timestamp
@@ -327,6 +329,16 @@ def _format_of_suffix(own: type[ReadStep], path: Path) -> type[ReadStep]:
     return Json if head.startswith(b"[") else NdJson
 
 
+_MAX_KEY: Final = 200
+
+
+class PushUpdate(NamedTuple):
+    """The result of a push: the change of the chain, and the number of files that were already ingested."""
+
+    update: ChainUpdate
+    already_ingested: int
+
+
 _COMPRESSED: Final = {b"\x1f\x8b": "gzip -dc", b"PK\x03\x04": "unzip -p"}
 
 
@@ -342,7 +354,9 @@ def push(
     event_time: Timestamp | None = None,
     ignore_unknown: bool = False,
     strict: bool = False,
-) -> ChainUpdate:
+    force: bool = False,
+    idempotency_key: str | None = None,
+) -> PushUpdate:
     """Ingest files into a root dataset through one of its push sources.
 
     Args:
@@ -356,8 +370,11 @@ def push(
         event_time: of rows that have none; None for the time of ingestion.
         ignore_unknown: drop unknown columns, and fill missing nullable ones with null.
         strict: rows of a ledger with a known key and other values are an error.
+        force: ingest files that the source has already ingested.
+        idempotency_key: identifies the push, instead of the contents of its only file.
 
     Raises:
+        UsageError: an idempotency key for several files, or one that is not short, printable text.
         Cancelled: the push was cancelled; earlier commits remain.
         NotTrusted: the dataset is by another author, and is not trusted.
         OdfError: the push failed. Files before the failed one are committed, and the hint names them;
@@ -368,16 +385,24 @@ def push(
     Trust(workspace).require_trust(entry)
     if format is not None:
         format_named(format)
+    if idempotency_key is not None:
+        _check_idempotency_key(idempotency_key, files)
     for path in files:
         require_readable(path)
     reporter.log(f"push source '{event.source_name}'")
     done: list[str] = []
+    refused = 0
     with translate_os_errors(workspace.odf), job_scratch_folder(workspace.odf / "cache") as job:
         session = runtime.session()
         for path in files:
-            payload = Payload(path, path.name, None, event_time, file_stamp(path))
+            stamp = file_stamp(path)
             try:
+                recorded = _push_state(event, path, event_time, idempotency_key, reporter)
+                payload = Payload(path, path.name, recorded, event_time, stamp)
                 state = _state_before(entry, event, path)
+                if not force and _is_ingested(entry, event, state, payload, recorded, reporter):
+                    refused += 1
+                    continue
                 step = read_step_for(event.read, format, path, reporter)
                 _reject_compressed(path, step, entry)
                 file_reader = _file_reader(workspace, state, event, step, ignore_unknown)
@@ -396,7 +421,59 @@ def push(
                 raise
             done.append(path.name)
             reporter.raise_if_cancelled()
-    return ChainUpdate.from_states(before, entry.dataset.state())
+    return PushUpdate(ChainUpdate.from_states(before, entry.dataset.state()), refused)
+
+
+def _check_idempotency_key(key: str, files: Sequence[Path]) -> None:
+    """Raise a UsageError if the key cannot be recorded for the push of these files."""
+    if len(files) != 1:
+        raise UsageError(
+            f"an idempotency key identifies one file, not {len(files)}", hint="push the files separately"
+        )
+    if not key.strip() or not key.isprintable() or len(key) > _MAX_KEY:
+        raise UsageError(f"an idempotency key is printable text of at most {_MAX_KEY} characters")
+
+
+def _push_state(
+    source: AddPushSource, path: Path, event_time: Timestamp | None, key: str | None, reporter: Reporter
+) -> SourceState:
+    """Return the state that identifies a push.
+
+    The same payload with another event time has other rows.
+    """
+    if key is not None:
+        return SourceState(source.source_name, IDEMPOTENCY_KEY, key)
+    value = hash_file(path, reporter)
+    return SourceState(
+        source.source_name, PAYLOAD_HASH, value if event_time is None else f"{value}\t{event_time}"
+    )
+
+
+def _is_ingested(
+    entry: DatasetEntry,
+    source: AddPushSource,
+    state: ChainState,
+    payload: Payload,
+    recorded: SourceState,
+    reporter: Reporter,
+) -> bool:
+    """Return whether the source has already ingested the payload; log it."""
+    dataset = entry.dataset
+    number = dataset.find_push(recorded)
+    if number is None:
+        return False
+    if isinstance(source.merge, Snapshot) and recorded.kind == PAYLOAD_HASH:
+        # An earlier snapshot, pushed again after another one, is a change.
+        slices = dataset.slices(state.last_offset)
+        if not slices or slices[-1].sequence_number != number:
+            return False
+    what = "idempotency key" if recorded.kind == IDEMPOTENCY_KEY else "contents"
+    reporter.log(
+        f"{payload.name}: already ingested: block {number} has the same {what}; use --force to ingest it"
+        " again",
+        "warning",
+    )
+    return True
 
 
 def _state_before(entry: DatasetEntry, source: AddPushSource, path: Path) -> ChainState:

@@ -82,6 +82,10 @@ class Timestamp:
         """Milliseconds since 1970, rounded down."""
         return self.ns // 1_000_000
 
+    def shifted(self, seconds: int) -> Timestamp:
+        """Return the time this many seconds later, within the supported range."""
+        return Timestamp(min(max(self.ns + seconds * _SECOND, _MIN), _MAX))
+
     def to_datetime(self) -> datetime:
         """Return an aware datetime in UTC, truncated to microseconds."""
         return _EPOCH + timedelta(microseconds=self.ns // 1000)

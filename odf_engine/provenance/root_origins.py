@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from odf_engine.chain.block_summary import SliceSummary, StoredBlock
 from odf_engine.chain.dataset import Dataset
-from odf_engine.chain.state import glob_root
+from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, glob_root, push_state
 from odf_engine.data.arrow_compute import hash_values, pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.schema_enforcement import match_columns
@@ -224,6 +224,12 @@ def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
     """Describe the version reported by a source; empty without one."""
     if state is None:
         return ""
+    if state.kind == PAYLOAD_HASH:
+        digest, _, event_time = state.value.partition("\t")
+        text = f"payload SHA2-256 {digest.removeprefix('f1220')}"
+        return f"{text}, event time {event_time}" if event_time else text
+    if state.kind == IDEMPOTENCY_KEY:
+        return f"idempotency key {state.value}"
     if isinstance(fetch, model.FilesGlob) and state.kind == ETAG:
         name, digest = read_state(state.value)
         return f"file {name}" + (f", SHA2-256 {digest.removeprefix('f1220')}" if digest else "")
@@ -381,7 +387,7 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
     for row, ranges in ranges_by_slice(dataset, runs):
         reporter.raise_if_cancelled()
         stored = dataset.block(row.sequence_number)
-        candidates = declared.active_at(row.sequence_number)
+        candidates = declared.candidates(stored.block)
         sources.append(_row_source(stored, candidates, ranges))
         transactions.append(
             ProducingTransaction(str(stored.hash), row.sequence_number, str(row.system_time), ranges)
@@ -422,8 +428,12 @@ class _SourceHistory:
             self._settings += [(row.sequence_number, dataset.block(row.hash).block.event) for row in rows]
             before = rows[-1].sequence_number
 
-    def active_at(self, number: int) -> list[DeclaredSource]:
-        """Return the sources that were active at a block."""
+    def candidates(self, block: model.MetadataBlock) -> list[DeclaredSource]:
+        """Return the sources that may have added the rows of a block: those that were active.
+
+        It is one source, unless a push has recorded no state.
+        """
+        number, recorded = block.sequence_number, push_state(block.event)
         polling: model.SetPollingSource | None = None
         polled = False
         pushed: dict[str, model.AddPushSource | None] = {}
@@ -439,6 +449,8 @@ class _SourceHistory:
                     pushed.setdefault(event.source_name, event)
                 case _:
                     pushed.setdefault(event.source_name, None)
+        if recorded is not None and (source := pushed.get(recorded.source_name)) is not None:
+            return [source]
         found = [each for each in reversed(pushed.values()) if each is not None]
         return found if polling is None else [polling, *found]
 
@@ -449,7 +461,7 @@ def _row_source(
     event: Any = stored.block.event
     declared = candidates[0] if len(candidates) == 1 else None
     polling = declared if isinstance(declared, model.SetPollingSource) else None
-    state = event.new_source_state if polling is not None else None
+    state = event.new_source_state if polling is not None else push_state(event)
     kind = "polling" if polling is not None else "push" if candidates else "unknown"
     steps = [_describe_candidates(candidates)] if declared is None else describe_steps(declared)
     return RowSource(
@@ -458,7 +470,7 @@ def _row_source(
         name=declared.source_name if isinstance(declared, model.AddPushSource) else "",
         place="" if polling is None else describe_location(polling.fetch, state),
         ingested=str(stored.block.system_time),
-        state="" if polling is None else describe_source_state(polling.fetch, state),
+        state=describe_source_state(getattr(polling, "fetch", None), state),
         steps=steps,
         runs=runs,
     )

@@ -461,6 +461,12 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 @click.option(
     "--strict", is_flag=True, help="Fail on rows whose key is already in the ledger with other values."
 )
+@click.option(
+    "--idempotency-key",
+    metavar="KEY",
+    help="Identify the push by this key. Default: by the contents of each file.",
+)
+@click.option("--force", is_flag=True, help="Ingest files again that are already ingested.")
 def ingest_verb(
     name: str,
     files: tuple[str, ...],
@@ -469,6 +475,8 @@ def ingest_verb(
     event_time: str | None,
     ignore_unknown: bool,
     strict: bool,
+    idempotency_key: str | None,
+    force: bool,
 ) -> None:
     """Ingest rows from files or stdin into a push source.
 
@@ -477,6 +485,9 @@ def ingest_verb(
 
     Columns are matched by name. A file must have exactly the columns that the source declares. In CSV
     without a header, columns are matched by position.
+
+    A file with the same contents as an earlier one is not ingested again, unless --force is used. With
+    --idempotency-key, the key is compared instead. The exit code is 0 in both cases.
     """
     workspace = open_workspace()
     entry = workspace.resolve(name)
@@ -493,6 +504,8 @@ def ingest_verb(
             event_time=time_,
             ignore_unknown=ignore_unknown,
             strict=strict,
+            force=force,
+            idempotency_key=idempotency_key,
         )
         jobs = follow(workspace, [(request, str(entry.alias))])
     if options_of().json:

@@ -431,7 +431,8 @@ def _pull_outcome(result: PullResult) -> tuple[str, str]:
     if result.url:
         return remote_pull_outcome(result)
     if result.status != "updated":
-        return (result.status or "done").replace("-", " "), "muted"
+        text = "already ingested" if result.already_ingested else result.status or "done"
+        return text.replace("-", " "), "muted"
     rows = f"+{count_of(result.records, 'row')}"
     return (f"{rows} in {result.blocks} blocks" if result.blocks > 1 else rows), "good"
 
@@ -448,7 +449,14 @@ def pull_line(result: PullResult, remote: str, *, is_new: bool = False) -> str:
         size = f", {format_bytes(result.bytes)}" if result.bytes else ""
         origin = f", from {remote}" if remote else ""
         amount = f"{_plain_row_count(result.records)} in {plain_block_count(result.blocks)}{size}"
-        return f"{result.name}: {new}{amount}{origin}"
+        refused = (
+            f", {count_of(result.already_ingested, 'file', separators=False)} already ingested"
+            if result.already_ingested
+            else ""
+        )
+        return f"{result.name}: {new}{amount}{origin}{refused}"
+    if result.already_ingested:
+        return f"{result.name}: already ingested"
     ahead = f" ({plain_block_count(result.ahead)} ahead of {remote})" if result.ahead else ""
     origin = f" with {remote}" if remote and not ahead else ""
     return f"{result.name}: up to date{origin}{ahead}"

@@ -38,6 +38,7 @@ from odf_engine.metadata.model import (
     SetVocab,
     Snapshot,
     SourceOrdering,
+    SourceState,
     Url,
 )
 
@@ -104,6 +105,19 @@ def test_a_source_state_belongs_to_a_place(chains: Chains) -> None:
         forgotten = chains.follow(state, chains.block(state, other))
         assert (forgotten.source_state, forgotten.was_polled) == (None, False)
         assert forgotten.data_source_state == chains.source_state("a")
+
+
+def test_the_state_of_a_push_is_not_that_of_the_polling_source(chains: Chains) -> None:
+    start = chains.state(chains.root, chains.polling("https://example.com/a.csv"))
+    event = chains.add_data(start, new_source_state=SourceState("main", "odf/payload-hash", "f1220ab"))
+    state = chains.follow(start, chains.block(start, event))
+    assert (state.source_state, state.was_polled) == (None, False)
+    state = chains.follow(
+        state, chains.block(state, chains.add_data(state, new_source_state=chains.source_state("a")))
+    )
+    state = chains.follow(state, chains.block(state, event))
+    assert (state.source_state, state.was_polled) == (chains.source_state("a"), True)
+    assert state.data_source_state == event.new_source_state
 
 
 def test_rows_alone_say_that_a_source_was_polled(chains: Chains) -> None:

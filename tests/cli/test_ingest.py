@@ -65,6 +65,15 @@ def test_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
     assert rows[4]["event_time"] == "2024-01-05T11:00:00Z"
     again = odf("ingest", "events", "-", input=event(1))
     assert (again.code, again.out) == (0, "events: up to date\n")
+    again = odf("ingest", "events", "five.csv", "--event-time", "2024-01-05T12:00:00+01:00")
+    assert (again.code, again.out) == (0, "events: already ingested\n")
+    assert "five.csv: already ingested: block " in again.err and "--force" in again.err
+    (entry,) = odf(
+        "ingest", "events", "five.csv", "six.json", "--event-time", "2024-01-05T11:00:00Z", "--json"
+    ).json
+    assert (entry["status"], entry["already_ingested"]) == ("up-to-date", 2)
+    again = odf("ingest", "events", "-", "--idempotency-key", "six", "--force", input=event(6))
+    assert (again.code, again.out) == (0, "events: up to date\n")  # no new rows in the ledger
     assert odf("jobs", "--json").json[0]["kind"] == "ingest"
     assert spools(folder) == []
 

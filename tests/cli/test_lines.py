@@ -71,6 +71,10 @@ def test_results() -> None:
     assert job_text.pull_line(pulled, "lab/cases", is_new=True).startswith("cases: new, 1200 rows in 1 ")
     unchanged = PullResult(name="cases", status="up-to-date", ahead=2)
     assert job_text.pull_line(unchanged, "lab") == "cases: up to date (2 blocks ahead of lab)"
+    ingested = PullResult(name="cases", status="updated", records=2, blocks=1, already_ingested=1)
+    assert job_text.pull_line(ingested, "") == "cases: 2 rows in 1 block, 1 file already ingested"
+    ingested = PullResult(name="cases", status="up-to-date", already_ingested=2)
+    assert job_text.pull_line(ingested, "") == "cases: already ingested"
     pushed = PushResult(status="updated", blocks=2, bytes=10)
     assert job_text.push_line("cases", pushed, "lab") == "cases: new at the remote, 2 blocks, 10 B to lab"
     assert job_text.push_line("cases", PushResult(status="up-to-date"), "lab") == "cases: lab is up to date"

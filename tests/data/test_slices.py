@@ -41,6 +41,7 @@ def write(
     reporter: Reporter | None = None,
     first_offset: int = 0,
     vocab: DatasetVocabulary = VOCAB,
+    counted_until: Timestamp | None = None,
 ) -> WrittenSlice | None:
     return write_slice(
         batches,
@@ -51,6 +52,7 @@ def write(
         system_time=NOW,
         fallback_event_time=FALLBACK,
         reporter=reporter or Reporter(),
+        counted_until=counted_until,
     )
 
 
@@ -550,3 +552,22 @@ def test_files_that_are_no_slices(tmp_path: Path) -> None:
         list(read_batches(tmp_path / "text"))
     with pytest.raises(NotFound):
         list(read_batches(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.date64(), pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")]
+)
+def test_rows_ahead_do_not_count_for_the_watermark(tmp_path: Path, kind: pa.DataType) -> None:
+    days = pa.array([date(2020, 1, 2), date(9999, 12, 31), date(2020, 1, 1)], pa.date32()).cast(kind)
+    data = pa.record_batch({"event_time": days})
+    schema = slice_schema(data.schema, VOCAB)
+    for limit, counted, ahead in (("2020-01-02", "2020-01-02", 1), ("2019-12-31", None, 3)):
+        result = write([data], tmp_path / "s", schema, counted_until=Timestamp.parse(f"{limit}T00:00:00Z"))
+        assert result is not None and str(result.max_event_time) == "9999-12-31T00:00:00Z"
+        expected = None if counted is None else Timestamp.parse(f"{counted}T00:00:00Z")
+        assert (result.max_counted_event_time, result.rows_ahead) == (expected, ahead)
+    result = write([data], tmp_path / "s", schema)
+    assert result is not None and (result.rows_ahead, result.max_counted_event_time) == (
+        0,
+        result.max_event_time,
+    )

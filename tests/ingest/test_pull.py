@@ -207,8 +207,12 @@ def test_watermark_by_hand(pulled: Pulled) -> None:
     assert pulled.pull(set_watermark=watermark).blocks == 1
     event = pulled.newest()
     assert (event.new_watermark, event.prev_offset, event.new_data) == (watermark, 0, None)
-    assert pulled.pull(set_watermark=watermark).status == "up-to-date"
+    assert pulled.pull(set_watermark=watermark).status == "up-to-date" and not pulled.reporter.warnings
     assert pulled.pull(set_watermark=Timestamp.parse("2024-03-31T00:00:00Z")).status == "up-to-date"
+    (warning,) = pulled.reporter.warnings
+    assert warning.startswith(
+        "watermark 2024-03-31T00:00:00Z is ignored: the dataset has the later watermark"
+    )
     # The source is still known, and the watermark stays.
     assert pulled.pull().status == "up-to-date"
     os.utime(pulled.write("data.csv", "id,name,at\n1,a,2024-03-03\n"), (2, 2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -38,6 +39,7 @@ from odf_engine.metadata.model import (
     NdJson,
     SetDataSchema,
     SetPollingSource,
+    SourceState,
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
@@ -74,7 +76,9 @@ class Pushed(Pulled):
         self.reporter = Recorder()
         files = [self.workspace.folder / name for name in names]
         try:
-            return push(self.workspace, self.entry, self.runtime, self.reporter, files=files, **options)
+            result = push(self.workspace, self.entry, self.runtime, self.reporter, files=files, **options)
+            self.already_ingested = result.already_ingested
+            return result.update
         finally:
             assert list((self.workspace.odf / "cache").glob("pull-*")) == []
             assert [path.name for path in self.dataset.folder.glob("*/.pending*")] == []
@@ -124,6 +128,12 @@ def shapes(rows: list[dict[str, Any]]) -> bytes:
     return packed.getvalue()
 
 
+def state_of(source: str, pushed: Pushed, name: str, event_time: str = "") -> SourceState:
+    """What a push of a file records."""
+    digest = hashlib.sha256((pushed.workspace.folder / name).read_bytes()).hexdigest()
+    return SourceState(source, "odf/payload-hash", f"f1220{digest}" + (event_time and f"\t{event_time}"))
+
+
 def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
@@ -139,7 +149,8 @@ def test_files_one_after_the_other(pushed: Pushed) -> None:
         (2, at("2024-01-01")), (1, at("2024-01-02")), (4, at("2023-05-05")), (3, at("2024-03-01")),
     ]  # fmt: skip
     event = pushed.newest()
-    assert (event.prev_offset, event.new_source_state) == (1, None)
+    assert event.prev_offset == 1
+    assert event.new_source_state == state_of("main", pushed, "b.ndjson", "2024-03-01T00:00:00Z")
     assert str(event.new_watermark) == "2024-03-01T00:00:00Z"
     # There is no state of a source: the same file again is looked at again, and the ledger knows its rows.
     again = pushed.push("a.ndjson")
@@ -199,9 +210,9 @@ def test_which_source_takes_it(pushed: Pushed) -> None:
     pushed.refuses(SourceUnavailable, "a.ndjson b.ndjson", "b.ndjson", source="one")
     assert pushed.push("a.ndjson", source="two").records == 1
     assert pushed.push("a.ndjson", source="one").records == 0
-    assert pushed.push("a.ndjson", source="two").records == 1  # appends, whatever is there
+    assert pushed.push("a.ndjson", source="two", force=True).records == 1  # appends, whatever is there
     pushed.append(DisablePushSource("one"))
-    assert pushed.push("a.ndjson").records == 1  # the only one now
+    assert pushed.push("a.ndjson", force=True).records == 1  # the only one now
     pushed.refuses(UsageError, "a.ndjson", "'one' was disabled by block", source="one")
     pushed.append(DisablePushSource("two"))
     pushed.refuses(Unsupported, "a.ndjson", "has no push source: 'two' was disabled")
@@ -234,7 +245,7 @@ def test_from_polling_to_pushing_and_back(pushed: Pushed) -> None:
     assert pushed.push("a.ndjson").records == 1
     event = pushed.newest()
     assert str(event.new_watermark) == "2030-01-01T00:00:00Z"
-    assert event.new_source_state is None  # that of a source which is no more
+    assert event.new_source_state == state_of("main", pushed, "a.ndjson")
     pushed.append(DisablePushSource("main"))
     pushed.append(old)
     assert pushed.pull(fetch_uncacheable=True, force=True).records == 1
@@ -460,3 +471,77 @@ def test_corrections_of_polled_rows(pushed: Pushed) -> None:
         (2, 1, "a"), (3, 1, "A"), (1, 2, "b"), (0, 3, "correct"), (2, 1, "A"), (3, 1, "z")
     ]  # fmt: skip
     assert verify(pushed.dataset, Reporter()).valid
+
+
+def test_future_rows_do_not_stop_event_time(pushed: Pushed) -> None:
+    pushed.define(source(), name="sensors")
+    row = '{{"at": "{}", "id": {}, "note": null}}\n'
+    pushed.write("a.ndjson", row.format("2024-01-01", 1) + row.format("9999-12-31", 2))
+    assert pushed.push("a.ndjson").records == 2
+    assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
+    (warning,) = pushed.reporter.warnings
+    assert "1 row with an event time later than the system time (latest: 9999-12-31T00:00:00Z)" in warning
+    assert "odf config set watermark.maxAhead.sensors none" in warning
+    # Rows that are all ahead leave the watermark as it is.
+    pushed.write("b.ndjson", row.format("9999-12-31", 3))
+    pushed.push("b.ndjson")
+    assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
+    # A delay never lowers it.
+    pushed.workspace.config = set_value(pushed.workspace.config, "watermark.delay.%", "1d")
+    pushed.write("c.ndjson", row.format("2024-01-01T12:00:00Z", 4))
+    pushed.push("c.ndjson")
+    assert str(pushed.newest().new_watermark) == "2024-01-01T00:00:00Z"
+    pushed.write("d.ndjson", row.format("2024-03-02", 5))
+    pushed.push("d.ndjson")
+    assert str(pushed.newest().new_watermark) == "2024-03-01T00:00:00Z" and not pushed.reporter.warnings
+    pushed.workspace.config = set_value(pushed.workspace.config, "watermark.maxAhead.sensors", "none")
+    pushed.write("e.ndjson", row.format("2999-01-02", 6))
+    pushed.push("e.ndjson")
+    assert str(pushed.newest().new_watermark) == "2999-01-01T00:00:00Z" and not pushed.reporter.warnings
+
+
+def test_identical_pushes(pushed: Pushed) -> None:
+    append = "{kind: Append}"
+    pushed.define(source("one", merge=append), source("two", merge=append))
+    pushed.write("a.ndjson", '{"at": null, "id": 1, "note": "x"}')
+    pushed.write("b.ndjson", '{"at": null, "id": 2, "note": "y"}')
+    assert pushed.push("a.ndjson", source="one").records == 1
+    assert pushed.newest().new_source_state == state_of("one", pushed, "a.ndjson")
+    assert pushed.push("b.ndjson", source="one").records == 1
+    # Neither the name of the file nor its age matter, and other files of the same push are ingested.
+    pushed.write("copy.ndjson", (pushed.workspace.folder / "a.ndjson").read_bytes())
+    pushed.write("c.ndjson", '{"at": null, "id": 3, "note": "z"}')
+    assert pushed.push("copy.ndjson", "c.ndjson", "c.ndjson", source="one").records == 1
+    assert pushed.already_ingested == 2
+    assert pushed.reporter.warnings[0] == (
+        "copy.ndjson: already ingested: block 5 has the same contents; use --force to ingest it again"
+    )
+    head = pushed.dataset.head()
+    assert pushed.push("a.ndjson", source="one").status == "up-to-date" and pushed.dataset.head() == head
+    # Another source, another event time, or force.
+    assert pushed.push("a.ndjson", source="two").records == 1
+    assert pushed.newest().new_source_state == state_of("two", pushed, "a.ndjson")
+    time = Timestamp.parse("2024-01-01T00:00:00Z")
+    assert [pushed.push("a.ndjson", source="one", event_time=time).records for _ in "12"] == [1, 0]
+    assert pushed.push("a.ndjson", source="one", force=True).records == 1
+    # A key identifies the push instead of the contents.
+    assert pushed.push("a.ndjson", source="one", idempotency_key="k").records == 1
+    assert pushed.newest().new_source_state == SourceState("one", "odf/idempotency-key", "k")
+    assert pushed.push("b.ndjson", source="one", idempotency_key="k").records == 0
+    assert pushed.said("b.ndjson: already ingested: block 11 has the same idempotency key")
+    assert pushed.push("b.ndjson", source="two", idempotency_key="k").records == 1
+    pushed.refuses(UsageError, "a.ndjson b.ndjson", "identifies one file", source="one", idempotency_key="k")
+    pushed.refuses(UsageError, "a.ndjson", "printable text", source="one", idempotency_key="\x1b[2J")
+    # The chain says it too: without the index, and to an index that is made anew.
+    pushed.workspace.index.reset()
+    assert pushed.push("a.ndjson", source="one").records == 0
+    assert verify(pushed.dataset, pushed.reporter).valid
+
+
+def test_an_earlier_snapshot_is_a_change(pushed: Pushed) -> None:
+    pushed.define(source(merge="{kind: Snapshot, primaryKey: [id]}"))
+    pushed.write("a.ndjson", '{"at": null, "id": 1, "note": "x"}')
+    pushed.write("b.ndjson", '{"at": null, "id": 1, "note": "y"}')
+    assert [pushed.push(name).records for name in ("a.ndjson", "a.ndjson")] == [1, 0]
+    assert pushed.already_ingested == 1
+    assert [pushed.push(name).records for name in ("b.ndjson", "a.ndjson", "b.ndjson")] == [2, 2, 2]

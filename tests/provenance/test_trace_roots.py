@@ -222,3 +222,23 @@ def test_answers_of_a_size_that_can_be_sent() -> None:
     assert feed.step is not None and (feed.step.exact, len(feed.step.sources)) == (True, 1_000)
     assert feed.step.how == ["500 older blocks with some of the rows are omitted"]
     assert truncate_trace(step) == step
+
+
+def test_pushes_that_recorded_their_source(rooted: Rooted) -> None:
+    root = rooted.root()
+    push = AddPushSource(source_name="hand", read=NdJson(schema=["x BIGINT"]), merge=Append())
+    rooted.commit(root, [push, replace(push, source_name="other")])
+    rooted.state = SourceState("other", "odf/payload-hash", "f1220ab\t2024-01-01T00:00:00Z")
+    rooted.rows(root, (1, "a", 1))
+    rooted.state = SourceState("hand", "odf/idempotency-key", "k1")
+    rooted.rows(root, (2, "b", 2))
+    sources = rooted.trace(root, (0, 1)).sources
+    assert [(each.kind, each.name, each.state, each.steps[0]) for each in sources] == [
+        (
+            "push",
+            "other",
+            "payload SHA2-256 ab, event time 2024-01-01T00:00:00Z",
+            "pushed to the source 'other'",
+        ),
+        ("push", "hand", "idempotency key k1", "pushed to the source 'hand'"),
+    ]

@@ -134,3 +134,16 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     path.symlink_to(path)
     with pytest.raises(InvalidManifest, match="the settings cannot be read"):
         load(path)
+
+
+def test_watermarks_by_dataset() -> None:
+    config = set_value(Config(), "watermark.maxAhead.%", "1h")
+    config = set_value(config, "watermark.maxAhead.port.%", "2d")
+    config = set_value(config, "watermark.maxAhead.port.forecast", "none")
+    of = config.watermark.max_ahead_of
+    assert [of("x", "did:odf:1"), of("Port.waves", ""), of("PORT.forecast", "")] == [3600, 2 * 86_400, None]
+    assert Config().watermark.max_ahead_of("x") == Config().watermark.delay_of("x") == 0
+    assert set_value(Config(), "watermark.delay.did:odf:1", "5m").watermark.delay_of("x", "did:odf:1") == 300
+    for key, text in (("maxAhead", "1 hour"), ("delay", "none"), ("delay", "-1d")):
+        with pytest.raises(UsageError, match="not a duration such as 0s, 30m, 12h or 1d"):
+            set_value(Config(), f"watermark.{key}.x", text)

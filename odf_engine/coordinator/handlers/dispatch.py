@@ -108,6 +108,12 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> PullResult:
         Trust(workspace).require_trust(entry)  # checked again by the pull; here it fails before Spark starts
     runtime = context.host.spark(reporter)
     if entry.dataset.state().kind is DatasetKind.Derivative:
+        if request.set_watermark is not None:
+            reporter.log(
+                f"watermark {request.set_watermark} is ignored: the watermark of a derivative dataset is the"
+                " minimum of its inputs",
+                "warning",
+            )
         from odf_engine.transform.engines.engine_router import engines_for
         from odf_engine.transform.run import transform, transform_or_reset
 
@@ -158,14 +164,16 @@ def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> PullRes
             event_time=None if request.event_time is None else Timestamp.parse(request.event_time),
             ignore_unknown=request.ignore_unknown,
             strict=request.strict,
+            force=request.force,
+            idempotency_key=request.idempotency_key,
         )
-        return _pull_result(entry, result)
+        return _pull_result(entry, result.update, result.already_ingested)
     finally:
         for file in files:
             remove_dead_spool(workspace.odf, file)
 
 
-def _pull_result(entry: DatasetEntry, update: ChainUpdate) -> PullResult:
+def _pull_result(entry: DatasetEntry, update: ChainUpdate, already_ingested: int = 0) -> PullResult:
     return PullResult(
         name=str(entry.alias),
         status=update.status,
@@ -173,6 +181,7 @@ def _pull_result(entry: DatasetEntry, update: ChainUpdate) -> PullResult:
         new_head=_text(update.new_head),
         blocks=update.blocks,
         records=update.records,
+        already_ingested=already_ingested or msgspec.UNSET,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -16,13 +15,13 @@ from typing import Final
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import glob_root
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
-from odf_engine.identity.multiformats import SHA2_256, Multihash
 from odf_engine.ingest.fetch.model import (
     ETAG,
     SOURCE_NAME,
     FetchContext,
     Payload,
     file_stamp,
+    hash_file,
     require_readable,
 )
 from odf_engine.metadata.model import (
@@ -353,7 +352,6 @@ class IngestedFiles:
         self._head, self._folder = head, folder
 
 
-_CHUNK: Final = 1 << 20
 _VALUE: Final = re.compile(r"(.*?)\t(f1220[0-9a-f]{64})(?:\t(.*))?", re.DOTALL)
 
 
@@ -394,7 +392,7 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
                 require_readable(path)
                 stamp = file_stamp(path)
                 reporter.set_amounts(files=number, total_files=len(new))
-                digest = _hash(path, reporter, total=stamp[1])
+                digest = hash_file(path, reporter, total=stamp[1])
             greatest = max(name, taken.greatest() or name)
             state = SourceState(SOURCE_NAME, ETAG, _value(greatest, name, digest))
             reporter.log(f"file {path}, {stamp[1]:,} bytes")
@@ -473,7 +471,7 @@ def _known_hash(root: Path, name: str, taken: IngestedFiles, reporter: Reporter)
     stamp = file_stamp(root / name)
     digest = taken.known_hash(name, stamp)
     if digest is None:
-        digest = _hash(root / name, reporter)
+        digest = hash_file(root / name, reporter)
         taken.note_hash(name, stamp, digest)
     return digest
 
@@ -506,15 +504,3 @@ def _vanishing(path: Path) -> Iterator[None]:
         raise SourceUnavailable(
             "the file was deleted during the pull", where=str(path), hint="pull again"
         ) from error
-
-
-def _hash(path: Path, reporter: Reporter, total: int | None = None) -> str:
-    hasher, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            reporter.raise_if_cancelled()
-            hasher.update(chunk)
-            size += len(chunk)
-            if total is not None:
-                reporter.set_amounts(bytes=size, total_bytes=total)
-    return str(Multihash(SHA2_256, hasher.digest()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Final
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, SourceUnavailable
+from odf_engine.identity.multiformats import SHA2_256, Multihash
 from odf_engine.metadata.model import SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -19,6 +21,7 @@ from odf_engine.workspace.environment import substitute_variables
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
 SOURCE_NAME: Final = "default"  # polling sources have no name
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,19 @@ def file_stamp(path: Path) -> tuple[int, int]:
     """Return modification time in nanoseconds and size in bytes, which identify a version."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
+
+
+def hash_file(path: Path, reporter: Reporter, total: int | None = None) -> str:
+    """Return the SHA2-256 multihash of a file; ``total`` is its size, to report progress."""
+    hasher, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            reporter.raise_if_cancelled()
+            hasher.update(chunk)
+            size += len(chunk)
+            if total is not None:
+                reporter.set_amounts(bytes=size, total_bytes=total)
+    return str(Multihash(SHA2_256, hasher.digest()))
 
 
 def require_readable(path: Path) -> None:
