@@ -270,7 +270,8 @@ def _describe_fetch(fetch: Any) -> str:
             return f"fetched {_NEWER}"
     match getattr(fetch, "event_time", None):
         case model.FromPath() as time:
-            return f"{text}; event time from its name ({time.pattern})"
+            place = "URL" if isinstance(fetch, model.Url) else "name"
+            return f"{text}; event time from its {place} ({time.pattern})"
         case model.FromMetadata():
             return f"{text}; event time from its modification time"
         case _:

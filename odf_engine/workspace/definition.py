@@ -48,6 +48,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.atomic_files import replace_text_file
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.ineffective_options import check_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -211,6 +212,8 @@ def check_definition(
         events = [normalize_event(event) for event in snapshot.metadata]
         inputs: list[tuple[DatasetRef, str]] = []
         for event in events:
+            if not exists:
+                check_options(event)
             if isinstance(event, model.SetPollingSource | model.AddPushSource):
                 _check_source(event, vocabulary)
                 if not exists:

@@ -50,6 +50,7 @@ from odf_engine.workspace.definition import (
     resolve_inputs,
     topological_order,
 )
+from odf_engine.workspace.ineffective_options import check_options
 
 Source = SetPollingSource | AddPushSource
 
@@ -246,6 +247,8 @@ def _existing_dataset_update(
 ) -> Update:
     system_time = max(now, state.system_time)
     steps = list(_plan_steps(each, state, known))
+    for step in steps:
+        check_options(step.event)
     check_commit(state, [step.event for step in steps], system_time)
     return Update(
         entry=entry,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.errors import Cancelled, InvalidManifest, SourceUnavailable, Unsupported
+from odf_engine.errors import BadData, Cancelled, InvalidManifest, SourceUnavailable, Unsupported
 from odf_engine.metadata.model import FilesGlob, FromPath, FromSystemTime, RequestHeader, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net import address_policy
@@ -350,5 +350,40 @@ def test_what_cannot_be_fetched(workspace: Workspace, reporter: Recorder, tmp_pa
     for url in ("http://127.0.0.1:port/x", "http://127.0.0.1/\r\nX: y", "http:///x", "ftp://h:port/x"):
         with pytest.raises(SourceUnavailable):
             get(workspace, Url(url), reporter, retries=0)
-    with pytest.raises(InvalidManifest, match="FromPath"):
-        get(workspace, Url("x.csv", event_time=FromPath("(.*)")), reporter)
+
+
+def test_event_time_from_the_url(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+    day, later = Timestamp.parse("2024-03-01T00:00:00Z"), Timestamp.parse("2024-04-02T00:00:00Z")
+    (workspace.folder / "data 2024-03-01.csv").write_bytes(b"a\n")
+    from_path = FromPath(r"(\d+-\d+-\d+)")
+    for url in ("data 2024-03-01.csv", "file:data%202024-03-01.csv"):
+        payload = get(workspace, Url(url, event_time=from_path), reporter)
+        assert payload is not None and payload.event_time == day
+
+    web.answer = lambda request: reply(request, 200, b"a\n", Last_Modified=HTTP_DATE)
+    for url, step, expected in (
+        ("/2024-03-01/x.csv", from_path, day),
+        ("/2024-03-01/2024-04-02.csv", from_path, later),  # the file name first
+        ("/x?until=1&from=2024-03-01", from_path, day),
+        ("/x/${{ env.TOKEN }}.csv", FromPath(r"(\d{8})\.csv", "yyyyMMdd"), later),
+    ):
+        environment = {"TOKEN": "20240402"}
+        source = Url(web.url + url, event_time=step)
+        payload = get(workspace, source, reporter, environment=environment)
+        assert payload is not None and payload.event_time == expected
+        assert payload.state is not None and payload.state.kind == "odf/last-modified"
+        assert get(workspace, source, reporter, payload.state, environment=environment) is None
+
+    sent = len(web.requests)
+    for url, problem in (
+        (web.url + "/${{ env.TOKEN }}/x.csv", "the URL does not match eventTime.pattern"),
+        (
+            web.url.replace("//", "//me:secret@") + "/2024-99-01",
+            "'2024-99-01' does not match the time format",
+        ),
+    ):
+        with pytest.raises(BadData) as caught:
+            get(workspace, Url(url, event_time=from_path), reporter, environment={"TOKEN": "s3cret"})
+        assert problem in caught.value.message
+        assert "secret" not in f"{caught.value}{caught.value.hint}" and "s3cret" not in str(caught.value)
+    assert len(web.requests) == sent  # nothing is downloaded without an event time

@@ -216,13 +216,6 @@ def test_a_renamed_system_column_frees_its_name(workspace: Workspace) -> None:
     assert entry.dataset.state().vocabulary.offset_column == "row"
 
 
-def test_a_stream_of_changes_may_bring_its_operations(workspace: Workspace) -> None:
-    read = model.Csv(schema=["op TINYINT UNSIGNED", "id INT"])
-    workspace.add([root("a", read=read, merge=model.ChangelogStream(["id"]))])
-    with pytest.raises(InvalidSchema, match="'op'"):
-        workspace.add([root("b", read=read)])
-
-
 def test_a_preprocess_query_decides_the_columns(workspace: Workspace) -> None:
     query = model.Sql("flink", query="SELECT offset AS row, id AS key FROM input")
     read = model.Csv(schema=["offset INT", "id INT"])

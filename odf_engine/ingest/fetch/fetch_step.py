@@ -26,6 +26,7 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.net.urls import without_login
 from odf_engine.workspace.environment import (
     RedactingReporter,
     collect_secrets,
@@ -80,15 +81,22 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
 
 
 def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
-    if isinstance(step.event_time, FromPath):
-        raise InvalidManifest(
-            "eventTime FromPath is supported with FilesGlob only, not with Url",
-            hint="use fetch.kind FilesGlob, or derive the time from a column in preprocess",
-        )
+    url = context.substitute_variables(step.url)
     try:
-        scheme = urlsplit(context.substitute_variables(step.url)).scheme.lower()
+        scheme = urlsplit(url).scheme.lower()
     except ValueError:
         raise InvalidManifest(f"invalid URL: '{step.url}'", hint="check fetch.url") from None
+    if not isinstance(step.event_time, FromPath):
+        return _fetch_scheme(step, scheme, context)
+    # Deferred as in _payloads. Before the request: a URL without a time needs no download.
+    from odf_engine.ingest.fetch.files_glob import event_time_from_url
+
+    event_time = event_time_from_url(step.event_time, url, without_login(step.url))
+    payload = _fetch_scheme(step, scheme, context)
+    return None if payload is None else replace(payload, event_time=event_time)
+
+
+def _fetch_scheme(step: Url, scheme: str, context: FetchContext) -> Payload | None:
     if step.headers and scheme not in ("http", "https"):
         context.reporter.log("headers are supported with http and https only: they are not sent", "warning")
     if scheme in ("http", "https"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta, timezone
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import glob_root
@@ -53,6 +54,33 @@ def event_time_from_path(step: FromPath, name: str) -> Timestamp:
         BadData: the name does not match, or the group is not a time in the format of the step.
         InvalidManifest: the pattern or the format is invalid.
     """
+    hint = "restrict fetch.path to the required files, or extend the pattern"
+    return _find_event_time(step, [name.rsplit("/", 1)[-1], name], "file name", name, hint)
+
+
+def event_time_from_url(step: FromPath, url: str, where: str) -> Timestamp:
+    """Return the event time in the first group of the pattern, from a URL.
+
+    The pattern is searched in the file name, in the path, and in the path with the query. They are decoded.
+
+    Args:
+        step: the pattern, and the format of the time.
+        url: the URL, with its variables substituted.
+        where: the URL as errors show it.
+
+    Raises:
+        BadData: the URL does not match, or the group is not a time in the format of the step.
+        InvalidManifest: the pattern or the format is invalid.
+    """
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    texts = [path.rsplit("/", 1)[-1], path, f"{path}?{unquote(parts.query)}"]
+    hint = "the pattern is searched in the path and the query of the URL"
+    return _find_event_time(step, texts, "URL", where, hint)
+
+
+def _find_event_time(step: FromPath, texts: Sequence[str], kind: str, where: str, hint: str) -> Timestamp:
+    """Return the event time from the first of the texts that matches the pattern."""
     try:
         pattern = re.compile(step.pattern)
     except re.error as error:
@@ -64,13 +92,9 @@ def event_time_from_path(step: FromPath, name: str) -> Timestamp:
             f"eventTime.pattern '{step.pattern}' has no group",
             hint="enclose the time in parentheses, such as (\\d+-\\d+-\\d+)\\.csv",
         )
-    match = pattern.search(name.rsplit("/", 1)[-1]) or pattern.search(name)
+    match = next((match for text in texts if (match := pattern.search(text))), None)
     if match is None or match[1] is None:
-        raise BadData(
-            f"the file name does not match eventTime.pattern '{step.pattern}'",
-            where=name,
-            hint="restrict fetch.path to the required files, or extend the pattern",
-        )
+        raise BadData(f"the {kind} does not match eventTime.pattern '{step.pattern}'", where=where, hint=hint)
     form = step.timestamp_format or DEFAULT_FORMAT
     try:
         return parse_time(match[1], form)
@@ -80,7 +104,7 @@ def event_time_from_path(step: FromPath, name: str) -> Timestamp:
                 return Timestamp.parse(match[1])
             except ValueError:
                 pass
-        raise BadData(f"{error} (eventTime from the file name)", where=name) from None
+        raise BadData(f"{error} (eventTime from the {kind})", where=where) from None
 
 
 def parse_time(text: str, form: str) -> Timestamp:
