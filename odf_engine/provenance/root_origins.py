@@ -452,8 +452,8 @@ class _SourceHistory:
                     pushed.setdefault(event.source_name, None)
         if recorded is not None and (source := pushed.get(recorded.source_name)) is not None:
             return [source]
-        found = [each for each in reversed(pushed.values()) if each is not None]
-        return found if polling is None else [polling, *found]
+        found = [polling, *reversed(pushed.values())]
+        return [each for each in found if each is not None]
 
 
 def _row_source(
