@@ -92,10 +92,15 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
     ran = odf("ingest", "events", "--strict", input=event(1, note="changed"))
     assert (ran.code, "id=1" in ran.err) == (1, True)
     for code, text, arguments in (
-        (1, "there is no such file", ["absent.csv"]),
+        (1, "file not found", ["absent.csv"]),
         (2, "is a folder", ["sources"]),
         (2, "'csw' is not one of", ["five.csv", "--format", "csw"]),
         (2, "--event-time", ["five.csv", "--event-time", "noon"]),
+        (
+            2,
+            "--idempotency-key identifies one file, not 2",
+            ["five.csv", "six.json", "--idempotency-key", "k"],
+        ),
         (2, "use one of: 'devices'", ["five.csv", "--source", "people"]),
     ):
         ran = odf("ingest", "events", *arguments)
