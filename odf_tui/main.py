@@ -166,8 +166,10 @@ def _run_verb() -> None:
 
 
 def _print_error(error: OdfError) -> None:
-    """Print the message of an error, and its hint on a second line."""
+    """Print the message of an error, its excerpt of a query or file, and its hint."""
     rule = f" (rule {error.rule})" if isinstance(error, ChainRuleViolated) else ""
     sys.stderr.write(f"error: {error}{rule}\n")
+    for line in error.excerpt:
+        sys.stderr.write(f"  {line}\n")
     if error.hint:
         sys.stderr.write(f"  hint: {error.hint}\n")

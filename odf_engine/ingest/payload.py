@@ -54,12 +54,12 @@ from odf_engine.spark.text_files import detect_encoding
 from odf_engine.spark.user_query import run_query
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.query_check import check_preprocess_engine
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
 
 
-ENGINES: Final = ("spark",)
 INPUT: Final = "input"
 
 
@@ -71,15 +71,7 @@ def preprocess(session: SparkSession, frame: DataFrame, step: Transform | None) 
     """
     if step is None:
         return frame
-    if step.engine.lower() not in ENGINES:
-        raise InvalidQuery(
-            f"unsupported engine of the preprocess query: '{step.engine}'",
-            where="preprocess",
-            hint=(
-                "set engine to spark and write the query in Spark SQL; supported engines:"
-                f" {', '.join(ENGINES)}"
-            ),
-        )
+    check_preprocess_engine(step.engine)
     steps = steps_of(step)
     with attach_query_excerpt(steps):
         return run_query(session, {INPUT: frame}, steps)

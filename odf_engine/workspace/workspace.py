@@ -213,13 +213,18 @@ class Workspace:
             OdfError: a definition is invalid.
         """
         # Deferred: slow to import, and most commands do not need it.
-        from odf_engine.workspace.definition import plan_datasets
+        from odf_engine.workspace.definition import error_context, plan_datasets
+        from odf_engine.workspace.query_check import check_queries
 
         with self._lock():
             self._sweep()
             existing = {each.alias: each.id for each in self._readable_names()}
             keys = _NewKeys()
-            return self._make(plan_datasets(existing, snapshots, keys.new), keys, origins)
+            plans = plan_datasets(existing, snapshots, keys.new)
+            for plan in plans:
+                with error_context(f"dataset {plan.alias}"):
+                    check_queries(plan.events, self.config.engines)
+            return self._make(plans, keys, origins)
 
     def update(
         self,
@@ -250,15 +255,20 @@ class Workspace:
             UsageError: a query with a state changes, and the state requires a decision.
             OdfError: a definition is invalid.
         """
-        from odf_engine.workspace.definition import commit_update, require_no_state
+        from odf_engine.workspace.definition import commit_update, error_context, require_no_state
         from odf_engine.workspace.definition_update import plan_updates
+        from odf_engine.workspace.query_check import check_queries
 
         with self._lock():
-            if dry_run:
-                return plan_updates(self._readable_datasets(), snapshots, None).updates
-            self._sweep()
-            keys = _NewKeys()
-            planned = plan_updates(self._readable_datasets(), snapshots, keys.new)
+            keys = None if dry_run else _NewKeys()
+            if not dry_run:
+                self._sweep()
+            planned = plan_updates(self._readable_datasets(), snapshots, None if keys is None else keys.new)
+            for each in planned.updates:
+                with error_context(f"dataset {each.alias}"):
+                    check_queries(each.events, self.config.engines)
+            if keys is None:
+                return planned.updates
             for each in planned.updates:
                 require_no_state(each)
             if shown is not None and [each.changes for each in shown] != [

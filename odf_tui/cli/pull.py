@@ -492,6 +492,10 @@ def ingest_verb(
     workspace = open_workspace()
     entry = workspace.resolve(name)
     time_ = parse_time_option("--event-time", event_time)
+    if idempotency_key is not None and len(files) > 1:
+        raise UsageError(
+            f"--idempotency-key identifies one file, not {len(files)}", hint="ingest the files separately"
+        )
     if not files and sys.stdin.isatty():
         raise UsageError("no files specified", hint="specify files, or pipe rows to stdin")
     with ExitStack() as spools:

@@ -96,6 +96,11 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
         (2, "is a folder", ["sources"]),
         (2, "'csw' is not one of", ["five.csv", "--format", "csw"]),
         (2, "--event-time", ["five.csv", "--event-time", "noon"]),
+        (
+            2,
+            "--idempotency-key identifies one file, not 2",
+            ["five.csv", "six.json", "--idempotency-key", "k"],
+        ),
         (2, "use one of: 'devices'", ["five.csv", "--source", "people"]),
     ):
         ran = odf("ingest", "events", *arguments)

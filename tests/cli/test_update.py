@@ -171,3 +171,23 @@ def test_a_query_with_a_state_changes(odf: Odf) -> None:
         assert transform["version"] == "4.3.0+odf1"
     finally:
         odf("delete", "port-haven.changing", "-y")
+
+
+def test_queries_that_are_refused_without_an_engine(fresh: Odf) -> None:
+    root = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: a, kind: Root, metadata: []}\n---\n"
+    query = "SELECT event_time,\n            now() AS t FROM a"
+    text = (
+        "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: b\n  kind: Derivative\n  metadata:\n"
+        "    - kind: SetTransform\n      inputs: [{datasetRef: a}]\n      transform:\n"
+        f"        kind: Sql\n        engine: ENGINE\n        query: |\n          {query}\n"
+    )
+    ran = fresh("add", "-", input=root + text.replace("ENGINE", "spark"))
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith(
+        "error: dataset b, query, line 2, column 3: now() is not deterministic, so the result cannot be"
+        " verified\n  2 |   now() AS t FROM a\n    |   ^\n  hint: use system_time()"
+    )
+    ran = fresh("add", "-", input=root + text.replace("ENGINE", "flink"))
+    assert (ran.code, "for the engine 'flink', which is not configured" in ran.err) == (1, True)
+    assert "odf config set engines.flink grpc://HOST:PORT" in ran.err
+    assert fresh("list", "--json").json == []

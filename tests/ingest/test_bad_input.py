@@ -176,27 +176,25 @@ merge: {merge}
 
 
 @pytest.mark.parametrize(
-    ("query", "engine", "kind", "parts"),
+    ("query", "kind", "parts"),
     [
-        ("SELEC id FROM input", "spark", InvalidQuery, ["syntax error", "line 1"]),
-        ("SELECT nam FROM input", "spark", InvalidQuery, ["`nam`", "`name`", "line 1, column 8"]),
-        ("SELECT * FROM inptu", "spark", InvalidQuery, ["`inptu`", "`input`"]),
-        ("DROP TABLE input", "spark", InvalidQuery, ["SELECT"]),
-        ("SELECT id FROM input", "datafusion", InvalidQuery,
-         ["engine of the preprocess query: 'datafusion'", "engines: spark"]),
-        ("SELECT CAST(name AS INT) AS n FROM input", "spark", BadData,
+        ("SELEC id FROM input", InvalidQuery, ["syntax error", "line 1"]),
+        ("SELECT nam FROM input", InvalidQuery, ["`nam`", "`name`", "line 1, column 8"]),
+        ("SELECT * FROM inptu", InvalidQuery, ["`inptu`", "`input`"]),
+        ("DROP TABLE input", InvalidQuery, ["SELECT"]),
+        ("SELECT CAST(name AS INT) AS n FROM input", BadData,
          ['cases.csv: line 2, column "name": \'a\' is not an INT', "query"]),
-        ("SELECT 1 / (id - 2) AS n FROM (SELECT CAST(id AS INT) AS id FROM input)", "spark", BadData,
+        ("SELECT 1 / (id - 2) AS n FROM (SELECT CAST(id AS INT) AS id FROM input)", BadData,
          ["zero"]),
-        ("SELECT id AS op FROM input", "spark", InvalidSchema, ["column 'op'", "SetVocab", "rename"]),
-        ("SELECT id AS Offset FROM input", "spark", InvalidSchema, ["column 'Offset'"]),
-        ("SELECT day AS event_time FROM input", "spark", InvalidSchema,
+        ("SELECT id AS op FROM input", InvalidSchema, ["column 'op'", "SetVocab", "rename"]),
+        ("SELECT id AS Offset FROM input", InvalidSchema, ["column 'Offset'"]),
+        ("SELECT day AS event_time FROM input", InvalidSchema,
          ["event_time", "STRING", "CAST(event_time AS"]),
-        ("SELECT id, name AS ID FROM input", "spark", InvalidSchema, ["'id' and 'ID'", "same name"]),
+        ("SELECT id, name AS ID FROM input", InvalidSchema, ["'id' and 'ID'", "same name"]),
     ],
 )  # fmt: skip
-def test_queries(pulled: Pulled, query: str, engine: str, kind: type[OdfError], parts: list[str]) -> None:
-    pulled.add(QUERY.format(query=query, engine=engine, merge="{kind: Append}"))
+def test_queries(pulled: Pulled, query: str, kind: type[OdfError], parts: list[str]) -> None:
+    pulled.add(QUERY.format(query=query, engine="spark", merge="{kind: Append}"))
     pulled.write("cases.csv", GOOD)
     pulled.fails(kind, *parts)
 

@@ -6,8 +6,10 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from odf_engine.errors import InvalidQuery, InvalidSchema
+from odf_engine.metadata.model import Sql
 from tests.ingest.pulling import Pulled
 
 SOURCE = """
@@ -62,9 +64,14 @@ def test_wrong_queries_say_where(pulled: Pulled) -> None:
     pulled.fails(InvalidQuery, "only a single SELECT is allowed")
     pulled.add(SOURCE.format(merge="{kind: Append}", preprocess='{kind: Sql, engine: spark, queries: '
                '[{alias: Input, query: "SELECT 1"}, {query: "SELECT 2"}]}'), name="shadow")  # fmt: skip
-    pulled.fails(InvalidQuery, "the alias `Input` of step 1 is taken")
-    flink = "{kind: Sql, engine: flink, query: SELECT 1}"
-    pulled.add(SOURCE.format(merge="{kind: Append}", preprocess=flink), name="engine")
+    pulled.fails(InvalidQuery, "the alias `Input` of step 1 already exists")
+    # Chains of others may have such a query; `odf add` refuses it.
+    spark = "{kind: Sql, engine: spark, query: SELECT 1}"
+    pulled.add(SOURCE.format(merge="{kind: Append}", preprocess=spark), name="engine")
+    state = pulled.dataset.state()
+    assert state.polling_source is not None and isinstance(state.polling_source.preprocess, Sql)
+    flink = replace(state.polling_source, preprocess=replace(state.polling_source.preprocess, engine="flink"))
+    pulled.dataset.commit([flink], system_time=state.system_time, expected_head=state.head)
     pulled.fails(InvalidQuery, "'flink'", "supported engines: spark")
     add(pulled, "SELECT town AS event_time, n FROM input", name="time")
     pulled.fails(

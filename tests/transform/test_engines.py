@@ -85,6 +85,7 @@ def test_each_query_goes_to_the_engine_that_it_is_for(
     near = deriving.derivative(query, name="near")
     text = DERIVATIVE.replace("engine: spark", "engine: Flink")
     manifest = text.format(name="far", inputs="{datasetRef: input, alias: input}", tables="", query=query)
+    deriving.workspace.config = config
     (far,) = deriving.workspace.add(read_manifests(manifest, "test"))
     for day in (3, 4):
         for made in (near, far):

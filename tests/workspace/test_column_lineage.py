@@ -7,6 +7,7 @@ import shutil
 import pyarrow as pa
 
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.settings import set_value
 from odf_engine.sql.lineage_model import ColumnLineage
 from odf_engine.workspace.column_lineage import (
     ROWS,
@@ -214,6 +215,7 @@ def test_an_input_that_is_not_here(workspace: Workspace) -> None:
 
 def test_what_cannot_be_followed(workspace: Workspace) -> None:
     root(workspace, "a")
+    workspace.config = set_value(workspace.config, "engines.flink", "grpc://127.0.0.1:1")
     foreign = made(workspace, "foreign", "SELECT STREAM x FROM a", "a", engine="flink")
     found = dataset_lineage(workspace, foreign)
     assert found.problem == "unsupported query engine 'flink': lineage unknown"

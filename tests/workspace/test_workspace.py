@@ -217,7 +217,7 @@ def test_a_renamed_system_column_frees_its_name(workspace: Workspace) -> None:
 
 
 def test_a_preprocess_query_decides_the_columns(workspace: Workspace) -> None:
-    query = model.Sql("flink", query="SELECT offset AS row, id AS key FROM input")
+    query = model.Sql("spark", query="SELECT offset AS row, id AS key FROM input")
     read = model.Csv(schema=["offset INT", "id INT"])
     (entry,) = workspace.add([root("a", read=read, preprocess=query, merge=model.Ledger(["key"]))])
     assert entry.dataset.state().polling_source is not None

@@ -25,6 +25,7 @@ from odf_engine.transform.engines.grpc_client import GrpcEngine
 from odf_engine.transform.engines.sandbox import Sandbox
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.query_check import check_engine
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
@@ -60,14 +61,7 @@ class EngineRouter:
         """
         key = name.lower()
         if key not in self._engines:
-            if key not in self._addresses:
-                available = ", ".join(sorted({SPARK, *self._addresses}))
-                raise EngineMissing(
-                    f"the query is for the engine '{name}', which is not configured",
-                    where="transform",
-                    hint=f"use {available}, or configure the engine: odf config set engines.{key} "
-                    "grpc://HOST:PORT",
-                )
+            check_engine(name, self._addresses, EngineMissing)
             self._engines[key] = GrpcEngine(self._addresses[key])
         return self._engines[key]
 

@@ -1,0 +1,51 @@
+"""Expressions that have another value in each run, found without an engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from odf_engine.metadata.model import SqlQueryStep
+from odf_engine.sql.repeatability import find_nonrepeatable
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "line", "column"),
+    [
+        ("SELECT event_time,\n  rand() AS r FROM input", "rand()", 2, 3),
+        ("SELECT event_time FROM input WHERE x > Random(42)", "random()", 1, 40),
+        ("SELECT a.x FROM a JOIN b ON a.t < now() - INTERVAL 1 DAY", "now()", 1, 35),
+        ("SELECT count(*) FILTER (WHERE x > system.builtin.rand()) FROM input", "rand()", 1, 50),
+        ("WITH a AS (SELECT uuid() AS id FROM input) SELECT * FROM a", "uuid()", 1, 19),
+        ("SELECT x, current_date AS day FROM input", "current_date", 1, 11),
+        ("SELECT unix_timestamp() AS t FROM input", "unix_timestamp()", 1, 8),
+        ("SELECT x FROM input WHERE t < TIMESTAMP 'now' OR rand() < 1", "TIMESTAMP 'now'", 1, 31),
+        ("SELECT date ' Yesterday' AS day FROM input", "date ' Yesterday'", 1, 8),
+        ("SELECT x FROM input GROUP BY window(t, '1 day') HAVING max(shuffle(y)) = y", "shuffle()", 1, 60),
+        ("SELECT x FROM a JOIN b FOR SYSTEM_TIME AS OF a.t AS b ON b.x AND rand() > 0", "rand()", 1, 66),
+    ],
+)  # fmt: skip
+def test_found(query: str, text: str, line: int, column: int) -> None:
+    assert find_nonrepeatable([SqlQueryStep(query=query)]) == (text, 0, line, column)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 'rand()' AS x, `rand()`, /* now() */ y -- uuid()\nFROM input",
+        "WITH rand (a) AS (SELECT 1) SELECT a, rand.a, now FROM rand",
+        "SELECT system_time() AS t, user, input.current_date, `current_user` FROM input",
+        "SELECT current_date FROM (SELECT max(day) AS current_date FROM input)",
+        "SELECT unix_timestamp(t), TIMESTAMP '2024-01-01', DATE 'epoch' FROM input",
+        "SELEC rand() FROM",  # reported by the engine
+        "SELECT " + "(" * 3000 + "rand()" + ")" * 3000,
+    ],
+)
+def test_not_found(query: str) -> None:
+    assert find_nonrepeatable([SqlQueryStep(query=query)]) is None
+
+
+def test_steps() -> None:
+    first = SqlQueryStep(query="SELECT x AS current_date FROM input", alias="a")
+    assert find_nonrepeatable([first, SqlQueryStep(query="SELECT current_date FROM a")]) is None
+    found = find_nonrepeatable([first, SqlQueryStep(query="SELECT *,\nrand()\nFROM a")])
+    assert found == ("rand()", 1, 2, 1)

@@ -1,0 +1,92 @@
+"""Queries that `odf add` refuses without an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import InvalidQuery
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.settings import set_value
+from odf_engine.workspace.workspace import Workspace
+
+DERIVATIVE = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{{datasetRef: input}}]
+      transform:
+        kind: Sql
+        engine: {engine}
+        query: |
+          SELECT event_time,
+            {value} AS x FROM input
+"""
+ROOT = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: main
+      read: {{kind: NdJson, schema: ["t TIMESTAMP"]}}
+      preprocess: {{kind: Sql, engine: {engine}, query: "SELECT now() AS t, rand() AS r FROM input"}}
+      merge: {{kind: Append}}
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    workspace = Workspace.init(tmp_path / "ws")
+    workspace.add(read_manifests(ROOT.format(name="input", engine="spark"), "test"))
+    return workspace
+
+
+def derivative(engine: str = "Spark", value: str = "1", name: str = "output") -> str:
+    return DERIVATIVE.format(engine=engine, value=value, name=name)
+
+
+REFUSED = [
+    (derivative(value="rand()"), "rand() is not deterministic", "dataset output, query, line 2, column 3"),
+    (derivative("flink"), "for the engine 'flink', which is not configured", "dataset output, transform"),
+    (ROOT.format(name="more", engine="datafusion"), "engine of the preprocess query: 'datafusion'",
+     "dataset more, preprocess"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message", "where"), REFUSED, ids=["rand", "engine", "preprocess"])
+@pytest.mark.parametrize("update", [False, True])
+def test_refused(workspace: Workspace, text: str, message: str, where: str, update: bool) -> None:
+    snapshots = read_manifests(text, "test")
+    with pytest.raises(InvalidQuery) as caught:
+        workspace.update(snapshots) if update else workspace.add(snapshots)
+    assert message in caught.value.message
+    assert str(caught.value.where).startswith(where)
+    assert caught.value.hint
+    assert [str(entry.alias) for entry in workspace.datasets()] == ["input"]
+    if "rand" in message:
+        assert caught.value.excerpt == ("2 |   rand() AS x FROM input", "  |   ^")
+
+
+def test_changes(workspace: Workspace) -> None:
+    workspace.add(read_manifests(derivative(), "test"))
+    for text, message, _ in (REFUSED[0], REFUSED[1]):
+        for dry_run in (True, False):
+            with pytest.raises(InvalidQuery) as caught:
+                workspace.update(read_manifests(text, "test"), dry_run=dry_run)
+            assert message in caught.value.message
+    # An engine that is configured; and a query that does not change, whatever it is.
+    address = "grpc://127.0.0.1:1"
+    workspace.config = set_value(workspace.config, "engines.Flink", address)
+    workspace.add(read_manifests(derivative("FLINK", "rand()", "other"), "test"))
+    workspace.config = set_value(workspace.config, "engines.Flink", None)
+    described = derivative("FLINK", "rand()", "other") + "    - {kind: SetInfo, description: new}\n"
+    (update,) = workspace.update(read_manifests(described, "test"))
+    assert len(update.events) == 1
