@@ -39,16 +39,21 @@ _INDEX_BYTES: Final = 8
 """Memory of a value besides its bytes: offsets, levels, its index in a dictionary."""
 
 
-def open_parquet(path: Path) -> pq.ParquetFile:
+def open_parquet(path: Path, *, int96_unit: str | None = None) -> pq.ParquetFile:
     """Open a file and read its footer, so that all columns of it can be accessed safely.
 
     Rows are read by :func:`read_bounded`.
+
+    Args:
+        path: the file.
+        int96_unit: unit of 96-bit timestamps; nanoseconds by default, which overflow after the year 2262.
 
     Raises:
         InvalidSchema: its columns are nested too deeply.
         UNREADABLE: it is missing or damaged, or a name in it is not UTF-8.
     """
-    file = pq.ParquetFile(path, pre_buffer=False)  # buffering ahead would hold the entire file in memory
+    # Buffering ahead would hold the entire file in memory.
+    file = pq.ParquetFile(path, pre_buffer=False, coerce_int96_timestamp_unit=int96_unit)
     try:
         for field in file.schema_arrow:
             check_field(field)
@@ -86,6 +91,7 @@ def read_bounded(
     max_rows: int = MAX_ROWS,
     max_bytes: int = MAX_BYTES,
     opened: pq.ParquetFile | None = None,
+    int96_unit: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file in order, in batches of bounded size.
 
@@ -98,12 +104,14 @@ def read_bounded(
         max_rows: maximum number of rows in a batch.
         max_bytes: maximum size of a batch. A single row may be larger.
         opened: the file from :func:`open_parquet`, which saves time. It stays open.
+        int96_unit: as in :func:`open_parquet`.
 
     Raises:
         pa.ArrowInvalid: a row group needs more memory than is allowed for a file of this size.
         InvalidSchema, UNREADABLE: as in :func:`open_parquet`.
     """
-    with nullcontext(opened) if opened else open_parquet(path) as file, path.open("rb") as raw:
+    opening = nullcontext(opened) if opened else open_parquet(path, int96_unit=int96_unit)
+    with opening as file, path.open("rb") as raw:
         metadata, schema = file.metadata, _without_dictionaries(file.schema_arrow)
         names = schema.names if columns is None else list(columns)
         # A long text may be repeated in all rows. A dictionary holds it in memory once.
@@ -115,7 +123,13 @@ def read_bounded(
                 continue
             chunks = _measure_group(raw, metadata, group, names)
             indexed = [each.path for each in chunks if each.has_dictionary and each.column in texts]
-            with pq.ParquetFile(path, metadata=metadata, read_dictionary=indexed, pre_buffer=False) as reader:
+            with pq.ParquetFile(
+                path,
+                metadata=metadata,
+                read_dictionary=indexed,
+                pre_buffer=False,
+                coerce_int96_timestamp_unit=int96_unit,
+            ) as reader:
                 leaves = list(_leaf_types(reader.schema_arrow))
                 width = _check_memory(chunks, leaves, end - row, raw)
                 rows = max(1, min(max_rows, max_bytes // max(width, 1)))

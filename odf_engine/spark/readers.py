@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -14,6 +15,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from odf_engine.data.arrow_compute import is_list_like
 from odf_engine.data.ddl import UUID, type_ddl
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema, NotFound
@@ -22,7 +24,14 @@ from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.errors import clean_message, translate_errors, truncate
-from odf_engine.spark.sql_types import Formats, identifier, spark_schema, spark_type, string_literal
+from odf_engine.spark.sql_types import (
+    MAX_PRECISION,
+    Formats,
+    identifier,
+    spark_schema,
+    spark_type,
+    string_literal,
+)
 from odf_engine.spark.text_files import Dialect, JsonScan, prepare_text_file, safe_link, spark_path
 
 if TYPE_CHECKING:
@@ -37,12 +46,21 @@ _PARTITION_BYTES: Final = 16 << 20
 _DECODED_BYTES: Final = 32 << 20
 _MIN_PARTITION_BYTES: Final = 1 << 20
 _BATCH_ROWS: Final = 16384
+_UNKNOWN_TYPES: Final = ("FLOAT16", "UUID", "INTERVAL")
+_UNKNOWN_CODECS: Final = ("BROTLI", "UNKNOWN")
+"""Spark has no Brotli. An unknown codec is the deprecated LZ4, which writers frame in different ways."""
+_INT96_UNIT: Final = "us"
+"""Nanoseconds would overflow after the year 2262."""
+_UUID_DIGITS: Final = "'(.{8})(.{4})(.{4})(.{4})(.{12})'"
 
 
 def prepare_parquet_file(
     path: Path, scratch: Path, name: str, reporter: Reporter
 ) -> tuple[Path, pq.FileMetaData]:
     """Return a file that Spark can read instead of a Parquet file, and the footer of the original.
+
+    It is a link to the file, or a copy if the file has large row groups, or types or codecs that Spark cannot
+    read.
 
     Args:
         path: the file.
@@ -57,25 +75,61 @@ def prepare_parquet_file(
         with open_parquet(path) as file:
             footer = file.metadata
             largest = max((_row_group_bytes(footer, i) for i in range(footer.num_row_groups)), default=0)
-            if largest <= _MAX_ROW_GROUP_BYTES:
+            if largest <= _MAX_ROW_GROUP_BYTES and _is_readable_by_spark(footer):
                 return safe_link(path, scratch, ".parquet"), footer
-            copy = Path(tempfile.mkdtemp(prefix="parquet-", dir=scratch)) / "divided.parquet"
-            _split_row_groups(path, copy, reporter)
+            copy = Path(tempfile.mkdtemp(prefix="parquet-", dir=scratch)) / "copy.parquet"
+            _write_readable_copy(path, copy, reporter)
     except UNREADABLE as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadData(f"the Parquet file cannot be read: {problem}", where=name) from None
     return copy, footer
 
 
-def convert_nanoseconds(frame: DataFrame, footer: pq.FileMetaData) -> DataFrame:
-    """Convert nanosecond timestamps, which Spark reads as numbers, to timestamps truncated to
-    microseconds.
+def _is_readable_by_spark(footer: pq.FileMetaData) -> bool:
+    """Return whether Spark has the types and codecs of all columns of a file."""
+    columns = [footer.schema.column(index) for index in range(footer.num_columns)]
+    if any(_is_unknown_to_spark(column) for column in columns):
+        return False
+    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+    return not any(
+        group.column(index).compression in _UNKNOWN_CODECS
+        for group in groups
+        for index in range(group.num_columns)
+    )
+
+
+def _is_unknown_to_spark(column: pq.ColumnSchema) -> bool:
+    logical = column.logical_type
+    match logical.type:
+        case "TIME":
+            about = json.loads(logical.to_json())
+            return about["timeUnit"] == "milliseconds" or about["isAdjustedToUTC"]
+        case "DECIMAL":
+            return column.precision > MAX_PRECISION
+    return logical.type in _UNKNOWN_TYPES or column.converted_type == "INTERVAL"
+
+
+def convert_values(frame: DataFrame, footer: pq.FileMetaData, *, typed_nulls: bool = True) -> DataFrame:
+    """Convert values that Spark reads in a type other than that of the file.
+
+    Nanosecond timestamps, which it reads as numbers, become timestamps truncated to microseconds. UUIDs,
+    which it reads as bytes, become text.
+
+    Args:
+        frame: the rows of a file from :func:`prepare_parquet_file`.
+        footer: its footer.
+        typed_nulls: columns without a type, whose values are all null, have the type INT; else VOID.
     """
+    fields = _file_fields(footer)
+    if len(fields) != len(frame.columns):
+        return frame
     conversions = [
-        _timestamp_conversion(identifier(field.name), field.type, 0)
-        for field in footer.schema.to_arrow_schema()
+        "NULL"
+        if pa.types.is_null(field.type) and not typed_nulls
+        else _value_conversion(identifier(field.name), field.type, spark.dataType, 0)
+        for field, spark in zip(fields, frame.schema, strict=True)
     ]
-    if len(conversions) != len(frame.columns) or not any(conversions):
+    if not any(conversions):
         return frame
     names = map(identifier, frame.columns)
     return frame.selectExpr(
@@ -83,29 +137,51 @@ def convert_nanoseconds(frame: DataFrame, footer: pq.FileMetaData) -> DataFrame:
     )
 
 
-def _timestamp_conversion(value: str, data_type: pa.DataType, depth: int) -> str | None:
-    """Return the conversion of a value at any depth; None if it contains no nanosecond timestamp."""
-    if pa.types.is_timestamp(data_type) and data_type.unit == "ns":
-        return f"timestamp_micros(({value} - pmod({value}, 1000)) DIV 1000)"
-    if (
-        pa.types.is_list(data_type)
-        or pa.types.is_large_list(data_type)
-        or pa.types.is_fixed_size_list(data_type)
-    ):
-        item = f"item_{depth}"
-        converted = _timestamp_conversion(item, data_type.value_type, depth + 1)
-        return converted and f"transform({value}, {item} -> {converted})"
-    if pa.types.is_struct(data_type):
-        members = {field.name: f"{value}.{identifier(field.name)}" for field in data_type}
-        converted = {
-            field.name: _timestamp_conversion(members[field.name], field.type, depth) for field in data_type
-        }
-        if any(converted.values()):
-            pairs = ", ".join(
-                f"{string_literal(name)}, {converted[name] or member}" for name, member in members.items()
-            )
-            return f"if({value} IS NULL, NULL, named_struct({pairs}))"
+def _value_conversion(value: str, data_type: pa.DataType, spark: st.DataType, depth: int) -> str | None:
+    """Return the conversion of a value at any depth; None if it needs none.
+
+    Args:
+        value: expression of the value.
+        data_type: its type in the file.
+        spark: its type in Spark.
+        depth: number of lists and maps around it.
+    """
+    match spark:
+        case st.LongType() if pa.types.is_timestamp(data_type) and data_type.unit == "ns":
+            return f"timestamp_micros(({value} - pmod({value}, 1000)) DIV 1000)"
+        case st.BinaryType() if isinstance(data_type, pa.UuidType):
+            return f"regexp_replace(lower(hex({value})), {_UUID_DIGITS}, '$1-$2-$3-$4-$5')"
+        case st.ArrayType() if is_list_like(data_type):
+            item = f"item_{depth}"
+            converted = _value_conversion(item, data_type.value_type, spark.elementType, depth + 1)
+            return converted and f"transform({value}, {item} -> {converted})"
+        case st.MapType() if pa.types.is_map(data_type):
+            return _map_conversion(value, data_type, spark, depth)
+        case st.StructType() if pa.types.is_struct(data_type) and len(spark) == data_type.num_fields:
+            return _struct_conversion(value, data_type, spark, depth)
     return None
+
+
+def _map_conversion(value: str, data_type: pa.DataType, spark: st.MapType, depth: int) -> str | None:
+    key, item = f"key_{depth}", f"item_{depth}"
+    keys = _value_conversion(key, data_type.key_type, spark.keyType, depth + 1)
+    items = _value_conversion(item, data_type.item_type, spark.valueType, depth + 1)
+    converted = f"transform_values({value}, ({key}, {item}) -> {items})" if items else value
+    return f"transform_keys({converted}, ({key}, {item}) -> {keys})" if keys else items and converted
+
+
+def _struct_conversion(value: str, data_type: pa.DataType, spark: st.StructType, depth: int) -> str | None:
+    members = {field.name: f"{value}.{identifier(field.name)}" for field in data_type}
+    converted = {
+        field.name: _value_conversion(members[field.name], field.type, member.dataType, depth)
+        for field, member in zip(data_type, spark, strict=True)
+    }
+    if not any(converted.values()):
+        return None
+    pairs = ", ".join(
+        f"{string_literal(name)}, {converted[name] or member}" for name, member in members.items()
+    )
+    return f"if({value} IS NULL, NULL, named_struct({pairs}))"
 
 
 def partition_bytes(footer: pq.FileMetaData, size: int) -> int:
@@ -129,19 +205,64 @@ def _row_group_bytes(footer: pq.FileMetaData, group: int) -> int:
     return max(row_group.total_byte_size, row_group.num_rows * row_group.num_columns * 8)
 
 
-def _split_row_groups(path: Path, copy: Path, reporter: Reporter) -> None:
-    """Copy a file with row groups of moderate size, in the same order and with bounded memory."""
-    schema = read_parquet_schema(path)
+def _write_readable_copy(path: Path, copy: Path, reporter: Reporter) -> None:
+    """Copy a file with row groups of moderate size, in types and a codec that Spark can read.
+
+    The rows have the same order; memory use is bounded.
+    """
+    with open_parquet(path) as file:
+        fields = _file_fields(file.metadata)
+    schema = pa.schema([field.with_type(_readable_type(field.type)) for field in fields])
     with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
         batches: list[pa.RecordBatch] = []
-        for batch in read_bounded(path, max_rows=_BATCH_ROWS, max_bytes=_PARTITION_BYTES):
+        for batch in read_bounded(
+            path, max_rows=_BATCH_ROWS, max_bytes=_PARTITION_BYTES, int96_unit=_INT96_UNIT
+        ):
             reporter.raise_if_cancelled()
-            batches.append(batch)
+            batches.append(batch.cast(schema))
             if sum(each.nbytes for each in batches) >= _PARTITION_BYTES:
                 writer.write_table(pa.Table.from_batches(batches))
                 batches = []
         if batches:
             writer.write_table(pa.Table.from_batches(batches))
+
+
+def _readable_type(data_type: pa.DataType) -> pa.DataType:
+    """Return the type of values of a file in a copy for Spark."""
+    if pa.types.is_nested(data_type):
+        return _with_leaves(data_type, _readable_type)
+    if pa.types.is_time(data_type):
+        return pa.time64("ns" if data_type.unit == "ns" else "us")
+    if pa.types.is_float16(data_type):
+        return pa.float32()
+    if pa.types.is_decimal(data_type) and data_type.precision > MAX_PRECISION:
+        return pa.string()
+    return data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
+
+
+def _file_fields(footer: pq.FileMetaData) -> list[pa.Field]:
+    """Return the columns of a file. UUIDs have their own type, and 96-bit timestamps are microseconds."""
+    columns = (footer.schema.column(index) for index in range(footer.num_columns))
+
+    def file_type(data_type: pa.DataType) -> pa.DataType:
+        if pa.types.is_nested(data_type):
+            return _with_leaves(data_type, file_type)
+        column = next(columns)
+        if column.physical_type == "INT96":
+            return pa.timestamp(_INT96_UNIT, "UTC")
+        return pa.uuid() if column.logical_type.type == "UUID" else data_type
+
+    return [field.with_type(file_type(field.type)) for field in footer.schema.to_arrow_schema()]
+
+
+def _with_leaves(data_type: pa.DataType, convert: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a nested type with its inner types converted, in their order in the file."""
+    if pa.types.is_map(data_type):
+        key = convert(data_type.key_type)
+        return pa.map_(key, data_type.item_field.with_type(convert(data_type.item_type)))
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(convert(field.type)) for field in data_type])
+    return pa.list_(data_type.value_field.with_type(convert(data_type.value_type)))
 
 
 _INFERRED_ARROW_TYPES: Final = (
@@ -283,7 +404,8 @@ def read_parquet(
         max_bytes = partition_bytes(footer, path.stat().st_size)
         session.conf.set("spark.sql.files.maxPartitionBytes", str(max_bytes))
         try:
-            frame = convert_nanoseconds(session.read.parquet(spark_path(file)), footer)
+            read = session.read.parquet(spark_path(file))
+            frame = convert_values(read, footer, typed_nulls=schema is None)
         except AnalysisException as error:
             raise InvalidSchema(
                 f"Spark cannot read the file: {clean_message(str(error))}", where=name

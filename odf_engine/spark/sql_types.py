@@ -59,7 +59,7 @@ _TO_ARROW: dict[type[st.DataType], pa.DataType] = {
     st.DayTimeIntervalType: pa.duration("us"),
     st.NullType: pa.null(),
 }
-_MAX_PRECISION = 38
+MAX_PRECISION = 38
 
 
 def spark_schema(schema: pa.Schema) -> st.StructType:
@@ -94,7 +94,7 @@ def spark_type(data_type: pa.DataType, path: str) -> st.DataType:
         return st.BinaryType()
     if pa.types.is_dictionary(data_type):
         return spark_type(data_type.value_type, path)
-    if pa.types.is_decimal(data_type) and data_type.precision <= _MAX_PRECISION and data_type.scale >= 0:
+    if pa.types.is_decimal(data_type) and data_type.precision <= MAX_PRECISION and data_type.scale >= 0:
         return st.DecimalType(data_type.precision, data_type.scale)
     return _nested_spark_type(data_type, path)
 
@@ -310,6 +310,8 @@ def _nested_conversion(
 ) -> str:
     """Return the conversion of a value at any depth to its declared type; ``value`` if none is needed."""
     target = spark_type(declared, path)
+    if isinstance(source, st.NullType):
+        return typed_null(declared, path)
     if isinstance(source, st.StructType) and isinstance(target, st.StructType):
         return _struct_conversion(value, declared, source, formats, path, depth)
     if isinstance(source, st.ArrayType) and isinstance(target, st.ArrayType):
