@@ -226,11 +226,15 @@ def data_ddl(declared: pa.Schema, vocab: DatasetVocabulary) -> list[str] | None:
 def _evolve_field(old: pa.Field, column: pa.Field, vocab: DatasetVocabulary) -> pa.Field:
     """Return the dataset's column with the type and nullability that are declared now."""
     from odf_engine.data.ddl import type_ddl
-    from odf_engine.data.schema_enforcement import slice_type
+    from odf_engine.data.schema_enforcement import equal_except_precision, slice_type
 
-    data_type = old.type if type_ddl(column.type) == type_ddl(old.type) else slice_type(column.type)
+    is_event_time = old.name == vocab.event_time_column  # always in milliseconds
+    same = type_ddl(column.type) == type_ddl(old.type) or (
+        is_event_time and equal_except_precision(column.type, old.type)
+    )
+    data_type = old.type if same else slice_type(column.type)
     # Rows always have an event time, so a manifest cannot change its nullability.
-    nullable = old.nullable if old.name == vocab.event_time_column else column.nullable
+    nullable = old.nullable if is_event_time else column.nullable
     return old.with_type(data_type).with_nullable(nullable)
 
 

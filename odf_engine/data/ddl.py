@@ -13,6 +13,7 @@ from pyarrow import types
 from odf_engine.errors import InvalidSchema
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")
+_TIMESTAMPS: Final = {"ms": TIMESTAMP, "us": pa.timestamp("us", "UTC"), "ns": pa.timestamp("ns", "UTC")}
 UUID: Final = pa.binary(16)
 
 _TOKEN: Final = re.compile(
@@ -239,17 +240,17 @@ class _Parser:
         return pa.binary(numbers[0])
 
     def _time(self, name: str) -> pa.DataType:
-        digits = (*self._numbers(1), 6)[0]
+        # Times have microseconds by default, timestamps milliseconds.
+        digits = (*self._numbers(1), 6 if name == "TIME" else 3)[0]
         if digits > 9:
             raise self._error(f"invalid type {name}({digits})", "use a precision from 0 to 9")
+        unit = "ms" if digits <= 3 else "us" if digits <= 6 else "ns"
         if name == "TIMESTAMP":
             if self._accept("WITH"):
                 for word in ("TIME", "ZONE"):
                     self._expect(word)
-            return TIMESTAMP
-        if digits <= 3:
-            return pa.time32("ms")
-        return pa.time64("us" if digits <= 6 else "ns")
+            return _TIMESTAMPS[unit]
+        return pa.time32(unit) if unit == "ms" else pa.time64(unit)
 
     def _numbers(self, most: int) -> list[int]:
         if not self._accept("("):

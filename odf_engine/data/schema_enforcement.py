@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -13,18 +13,20 @@ from odf_engine.data.arrow_compute import decode_array, decoded_type, is_list_li
 from odf_engine.data.ddl import TIMESTAMP, UUID, type_ddl
 from odf_engine.errors import BadData, InvalidSchema
 
-_MS_DIGITS: Final = ("us", "ns")
+_UNITS: Final = ("s", "ms", "us", "ns")
+_UNIT_NAMES: Final = {"ms": "millisecond", "us": "microsecond"}
 
 
 def slice_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type in which a slice stores values of ``data_type``.
 
-    Timestamps become milliseconds in UTC. In-memory encodings are removed. A type that Parquet cannot store
-    becomes the type that a reader returns, so that a slice has the same hash when it is read.
+    Timestamps are in UTC, with milliseconds or microseconds. In-memory encodings are removed. A type that
+    Parquet cannot store becomes the type that a reader returns, so that a slice has the same hash when it is
+    read.
     """
     data_type = decoded_type(data_type)
     if types.is_timestamp(data_type):
-        return TIMESTAMP
+        return pa.timestamp("us", "UTC") if data_type.unit in ("us", "ns") else TIMESTAMP
     if types.is_date(data_type):
         return pa.date32()
     if types.is_time32(data_type):
@@ -41,6 +43,42 @@ def slice_type(data_type: pa.DataType) -> pa.DataType:
         # NOT NULL is enforced for columns, not for members of structs.
         return pa.struct([(field.name, slice_type(field.type)) for field in data_type])
     return data_type
+
+
+def with_timestamp_unit(data_type: pa.DataType, unit: str) -> pa.DataType:
+    """Return a type with all timestamps in it, at any depth, in UTC and in this unit."""
+    if types.is_timestamp(data_type):
+        return pa.timestamp(unit, "UTC")
+    if is_list_like(data_type):
+        return pa.list_(data_type.value_field.with_type(with_timestamp_unit(data_type.value_type, unit)))
+    if types.is_struct(data_type):
+        return pa.struct([field.with_type(with_timestamp_unit(field.type, unit)) for field in data_type])
+    return data_type
+
+
+def finest_timestamp_unit(data_types: Iterable[pa.DataType]) -> str:
+    """Return the unit of the most precise timestamp at any depth: "ms", "us" or "ns"."""
+    found = "ms"
+    for data_type in data_types:
+        inner = [data_type.field(index).type for index in range(data_type.num_fields)]
+        unit = (
+            data_type.unit
+            if types.is_timestamp(data_type)
+            else finest_timestamp_unit(inner)
+            if inner
+            else "s"
+        )
+        found = max(found, unit, key=_UNITS.index)
+    return found
+
+
+def equal_except_precision(left: pa.DataType, right: pa.DataType) -> bool:
+    """Return whether slices store values of two types alike, apart from the precision of timestamps.
+
+    The precision that a dataset declares applies to its rows, whatever that of the source is.
+    """
+    left, right = slice_type(left), slice_type(right)
+    return with_timestamp_unit(left, "ms") == with_timestamp_unit(right, "ms")
 
 
 def match_columns(available: list[str], wanted: list[str]) -> list[int | None]:
@@ -116,7 +154,7 @@ def _caster(source: pa.DataType, target: pa.DataType) -> _Cast | None:
 def _related(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether each value of ``source`` has an equal value in ``target``, or its cast fails."""
     source, target = slice_type(source), slice_type(target)
-    if source == target or types.is_null(source):
+    if equal_except_precision(source, target) or types.is_null(source):
         return True
     if is_list_like(source):
         return is_list_like(target) and _related(source.value_type, target.value_type)
@@ -153,8 +191,10 @@ def _valid_text(array: pa.Array) -> pa.Array:
 
 
 def _to_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
-    if array.type.unit in _MS_DIGITS and target.unit == "ms" and _before_1970(array):
-        array = pc.floor_temporal(array, unit="millisecond")  # a cast alone rounds negative values up
+    is_finer = _UNITS.index(array.type.unit) > _UNITS.index(target.unit)
+    if is_finer and target.unit in _UNIT_NAMES and _before_1970(array):
+        # A cast alone rounds negative values up.
+        array = pc.floor_temporal(array, unit=_UNIT_NAMES[target.unit])
     return pc.cast(array, options=pc.CastOptions(target, allow_time_truncate=True))
 
 

@@ -21,7 +21,12 @@ from odf_engine.data.changelog import Op
 from odf_engine.data.ddl import TIMESTAMP, UUID
 from odf_engine.data.digest import LogicalHasher, schema_bytes
 from odf_engine.data.row_groups import MAX_ROWS, split_row_groups
-from odf_engine.data.schema_enforcement import cast_lossless, match_columns, slice_type
+from odf_engine.data.schema_enforcement import (
+    cast_lossless,
+    match_columns,
+    slice_type,
+    with_timestamp_unit,
+)
 from odf_engine.data.slice_file import FileLabel, SliceFile
 from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError
 from odf_engine.files import write_all
@@ -250,7 +255,8 @@ def slice_schema(
     for field in data_schema:
         check_clash(field.name, system)
         if field.name.casefold() == event_time.casefold():
-            event_time_type = event_time_type or slice_type(field.type)
+            # The specification has milliseconds for it.
+            event_time_type = event_time_type or with_timestamp_unit(slice_type(field.type), "ms")
         else:
             fields.append(pa.field(field.name, slice_type(field.type), field.nullable))
     event_time_type = event_time_type or TIMESTAMP

@@ -14,7 +14,13 @@ import pyarrow as pa
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.ddl import to_ddl, type_ddl
-from odf_engine.data.schema_enforcement import match_columns, slice_type
+from odf_engine.data.parquet_reader import read_parquet_schema
+from odf_engine.data.schema_enforcement import (
+    equal_except_precision,
+    finest_timestamp_unit,
+    match_columns,
+    with_timestamp_unit,
+)
 from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
 from odf_engine.identity.multiformats import Multihash
@@ -91,7 +97,11 @@ def steps_of(step: Sql) -> list[SqlQueryStep]:
 
 
 def result_schema(
-    result: pa.Schema, columns: pa.Schema | None, declared: pa.Schema | None, vocab: DatasetVocabulary
+    result: pa.Schema,
+    columns: pa.Schema | None,
+    declared: pa.Schema | None,
+    vocab: DatasetVocabulary,
+    unit: str = "ms",
 ) -> pa.Schema:
     """Return the complete schema of the slice for a result.
 
@@ -101,13 +111,18 @@ def result_schema(
             no NOT NULL.
         declared: schema of the dataset, which the result must have; None for a new dataset.
         vocab: names of the system columns.
+        unit: of timestamps in the result of a query. In Spark, all have microseconds.
 
     Raises:
         InvalidSchema: a column has the name of a system column, the event time is not a time, or the
             columns differ from those of the dataset; the message lists the differences.
     """
     _check_clashes(result, vocab)
-    source = columns if columns is not None else pa.schema([field.with_nullable(True) for field in result])
+    source = columns
+    if source is None:
+        source = pa.schema(
+            [field.with_nullable(True).with_type(with_timestamp_unit(field.type, unit)) for field in result]
+        )
     if declared is None:
         return slice_schema(source, vocab)
     _check_same(source, declared, vocab)
@@ -135,7 +150,9 @@ def adopt_declared_types(
     if missing:
         return columns
     found = [columns.field(at).with_name(name) for at, name in zip(places, guessed.names, strict=True)]
-    same = all(slice_type(left.type) == right.type for left, right in zip(guessed, found, strict=True))
+    same = all(
+        equal_except_precision(left.type, right.type) for left, right in zip(guessed, found, strict=True)
+    )
     return None if same else pa.schema(found)
 
 
@@ -207,7 +224,7 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
                 missing.append(f"column '{field.name}' is missing")
             continue
         kind = source.field(place).type
-        if not (pa.types.is_null(kind) or slice_type(kind) == field.type or kind == in_spark.type):
+        if not (pa.types.is_null(kind) or equal_except_precision(kind, field.type) or kind == in_spark.type):
             changed.append(f"column '{field.name}' was {type_ddl(field.type)}, is {type_ddl(kind)}")
     new = [field for place, field in enumerate(source) if place not in places]
     differences = [*missing, *changed, *(f"column '{field.name}' is new" for field in new)]
@@ -312,6 +329,8 @@ class PayloadJob:
             prepared = self._prepare()
             with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
                 reading = self._read(prepared)
+                if reading is not None and reading.columns is None:
+                    self._report_truncation(prepared)
                 staged_slice = None if reading is None else self._write(reading, staged)
             self._payload.check_unchanged()
             head = self._commit(staged_slice, staged)
@@ -351,6 +370,23 @@ class PayloadJob:
             return reading
         return read(session, step, prepared, folder, reporter, columns, limits=limits)
 
+    def _report_truncation(self, prepared: PreparedFile) -> None:
+        """Log which timestamps of a Parquet file lose digits because no schema declares their precision."""
+        if self._declared is not None or not isinstance(self._source.read, Parquet):
+            return
+        time = self._state.vocabulary.event_time_column.casefold()  # always in milliseconds
+        names = [
+            field.name
+            for field in read_parquet_schema(prepared.path)
+            if field.name.casefold() != time and finest_timestamp_unit([field.type]) != "ms"
+        ]
+        if names:
+            self._reporter.log(
+                f"{prepared.name}: timestamps truncated to milliseconds: {', '.join(names)}; to keep"
+                " microseconds, list the columns in read.schema with the type TIMESTAMP(6)",
+                "warning",
+            )
+
     def _write(self, reading: ReadPlan, staged: Path) -> _StagedSlice:
         """Run preprocess, merge and write. The location of an error in the file is added to it."""
         try:
@@ -358,12 +394,16 @@ class PayloadJob:
             result = preprocess(self._session, reading.frame, self._source.preprocess)
             pushed = isinstance(self._source, AddPushSource)
             operations = operation_column(result.columns, vocab) if pushed else None
-            columns = reading.columns if self._source.preprocess is None else None
+            read_columns = reading.columns
+            columns = read_columns if self._source.preprocess is None else None
+            # A query returns timestamps as precise as those that it reads.
+            unit = "ms" if read_columns is None else finest_timestamp_unit(read_columns.types)
             schema = result_schema(
                 drop_column(arrow_schema(result.schema), operations),
                 columns and drop_column(columns, operations),
                 self._declared,
                 vocab,
+                unit,
             )
             self._reporter.phase("merge")
             prepared = merge(self._source.merge, self._inputs(result, schema, operations))

@@ -87,7 +87,7 @@ def spark_type(data_type: pa.DataType, path: str) -> st.DataType:
     if pa.types.is_timestamp(data_type):
         return st.TimestampType() if data_type.tz else st.TimestampNTZType()
     if pa.types.is_time(data_type):
-        return st.TimeType(6)
+        return st.TimeType(9 if data_type.unit == "ns" else 6)
     if pa.types.is_duration(data_type):
         return st.DayTimeIntervalType()
     if pa.types.is_fixed_size_binary(data_type):
@@ -490,20 +490,22 @@ def typed_null(data_type: pa.DataType, name: str) -> str:
     return f"CAST(NULL AS {spark_type(data_type, name).simpleString()})"
 
 
-def truncate_to_milliseconds(value: str, data_type: pa.DataType, depth: int = 0) -> str:
-    """Return an expression with all timestamps truncated to milliseconds in UTC, as slices store them."""
+def truncate_timestamps(value: str, data_type: pa.DataType, depth: int = 0) -> str:
+    """Return an expression with all timestamps in UTC and in the precision of a slice with that type."""
     if not _has_timestamp(data_type):
         return value
     if types.is_timestamp(data_type):
-        return f"timestamp_millis(unix_millis(CAST({value} AS TIMESTAMP)))"
+        timestamp = f"CAST({value} AS TIMESTAMP)"  # has microseconds
+        is_finer = data_type.unit in ("us", "ns")
+        return timestamp if is_finer else f"timestamp_millis(unix_millis({timestamp}))"
     if types.is_struct(data_type):
         members = [
-            (member.name, truncate_to_milliseconds(column(member.name, value), member.type, depth))
+            (member.name, truncate_timestamps(column(member.name, value), member.type, depth))
             for member in data_type
         ]
         return f"if({value} IS NULL, NULL, {struct(members)})"
     item = f"x{depth}"
-    return f"transform({value}, {item} -> {truncate_to_milliseconds(item, data_type.value_type, depth + 1)})"
+    return f"transform({value}, {item} -> {truncate_timestamps(item, data_type.value_type, depth + 1)})"
 
 
 def _has_timestamp(data_type: pa.DataType) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import SequenceMatcher, get_close_matches
 from graphlib import CycleError, TopologicalSorter
@@ -202,10 +202,12 @@ def check_definition(
         for event in events:
             if isinstance(event, model.SetPollingSource | model.AddPushSource):
                 _check_source(event, vocabulary)
+                if not exists:
+                    check_precision(event, vocabulary)
             elif isinstance(event, model.SetTransform):
                 inputs += [(parse_ref(each.dataset_ref), each.dataset_ref) for each in event.inputs]
             elif isinstance(event, model.SetDataSchema):
-                _check_schema(event, vocabulary)
+                _check_schema(event, vocabulary, exists=exists)
             elif isinstance(event, model.SetAttachments) and not exists:
                 check_attachments(event.attachments)
     return CheckedDefinition(alias, snapshot.kind, events, inputs, vocabulary)
@@ -298,10 +300,14 @@ def _definition_vocabulary(
     return resolve_vocabulary(named[-1]) if named else default
 
 
-def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabulary) -> None:
+def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabulary, *, exists: bool) -> None:
     with error_context("SetDataSchema"):
         if event.ddl is not None:
+            from odf_engine.data.ddl import parse_ddl
+
             _schema_from_ddl(event.ddl, vocabulary)
+            if not exists:
+                check_column_precision(parse_ddl(event.ddl), vocabulary)
         elif event.schema is not None:
             # Deferred, as everywhere in this module: Arrow and PyYAML are slow to import.
             from odf_engine.data.arrow_schema import decode_schema
@@ -364,6 +370,60 @@ def _check_source(
             slice_schema(columns, vocabulary)
     if source.preprocess is None:
         _check_columns(names, vocabulary, [*keys, *(compared or ())])
+
+
+def check_precision(
+    source: model.SetPollingSource | model.AddPushSource,
+    vocabulary: model.DatasetVocabulary,
+    before: model.SetPollingSource | model.AddPushSource | None = None,
+) -> None:
+    """Check that slices can store the declared precision of timestamps.
+
+    Chains may contain sources that were not checked. Their timestamps are truncated.
+
+    Args:
+        source: the source.
+        vocabulary: the names of the system columns.
+        before: the source that it replaces, whose columns are not checked again.
+
+    Raises:
+        InvalidSchema: a column has a finer precision.
+    """
+    if source.read.schema is None:
+        return
+    from odf_engine.data.ddl import parse_ddl
+
+    with error_context("read.schema"):
+        known = [] if before is None else list(parse_ddl(before.read.schema or []))
+        columns = parse_ddl(source.read.schema)
+        check_column_precision([field for field in columns if field not in known], vocabulary)
+
+
+def check_column_precision(columns: Iterable[pa.Field], vocabulary: model.DatasetVocabulary) -> None:
+    """Check that slices can store the precision of timestamps in new columns.
+
+    Raises:
+        InvalidSchema: a column has a finer precision.
+    """
+    from odf_engine.data.ddl import type_ddl
+    from odf_engine.data.schema_enforcement import finest_timestamp_unit
+
+    for field in columns:
+        unit = finest_timestamp_unit([field.type])
+        is_event_time = field.name.casefold() == vocabulary.event_time_column.casefold()
+        if unit not in (("us", "ns") if is_event_time else ("ns",)):
+            continue
+        if is_event_time:
+            raise InvalidSchema(
+                f"the event time '{field.name}' is {type_ddl(field.type)}, but the specification has"
+                " milliseconds for it",
+                hint=f"declare {field.name} TIMESTAMP(3); to keep all digits, add a second column in the"
+                " preprocess query",
+            )
+        raise InvalidSchema(
+            f"column '{field.name}' is {type_ddl(field.type)}, but timestamps have at most 6 digits",
+            hint=f"declare {field.name} TIMESTAMP(6), or STRING or BIGINT to keep all digits",
+        )
 
 
 def declared_columns(

@@ -16,6 +16,7 @@ from odf_engine.chain.normal_form import normalize_event, with_engine_version, w
 from odf_engine.chain.schema_evolution import add_source_columns, read_schema, same_schema, schema_from_ddl
 from odf_engine.chain.state import ChainState, resolve_vocabulary
 from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.ddl import parse_ddl
 from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, OdfError, Unsupported
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.names import DatasetAlias
@@ -37,8 +38,10 @@ from odf_engine.workspace.definition import (
     Update,
     UpdatePlan,
     check_attachments,
+    check_column_precision,
     check_definition,
     check_inputs,
+    check_precision,
     check_unique,
     declared_columns,
     describe_change,
@@ -115,6 +118,10 @@ def plan_schema(
 
 def _explicit_schema(event: SetDataSchema, declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
     if event.ddl is not None:
+        known = {name.casefold() for name in ([] if declared is None else declared.names)}
+        new = [field for field in parse_ddl(event.ddl) if field.name.casefold() not in known]
+        with error_context("SetDataSchema"):
+            check_column_precision(new, vocab)
         return schema_from_ddl(event.ddl, declared, vocab)
     return read_schema(event.schema or b"")
 
@@ -296,6 +303,9 @@ def _plan_steps(
         for source in (polled, *pushed.values())
         if source is not None
     ]
+    for each_source in sources:
+        if each_source.is_changed:
+            check_precision(each_source.source, each.vocabulary, each_source.before)
     schema = plan_schema(state, events_by_type.get(model.SetDataSchema), sources, each.vocabulary)
     if schema is not None:
         yield _Step(schema, None if state.schema is None else model.SetDataSchema(state.schema))

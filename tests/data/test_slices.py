@@ -73,7 +73,8 @@ def test_system_columns_come_first_and_types_are_those_that_are_stored() -> None
         [
             pa.field("a", pa.large_string(), nullable=False),
             ("Event_Time", pa.timestamp("us")),
-            ("b", pa.list_(pa.timestamp("ns", "Europe/Oslo"))),
+            ("b", pa.list_(pa.timestamp("s", "Europe/Oslo"))),
+            ("fine", pa.list_(pa.timestamp("ns", "Europe/Oslo"))),
             ("c", pa.dictionary(pa.int32(), pa.string())),
             ("d", pa.date64()),
             ("e", pa.decimal256(20, 2)),
@@ -89,6 +90,7 @@ def test_system_columns_come_first_and_types_are_those_that_are_stored() -> None
             ("event_time", UTC_MS),
             pa.field("a", pa.string(), nullable=False),
             ("b", pa.list_(UTC_MS)),
+            ("fine", pa.list_(pa.timestamp("us", "UTC"))),
             ("c", pa.string()),
             ("d", pa.date32()),
             ("e", pa.decimal128(20, 2)),
@@ -349,6 +351,7 @@ def test_offsets_go_on_through_all_row_groups(tmp_path: Path) -> None:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 # --- Values --------------------------------------------------------------------------------------
@@ -367,6 +370,7 @@ _MILLISECOND = timedelta(milliseconds=1)
         (pa.array([1_000], pa.time64("ns")), "a TIME(6)", [time(0, 0, 0, 1)]),
         (pa.array([-1_500], pa.timestamp("us")), "a TIMESTAMP", [_EPOCH - 2 * _MILLISECOND]),
         (pa.array([1_999_999], pa.timestamp("ns", "Asia/Tokyo")), "a TIMESTAMP", [_EPOCH + _MILLISECOND]),
+        (pa.array([-1_500], pa.timestamp("ns")), "a TIMESTAMP(6)", [_EPOCH - 2 * _MICROSECOND]),
         (pa.array(["00000000-0000-0000-0000-0000000000fF", None]), "a UUID", [bytes(15) + b"\xff", None]),
         (pa.array([[1, 2]], pa.large_list(pa.int64())), "a ARRAY<TINYINT>", [[1, 2]]),
     ],

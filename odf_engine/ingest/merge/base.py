@@ -134,7 +134,7 @@ def normalized_rows_sql(inputs: MergeInputs, more: Mapping[str, str] | None = No
         if place is None or inputs.new.schema[place].dataType.typeName() == "void":
             parts.append(f"{sql_types.typed_null(kind, name)} AS {sql_types.column(name)}")
         else:
-            value = sql_types.truncate_to_milliseconds(sql_types.column(inputs.new.columns[place]), kind)
+            value = sql_types.truncate_timestamps(sql_types.column(inputs.new.columns[place]), kind)
             parts.append(f"{value} AS {sql_types.column(name)}")
     return f"SELECT {', '.join(parts)}, monotonically_increasing_id() AS {POSITION} FROM {NEW}"
 

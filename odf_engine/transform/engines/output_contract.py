@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
+import pyarrow.parquet as pq
 from pyarrow import types
 
 from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.ddl import type_ddl
-from odf_engine.data.schema_enforcement import match_columns, slice_type
+from odf_engine.data.schema_enforcement import (
+    equal_except_precision,
+    finest_timestamp_unit,
+    match_columns,
+    with_timestamp_unit,
+)
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import BadData, InvalidQuery, Unsupported
-from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 
 _ROW_INDEX = "odf_place"
 
@@ -213,6 +219,11 @@ def _compare_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.Chunked
     return equal
 
 
+def input_schemas(request: TransformRequest) -> list[pa.Schema]:
+    """Return the schemas of the inputs of a transaction."""
+    return [pq.read_schema(each.schema_file) for each in request.query_inputs]
+
+
 class OutputContract:
     """The required columns of a result.
 
@@ -220,6 +231,7 @@ class OutputContract:
         query_schema: columns of the query.
         vocab: column names of the dataset.
         declared: schema of the dataset; None before it has one.
+        inputs: schemas of the inputs. The timestamps of a new dataset are as precise as theirs.
 
     Attributes:
         schema: schema of the slice.
@@ -230,14 +242,26 @@ class OutputContract:
         InvalidQuery: no event time, a reserved column name, or columns that differ from the dataset.
     """
 
-    def __init__(self, query_schema: pa.Schema, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
+    def __init__(
+        self,
+        query_schema: pa.Schema,
+        vocab: DatasetVocabulary,
+        declared: pa.Schema | None,
+        inputs: Iterable[pa.Schema],
+    ) -> None:
         self._own = query_schema
         self._vocab = vocab
         self.operation = _find_column(query_schema, vocab.operation_type_column)
         _check_columns(query_schema, vocab)
         self.event_time = str(_find_column(query_schema, vocab.event_time_column))
+        unit = finest_timestamp_unit(data_type for schema in inputs for data_type in schema.types)
         data = pa.schema(
-            [field.with_nullable(True) for field in query_schema if field.name != self.operation]
+            [
+                # In Spark, all timestamps have microseconds.
+                field.with_nullable(True).with_type(with_timestamp_unit(field.type, unit))
+                for field in query_schema
+                if field.name != self.operation
+            ]
         )
         if declared is not None:
             _require_same_columns(data, declared, vocab)
@@ -357,7 +381,7 @@ def _differences(
     for field, index in zip(expected, indexes, strict=True):
         if index is None:
             problems.append(f"column '{field.name}' is missing")
-        elif slice_type(actual.field(index).type) != field.type:
+        elif not equal_except_precision(actual.field(index).type, field.type):
             data_type = type_ddl(actual.field(index).type)
             problems.append(f"column '{field.name}' was {type_ddl(field.type)}, is {data_type}")
     return problems, [name for at, name in enumerate(actual.names) if at not in indexes]

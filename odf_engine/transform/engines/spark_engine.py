@@ -55,7 +55,7 @@ from odf_engine.transform.engines.contract import (
     TransactionResult,
     ValidatedQuery,
 )
-from odf_engine.transform.engines.output_contract import EmittedRows, OutputContract
+from odf_engine.transform.engines.output_contract import EmittedRows, OutputContract, input_schemas
 from odf_engine.transform.engines.stateful_transaction import StatefulTransaction, matching_checkpoint
 
 if TYPE_CHECKING:
@@ -226,7 +226,9 @@ def validate_query(
     except StatefulQueryError:
         with tempfile.TemporaryDirectory(prefix="odf-validate-") as folder:
             return _validate_stateful(session, transform, inputs, vocab, declared, Path(folder))
-    return ValidatedQuery(OutputContract(_query_columns(tracked.frame), vocab, declared).schema, None)
+    schemas = [each.schema for each in inputs]
+    contract = OutputContract(_query_columns(tracked.frame), vocab, declared, schemas)
+    return ValidatedQuery(contract.schema, None)
 
 
 def _validate_stateful(
@@ -259,7 +261,7 @@ def _validate_plan(
 ) -> ValidatedQuery:
     columns = arrow_schema(query.frame.schema)
     query_schema = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
-    contract = OutputContract(query_schema, vocab, declared)
+    contract = OutputContract(query_schema, vocab, declared, [each.schema for each in inputs])
     if query.mode == "update":
         EmittedRows(query_schema, query.keys, contract.event_time)
     return ValidatedQuery(contract.schema, _hash([text, *(each.alias for each in inputs)]))
@@ -444,7 +446,7 @@ class _StatelessOutput:
         self._tracked = tracked
         result = arrow_schema(tracked.frame.schema)
         query_schema = pa.schema([field for field in result if field.name not in _ORIGIN])
-        self._contract = OutputContract(query_schema, request.vocab, declared)
+        self._contract = OutputContract(query_schema, request.vocab, declared, input_schemas(request))
         self.schema = self._contract.schema
 
     def batches(self, reporter: Reporter, *, sort: bool) -> Iterator[pa.RecordBatch]:

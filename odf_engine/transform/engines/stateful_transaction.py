@@ -43,7 +43,12 @@ from odf_engine.transform.engines.checkpoint import (
     write_checkpoint,
 )
 from odf_engine.transform.engines.contract import TransactionResult
-from odf_engine.transform.engines.output_contract import EmittedRows, OutputContract, read_emitted_rows
+from odf_engine.transform.engines.output_contract import (
+    EmittedRows,
+    OutputContract,
+    input_schemas,
+    read_emitted_rows,
+)
 
 if TYPE_CHECKING:
     from odf_engine.spark import DataFrame, SparkSession
@@ -457,7 +462,9 @@ class StatefulTransaction:
         query = self._plan_query(aliases)
         columns = arrow_schema(query.frame.schema)
         query_schema = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
-        contract = OutputContract(query_schema, self._request.vocab, self._declared)
+        contract = OutputContract(
+            query_schema, self._request.vocab, self._declared, input_schemas(self._request)
+        )
         self._check_slices(query, slices)
         emitted = (
             EmittedRows(query_schema, query.keys, contract.event_time) if query.mode == "update" else None

@@ -1,0 +1,85 @@
+"""Timestamps of derivatives are as precise as those of their inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.ddl import parse_ddl, type_ddl
+from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.replay import Replay
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from tests.transform.deriving import Deriving
+
+SECOND = 1577836800  # 2020-01-01
+QUERIES = {
+    "rows": "SELECT event_time, at, struct(at AS inner) AS s, t FROM input",
+    "groups": "SELECT window.start AS event_time, max(at) AS at, max(struct(at AS inner)) AS s, max(t) AS t"
+    " FROM input GROUP BY window(event_time, '1 day')",
+}
+
+
+def add_rows(deriving: Deriving, entry: DatasetEntry, *days: int) -> None:
+    state = entry.dataset.state()
+    schema, staged = declared_schema(state), entry.dataset.staging_path("data")
+    assert schema is not None
+    micros = [(SECOND + day * 86400) * 10**6 + 123456 for day in days]
+    values: dict[str, Any] = {
+        "event_time": pa.array([each // 1000 for each in micros], pa.timestamp("ms", "UTC")),
+        "at": pa.array(micros, pa.timestamp("us", "UTC")),
+        "t": pa.array([3723123456789] * len(days), pa.time64("ns")),
+    }
+    moment = max(Timestamp.now(), state.system_time)
+    written = write_slice(
+        [pa.record_batch({name: values[name] for name in schema.names[3:]})], schema=schema,
+        vocab=state.vocabulary, path=staged, system_time=moment, fallback_event_time=moment,
+        first_offset=0 if state.last_offset is None else state.last_offset + 1, reporter=Reporter(),
+    )  # fmt: skip
+    assert written is not None
+    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
+    watermark = Timestamp.from_ms(micros[-1] // 1000)
+    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=watermark)
+    deriving.commit(entry, [event], moment, data=staged)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_precision_of_the_inputs(deriving: Deriving, query: str) -> None:
+    """Both kinds of queries, and their verification."""
+    root = deriving.root(schema=parse_ddl(["at TIMESTAMP(6)", "t TIME(9)"]))
+    output = deriving.derivative(QUERIES[query])
+    add_rows(deriving, root, 0, 1, 2)
+    deriving.run(output)
+    add_rows(deriving, root, 3, 4)
+    deriving.run(output)
+    schema = declared_schema(output.dataset.state())
+    assert schema is not None
+    assert [type_ddl(field.type) for field in list(schema)[3:]] == [
+        "TIMESTAMP(3)", "TIMESTAMP(6)", "STRUCT<inner: TIMESTAMP(6)>", "TIME(9)",
+    ]  # fmt: skip
+    table = deriving.table(output)
+    at = table.column("at").cast(pa.int64()).to_pylist()
+    assert at == [(SECOND + day * 86400) * 10**6 + 123456 for day in range(len(at))]
+    assert set(table.column("t").cast(pa.int64()).to_pylist()) == {3723123456789}
+    replay = Replay(deriving.workspace, output, deriving.engine, Reporter())
+    report = verify(output.dataset, Reporter(), 0, None, replay)
+    assert (report.findings, report.unchecked, report.transforms) == ([], [], 2)
+
+
+def test_a_dataset_with_a_schema_keeps_its_precision(deriving: Deriving) -> None:
+    """Such as one that an earlier version created, before its input had microseconds."""
+    root = deriving.root(schema=parse_ddl(["at TIMESTAMP(6)"]))
+    output = deriving.derivative("SELECT event_time, at FROM input")
+    vocab = output.dataset.state().vocabulary
+    schema = slice_schema(parse_ddl(["at TIMESTAMP(3)"]), vocab)
+    deriving.commit(output, [SetDataSchema(encode_schema(schema))])
+    add_rows(deriving, root, 0)
+    deriving.run(output)
+    assert deriving.table(output).column("at").cast(pa.int64()).to_pylist() == [SECOND * 1000 + 123]
