@@ -356,7 +356,11 @@ class PayloadJob:
         if self._reader is not None:
             reading = self._reader(session, prepared, folder, reporter)
         else:
-            reading = read(session, step, prepared, folder, reporter, limits=limits)
+            # A dataset from before this column, or the result of a query, gets it only if declared.
+            feature_ids = self._source.preprocess is None and (
+                self._declared is None or "id" in map(str.casefold, self._declared.names)
+            )
+            reading = read(session, step, prepared, folder, reporter, limits=limits, feature_ids=feature_ids)
         if reading is None or reading.columns is not None or self._source.preprocess is not None:
             return reading
         # Inferred types depend on the rows of the file. Those of the dataset take precedence.

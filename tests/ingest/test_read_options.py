@@ -70,12 +70,26 @@ def test_features(pulled: Pulled) -> None:
         )
     ]
     shapes = ['{"coordinates":[1.5,2],"type":"Point"}', '{"coordinates":[[0,0],[1,1]],"type":"LineString"}']
+    features.append({"type": "Feature", "properties": None, "geometry": None})
     rows = pull(
         pulled, "nd", "kind: NdGeoJson, schema: [name STRING, geometry STRING, n INT]", lines(features)
     )
-    assert rows == [("a", shapes[0], 1), ("b", shapes[1], 2)]
+    assert rows == [("a", shapes[0], 1), ("b", shapes[1], 2), (None, None, None)]
+    rows = pull(pulled, "ids", "kind: NdGeoJson, schema: [Id STRING, n INT]", lines(features))
+    assert rows == [("7", 1), ("7", 2), (None, None)]
     whole = json.dumps({"type": "FeatureCollection", "features": features})
-    assert pull(pulled, "whole", "kind: GeoJson", whole) == [(shapes[0], 1, "a"), (shapes[1], 2, "b")]
+    rows = [(shapes[0], 7, 1, "a"), (shapes[1], 7, 2, "b"), (None,) * 4]
+    assert pull(pulled, "whole", "kind: GeoJson", whole) == rows
+
+
+def test_the_ids_of_features_are_no_new_column(pulled: Pulled) -> None:
+    """Earlier versions dropped them. A dataset without them goes on without them."""
+    feature = {"type": "Feature", "properties": {"n": 1}, "geometry": None}
+    assert pull(pulled, "a", "kind: NdGeoJson", lines([feature])) == [(None, 1)]
+    pulled.write("a", lines([feature, {**feature, "id": 7}]))
+    pulled.pull()
+    assert pulled.table().column_names[4:] == ["geometry", "n"]
+    assert any("declare the column id in read.schema" in text for _, text in pulled.reporter.lines)
 
 
 def test_shapefile(pulled: Pulled) -> None:

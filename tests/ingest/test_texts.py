@@ -197,11 +197,34 @@ def test_shapes(tmp_path: Path, reporter: Recorder, geometry: str, written: str)
     assert json.loads(target.read_text(encoding="utf-8")) == {"geometry": written}
 
 
+def test_null_and_ids_of_features(tmp_path: Path, reporter: Recorder) -> None:
+    """RFC 7946: geometry and properties may be null, and the id is text or a number."""
+    path, target = tmp_path / "a", tmp_path / "b"
+    path.write_text(
+        '{"type": "Feature", "id": "x\\ny", "properties": null, "geometry": null}\n'
+        '{"type": "Feature", "id": 12345678901234567890, "properties": {"a": 1}, "geometry": null}\n'
+        '{"type": "Feature", "id": 1, "properties": {"ID": 2}, "geometry": null}\n'
+        '{"type": "Feature", "id": null, "properties": {}, "geometry": null}\n'
+    )
+    feature_lines_to_lines(JsonSource(path, "a"), target, reporter, with_id=True)
+    assert target.read_text().splitlines() == [
+        '{"id":"x\\ny","geometry":null}', '{"a": 1,"id":12345678901234567890,"geometry":null}',
+        '{"ID": 2,"geometry":null}', '{"geometry":null}',
+    ]  # fmt: skip
+    assert reporter.lines == [
+        ("info", "a: ids of 1 feature dropped: the features have another property of this name")
+    ]
+    feature_lines_to_lines(JsonSource(path, "a"), target, reporter)
+    assert json.loads(target.read_text().splitlines()[1]) == {"a": 1, "geometry": None}
+    assert reporter.lines[1][1].startswith("a: ids of 3 features dropped: declare the column id in read.sch")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"type": "Feature", "properties": null, "geometry": {}}', "the feature has no properties"),
-        ('{"type": "Feature", "properties": {"a": 1}, "geometry": null}', "the feature has no geometry"),
+        ('{"type": "Feature", "geometry": {}}', "the feature has no properties"),
+        ('{"type": "Feature", "properties": [], "geometry": {}}', "the feature has no properties"),
+        ('{"type": "Feature", "properties": {"a": 1}, "geometry": "x"}', "the feature has no geometry"),
         ('{"type": "Feature", "properties": {"a": 1}}', "the feature has no geometry"),
         ('{"type": "Feature", "properties": {"geometry": 1}, "geometry": {}}', "has a property 'geometry'"),
         ('{"type": "Point"}', "is not a GeoJSON feature"),

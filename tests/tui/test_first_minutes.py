@@ -6,6 +6,7 @@ that was inferred from a CSV file.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import pytest
 
 from odf_engine.coordinator.protocol import Pull, Verify
 from odf_engine.errors import Conflict
+from odf_engine.metadata.model import SetPollingSource
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.actions.model import Situation
@@ -129,6 +131,16 @@ def test_manifests_are_inferred_from_files(
         assert part in text
     (snapshot,) = read_manifests(text, name)
     assert snapshot.name == name[0]
+
+
+def test_a_manifest_for_features_has_their_ids(tmp_path: Path) -> None:
+    feature = {"type": "Feature", "id": "a7", "properties": {"n": 1}, "geometry": None}
+    other = {"type": "Feature", "properties": None, "geometry": {"type": "Point", "coordinates": [1, 2]}}
+    text = json.dumps({"type": "FeatureCollection", "features": [feature, other]})
+    (tmp_path / "a.geojson").write_text(text)
+    (snapshot,) = read_manifests(infer_manifest("a.geojson", tmp_path, "a"), "a")
+    (source,) = (each for each in snapshot.metadata if isinstance(each, SetPollingSource))
+    assert source.read.schema == ["n BIGINT", "id STRING", "geometry STRING"]
 
 
 @pytest.mark.parametrize(

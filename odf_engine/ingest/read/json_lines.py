@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TextIO
 import msgspec
 
 from odf_engine.errors import BadData
-from odf_engine.progress import Reporter
+from odf_engine.progress import Reporter, count_of
 from odf_engine.spark.text_files import undecodable_error
 
 _CHUNK: Final = 1 << 20
@@ -64,22 +64,33 @@ def array_to_lines(source: JsonSource, sub_path: str | None, target: Path, repor
     _convert(source, sub_path.split(".") if sub_path else [], target, reporter, _object_line)
 
 
-def features_to_lines(source: JsonSource, target: Path, reporter: Reporter) -> None:
+def features_to_lines(source: JsonSource, target: Path, reporter: Reporter, *, with_id: bool = False) -> None:
     """Write the features of a GeoJSON FeatureCollection as lines: properties, and ``geometry`` as text.
+
+    Args:
+        source: the document.
+        target: the file to write.
+        reporter: receives the number of bytes, and cancels the conversion.
+        with_id: write the id of a feature as ``id``, unless it has a property of this name.
 
     Raises:
         BadData: the document is not a FeatureCollection, or a feature has no properties or geometry.
     """
-    _convert(source, ["features"], target, reporter, _feature)
+    features = _FeatureLines(with_id)
+    _convert(source, ["features"], target, reporter, features.line)
+    features.report(source.name, reporter)
 
 
-def feature_lines_to_lines(source: JsonSource, target: Path, reporter: Reporter) -> None:
+def feature_lines_to_lines(
+    source: JsonSource, target: Path, reporter: Reporter, *, with_id: bool = False
+) -> None:
     """Write newline-delimited GeoJSON features as lines like those of :func:`features_to_lines`.
 
     Raises:
         BadData: a line is not a feature.
     """
     size = 0
+    features = _FeatureLines(with_id)
     with source.opened() as lines, target.open("wb") as file:
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -90,8 +101,9 @@ def feature_lines_to_lines(source: JsonSource, target: Path, reporter: Reporter)
                 _decoder.decode(line)
             except (ValueError, RecursionError) as error:
                 raise BadData(f"invalid JSON: {error}", where=where) from None
-            size += file.write(_feature(line.strip(), where))
+            size += file.write(features.line(line.strip(), where))
             reporter.set_amounts(bytes=size)
+    features.report(source.name, reporter)
 
 
 class Number(str):
@@ -120,30 +132,75 @@ def _object_line(text: str, where: str) -> bytes:
     return (text.replace("\r", " ").replace("\n", " ") + "\n").encode("utf-8", "surrogatepass")
 
 
-def _feature(text: str, where: str) -> bytes:
-    """Return the properties of a feature and its geometry as text, as one line."""
-    if not text.startswith("{"):
-        raise BadData(f"the element is {_kind(text)}, not a GeoJSON feature", where=where)
-    feature = _raw_values(text)
-    if feature.get("type") != b'"Feature"':
-        raise BadData("the element is not a GeoJSON feature", where=where)
-    for part in ("properties", "geometry"):
-        if not feature.get(part, b"null").startswith(b"{"):
+class _FeatureLines:
+    """Converts GeoJSON features to lines.
+
+    Args:
+        with_id: write the id of a feature as ``id``, unless it has a property of this name.
+    """
+
+    def __init__(self, with_id: bool) -> None:
+        self._with_id = with_id
+        self._dropped_ids = 0
+
+    def line(self, text: str, where: str) -> bytes:
+        """Return the properties and the id of a feature, and its geometry as text, as one line.
+
+        Properties and geometry may be null (RFC 7946, section 3.2).
+
+        Raises:
+            BadData: the text is not a feature.
+        """
+        if not text.startswith("{"):
+            raise BadData(f"the element is {_kind(text)}, not a GeoJSON feature", where=where)
+        feature = _raw_values(text)
+        if feature.get("type") != b'"Feature"':
+            raise BadData("the element is not a GeoJSON feature", where=where)
+        for part in ("properties", "geometry"):
+            value = feature.get(part, b"")
+            if value != b"null" and not value.startswith(b"{"):
+                raise BadData(
+                    f"the feature has no {part}",
+                    where=where,
+                    hint=f"set {part} to null or to an object in the source or in a prepare step",
+                )
+        properties = b"{}" if feature["properties"] == b"null" else feature["properties"]
+        names = _raw_values(properties)
+        if "geometry" in names:
             raise BadData(
-                f"the feature has no {part}",
+                "the feature has a property 'geometry', which is the name of the geometry column",
                 where=where,
-                hint="remove such features in the source or in a prepare step",
+                hint="rename it in the source or in a prepare step",
             )
-    properties = feature["properties"]
-    if "geometry" in _raw_values(properties):
-        raise BadData(
-            "the feature has a property 'geometry', which is the name of the geometry column",
-            where=where,
-            hint="rename it in the source or in a prepare step",
-        )
-    rest = properties[1:-1].strip().replace(b"\r", b" ").replace(b"\n", b" ")
-    shape = json.dumps(_compact(feature["geometry"]).decode(), ensure_ascii=False).encode()
-    return b"{" + rest + (b"," if rest else b"") + b'"geometry":' + shape + b"}\n"
+        parts = [properties[1:-1].strip(), self._id(feature, names)]
+        parts.append(b'"geometry":' + _geometry_text(feature["geometry"]))
+        line = b",".join(part for part in parts if part)
+        return b"{" + line.replace(b"\r", b" ").replace(b"\n", b" ") + b"}\n"
+
+    def _id(self, feature: dict[str, bytes], properties: dict[str, bytes]) -> bytes:
+        value = feature.get("id", b"null")
+        if value == b"null":
+            return b""
+        if self._with_id and not any(name.casefold() == "id" for name in properties):
+            return b'"id":' + value
+        self._dropped_ids += value != properties.get("id")
+        return b""
+
+    def report(self, name: str, reporter: Reporter) -> None:
+        """Log that ids were dropped."""
+        if self._dropped_ids:
+            reason = (
+                "the features have another property of this name"
+                if self._with_id
+                else "declare the column id in read.schema to read them"
+            )
+            reporter.log(f"{name}: ids of {count_of(self._dropped_ids, 'feature')} dropped: {reason}")
+
+
+def _geometry_text(geometry: bytes) -> bytes:
+    if geometry == b"null":
+        return geometry
+    return json.dumps(_compact(geometry).decode(), ensure_ascii=False).encode()
 
 
 def _raw_values(text: str | bytes) -> dict[str, bytes]:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _HEAD: Final = 512
+_ID: Final = "id"
 _BINARY: Final = (
     (b"\x1f\x8b", "gzip", "add a prepare step: {kind: Decompress, format: Gzip}"),
     (b"PK\x03\x04", "zip archive", "add a prepare step: {kind: Decompress, format: Zip}"),
@@ -111,6 +112,8 @@ def read(
     known: pa.Schema | None = None,
     compare_keys: CompareKeys | None = None,
     limits: Limits | None = None,
+    *,
+    feature_ids: bool = False,
 ) -> ReadPlan | None:
     """Plan to read a prepared file; return None if it is empty.
 
@@ -123,6 +126,8 @@ def read(
         known: columns to use if the step declares none.
         compare_keys: replaces the check of the keys of JSON objects.
         limits: for unpacking a format that is an archive.
+        feature_ids: read the ids of GeoJSON features as the column ``id`` if no columns are given. Given
+            columns decide it themselves.
 
     Raises:
         BadData: the file is not of its format.
@@ -143,7 +148,9 @@ def read(
     if isinstance(step, EsriShapefile):
         lines = _shape_lines(step, prepared, job, reporter, limits)
     else:
-        lines = _json_lines(step, prepared, job, reporter)
+        if columns is not None:
+            feature_ids = any(name.casefold() == _ID for name in columns.names)
+        lines = _json_lines(step, prepared, job, reporter, feature_ids)
     # Without a declaration, a column that the file lacks is null in all rows.
     compare = compare_keys or (None if declared is None else _compare_keys)
     return _read_lines(session, lines, columns, job, reporter, compare)
@@ -304,7 +311,11 @@ class _Lines:
 
 
 def _json_lines(
-    step: NdJson | Json | GeoJson | NdGeoJson, prepared: PreparedFile, job: Path, reporter: Reporter
+    step: NdJson | Json | GeoJson | NdGeoJson,
+    prepared: PreparedFile,
+    job: Path,
+    reporter: Reporter,
+    feature_ids: bool,
 ) -> _Lines:
     encoding = detect_encoding(prepared.path, getattr(step, "encoding", None)) or "utf-8"
     reject_binary(prepared.path, prepared.name, encoding)
@@ -318,7 +329,8 @@ def _json_lines(
         array_to_lines(source, step.sub_path, path, reporter)
         plain = NdJson(date_format=step.date_format, timestamp_format=step.timestamp_format)
         return _Lines(file, plain, lambda line: f"object {line}")
-    (features_to_lines if isinstance(step, GeoJson) else feature_lines_to_lines)(source, path, reporter)
+    convert = features_to_lines if isinstance(step, GeoJson) else feature_lines_to_lines
+    convert(source, path, reporter, with_id=feature_ids)
     return _Lines(file, NdJson(), lambda line: f"feature {line}")
 
 

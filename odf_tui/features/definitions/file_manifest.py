@@ -240,17 +240,24 @@ def _read_document(kind: str, data: bytes) -> tuple[tuple[str, ...], pa.Table]:
             return ("kind: NdJson",), _read_json_lines(data)
     found = json.loads(data)
     if kind == "GeoJson":
-        shapes = [
-            {**(each.get("properties") or {}), "geometry": json.dumps(each.get("geometry"))}
-            for each in found["features"][:_MAX_ROWS]
-        ]
-        return ("kind: GeoJson",), _objects_to_table(shapes)
+        return ("kind: GeoJson",), _objects_to_table(
+            [_feature_row(each) for each in found["features"][:_MAX_ROWS]]
+        )
     if isinstance(found, list):
         return ("kind: Json",), _objects_to_table(found[:_MAX_ROWS])
     path, rows = next(_find_lists(found, ()), ((), []))
     if not path:
         raise ValueError("the document has no list of objects")
     return ("kind: Json", f"subPath: {json.dumps('.'.join(path))}"), _objects_to_table(rows[:_MAX_ROWS])
+
+
+def _feature_row(feature: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a GeoJSON feature as the reader returns them."""
+    row = dict(feature.get("properties") or {})
+    if feature.get("id") is not None and not any(name.casefold() == "id" for name in row):
+        row["id"] = feature["id"]
+    geometry = feature.get("geometry")
+    return {**row, "geometry": None if geometry is None else json.dumps(geometry)}
 
 
 def _is_object(line: bytes) -> bool:
