@@ -5,10 +5,32 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Final, cast
 
-from odf_engine.errors import NotSynced
+from odf_engine.errors import NotSynced, OdfError, disk_hint
+
+_DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def translate_os_errors(where: Path) -> Iterator[None]:
+    """Translate operating system errors within the block; a full disk has its own message.
+
+    Raises:
+        OdfError: instead of an OSError; with the file and a hint.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in _DISK_FULL_ERRORS
+        raise OdfError(
+            "the disk is full" if full else f"a file cannot be read or written: {error.strerror or error}",
+            where=str(error.filename or where),
+            hint=disk_hint(error),
+        ) from error
 
 
 def open_no_follow(path: str | Path, flags: int, mode: int = 0o666) -> int:
@@ -79,6 +101,12 @@ def fsync_file(path: Path) -> None:
 def fsync_folder(path: Path) -> None:
     """Sync the entries of a folder to disk."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def fsync_folders(path: Path) -> None:
+    """Sync the entries of a folder and of all folders in it to disk, from the bottom up."""
+    for folder, _, _ in os.walk(path, topdown=False):
+        _sync(Path(folder), os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_change(folder: Path, change: str) -> None:

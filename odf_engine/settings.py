@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec import Meta
 
-from odf_engine.errors import InvalidManifest, UsageError
+from odf_engine.errors import InvalidManifest, UsageError, disk_hint
 from odf_engine.storage.atomic_files import read_small_file, replace_text_file, write_error
 
 IN_WORKSPACE: Final = "in-workspace"
@@ -694,7 +694,7 @@ def read(path: Path) -> dict[str, Any]:
         raise InvalidManifest("the settings are not UTF-8 text", where=str(path)) from None
     except OSError as error:
         raise InvalidManifest(
-            f"the settings cannot be read: {error.strerror or error}", where=str(path)
+            f"the settings cannot be read: {error.strerror or error}", where=str(path), hint=disk_hint(error)
         ) from None
     if all(map(_is_blank, text.splitlines())):
         return {}  # avoids the import of PyYAML, which would slow down every start

@@ -8,10 +8,11 @@ import os
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, cast
 
-from odf_engine.errors import ChainRuleViolated, OdfError
+from odf_engine.errors import ChainRuleViolated, OdfError, disk_hint
 from odf_engine.terminal_text import escape_standard_streams
 
 if TYPE_CHECKING:
@@ -111,26 +112,78 @@ def _resume_gc() -> None:
 
 def main() -> NoReturn:
     """Run the ``odf`` command."""
+    _open_closed_streams()
     escape_standard_streams()
+    code = 0
     try:
         if len(sys.argv) > 1 or "_ODF_COMPLETE" in os.environ:  # the latter: completion in a shell
             _run_verb()
         else:
             open_workstation(None)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except OdfError as error:
         _print_error(error)
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
     except BrokenPipeError:
         # The reader of the output closed it, as `head` does. This is no error.
-        sys.stderr.close()
-        sys.exit(1)
+        _discard_output(sys.stdout)
+        code = 1
     except OSError as error:
         # Mostly a full or read-only disk.
-        _print_error(OdfError(error.strerror or str(error), where=error.filename and str(error.filename)))
-        sys.exit(1)
-    sys.exit(0)
+        _print_os_error(error)
+        code = 1
+    sys.exit(_flush_output(code))
+
+
+def _open_closed_streams() -> None:
+    """Replace standard streams that the caller has closed.
+
+    Otherwise, files that are opened later would get their descriptors, and receive the output.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
+def _flush_output(code: int) -> int:
+    """Write the buffered output; return the exit code.
+
+    Otherwise the interpreter would write it, and report an error as a traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except BrokenPipeError:
+            code = code or 1
+            _discard_output(stream)
+        except OSError as error:
+            code = code or 1
+            _discard_output(stream)
+            if stream is sys.stdout:
+                _print_os_error(error)
+        except ValueError:  # it is closed
+            continue
+    return code
+
+
+def _discard_output(stream: TextIO | None) -> None:
+    """Redirect a stream that cannot be written, so that its buffer does not raise again at the exit."""
+    with suppress(OSError, ValueError, AttributeError):
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(descriptor, cast("TextIO", stream).fileno())
+        os.close(descriptor)
+
+
+def _print_os_error(error: OSError) -> None:
+    where = error.filename and str(error.filename)
+    problem = error.strerror or str(error)
+    if where is None:
+        problem = f"the output cannot be written: {problem}"
+    _print_error(OdfError(problem, where=where, hint=disk_hint(error)))
 
 
 def open_workstation(folder: Path | None) -> None:
@@ -159,7 +212,8 @@ def _run_verb() -> None:
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
-        error.show(sys.stderr)
+        with suppress(OSError):
+            error.show(sys.stderr)
         sys.exit(error.exit_code)
     if isinstance(result, OpenWorkstation):
         open_workstation(result.folder)
@@ -168,8 +222,10 @@ def _run_verb() -> None:
 def _print_error(error: OdfError) -> None:
     """Print the message of an error, its excerpt of a query or file, and its hint."""
     rule = f" (rule {error.rule})" if isinstance(error, ChainRuleViolated) else ""
-    sys.stderr.write(f"error: {error}{rule}\n")
-    for line in error.excerpt:
-        sys.stderr.write(f"  {line}\n")
-    if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")
+    excerpt = "".join(f"  {line}\n" for line in error.excerpt)
+    hint = f"  hint: {error.hint}\n" if error.hint else ""
+    try:
+        sys.stderr.write(f"error: {error}{rule}\n{excerpt}{hint}")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):  # it cannot be reported; the exit code remains
+        _discard_output(sys.stderr)

@@ -454,9 +454,9 @@ class Dataset:
 
     def _at_head(self, query: Callable[[Multihash], T | None]) -> T:
         """Return the result of ``query`` for the head. While it is None, index the chain and repeat."""
-        for attempt in range(_MAX_ATTEMPTS + 1):
+        for attempt in range(_MAX_ATTEMPTS + 2):
             if attempt == _MAX_ATTEMPTS:
-                # Other processes keep switching the shared index between two histories.
+                # Other processes keep switching the shared index between two histories, or it is damaged.
                 self._index = BlockIndex(":memory:")
             head = self.head()
             if head is None:

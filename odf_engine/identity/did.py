@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from odf_engine.errors import BadData, InvalidIdentity, NotFound
-from odf_engine.files import fsync_folder
+from odf_engine.errors import BadData, InvalidIdentity, NotFound, OdfError, disk_hint
+from odf_engine.files import fsync_folder, translate_os_errors
 from odf_engine.identity.multiformats import (
     ED25519_PUB,
     multibase_decode,
@@ -125,11 +125,15 @@ class KeyStore:
 
         Raises:
             FileExistsError: the key is already stored.
-            OSError: the key cannot be written; nothing is stored.
+            OdfError: the key cannot be written; nothing is stored.
         """
         path = self._path(dataset_id)
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        with translate_os_errors(path):
+            self._write(path, pem)
+
+    def _write(self, path: Path, pem: str) -> None:
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             fsync_folder(self.folder.parent)
@@ -150,11 +154,21 @@ class KeyStore:
             raise
 
     def ids(self) -> Iterator[DatasetId]:
-        """Yield the ids of the datasets whose private keys are stored, sorted."""
+        """Yield the ids of the datasets whose private keys are stored, sorted.
+
+        Raises:
+            OdfError: the folder cannot be read.
+        """
         try:
             names = sorted(os.listdir(self.folder))  # noqa: PTH208 (only names are needed)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise OdfError(
+                f"the private keys cannot be read: {error.strerror or error}",
+                where=str(self.folder),
+                hint=disk_hint(error),
+            ) from error
         for name in names:
             stem, dot, extension = name.rpartition(".")
             if dot and extension == "pem":
@@ -165,7 +179,8 @@ class KeyStore:
 
     def has_key(self, dataset_id: DatasetId) -> bool:
         """Return whether the private key is stored."""
-        return self._path(dataset_id).is_file()
+        with translate_os_errors(self._path(dataset_id)):
+            return self._path(dataset_id).is_file()
 
     def private_key_pem(self, dataset_id: DatasetId) -> str:
         """Return the private key as PKCS#8 PEM. Never log or print it.
@@ -173,6 +188,7 @@ class KeyStore:
         Raises:
             NotFound: the key is not stored.
             BadData: the file is not text.
+            OdfError: the file cannot be read.
         """
         try:
             return self._path(dataset_id).read_text()
@@ -180,10 +196,22 @@ class KeyStore:
             raise NotFound(f"private key of {dataset_id} is not in this workspace") from None
         except UnicodeDecodeError:
             raise BadData("the private key is damaged", where=str(self._path(dataset_id))) from None
+        except OSError as error:
+            raise OdfError(
+                f"the private key cannot be read: {error.strerror or error}",
+                where=str(self._path(dataset_id)),
+                hint=disk_hint(error),
+            ) from error
 
     def delete(self, dataset_id: DatasetId) -> None:
-        """Remove the private key, if it is stored."""
-        self._path(dataset_id).unlink(missing_ok=True)
+        """Remove the private key durably, if it is stored."""
+        path = self._path(dataset_id)
+        with translate_os_errors(path):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return
+            fsync_folder(self.folder)
 
     def _path(self, dataset_id: DatasetId) -> Path:
         return self.folder / f"{dataset_id.multibase}.pem"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from odf_engine.errors import BadData, InvalidIdentity, NotFound
+from odf_engine.errors import BadData, InvalidIdentity, NotFound, disk_hint
 from odf_engine.files import fsync_folder
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
@@ -163,7 +163,8 @@ def read_proof(folder: Path, head: Multihash) -> OwnershipProof | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise BadData(f"the proof cannot be read: {error.strerror}", where=str(path)) from None
+        problem = f"the proof cannot be read: {error.strerror}"
+        raise BadData(problem, where=str(path), hint=disk_hint(error)) from None
     try:
         return OwnershipProof.from_bytes(data)
     except BadData as error:
@@ -182,7 +183,8 @@ def list_proof_files(folder: Path) -> Iterator[str]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise BadData(f"the proofs cannot be read: {error.strerror or error}", where=str(proofs)) from None
+        problem = f"the proofs cannot be read: {error.strerror or error}"
+        raise BadData(problem, where=str(proofs), hint=disk_hint(error)) from None
     yield from sorted(name for name in names if not name.startswith("."))
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from odf_engine.chain.state import ChainUpdate
 from odf_engine.errors import Unsupported
+from odf_engine.files import translate_os_errors
 from odf_engine.ingest.fetch.fetch_step import fetch
 from odf_engine.ingest.fetch.model import FetchContext, Payload
 from odf_engine.ingest.payload import PayloadJob
 from odf_engine.metadata.model import AddData, DatasetKind, FilesGlob, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import translate_os_errors
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust

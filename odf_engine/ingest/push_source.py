@@ -16,6 +16,7 @@ from odf_engine.chain.state import IDEMPOTENCY_KEY, PAYLOAD_HASH, ChainState, Ch
 from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import BadData, Conflict, InvalidSchema, NotSynced, OdfError, UsageError
+from odf_engine.files import translate_os_errors
 from odf_engine.ingest.fetch.model import Payload, file_stamp, hash_file, require_readable
 from odf_engine.ingest.payload import PayloadJob, data_columns
 from odf_engine.ingest.prep_step import Limits, PreparedFile
@@ -39,7 +40,6 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark import sql_types
 from odf_engine.spark.sql_types import arrow_schema
-from odf_engine.storage.atomic_files import translate_os_errors
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.definition import select_push_source

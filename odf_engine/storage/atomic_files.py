@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import NotFound, OdfError, disk_hint
 from odf_engine.files import fsync_folder, open_file, sync_change
 
 
@@ -37,28 +37,7 @@ def translate_commit_errors(folder: Path) -> Iterator[None]:
         raise OdfError(
             f"the dataset cannot be written: {error.strerror or error}",
             where=str(error.filename or folder),
-            hint="nothing was committed; free disk space or check the permissions, then try again",
-        ) from error
-
-
-_DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
-
-
-@contextmanager
-def translate_os_errors(where: Path) -> Iterator[None]:
-    """Translate operating system errors within the block; a full disk has its own message and hint.
-
-    Raises:
-        OdfError: instead of an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in _DISK_FULL_ERRORS
-        raise OdfError(
-            "the disk is full" if full else f"a file cannot be read or written: {error.strerror or error}",
-            where=str(error.filename or where),
-            hint="free disk space and try again; nothing was committed" if full else "try again",
+            hint=f"nothing was committed; {disk_hint(error)}",
         ) from error
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from odf_engine.errors import NotFound
+from odf_engine.errors import NotFound, disk_hint
 from odf_engine.files import fsync_file, fsync_folder
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.storage.atomic_files import make_folder
@@ -91,8 +91,11 @@ class LocalObjectStore:
                     yield entry.name
 
     def exists(self, name: str) -> bool:
-        """Return whether an object has this name."""
-        return self.path(name).is_file()
+        """Return whether an object has this name; raise NotFound if that cannot be determined."""
+        try:
+            return self.path(name).is_file()
+        except OSError as error:
+            raise self._unreadable(name, error) from error
 
     def size(self, name: str) -> int:
         """Return the size of the object in bytes; raise NotFound if it does not exist or cannot be read."""
@@ -106,7 +109,10 @@ class LocalObjectStore:
     def read(self, name: str) -> bytes:
         """Return the bytes of the object; raise NotFound if it does not exist or cannot be read."""
         with self.open(name) as file:
-            return file.read()
+            try:
+                return file.read()
+            except OSError as error:
+                raise self._unreadable(name, error) from error
 
     def open(self, name: str) -> BinaryIO:
         """Open the object as a stream; raise NotFound if it does not exist or cannot be read."""
@@ -181,7 +187,8 @@ class LocalObjectStore:
         return NotFound(f"object {name} not found in {self.folder}")
 
     def _unreadable(self, name: str, error: OSError) -> NotFound:
-        return NotFound(f"object {name} cannot be read: {error.strerror}", where=str(self.folder))
+        problem = f"object {name} cannot be read: {error.strerror}"
+        return NotFound(problem, where=str(self.folder), hint=disk_hint(error))
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock, NotFound
+from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock, NotFound, OdfError, disk_hint
 from odf_engine.files import fsync_folder, open_no_follow, sync_change
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.storage.atomic_files import make_folder
@@ -45,8 +45,11 @@ class RefStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            where = str(self.folder / name)
-            raise NotFound(f"reference '{name}' cannot be read: {error.strerror}", where=where) from error
+            raise NotFound(
+                f"reference '{name}' cannot be read: {error.strerror}",
+                where=str(self.folder / name),
+                hint=disk_hint(error),
+            ) from error
         return raw.decode("ascii", "replace").strip(" \t\r\n\v\f")
 
     def get(self, name: str) -> Multihash | None:
@@ -119,6 +122,7 @@ class RefStore:
 
         Raises:
             Conflict: another process held the lock for 30 seconds.
+            OdfError: the lock file cannot be used.
         """
         with self._mutex:
             if self._depth:
@@ -128,7 +132,14 @@ class RefStore:
                 finally:
                     self._depth -= 1
                 return
-            descriptor = self._acquire()
+            try:
+                descriptor = self._acquire()
+            except OSError as error:
+                raise OdfError(
+                    f"the dataset cannot be locked: {error.strerror or error}",
+                    where=str(self._lock_path),
+                    hint=disk_hint(error),
+                ) from error
             self._depth = 1
             try:
                 yield

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from odf_engine.errors import Conflict, InvalidIdentity, NotSynced, OdfError
-from odf_engine.files import fsync_folder, open_no_follow, sync_change
+from odf_engine.files import fsync_folder, fsync_folders, open_no_follow, sync_change
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -172,6 +172,8 @@ class DatasetFolders:
         """
         if not heads:
             return
+        for each in heads:
+            fsync_folders(self._staging(each))
         if len(heads) > 1:
             replace_text_file(
                 self._journal, "".join(f"{each.multibase} {head}\n" for each, head in heads.items())
@@ -236,7 +238,7 @@ class DatasetFolders:
             (folder / ALIAS_FILE).parent.mkdir(exist_ok=True)
             replace_text_file(folder / ALIAS_FILE, str(alias))
             replace_text_file(folder / ORIGIN_FILE, origin)
-            fsync_folder(folder / "refs")  # an earlier attempt may have failed here
+            fsync_folders(folder)
             folder.rename(self.path(dataset_id))
         except NotSynced as error:
             raise error.as_failure() from error
@@ -244,13 +246,22 @@ class DatasetFolders:
             raise write_error(self.path(dataset_id), error) from error
         sync_change(self.home, "the dataset was added")
 
-    def discard(self, dataset_ids: Sequence[DatasetId]) -> None:
-        """Remove datasets whose creation failed."""
+    def discard(self, dataset_ids: Sequence[DatasetId], forget: Callable[[DatasetId], None]) -> None:
+        """Remove datasets whose creation failed. Errors of the disk do not raise.
+
+        Args:
+            dataset_ids: the datasets.
+            forget: removes the private key of a dataset. If that fails, the folder stays, by which a later
+                :meth:`sweep` finds the key.
+        """
         for each in dataset_ids:
             with suppress(OSError):
                 self.path(each).rename(self._staging(each))
-            shutil.rmtree(self._staging(each), ignore_errors=True)
-        self._end_publishing()
+            with suppress(OdfError):
+                forget(each)
+                shutil.rmtree(self._staging(each), ignore_errors=True)
+        with suppress(OSError):
+            self._end_publishing()
 
     def remove(self, dataset_id: DatasetId) -> None:
         """Remove a dataset.
@@ -261,6 +272,7 @@ class DatasetFolders:
         trash = self.home / f"{_DELETED}{dataset_id.multibase}"
         shutil.rmtree(trash, ignore_errors=True)  # left by an interrupted deletion
         self.path(dataset_id).rename(trash)
+        fsync_folder(self.home)  # after a power failure the dataset must not reappear without its parts
         shutil.rmtree(trash, ignore_errors=True)
 
     def find_unfinished(self) -> list[Path]:

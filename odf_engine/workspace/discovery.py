@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError
+from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError, disk_hint
 
 ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
@@ -26,6 +26,17 @@ def workspace_folder(start: Path | None = None, explicit: Path | None = None) ->
         NotFound: there is no ``.odf`` folder; the hint has the command to create one.
         OdfError: the workspace belongs to another user, or contains symbolic links.
     """
+    try:
+        return _find_folder(start, explicit)
+    except OSError as error:
+        raise OdfError(
+            f"the workspace cannot be read: {error.strerror or error}",
+            where=str(error.filename or explicit or start or "."),
+            hint=disk_hint(error),
+        ) from error
+
+
+def _find_folder(start: Path | None, explicit: Path | None) -> Path:
     hint = "create one: odf init"
     given = explicit or (Path(text) if (text := os.environ.get(WORKSPACE_VARIABLE)) else None)
     if given is not None:

@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,8 @@ from odf_engine import processes
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.quarantine import QUARANTINE_FOLDER, Quarantine
-from odf_engine.errors import Conflict, InvalidIdentity, OdfError
-from odf_engine.files import open_file, open_no_follow
+from odf_engine.errors import Cancelled, Conflict, InvalidIdentity, OdfError
+from odf_engine.files import open_file, open_no_follow, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, dataset_id_of_key, load_private_key
@@ -412,11 +412,29 @@ def check_workspace(
     entries = workspace.datasets()
     for entry in entries:
         reporter.phase(str(entry.alias))
-        check_dataset(report, workspace, entry, reporter, busy=str(entry.id) in busy, has_index=has_index)
-    check.unfinished()
-    check.caches("a job is running" if has_jobs else "")
-    check.belongings()
+        with _report_unreadable(report, str(entry.alias)):
+            check_dataset(report, workspace, entry, reporter, busy=str(entry.id) in busy, has_index=has_index)
+    for part in (
+        check.unfinished,
+        partial(check.caches, "a job is running" if has_jobs else ""),
+        check.belongings,
+    ):
+        with _report_unreadable(report, "."):
+            part()
     return report
+
+
+@contextmanager
+def _report_unreadable(report: FsckReport, where: str) -> Iterator[None]:
+    """Report files that the block cannot read or write as a problem, so that the other checks still run."""
+    try:
+        with translate_os_errors(Path(where)):
+            yield
+    except Cancelled:
+        raise
+    except OdfError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        report.add_finding("unreadable", where, f"{error}{hint}")
 
 
 class _WorkspaceCheck:

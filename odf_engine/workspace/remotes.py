@@ -9,7 +9,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError
+from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError, disk_hint
+from odf_engine.files import translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.names import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_valid_name
 from odf_engine.net.urls import dataset_name_from_url, normalize_url, redact_url
@@ -95,7 +96,10 @@ class Remotes:
             repositories = msgspec.json.decode(read_small_file(self._file), type=list[Repo])
         except FileNotFoundError:
             return []
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except OSError as error:
+            problem = f"the repositories cannot be read: {error.strerror or error}"
+            raise BadData(problem, where=str(self._file), hint=disk_hint(error)) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             hint = "repair or remove the file; repositories can be added again"
             raise BadData(
                 f"the repositories cannot be read: {error}", where=str(self._file), hint=hint
@@ -157,7 +161,7 @@ class Remotes:
             return DatasetRemotes()
         except OSError as error:  # it may be readable later, so it must not be overwritten
             problem = f"the remotes of the dataset cannot be read: {error.strerror}"
-            raise BadData(problem, where=str(self._path(dataset))) from None
+            raise BadData(problem, where=str(self._path(dataset)), hint=disk_hint(error)) from None
 
     def record_status(self, dataset: DatasetId, status: RemoteStatus, kind: Kind | None = None) -> None:
         """Store the status of a dataset relative to a remote; with ``kind``, add the address as well."""
@@ -190,7 +194,7 @@ class Remotes:
 
     def forget(self, dataset: DatasetId) -> None:
         """Remove all remotes of a dataset."""
-        with file_lock(self._lock):
+        with file_lock(self._lock), translate_os_errors(self._path(dataset)):
             self._path(dataset).unlink(missing_ok=True)
 
     def find_by_url(self, url: str) -> DatasetId | None:

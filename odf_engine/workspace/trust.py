@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from odf_engine.chain.block_search import block_numbers
-from odf_engine.errors import BadData, Conflict, InvalidManifest, NotFound, NotTrusted, OdfError
+from odf_engine.errors import BadData, Conflict, InvalidManifest, NotFound, NotTrusted, OdfError, disk_hint
+from odf_engine.files import fsync_folder, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import (
     OwnershipProof,
@@ -105,6 +106,7 @@ def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | No
         raise OdfError(
             f"the proof cannot be written: {error.strerror or error}",
             where=str(error.filename or entry.dataset.folder),
+            hint=disk_hint(error),
         ) from error
 
 
@@ -239,10 +241,13 @@ class Trust:
 
     def revoke(self, entry: DatasetEntry) -> bool:
         """Remove the grant; return whether there was one."""
-        try:
-            self._path(entry).unlink()
-        except FileNotFoundError:
-            return False
+        path = self._path(entry)
+        with translate_os_errors(path):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return False
+            fsync_folder(self._folder)  # otherwise a power failure could restore the grant
         return True
 
     def find_grant(self, entry: DatasetEntry) -> Grant | None:

@@ -14,7 +14,16 @@ from msgspec.structs import replace
 from odf_engine import settings
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
-from odf_engine.errors import AlreadyExists, Conflict, NotFound, NotSynced, OdfError, Unsupported
+from odf_engine.errors import (
+    AlreadyExists,
+    Conflict,
+    NotFound,
+    NotSynced,
+    OdfError,
+    Unsupported,
+    disk_hint,
+)
+from odf_engine.files import translate_os_errors
 from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
@@ -54,7 +63,9 @@ def check_version(odf: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise OdfError(f"the workspace cannot be read: {error.strerror}", where=str(path)) from None
+        raise OdfError(
+            f"the workspace cannot be read: {error.strerror}", where=str(path), hint=disk_hint(error)
+        ) from None
     if text != str(VERSION):
         version = text if text.isdecimal() else f"'{text}'"
         raise Unsupported(
@@ -92,7 +103,9 @@ class Workspace:
         folder = workspace_folder(start, explicit)
         check_version(folder / ODF_FOLDER)
         workspace = cls(folder)
-        if workspace._folders.is_publishing():
+        with translate_os_errors(workspace.odf):
+            is_publishing = workspace._folders.is_publishing()
+        if is_publishing:
             # On a read-only file system, the workspace can still be read.
             with suppress(OdfError, OSError), workspace._lock():
                 pass
@@ -277,10 +290,17 @@ class Workspace:
                 raise Conflict("the datasets have changed", hint="review the changes, then try again")
             made = {entry.alias: entry for entry in self._make(planned.plans, keys, origins)}
             foreign = _origins_by_alias(origins)
+            changed = [str(alias) for alias in made]
             for update in planned.updates:
-                if update.entry is not None and update.events:
+                if update.entry is None or not update.events:
+                    continue
+                try:
                     origin = foreign.get(update.alias)
                     commit_update(update.entry, update, origin, block_version=self.config.block_version)
+                except OdfError as error:
+                    _add_progress(error, changed, update.alias, planned.updates)
+                    raise
+                changed.append(str(update.alias))
         return [
             replace(update, entry=made[update.alias]) if update.is_new else update
             for update in planned.updates
@@ -426,7 +446,7 @@ class Workspace:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Lock the creation, renaming and deletion of datasets; recover from an interrupted creation."""
-        with file_lock(self.odf / "lock"):
+        with translate_os_errors(self.odf), file_lock(self.odf / "lock"):
             if self._folders.is_publishing():
                 self._folders.recover()
                 self._sweep()
@@ -461,9 +481,7 @@ class Workspace:
                 )
             self._folders.publish(heads)
         except BaseException as error:
-            for dataset_id in ids:
-                self.keys.delete(dataset_id)
-            self._folders.discard(ids)
+            self._folders.discard(ids, self.keys.delete)
             if isinstance(error, NotSynced):
                 raise error.as_failure() from error  # the commit was discarded
             raise
@@ -487,6 +505,23 @@ class _NewKeys(dict["DatasetId", str]):
 def _find_name_problem(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
     """Return why the name of one of these datasets cannot be read; None if all can."""
     return next((each.problem for each in named if each.problem is not None), None)
+
+
+def _add_progress(
+    error: OdfError, changed: list[str], failed: DatasetAlias, updates: Sequence[Update]
+) -> None:
+    """Add to the error of an update which of the datasets are changed and which are not."""
+    if isinstance(error, NotSynced):
+        changed = [*changed, str(failed)]
+    names = [str(each.alias) for each in updates if each.events]
+    if not changed or names == changed == [str(failed)]:
+        return
+    rest = [name for name in names if name not in changed]
+    parts = [f"changed before the error: {', '.join(changed)}"]
+    if rest:
+        parts.append(f"not changed: {', '.join(rest)}; run the same command again to change them")
+    error.hint = error.hint and error.hint.removeprefix("nothing was committed; ")  # true of one dataset only
+    error.message = f"{error.message} ({'; '.join(parts)})"
 
 
 def _origins_by_alias(origins: Mapping[str, str] | None) -> dict[DatasetAlias, str]:

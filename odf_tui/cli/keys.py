@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, OdfError, UsageError
+from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
@@ -204,7 +204,7 @@ def _is_key_of(workspace: Workspace, dataset: DatasetId) -> bool:
             proofs.dataset_id_of_key(proofs.load_private_key(workspace.keys.private_key_pem(dataset)))
             == dataset
         )
-    except (OdfError, OSError, UnicodeDecodeError):
+    except BadData:  # damaged; an unreadable file may be intact, and is not replaced
         return False
 
 

@@ -22,7 +22,7 @@ from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import make_derivative, make_root
 
-_MANIFEST: Final = """\
+MANIFEST: Final = """\
 kind: DatasetSnapshot
 version: 1
 content:
@@ -44,7 +44,7 @@ content:
       transform: {kind: Sql, engine: spark, query: "SELECT * FROM a UNION ALL SELECT * FROM b"}
 """
 _KILLED: Final = 77
-_CALLS: Final = frozenset(
+CALLS: Final = frozenset(
     {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "sqlite3.connect"}
 )
 
@@ -66,7 +66,7 @@ def _count_file_calls(folder: Path, steps: _Steps) -> None:
     inside = f"{folder}/"
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _CALLS and isinstance(arguments[0], str | Path) and str(arguments[0]).startswith(inside):
+        if event in CALLS and isinstance(arguments[0], str | Path) and str(arguments[0]).startswith(inside):
             steps.take()
 
     fdopen = os.fdopen
@@ -157,7 +157,7 @@ def add() -> None:
     Workspace.init(folder)
     names = ["a", "b", "c"]
     for name in names:
-        (folder / f"{name}.yaml").write_text(_MANIFEST.format(name=name))
+        (folder / f"{name}.yaml").write_text(MANIFEST.format(name=name))
     (folder / "c.yaml").write_text(_DERIVATIVE)
 
     def work(at: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_failure_while_writing_leaves_nothing(
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(OSError):
+    with pytest.raises(OdfError, match="the disk is full"):
         workspace.add([root("a"), root("b")])
     assert_no_trace(workspace, 0)
 

@@ -1,0 +1,50 @@
+"""Each call to the file system may fail: the error names the file and the remedy, and the workspace works."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.jail import run_jailed
+
+
+@pytest.mark.parametrize("program", ["commands short", "partial_update", "foreign_index", "publication"])
+def test_calls_that_fail_once(program: str, tmp_path: Path) -> None:
+    """All calls: ``python -m tests.faults.io_errors commands``."""
+    command = [sys.executable, "-m", "tests.faults.io_errors", *program.split()]
+    done = run_jailed(command, tmp_path / "scratch")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "redirect", "code", "reported"),
+    [
+        (
+            "help",
+            ">/dev/full",
+            1,
+            "error: the output cannot be written: No space left on device\n  hint:",
+        ),
+        ("help", "2>/dev/full", 0, ""),
+        ("help", ">/dev/full 2>/dev/full", 1, ""),
+        ("help", ">&-", 0, ""),
+        ("show nothing", "2>/dev/full", 1, ""),
+        ("bogus", "2>/dev/full", 2, ""),
+        ("show nothing", ">&- 2>&-", 1, ""),
+        ("help", "| true", 0, ""),
+    ],
+)
+def test_output_that_cannot_be_written(
+    arguments: str, redirect: str, code: int, reported: str, tmp_path: Path
+) -> None:
+    command = f"{shlex.quote(sys.executable)} -m odf_tui {arguments} {redirect}"
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(reported)
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
