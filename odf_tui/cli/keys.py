@@ -218,7 +218,7 @@ def delete_key(name: str, yes: bool) -> None:
     """Delete the private key of a dataset.
 
     NAME is the name or the id of a dataset. The key cannot be created again: without a copy of it,
-    nobody can prove ownership of the dataset any more. The data of the dataset are not deleted.
+    ownership of the dataset cannot be proven any more. The data of the dataset are not deleted.
     """
     from odf_engine.coordinator.endpoint import notify_datasets_changed
 
@@ -251,8 +251,8 @@ def _confirm_deletion(workspace: Workspace, dataset: DatasetId, entry: DatasetEn
     """
     label = str(dataset if entry is None else entry.alias)
     lines = [
-        f"The private key of {label} cannot be restored. Without a copy of it, nobody can create",
-        "ownership proofs of the dataset, or sign files and query results with it.",
+        f"The private key of {label} cannot be restored. Without a copy of it, ownership proofs of",
+        "new blocks and signatures of files and query results are no longer possible.",
         f"To save a copy, use odf keys export {label} -o FILE.",
     ]
     if entry is None:
