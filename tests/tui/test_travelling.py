@@ -216,7 +216,7 @@ async def test_typing_a_time_or_a_block(source: FakeSource) -> None:
                 "no rows at that time: the first rows are in block 3, 2024-03-01 10:22",
             ),
             ("2", "no rows at that time: the first rows are in block 3"),
-            ("2024-13-45", "'2024-13-45' is no day or time"),
+            ("2024-13-45", "'2024-13-45' is not a time"),
             ("99", "there is no block 99"),
         ):
             await drive.press("t", f"={text}", "enter")
