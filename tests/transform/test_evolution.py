@@ -175,7 +175,7 @@ def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
         becomes(deriving, made, plain)
     with pytest.raises(UsageError, match="there is no state to rebuild"):
         becomes(deriving, made, plain, choice="rebuild")
-    with pytest.raises(UsageError, match="has a state, and the new query requires"):
+    with pytest.raises(UsageError, match="requires a choice for the state of the old query"):
         deriving.workspace.update([definition(made, plain)])
     assert becomes(deriving, made, plain, choice="flush").state == "flushed"
     deriving.rows(root, (2, "b", 1))
