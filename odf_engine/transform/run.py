@@ -191,10 +191,10 @@ def check_changelog(transaction: Transaction, result: TransactionResult, reporte
         raise BadData(
             f"the result of the query is not a valid changelog: {problem}",
             where="query",
-            hint=f"remove '{vocab.operation_type_column}' from the query, which then has the operations of the "
-            "input, or return a -C and its +C as adjacent rows",
+            hint=f"remove '{vocab.operation_type_column}' from the query, which then has those of the input, "
+            "or return a -C and its +C as adjacent rows",
         )
-    if result.retracts_emitted:
+    if result.retracts_emitted or not operations.has_retractions:
         return
     dataset = transaction.entry.dataset
     history = [dataset.slice_path(row) for row in dataset.slices()]
