@@ -32,9 +32,14 @@ class Op(IntEnum):
 
 
 class OperationCheck:
-    """Checks operations and correction pairs of consecutive rows: a +C directly follows each -C."""
+    """Checks operations and correction pairs of consecutive rows: a +C directly follows each -C.
+
+    Attributes:
+        has_retractions: whether a row so far is a retraction or a correction.
+    """
 
     def __init__(self) -> None:
+        self.has_retractions = False
         self._rows = 0
         self._last = int(Op.APPEND)
 
@@ -51,6 +56,8 @@ class OperationCheck:
             if found is None:
                 return f"row {start + at} has no operation"
             return f"row {start + at} has invalid operation {found}, expected 0 to {max(Op):d}"
+        if not self.has_retractions:
+            self.has_retractions = pc.any(pc.greater(operations, int(Op.APPEND))).as_py()
         previous = pa.concat_arrays([pa.array([self._last], operations.type), operations[:-1]])
         self._last = operations[-1].as_py()
         after = pc.equal(previous, pa.scalar(Op.CORRECT_FROM, operations.type))

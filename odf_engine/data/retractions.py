@@ -85,7 +85,7 @@ def find_unmatched_row(
     Reads the newest slices first, and only until all retracted rows are found.
 
     Args:
-        new: the slice.
+        new: the slice; it has retractions.
         history: all slices of the dataset before it, oldest first.
         vocabulary, check: as for :func:`find_unmatched`.
 
@@ -95,8 +95,6 @@ def find_unmatched_row(
     Raises:
         NotFound, BadData, InvalidSchema: as for :func:`find_unmatched`.
     """
-    if not has_retractions(new, vocabulary, check):
-        return None
     live: Counter[int] = Counter()
     rows: dict[int, list[int]] = {}  # retractions of rows that are not in the new slice
     for change in _matching(new, vocabulary, _retracted_fields(new, vocabulary, check), check):
@@ -185,7 +183,7 @@ def _matching(
     path: Path, vocabulary: DatasetVocabulary, wanted: Collection[int], check: Callable[[], None]
 ) -> Iterator[_Change]:
     """Yield the changes of a slice whose data fields have one of these hashes."""
-    values = pa.array(list(wanted), _HASH)
+    is_wanted = wanted.__contains__
     start = 0
     for batch in read_batches(path):
         check()
@@ -193,7 +191,11 @@ def _matching(
         operations = batch.column(vocabulary.operation_type_column)
         adds = _is_one_of(operations, _ADDING)
         known = pc.or_(adds, _is_one_of(operations, _RETRACTING))
-        at = pc.indices_nonzero(pc.and_(known, pc.is_in(fields, values)))
+        if batch.num_rows < len(wanted):  # is_in builds a table of all values for each call
+            found = pa.array(map(is_wanted, fields.to_pylist()), pa.bool_())
+        else:
+            found = pc.is_in(fields, pa.array(list(wanted), _HASH))
+        at = pc.indices_nonzero(pc.and_(known, found))
         for row, add, value in zip(
             at.to_pylist(), adds.take(at).to_pylist(), fields.take(at).to_pylist(), strict=True
         ):

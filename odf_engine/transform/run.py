@@ -194,7 +194,7 @@ def check_changelog(transaction: Transaction, result: TransactionResult, reporte
             hint=f"remove '{vocab.operation_type_column}' from the query, which then has the operations of "
             "the input, or return a -C and its +C as adjacent rows",
         )
-    if result.retracts_emitted:
+    if result.retracts_emitted or not operations.has_retractions:
         return
     dataset = transaction.entry.dataset
     history = [dataset.slice_path(row) for row in dataset.slices()]

@@ -190,6 +190,7 @@ class BlockResult(NamedTuple):
         rows_known: number of slices whose rows were verified before: 0 or 1.
         transaction: to replay; None if the block has none.
         unchecked: why the transaction of the block cannot be replayed.
+        only_appends: the block, if its slice is known to have no retractions.
     """
 
     findings: Sequence[Finding] = ()
@@ -198,6 +199,7 @@ class BlockResult(NamedTuple):
     rows_known: int = 0
     transaction: Transaction | None = None
     unchecked: Finding | None = None
+    only_appends: frozenset[str] = frozenset()
 
 
 def verify(
@@ -234,12 +236,14 @@ def verify(
     reporter.phase("verify")
     blocks = slices = rows_known = 0
     transactions: list[Transaction] = []
+    only_appends: set[str] = set()
     check = _ChainCheck(dataset, files, reporter, known, replays=replay is not None)
     with closing(run_in_order(check.tasks(chain, first or 0, last))) as results:
         for result in results:
             findings += _log_findings(result.findings, reporter)
             blocks, slices = blocks + result.blocks, slices + result.slices
             rows_known += result.rows_known
+            only_appends |= result.only_appends
             if result.unchecked is not None:
                 unchecked += _log_unchecked([result.unchecked], unchecked, reporter)
             if result.transaction is not None:
@@ -248,7 +252,9 @@ def verify(
     numbers = {str(block_hash): number for number, block_hash in enumerate(chain.hashes, chain.first_number)}
     if not check.is_incomplete:
         damaged = {each.block for each in findings if each.kind in DAMAGED_SLICE}
-        for block, problem in check_retractions(dataset, check.slices, damaged, known, reporter):
+        for block, problem in check_retractions(
+            dataset, check.slices, damaged, only_appends, known, reporter
+        ):
             findings += _log_findings([_finding(block, problem)], reporter)
     findings.sort(key=lambda each: numbers.get(each.block, -1))
 
@@ -483,7 +489,10 @@ class _ChainCheck:
         found = self._files.check_slice(expected)
         findings = [_finding(str(block_hash), each) for each in (*found.problems, *of_checkpoint)]
         return result._replace(
-            findings=[*result.findings, *findings], slices=1, rows_known=int(found.rows_known)
+            findings=[*result.findings, *findings],
+            slices=1,
+            rows_known=int(found.rows_known),
+            only_appends=frozenset({str(block_hash)} if found.only_appends else ()),
         )
 
     def _read(self, block_hash: Multihash) -> DecodedBlock:

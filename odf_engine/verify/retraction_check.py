@@ -42,6 +42,7 @@ def check_retractions(
     dataset: Dataset,
     slices: Sequence[ChainSlice],
     damaged: Collection[str],
+    only_appends: Collection[str],
     known: VerifiedSlices | None,
     reporter: Reporter,
 ) -> Iterator[tuple[str, Problem]]:
@@ -53,6 +54,7 @@ def check_retractions(
         dataset: the dataset that has the files.
         slices: all slices up to the end of the range, oldest first.
         damaged: blocks whose slices were checked, and are missing or damaged.
+        only_appends: blocks whose slices have no retractions; those of others are read.
         known: histories whose retractions were verified before; None to check all.
         reporter: checked for cancellation.
 
@@ -75,6 +77,7 @@ def check_retractions(
             for at in range(verified, len(slices))
             if slices[at].is_checked
             and slices[at].block not in damaged
+            and slices[at].block not in only_appends
             and has_retractions(paths[at], slices[at].vocabulary, reporter.raise_if_cancelled)
         ]
         if retracting:

@@ -119,17 +119,22 @@ def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multiha
     return Multihash(code, hasher.digest())
 
 
-def check_rows(path: Path, expected: ExpectedSlice, check: Callable[[], None]) -> Iterator[Problem]:
+def check_rows(
+    path: Path,
+    expected: ExpectedSlice,
+    check: Callable[[], None],
+    operations: OperationCheck | None = None,
+) -> Iterator[Problem]:
     """Check schema, logical hash, number and order of rows, and values of the system columns.
 
     Each kind of problem is reported once for a slice, with its first row. ``check`` is called for each
-    batch, and may raise to cancel.
+    batch, and may raise to cancel. ``operations`` receives the operations of the rows.
 
     Yields:
         kinds ``slice-malformed``, ``slice-schema``, ``slice-null``, ``slice-logical-hash``,
         ``slice-rows``, ``slice-offset``, ``slice-op``, ``slice-system-time``, ``slice-event-time``.
     """
-    rows = _Rows(expected)
+    rows = _Rows(expected, operations or OperationCheck())
     try:
         batches = read_batches(path)
         first = next(batches, None)
@@ -196,12 +201,12 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 class _Rows:
     """Checks the system columns of a slice, batch after batch. Each kind of problem is reported once."""
 
-    def __init__(self, expected: ExpectedSlice) -> None:
+    def __init__(self, expected: ExpectedSlice, operations: OperationCheck) -> None:
         self.expected = expected
         self._count = 0
         self._reported: set[str] = set()
         self._next_offset = expected.data.offset_interval.start
-        self._operations = OperationCheck()
+        self._operations = operations
         declared = expected.schema if expected.schema is not None else pa.schema([])
         system = astuple(expected.vocabulary)  # These columns have their own checks.
         self._required = [field.name for field in declared if not field.nullable and field.name not in system]
@@ -349,10 +354,12 @@ class SliceResult(NamedTuple):
     Attributes:
         problems: of the file and of the rows.
         rows_known: the rows were not read, since they were verified before and the bytes are the same.
+        only_appends: the slice has neither problems nor retractions; False if that is unknown.
     """
 
     problems: list[Problem]
     rows_known: bool = False
+    only_appends: bool = False
 
 
 class FileChecks:
@@ -384,10 +391,11 @@ class FileChecks:
             return SliceResult(problems)
         if known is not None and not problems and known.is_verified(expected.key):
             return SliceResult([], rows_known=True)
-        problems += check_rows(path, expected, self._progress.check)
+        operations = OperationCheck()
+        problems += check_rows(path, expected, self._progress.check, operations)
         if known is not None and not problems:
             known.mark_verified(expected.key)
-        return SliceResult(problems)
+        return SliceResult(problems, only_appends=not problems and not operations.has_retractions)
 
     def checkpoint_problems(self, checkpoint: Checkpoint) -> list[Problem]:
         """Check a checkpoint. One that several transactions share is read once."""
