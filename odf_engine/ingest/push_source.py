@@ -360,7 +360,10 @@ def push(
         require_readable(path)
     reporter.log(f"push source '{event.source_name}'")
     done: list[str] = []
-    with translate_os_errors(workspace.odf), job_scratch_folder(workspace.odf / "cache") as job:
+    with (
+        translate_os_errors(workspace.odf, "nothing was committed"),
+        job_scratch_folder(workspace.odf / "cache") as job,
+    ):
         session = runtime.session()
         for path in files:
             payload = Payload(path, path.name, None, event_time, file_stamp(path))
