@@ -16,8 +16,12 @@ _DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def translate_os_errors(where: Path) -> Iterator[None]:
+def translate_os_errors(where: Path, outcome: str = "") -> Iterator[None]:
     """Translate operating system errors within the block; a full disk has its own message.
+
+    Args:
+        where: the location, if the error has no file.
+        outcome: what the error leaves, as a clause for the hint, such as ``nothing was committed``.
 
     Raises:
         OdfError: instead of an OSError; with the file and a hint.
@@ -29,7 +33,7 @@ def translate_os_errors(where: Path) -> Iterator[None]:
         raise OdfError(
             "the disk is full" if full else f"a file cannot be read or written: {error.strerror or error}",
             where=str(error.filename or where),
-            hint=disk_hint(error),
+            hint=disk_hint(error) + (f"; {outcome}" if outcome else ""),
         ) from error
 
 

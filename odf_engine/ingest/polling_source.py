@@ -158,7 +158,10 @@ def _poll(
     state = entry.dataset.state()
     source = state.polling_source
     assert isinstance(source, SetPollingSource)
-    with translate_os_errors(workspace.odf), job_scratch_folder(workspace.odf / "cache") as job:
+    with (
+        translate_os_errors(workspace.odf, "nothing was committed"),
+        job_scratch_folder(workspace.odf / "cache") as job,
+    ):
         context = FetchContext(
             resolve=workspace.resolve_path,
             root=workspace.folder,

@@ -392,7 +392,10 @@ def push(
     reporter.log(f"push source '{event.source_name}'")
     done: list[str] = []
     refused = 0
-    with translate_os_errors(workspace.odf), job_scratch_folder(workspace.odf / "cache") as job:
+    with (
+        translate_os_errors(workspace.odf, "nothing was committed"),
+        job_scratch_folder(workspace.odf / "cache") as job,
+    ):
         session = runtime.session()
         for path in files:
             stamp = file_stamp(path)
