@@ -79,13 +79,13 @@ def _rebuild(
 def disk_hint(error: OSError) -> str:
     """Return what to do about an error of the operating system for a file."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free some space, then try again"
+        return "free disk space, then try again"
     if error.errno in (errno.EACCES, errno.EPERM):
         return "check the owner and the permissions, then try again"
     if error.errno == errno.EROFS:
         return "the file system is read-only; make it writable, then try again"
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "raise the limit of open files (ulimit -n), then try again"
+        return "increase the limit of open files (ulimit -n), then try again"
     return "check the disk, then try again"
 
 

@@ -164,7 +164,7 @@ def test_a_given_session(tmp_path: Path, runtime: SparkRuntime) -> None:
         "checksum files": [],
         "not stopped": True,
         "xml": after["xml"],
-        "view": "there is no dataset 'noted'",
+        "view": "dataset 'noted' not found",
         "a second one": "use it: odf.open(path, spark=session), or let the worker run jobs: in_process=False",
         "stopped": "the given Spark session was stopped",
     }

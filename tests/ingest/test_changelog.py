@@ -54,7 +54,10 @@ class Log(Pulled):
         text = "".join(json.dumps(dict(zip_longest(names, row))) + "\n" for row in rows)
         path = self.write("rows.ndjson", text)
         self.reporter = Recorder()
-        return push(self.workspace, self.entry, self.runtime, self.reporter, files=[path], event_time=NOW)
+        done = push(
+            self.workspace, self.entry, self.runtime, self.reporter, files=[path], event_time=NOW, force=True
+        )
+        return done.update
 
     def refuses(self, *rows: tuple[Any, ...]) -> str:
         head = self.dataset.head()

@@ -452,7 +452,7 @@ def test_corrections_of_polled_rows(pushed: Pushed) -> None:
     assert pushed.push("a.ndjson").records == 3
     assert pushed.pull().status == "up-to-date"  # the push keeps the state of the polling source
     assert pushed.dataset.state().source_state == state.source_state is not None
-    pushed.refuses(BadData, "a.ndjson", "the values differ from those of the existing row")
+    pushed.refuses(BadData, "a.ndjson", "the values differ from those of the existing row", force=True)
     changed = rows.replace("1,a", "1,z").replace("2,b", "2,z")
     pushed.write("in.csv", changed)
     pushed.pull()

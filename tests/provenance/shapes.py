@@ -141,7 +141,7 @@ class Shapes:
             if old is None:
                 rows.append((new[0], city, new[1], A))
             elif self.random.random() < 0.25:
-                rows.append((new[0], city, old[1], R))
+                rows.append((old[0], city, old[1], R))
                 del self._now[city]
                 continue
             else:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from odf_engine import settings
 from odf_engine.chain.normal_form import SPARK_VERSION
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, slice_schema
@@ -273,8 +272,8 @@ class Foreign(SparkEngine):
 
 def test_a_foreign_engine_is_taken_at_its_word(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
-    settings.save(Config(transform=TransformConfig(most_rows=2)), deriving.workspace.config_path)
-    del deriving.workspace.config
+    engines = {"flink": "grpc://localhost:1"}
+    deriving.workspace.config = Config(transform=TransformConfig(most_rows=2), engines=engines)
     made = deriving.derivative("SELECT event_time, x FROM input")
     deriving.rows(root, (1, "a", 1), (1, "b", 2))
     deriving.rows(root, (2, "a", 3))

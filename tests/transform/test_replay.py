@@ -73,7 +73,7 @@ def test_a_value_written_consistently(deriving: Deriving, made: DatasetEntry) ->
     (finding,) = check(deriving, made).findings
     assert finding.kind == "transform-data"
     assert finding.block == str(made.dataset.head())
-    assert "record 4 is" in finding.message and "y=31" in finding.message and "y=30" in finding.message
+    assert "row 4: stored" in finding.message and "y=31" in finding.message and "y=30" in finding.message
 
 
 def test_inputs_that_changed(deriving: Deriving, made: DatasetEntry) -> None:
