@@ -300,7 +300,7 @@ class DataController(Controller):
     def reveal_in_all_rows(self) -> None:
         """Show the row among all rows."""
         if not self.pane.reveal_in_all_rows():
-            self.host.notice("all rows are shown already, or the rows are not from a dataset", "warn")
+            self.host.notice("all rows are already shown, or the rows are not from a dataset", "warn")
         self.host.show_hints()
 
     # --- Marks and copies ---
