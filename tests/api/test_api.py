@@ -193,10 +193,14 @@ def test_a_session_that_cannot_be_given(workspace: odf.Workspace, runtime: Spark
 
 def test_an_interrupt_cancels_the_job(workspace: odf.Workspace) -> None:
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        workspace.sql("SELECT sum(a.id % b.id) FROM range(10000000) a, range(1, 10000000) b")
-    timer.join()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background processes
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            workspace.sql("SELECT sum(a.id % b.id) FROM range(10000000) a, range(1, 10000000) b")
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert workspace.sql("SELECT 1 AS n").to_arrow().to_pydict() == {"n": [1]}  # Spark still runs
 
 
