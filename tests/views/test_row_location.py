@@ -79,7 +79,7 @@ def test_what_cannot_be_read_is_a_gap_and_the_rest_goes_on(dataset: Dataset) -> 
     table, gaps = preview.window_with_gaps(8, 14, ["n", "offset"])
     assert table.column_names == ["n", "offset"]
     assert table["n"].to_pylist() == [8, 9, *[None] * 10, 20, 21]
-    assert [(gap.start, gap.stop) for gap in gaps] == [(10, 20)] and "not found" in gaps[0].problem
+    assert [(gap.start, gap.stop) for gap in gaps] == [(10, 20)] and "missing" in gaps[0].problem
     assert preview.window_with_gaps(12, 3, ["n"])[1] == [UnreadableRange(12, 15, gaps[0].problem)]
     assert row_at_time(preview, at(9, 1), "event_time", lambda: False) == 20
     assert [(group.start, group.stop) for group in preview.groups("n")] == [(0, 10), (20, 30)]
