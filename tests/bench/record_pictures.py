@@ -25,6 +25,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+os.environ |= {"COLORTERM": "truecolor", "TERM": "xterm-256color"}  # before the import of Textual
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -48,7 +50,7 @@ TOUR = (
 
 _CASES = "day,area,cases\n2024-01-01,north,3\n2024-01-01,south,5\n"
 _END = "end of the tour"
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?")
+_TIME = re.compile(r"20(?!24)\d\d-\d\d-\d\d[T \u00a0]\d\d:\d\d(:\d\d)?(\.\d+)?")
 _DURATION = re.compile(r"\b\d+(\.\d)? (ms|s)\b")
 _HASH = re.compile(r"\b(?=[0-9a-f]*[0-9])[0-9a-f]{8}\b")
 _ID = re.compile(r"did:odf:f[0-9a-f]+")
@@ -105,7 +107,7 @@ def with_fixed_values(text: str) -> str:
     seconds, numbers = count(), count()
 
     def fixed_time(found: re.Match[str]) -> str:
-        minute = found[0].replace("T", " ")[:19]
+        minute = f"{found[0][:10]} {found[0][11:19]}"
         if minute not in times:
             times[minute] = f"2026-03-01 10:00:{next(seconds):02}"
         shown = times[minute][:10] + found[0][10] + times[minute][11:]
@@ -147,7 +149,8 @@ async def record_workstation(folder: Path) -> str:
                 await pilot.press(key)
                 await pilot.pause(0.5)
             await pilot.pause(3)
-            return with_fixed_values(app.export_screenshot(title="odf"))
+            screen = app.export_screenshot(title="odf").replace("&#160;", "\u00a0")
+            return with_fixed_values(screen).replace("\u00a0", "&#160;")
     finally:
         subprocess.run([*odf, "worker", "stop"], cwd=folder / "demo", env=environment, check=True)
 
