@@ -159,7 +159,7 @@ def _poll(
     source = state.polling_source
     assert isinstance(source, SetPollingSource)
     with (
-        translate_os_errors(workspace.odf, "nothing was committed"),
+        translate_os_errors(workspace.odf, "the current file was not committed"),
         job_scratch_folder(workspace.odf / "cache") as job,
     ):
         context = FetchContext(

@@ -393,7 +393,7 @@ def push(
     done: list[str] = []
     refused = 0
     with (
-        translate_os_errors(workspace.odf, "nothing was committed"),
+        translate_os_errors(workspace.odf, "the current file was not committed"),
         job_scratch_folder(workspace.odf / "cache") as job,
     ):
         session = runtime.session()

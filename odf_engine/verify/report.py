@@ -192,7 +192,7 @@ def _sources(entry: DatasetEntry, limit: int, slices: Sequence[SliceSummary]) ->
     for at, row in enumerate(rows):
         if row.kind == "DisablePollingSource":
             continue
-        # Push sources can be active beside others. A polling source ends the ones before it.
+        # Several push sources can be active. A polling source ends the one before it.
         end = next(
             (each.sequence_number for each in rows[at + 1 :] if each.kind != "AddPushSource"), limit + 1
         )

@@ -108,7 +108,7 @@ def _unknown(word: str, context: click.Context, command: click.Command) -> Usage
 
 
 def _print_page(page: str) -> None:
-    from odf_tui.help.rendering import plain_text, quote_code, render_page, terminal_text
+    from odf_tui.help.markdown import plain_text, quote_code, render_page, terminal_text
 
     if not sys.stdout.isatty():
         sys.stdout.write(plain_text(render_page(quote_code(page), _PLAIN_WIDTH)))

@@ -51,7 +51,7 @@ class HelpTopicsController(Controller):
 
 
 def _load_renderer() -> Render:
-    from odf_tui.help.rendering import render_page  # in a thread: it loads the Markdown parser
+    from odf_tui.help.markdown import render_page  # in a thread: it loads the Markdown parser
 
     return render_page
 

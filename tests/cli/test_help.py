@@ -16,8 +16,8 @@ from odf_tui.cli.verbs import odf as root_command
 from odf_tui.help import pages
 from odf_tui.help.commands import describe_commands, reference_page
 from odf_tui.help.man_page import man_page
+from odf_tui.help.markdown import plain_text, quote_code, render_page
 from odf_tui.help.pages import TOPICS
-from odf_tui.help.rendering import plain_text, quote_code, render_page
 from tests.cli.conftest import call_odf
 
 _FOLDER = Path(pages.__file__).parent

@@ -8,8 +8,8 @@ import pytest
 
 from odf_engine.settings import UiConfig
 from odf_tui.features.help_topics import HelpPage, HelpPageDialog, HelpTopicsController
+from odf_tui.help.markdown import render_page
 from odf_tui.help.pages import TOPICS, read_page
-from odf_tui.help.rendering import render_page
 from odf_tui.theming.ascii_fallback import ASCII
 from tests.tui.conftest import Driven, driven
 from tests.tui.context import Fakes
