@@ -163,7 +163,7 @@ class TraceScreen(OverlayScreen[Target]):
         """Submit a job that traces rows, or with ``check`` one that checks their step."""
         group = traced.group
         request = Trace(group.dataset, traced.runs, column=group.column, depth=1, check=check)
-        traced.set_pending(_SUBMITTING, "queued …", check=check)
+        traced.set_pending(_SUBMITTING, "queued", check=check)
         self.view.rebuild()
         tree = self.trace
 
