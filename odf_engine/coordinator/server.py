@@ -214,7 +214,7 @@ class _Session:
     def _reply(self, line: bytes) -> Event | None:
         try:
             command = decode_command(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             return _reject(_find_tag(line), f"invalid command: {error}")
         tag = getattr(command, "tag", "")
         try:

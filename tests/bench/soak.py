@@ -93,8 +93,9 @@ def main() -> None:
     finally:
         with contextlib.suppress(Exception):
             asyncio.run(stop(workspace))
-        print("growth from the first report to the last one:")
-        print_row([last / first if first else 0.0 for first, last in zip(table[0], table[-1], strict=True)])
+        if table:
+            print("growth from the first report to the last one:")
+            print_row([last / first if first else 0.0 for first, last in zip(table[0], table[-1], strict=True)])
 
 
 def _row(number: int, at: int) -> str:

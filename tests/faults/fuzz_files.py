@@ -284,7 +284,7 @@ def sketches(scene: Scene) -> list[bytes]:
 # --- Files of a workspace ----------------------------------------------------------------------------
 
 
-def workspace_file(pattern: str, *commands: str, cost: int = 20) -> Target:
+def workspace_file(pattern: str, *commands: str) -> Target:
     """A file in ``.odf``; each command ends in an answer, or in an error in words."""
 
     def run(data: bytes, scene: Scene) -> None:
@@ -301,7 +301,7 @@ def workspace_file(pattern: str, *commands: str, cost: int = 20) -> Target:
 
     name = re.sub(r"\W+", "-", pattern.removesuffix(".json")).strip("-")
     return Target(
-        f"file-{name}", lambda scene: [find_file(scene.workspace, pattern).read_bytes()], run, cost=cost
+        f"file-{name}", lambda scene: [find_file(scene.workspace, pattern).read_bytes()], run, cost=100
     )
 
 

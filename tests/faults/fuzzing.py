@@ -259,10 +259,9 @@ def _raise_slow(*_: Any) -> None:
 
 
 def _inputs(target: Target, scene: Scene, limits: Limits) -> Iterator[bytes]:
-    """The corpus, the seeds, then mutations of both."""
-    seeds = [path.read_bytes() for path in sorted((CORPUS / target.name).glob("*"))]
-    seeds += target.seeds(scene)
-    yield from seeds
+    """The corpus, then mutations of the seeds."""
+    yield from (path.read_bytes() for path in sorted((CORPUS / target.name).glob("*")))
+    seeds = target.seeds(scene)
     for number in range(limits.inputs // target.cost):
         yield mutate(seeds, random.Random(f"{target.name} {limits.seed} {number}"))
 
