@@ -185,7 +185,7 @@ logger.batch.level = error
 logger.state.name = org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider
 logger.state.level = error
 """
-"""The two loggers warn in every transaction of what is normal there."""
+"""The warnings of the two loggers are normal: they appear in every transaction with a state."""
 _NOT_INHERITED: Final = (
     "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "JDK_JAVA_OPTIONS", "CLASSPATH",
