@@ -4,8 +4,8 @@
 
 The derivative is pulled after every PULLS ingests (10 by default). A row is printed after every REPORT
 ingests (500 by default). The growth is that from the first report to the last one. "CPU ms" is the processor
-time of worker and Java per ingest, with its share of the transforms; it says more than the seconds on a busy
-machine. Goals over 10,000 ingests: the memory of the worker grows by at most 5 %, the time of a job and the
+time of worker and Java per ingest, with its share of the transforms; a busy machine changes it less than the
+seconds. Goals over 10,000 ingests: the memory of the worker grows by at most 5 %, the time of a job and the
 number of open descriptors and threads stay the same, the job log and the logs have a limit. The index and the
 chain grow with the number of blocks.
 """
@@ -95,7 +95,9 @@ def main() -> None:
             asyncio.run(stop(workspace))
         if table:
             print("growth from the first report to the last one:")
-            print_row([last / first if first else 0.0 for first, last in zip(table[0], table[-1], strict=True)])
+            print_row(
+                [last / first if first else 0.0 for first, last in zip(table[0], table[-1], strict=True)]
+            )
 
 
 def _row(number: int, at: int) -> str:
