@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-_MAX_CHARACTERS: Final = 8000
+_MAX_CHARACTERS: Final = 2000
 """Longer texts are truncated: they may quote damaged files."""
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec import Meta
 
-from odf_engine.errors import InvalidManifest, UsageError, disk_hint
+from odf_engine.errors import InvalidManifest, UsageError, disk_hint, has_surrogates
 from odf_engine.storage.atomic_files import read_small_file, replace_text_file, write_error
 
 IN_WORKSPACE: Final = "in-workspace"
@@ -567,6 +567,8 @@ def set_value(config: Config, key: str, text: str | None) -> Config:
     Raises:
         UsageError: the key is unknown, or the value is invalid.
     """
+    if has_surrogates(f"{key}{text}"):
+        raise UsageError(f"the setting is not UTF-8 text: {key}", hint="correct the key or the value")
     path = _resolve(key)
     plain = msgspec.to_builtins(config)
     group = _get_nested(plain, path[:-1])
@@ -588,7 +590,7 @@ def _parse_list(text: str) -> Any:
     if text.lstrip().startswith("["):
         try:
             return msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UsageError(f"'{text}' is not a list in JSON: {error}") from None
     return [item.strip() for item in text.split(",") if item.strip()]
 

@@ -631,7 +631,7 @@ def decode_command(line: bytes) -> Command:
     Raises:
         ValueError: the line is not a command.
     """
-    return _commands.decode(line)
+    return _decode_line(_commands, line)
 
 
 def decode_event(line: bytes) -> Event:
@@ -640,4 +640,11 @@ def decode_event(line: bytes) -> Event:
     Raises:
         ValueError: the line is not an event.
     """
-    return _events.decode(line)
+    return _decode_line(_events, line)
+
+
+def _decode_line(decoder: msgspec.json.Decoder[R], line: bytes) -> R:
+    try:
+        return decoder.decode(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

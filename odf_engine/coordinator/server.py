@@ -214,7 +214,7 @@ class _Session:
     def _reply(self, line: bytes) -> Event | None:
         try:
             command = decode_command(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             return _reject(_find_tag(line), f"invalid command: {error}")
         tag = getattr(command, "tag", "")
         try:
@@ -293,7 +293,9 @@ class _Session:
     async def _write(self, events: Sequence[Event]) -> None:
         if events:
             self._writer.write(b"".join(map(encode_line, events)))
-            await asyncio.wait_for(self._writer.drain(), self._patience)
+            # Not wait_for: until Python 3.12 it may lose a cancellation, and the session would never end.
+            async with asyncio.timeout(self._patience):
+                await self._writer.drain()
 
 
 def _reject(tag: str, message: str) -> Rejected:

@@ -193,8 +193,15 @@ class ColumnSketch:
         """Deserialize the output of :meth:`dump` for a column of this type.
 
         Raises:
-            ValueError, pa.ArrowException: other data.
+            ValueError: other data.
         """
+        try:
+            return cls._load(data_type, data)
+        except (msgspec.MsgspecError, LookupError, OSError, ArithmeticError, pa.ArrowException) as error:
+            raise ValueError("not the sketch of a column") from error
+
+    @classmethod
+    def _load(cls, data_type: pa.DataType, data: bytes) -> ColumnSketch:
         kept, found = msgspec.msgpack.decode(data, type=_Serialized), cls(data_type)
         found.rows, found.nulls = kept.rows, kept.nulls
         found.not_numbers, found.lost = kept.not_numbers, kept.lost

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import types
 
-from odf_engine.errors import InvalidSchema
+from odf_engine.errors import InvalidSchema, has_surrogates
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")
 _TIMESTAMPS: Final = {"ms": TIMESTAMP, "us": pa.timestamp("us", "UTC"), "ns": pa.timestamp("ns", "UTC")}
@@ -105,6 +105,8 @@ class _Parser:
     def __init__(self, entry: str, number: int) -> None:
         self._where = _where(entry, number)
         self._column = ""
+        if has_surrogates(entry):
+            raise self._error("not UTF-8 text")
         self._tokens: list[tuple[str, str]] = []
         at, end = 0, len(entry.rstrip())
         while at < end:

@@ -230,7 +230,12 @@ class _Walker:
             return
         if not offset:
             raise _InvalidLayout(position, path, "union type without a value")
-        start = self._follow(at + offset, path)
+        try:
+            start = self._follow(at + offset, path)
+        except _InvalidLayout:
+            if known:
+                raise
+            return  # the decoder does not follow the offset of a newer member
         self._spans.add(at + offset, at + offset + 4, path, f"at {start:#x}")
         if known:
             self._table(start, shape.members[number - 1], path)

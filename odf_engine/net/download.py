@@ -97,8 +97,8 @@ def parse_retry_after(text: str | None) -> float | None:
     """Return the seconds in a ``Retry-After`` header; None if it is missing or invalid."""
     if not text:
         return None
-    if text.strip().isascii() and text.strip().isdigit():
-        return float(text)
+    if (number := text.strip()).isascii() and number.isdigit():
+        return float(number)
     then = parse_http_date(text)
     return max(0.0, then.ns / 1e9 - unix_time()) if then else None
 

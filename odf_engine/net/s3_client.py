@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from odf_engine.errors import NotFound, OdfError, SourceUnavailable
+from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
 from odf_engine.net.download import run_cancellable
 from odf_engine.progress import Reporter
 from odf_engine.settings import FetchConfig
@@ -154,6 +154,7 @@ class S3Client:
         Raises:
             NotFound: the object or its bucket does not exist.
             SourceUnavailable: the service does not respond, or refuses, after the retries.
+            BadData: the service sends names that are not UTF-8.
         """
         try:
             return run_cancellable(lambda: work(self._connection()), lambda: None, self._reporter)
@@ -161,6 +162,8 @@ class S3Client:
             raise NotFound(f"{what} not found", where=self._url) from None
         except OSError as error:
             raise self._failure(what, parse_s3_error(error)) from None
+        except UnicodeDecodeError:
+            raise BadData("the service sent names that are not UTF-8 text", where=self._url) from None
 
     def close(self) -> None:
         """Release the connections."""

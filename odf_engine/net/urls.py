@@ -10,11 +10,12 @@ from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit
 from odf_engine.errors import UsageError, has_surrogates
 from odf_engine.identity.names import is_valid_name
 
+_LOGIN: Final = re.compile(r"^([^/?#]*//)[^/?#]*@")
+
 
 def without_login(url: str) -> str:
     """Return the URL without user and password."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return _LOGIN.sub(r"\1", url)  # also of URLs that cannot be parsed, such as those with variables
 
 
 SCHEMES: Final = (

@@ -379,6 +379,8 @@ class _LineageResolver:
         if relation is None:
             raise LineageUnresolved(f"input '{name}' not found")
         if (version := node.args.get("version")) is not None:
+            if version.expression is None:
+                raise LineageUnresolved(f"no time follows AS OF for '{name}'")
             rows = as_row_dependencies(expression_sources(version.expression, scope).value, "join")
             time = relation.find(self._times.get(name.casefold(), "")) if self._times else None
             rows |= as_row_dependencies(time.value if time else {}, "join")

@@ -17,6 +17,7 @@ _VISIBLE: Final = {
     **{code: 0x2400 + code for code in range(0x20)},
     0x7F: 0x2421,
     **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+    **dict.fromkeys(range(0xD800, 0xE000), 0xFFFD),  # lone surrogates: no terminal can encode them
     **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -153,7 +154,7 @@ def plain_block_count(number: int) -> str:
 def remote_summary(remote: Remote, now: Timestamp) -> str:
     """Describe a remote, such as ``from lab/cities: 3 blocks behind, compared 5 min ago``."""
     seen = ""
-    if remote.at:
+    with suppress(ValueError):  # never compared, or a damaged time
         seconds = (now.ns - Timestamp.parse(remote.at).ns) / 1e9
         seen = ", compared just now" if seconds < 1 else f", compared {format_duration(seconds)} ago"
     return f"{direction(remote)} {remote.label}: {relation_text_for_people(remote)}{seen}"

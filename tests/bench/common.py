@@ -199,7 +199,8 @@ def children(pid: int) -> list[int]:
     """Processes that a process started."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += map(int, (task / "children").read_text().split())
+        with contextlib.suppress(OSError):  # the thread has ended
+            found += map(int, (task / "children").read_text().split())
     return found
 
 

@@ -17,8 +17,6 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import Failure, JobState, Pull
@@ -50,7 +48,6 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.query.query_proof import Column, Engine, QueryProof, ResultSummary, Table
-from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -244,14 +241,6 @@ def test_no_verb_writes_control_characters(folder: Path, server: str, odf: Odf) 
     call_odf("repo", "remove", "r", cwd=folder)
     for escape in (r"\x1b[8m", r"\u202e", "\\u001b"):
         assert escape in seen
-
-
-@given(st.text())
-def test_escapes(text: str) -> None:
-    assert not FORBIDDEN.search(escape_controls(text).replace("\r\n", ""))
-    document = json.dumps(text, ensure_ascii=False)
-    assert not FORBIDDEN.search(escape_json(document))
-    assert json.loads(escape_json(document)) == text
 
 
 def test_logs_of_jobs(tmp_path: Path) -> None:

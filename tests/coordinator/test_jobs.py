@@ -290,4 +290,4 @@ def test_a_request_is_unicode():
 
 def test_errors_of_damaged_files_are_cut():
     error = OdfError("x" * 20_000, hint="y" * 20_000)
-    assert len(error.message) == len(error.hint or "") == 8000 and error.message.endswith("…")
+    assert len(error.message) == len(error.hint or "") == 2000 and error.message.endswith("…")

@@ -1,4 +1,4 @@
-"""Whatever is sent to it, the worker answers or closes, and lives."""
+"""Whatever is sent to it, the worker answers or closes, and lives. See also tests/faults/fuzzing.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import socket
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from odf_engine.coordinator.protocol import (
     MAX_COMMAND_BYTES,
@@ -92,25 +90,17 @@ async def test_half_a_command_and_good_bye(address):
     assert json.loads(ask(address, b"")[-1])["queued"] == 0
 
 
-COMMAND = st.fixed_dictionaries(
-    {"type": st.sampled_from(["submit", "cancel", "subscribe", "ping", "stop!", "pull"])},
-    optional={
-        "job": st.text(max_size=5) | st.integers(),
-        "since": st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
-        "tag": st.text(max_size=5) | st.none(),
-        "target": st.text(max_size=5),
-        "request": st.just({"type": "pull", "dataset": "count:1"})
-        | st.dictionaries(st.sampled_from(["type", "dataset"]), st.text(max_size=6)),
-    },
-)
-
-
-@given(line=st.binary(max_size=80) | COMMAND.map(lambda command: json.dumps(command).encode()))
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def check(address: str, line: bytes) -> None:
-    for answer in ask(address, line):
-        decode_event(answer)
-
-
-async def test_random_lines(address):
-    check(address)
+async def test_the_connection_of_a_client_that_leaves_amid_events_is_closed(home):
+    client = await home.connect()
+    for _ in range(60):
+        last = await client.submit(Pull("count:1"), "x")
+    await home.job(last)
+    await client.close()
+    for _ in range(300):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(30)
+            connection.connect(home.files.address())
+            connection.sendall(b'{"type": "subscribe", "since": 0}\n')
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass

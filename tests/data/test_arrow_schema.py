@@ -138,22 +138,6 @@ _WHOLE = encode_schema(
 )
 
 
-@settings(max_examples=700)
-@given(
-    st.lists(st.tuples(st.integers(0, len(_WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4),
-    st.none() | st.integers(0, len(_WHOLE)),
-)
-def test_damaged_bytes_are_read_or_refused(changes: list[tuple[int, int]], cut: int | None) -> None:
-    data = bytearray(_WHOLE)
-    for at, value in changes:
-        data[at] = value
-    try:
-        schema = decode_schema(bytes(data[:cut]))
-    except InvalidSchema:
-        return
-    str(schema)
-
-
 def test_names_and_time_zones_are_utf8() -> None:
     kind = pa.struct(
         [("inner", pa.timestamp("ms", "Zone/Of")), ("list", pa.list_(pa.field("item_", pa.int8())))]

@@ -255,12 +255,3 @@ def test_like_is_sql_like(pattern: str, name: str) -> None:
     assert matches_pattern(pattern, name) == (
         re.fullmatch(regex, name, re.IGNORECASE | re.DOTALL) is not None
     )
-
-
-@given(st.text(max_size=40))
-def test_any_text_is_a_reference_or_a_clear_error(text: str) -> None:
-    for parse in (parse_ref, parse_ref_remote, parse_ref_any, DatasetPattern.parse):
-        try:
-            parse(text)
-        except InvalidIdentity:
-            pass

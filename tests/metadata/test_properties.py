@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import random
-import time
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odf_engine.errors import InvalidManifest, MalformedBlock, OdfError
+from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from odf_engine.metadata import descriptors, model
@@ -143,68 +140,6 @@ def test_snapshots_survive_yaml(snapshot: model.DatasetSnapshot):
 def test_engine_messages_survive_bytes(kind: Any, data: st.DataObject):
     message = data.draw(values_of(field_type_of(kind)[0]))
     assert decode_table(encode_table(message), kind) == message
-
-
-@FAST
-@given(data=st.binary(max_size=200))
-def test_any_bytes_are_a_block_or_malformed(data: bytes):
-    with pytest.raises(MalformedBlock):
-        decode_block(data)
-
-
-@FAST
-@given(text=texts | st.text(st.sampled_from("ab:- \n\t[]{},&*!|>'\"?#%@`0"), max_size=40))
-def test_any_text_is_an_event_or_an_invalid_manifest(text: str):
-    with pytest.raises(InvalidManifest) as caught:
-        read_event(text, "f")
-    assert caught.value.where is not None
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_damaged_blocks_never_do_worse_than_malformed(shared: Path, seed: int):
-    vectors: list[dict[str, Any]] = json.loads((shared / "golden" / "blocks.json").read_text())
-    originals = [bytes.fromhex(vector["manifest_hex"]) for vector in vectors]
-    contents = [decode_table(data, model.Manifest).content for data in originals]
-    chance = random.Random(seed)
-    good = 0
-    for _ in range(2000):
-        if chance.random() < 0.3:
-            data = _damaged(chance, bytearray(chance.choice(originals)))
-        else:
-            content = _damaged(chance, bytearray(chance.choice(contents)))
-            data = encode_table(model.Manifest(kind=0x400000, version=3, content=content))
-        started = time.perf_counter()
-        try:
-            decoded = decode_block(data)
-            block_to_yaml(decoded.block, decoded.version) if good % 50 == 0 else to_builtins(decoded.block)
-            good += 1
-        except MalformedBlock as error:
-            assert error.message
-        assert time.perf_counter() - started < 20
-    assert 100 < good < 1900  # the damage is neither harmless nor always fatal
-
-
-def _damaged(chance: random.Random, data: bytearray) -> bytes:
-    for _ in range(chance.randint(1, 3)):
-        at = chance.randrange(len(data))
-        match chance.randrange(6):
-            case 0:
-                data[at] = chance.randrange(256)
-            case 1:
-                data[at] ^= 1 << chance.randrange(8)
-            case 2:
-                number = chance.choice(
-                    [0, 1, 4, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, len(data), len(data) - at]
-                )
-                data[at & ~3 : (at & ~3) + 4] = number.to_bytes(4, "little")
-            case 3 if len(data) > 8:
-                del data[-chance.randrange(1, 8) :]
-            case 4:
-                del data[at : at + chance.randrange(1, 5)]
-            case _:
-                data[at:at] = bytes(chance.randrange(256) for _ in range(chance.randrange(1, 5)))
-        data = data or bytearray(1)
-    return bytes(data)
 
 
 def test_what_cannot_be_read_back_is_not_written():

@@ -286,6 +286,18 @@ def test_settings_are_in_force(runtime: SparkRuntime) -> None:
     assert runtime.is_alive
 
 
+def test_a_long_log_is_cut(runtime: SparkRuntime) -> None:
+    """Java goes on writing to the same file."""
+    log: Path = runtime._log
+    with log.open("ab") as file:
+        file.write(b"x" * 6_000_000)
+    session = runtime.session()
+    assert log.stat().st_size == 0
+    assert log.with_name(f"{log.name}.1").read_bytes() == b"x" * 5_000_000
+    session._jvm.java.lang.System.err.print("later")
+    assert log.read_bytes() == b"later"
+
+
 def test_warm_up_leaves_nothing(runtime: SparkRuntime) -> None:
     runtime.warm_up()
     assert runtime.is_alive

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash
@@ -20,7 +18,6 @@ from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
 from odf_engine.sync import open_remote
 from odf_engine.sync.pull import PullResult, clone_dataset, pull_dataset
-from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
@@ -329,42 +326,3 @@ def test_wrong_answers_in_small(here: Workspace, source: Source, patience: Remot
             with pytest.raises(error, match=text) as caught:
                 remote.head() if at == "refs/head" else remote.read("blocks", source.head, 1 << 20)
             assert str(caught.value).isprintable()
-
-
-STATUS = st.sampled_from(["200 OK", "206 Part", "302 Go", "429 Slow", "401", "2000"])
-LINES = st.sampled_from(
-    [
-        *(f"Content-Length: {length}" for length in ("5", "99", "-5", "\xb2", "1_0", "9" * 5000)),
-        *(f"Content-Range: {span}" for span in ("bytes 5-9/300000", f"bytes {'5' * 5000}-9/*", "\xb2")),
-        *(f"Retry-After: {wait}" for wait in ("\xb2", "9" * 5000, "-1", "Thu, 99 Zzz 9999")),
-        *(f"Location: {url}" for url in ("//[::1", "http://a:99999999/", "?", "//", "https://")),
-        *("Location: http://\xff\xff/", "Location: http://[v1.x]/", "Content-Type: text/html; charset=\xff"),
-        *("Content-Type: ;;;=", "Content-Encoding: \x1b[0m", "Transfer-Encoding: chunked"),
-        *("Transfer-Encoding: gzip", "Connection: close", ": nothing", "no colon", " folded", "\x00: \x00"),
-    ]
-)
-CHUNKS = st.sampled_from(
-    [b"5\r\nhello\r\n0\r\n\r\n", b"-5\r\nhello\r\n", b"5;x\r\nhel", b"ffffffffffffffffffff\r\n", b"<html>"]
-)
-
-
-@given(STATUS, st.lists(LINES, max_size=4), st.one_of(CHUNKS, st.binary(max_size=30)))
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_answers_of_all_kinds(
-    source: Source, patience: RemoteAccess, status: str, lines: list[str], content: bytes
-) -> None:
-    """Whatever a server says, it is an answer or an error that people can read."""
-    answer = "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode("latin-1") + content
-    source.server.says[""] = raw(answer)
-    file = ObjectFile("data", source.slice, SIZE)
-    with closing(open_remote(source.url, patience)) as remote:
-        for read in (
-            remote.head,
-            lambda: remote.read("blocks", source.head, 1 << 20),
-            lambda: b"".join(remote.chunks(file)),
-            lambda: b"".join(remote.chunks(file, 5)),
-        ):
-            try:
-                read()
-            except OdfError as error:
-                assert error.format_line.isprintable()

@@ -75,6 +75,7 @@ class KeyFile:
                 raise CorruptKeyFile
             self._columns: dict[str, pa.Array] = {}
             self._checks: dict[str, _Checks] = {}
+            self._schema = pa.schema([(name, _NUMBER) for name in self.names])
             for at, name in enumerate(self.names):
                 raw = self._data.slice(at * stride, 8 * self.rows)
                 self._columns[name] = pa.Array.from_buffers(_NUMBER, self.rows, [None, raw])
@@ -154,7 +155,7 @@ class KeyFile:
         cuts = [0, *pc.search_sorted(first, pa.array(bounds, _NUMBER)).to_pylist(), self.rows]
         for start, stop in pairwise(cuts):
             columns = [self._columns[name].slice(start, stop - start) for name in self.names]
-            yield pa.RecordBatch.from_arrays(columns, names=self.names)
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 class KeyFileWriter:

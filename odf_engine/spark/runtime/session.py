@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from odf_engine import processes
 from odf_engine.errors import OdfError
+from odf_engine.files import open_file
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.jvm import Gateway, Java, SparkFailed, connect, find_java, launch
 from odf_engine.spark.runtime.spark_conf import (
@@ -32,6 +33,7 @@ from odf_engine.spark.runtime.spark_conf import (
     is_on_this_machine,
     spark_settings,
 )
+from odf_engine.storage.atomic_files import replace_file
 
 if TYPE_CHECKING:
     import subprocess
@@ -235,6 +237,7 @@ class SparkRuntime:
             raise SparkFailed("Spark is not running", hint=f"see the log {self._log}")
         from odf_engine.spark.errors import translate_errors
 
+        _rotate(self._log)
         with translate_errors():
             session = root.newSession()
             self._remove_functions(session)
@@ -481,8 +484,13 @@ def _socket_folder(folder: Path) -> Path:
 
 
 def _rotate(log: Path) -> None:
-    if log.exists() and log.stat().st_size > _MAX_LOG:
-        log.replace(log.with_name(log.name + ".1"))
+    """Move the end of a long log to another file. Java appends to the log itself, which is emptied."""
+    with contextlib.suppress(OSError, OdfError):  # no job fails because of its log
+        if log.stat().st_size > _MAX_LOG:
+            with open_file(log, "r+b") as file:
+                file.seek(-_MAX_LOG, os.SEEK_END)
+                replace_file(log.with_name(f"{log.name}.1"), file.read(_MAX_LOG))
+                file.truncate(0)
 
 
 def _cluster_class_path() -> list[str]:

@@ -80,7 +80,11 @@ async def run_session(
         compress=False,
         timeout=_CLOSE_SECONDS,
     )
-    if not socket.can_prepare(request).ok:
+    try:
+        is_handshake = socket.can_prepare(request).ok
+    except ValueError:  # a header of the handshake is not ASCII
+        is_handshake = False
+    if not is_handshake:
         headers = {"Upgrade": "websocket"}
         return web.Response(status=426, text="use the smart transfer protocol\n", headers=headers)
     await socket.prepare(request)

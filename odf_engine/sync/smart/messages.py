@@ -349,7 +349,7 @@ def problem_of_close(reason: str, where: str) -> OdfError | None:
         return None
     try:
         parts = msgspec.json.decode(reason, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return SourceUnavailable(f"the server closed the session: {sanitize(reason)}", where=where)
     return parse_peer_error(parts.get("Err", msgspec.Raw(reason.encode())), where)
 

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from pathlib import Path, PurePosixPath
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -171,16 +172,16 @@ def _read(kind: str, source: Path | io.BytesIO, data: bytes) -> tuple[tuple[str,
 
 def _read_parquet(source: Path | io.BytesIO) -> pa.Table:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from odf_engine.data.parquet_reader import read_bounded, read_parquet_schema
 
-    if isinstance(source, Path):
-        batch = next(read_bounded(source, max_rows=_MAX_ROWS), None)
-        return pa.Table.from_batches([batch] if batch is not None else [], read_parquet_schema(source))
-    with pq.ParquetFile(source) as file:
-        batch = next(file.iter_batches(batch_size=_MAX_ROWS), None)
-        return pa.Table.from_batches([batch] if batch is not None else [], file.schema_arrow)
+    if isinstance(source, io.BytesIO):  # memory is bounded only for files
+        with NamedTemporaryFile(suffix=".parquet") as file:
+            file.write(source.getvalue())
+            file.flush()
+            return _read_parquet(Path(file.name))
+    batch = next(read_bounded(source, max_rows=_MAX_ROWS), None)
+    return pa.Table.from_batches([batch] if batch is not None else [], read_parquet_schema(source))
 
 
 def _read_csv(data: bytes) -> tuple[tuple[str, ...], pa.Table]:
