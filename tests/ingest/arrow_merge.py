@@ -79,11 +79,13 @@ def millis(day: int | None) -> int | None:
 class ArrowMerge:
     """A dataset with the columns ``id`` and ``n``, and merges of lists of rows."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.dataset = Dataset(folder / "dataset", BlockIndex(":memory:"))
-        seed = Seed(DatasetId(bytes(range(32))), DatasetKind.Root)
-        schema = SetDataSchema(encode_schema(SCHEMA))
-        self.dataset.commit([seed, schema], system_time=NOW, expected_head=None)
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, dataset: Dataset | None = None) -> None:
+        """``folder`` is for temporary files, and for a new dataset unless there is one."""
+        self.dataset = dataset or Dataset(folder / "dataset", BlockIndex(":memory:"))
+        if dataset is None:
+            seed = Seed(DatasetId(bytes(range(32))), DatasetKind.Root)
+            schema = SetDataSchema(encode_schema(SCHEMA))
+            self.dataset.commit([seed, schema], system_time=NOW, expected_head=None)
         self.reporter = Recorder()
         self.index_rebuilds = 0
         self._folder = folder
