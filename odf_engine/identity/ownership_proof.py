@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, disk_hint
-from odf_engine.files import fsync_folder
+from odf_engine.files import fsync_folder, remove_temporary
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 
@@ -144,7 +144,7 @@ def store_proof(folder: Path, proof: OwnershipProof) -> Path:
             os.fsync(file.fileno())
         staged.replace(target)
     finally:
-        staged.unlink(missing_ok=True)
+        remove_temporary(staged)
     for path in (proofs, folder):
         fsync_folder(path)
     return target

@@ -164,6 +164,10 @@ class DatasetFolders:
             replace_text_file(folder / ORIGIN_FILE, origin)
         return folder
 
+    def sync(self) -> None:
+        """Sync the names of all folders to disk."""
+        fsync_folder(self.home)
+
     def publish(self, heads: Mapping[DatasetId, Multihash]) -> None:
         """Make new datasets visible: all or none, also if the process is killed.
 

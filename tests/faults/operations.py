@@ -25,6 +25,7 @@ from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, write_slice
 from odf_engine.errors import OdfError
+from odf_engine.files import translate_os_errors
 from odf_engine.identity.did import generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -247,6 +248,7 @@ def _ingest(keys: Sequence[int]) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
         with (
             _workspace(folder) as workspace,
+            translate_os_errors(workspace.odf),
             job_scratch_folder(workspace.odf / "cache") as scratch,
             pytest.MonkeyPatch.context() as patch,
         ):
@@ -380,7 +382,11 @@ def _make_receiver(folder: Path) -> None:
 
 
 def _receive(folder: Path) -> None:
-    with _workspace(folder) as here, _workspace(folder / "there") as there, served(here, allow_push=True) as running:
+    with (
+        _workspace(folder) as here,
+        _workspace(folder / "there") as there,
+        served(here, allow_push=True) as running,
+    ):
         access = RemoteAccess(there.config, Credentials(there.odf), Reporter())
         access.credentials.set(running.url, Login(token=(folder / "token").read_text()))
         with closing(open_remote(f"odf+{running.url}pulled/", access)) as remote:
@@ -436,6 +442,10 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "trust": Operation(_make_foreign, _command("trust", "foreign", "--yes"), repeatable=True),
     "untrust": Operation(_make_trusted, _command("untrust", "foreign"), repeatable=True),
     "configure": Operation(_make_added, _command("config", "set", "ui.theme", "night"), repeatable=True),
+    "show": Operation(_make_derivative, _command("show", "derived"), repeatable=True),
+    "log": Operation(_make_derivative, _command("log", "derived"), repeatable=True),
+    "export-key": Operation(_make_added, _command("keys", "export", "a"), repeatable=True),
+    "check": Operation(_make_derivative, _command("fsck"), repeatable=True),
     "add-repository": Operation(_make_empty, _command("repo", "add", "usb", "file:///usb/")),
 }
 
@@ -469,8 +479,14 @@ def read_state(folder: Path) -> State:
     if (pushed / "refs" / "head").exists():
         datasets.append(("usb", *_summarize(Dataset(pushed, BlockIndex(":memory:")))))
     files = [zlib.crc32(path.read_bytes()) for name in _CONTENT_FILES if (path := odf / name).exists()]
-    names = {_normal(path, odf) for folder in ("trust", "datasets/*/proofs") for path in odf.glob(f"{folder}/[!.]*")}
-    return (*datasets, lone_keys, *files, *sorted(names))
+    grants = sum((odf / "trust" / f"{each.multibase}.json").exists() for each in ids)
+    # A pull that cannot store the proof is complete.
+    own = [
+        path
+        for path in odf.glob("datasets/*/proofs/[!.]*")
+        if not (path.parents[1] / "info" / "origin").exists()
+    ]
+    return (*datasets, lone_keys, grants, len(own), *files)
 
 
 def _summarize(dataset: Dataset) -> tuple[object, ...]:
@@ -498,17 +514,15 @@ def check(operation: Operation, folder: Path, old: State, new: State, number: in
         assert found in (old, new), f"neither the old nor the new state, but {found}"
         _verify(folder)
         if number % 2:
-            _repair(folder)
-        if found == old != new:
-            operation.run(folder)
-        elif operation.repeatable:
+            repair(folder)
+        if found == old != new or operation.repeatable:
             operation.run(folder)
         else:
             _commit_everywhere(folder)
         if found == old or operation.repeatable:
             again = read_state(folder)
             assert again == new, f"the next operation led to {again}"
-        _repair(folder)
+        repair(folder)
         _verify(folder)
     return found
 
@@ -535,7 +549,7 @@ def _is_pulled(entry: DatasetEntry) -> bool:
     return (entry.dataset.folder / "info" / "origin").exists()
 
 
-def _repair(folder: Path) -> None:
+def repair(folder: Path) -> None:
     """Check that one repair repairs everything, and that the next one finds nothing."""
     with _workspace(folder) as workspace:
         report = check_workspace(workspace, Reporter(), repair=True, now=True)
@@ -545,9 +559,7 @@ def _repair(folder: Path) -> None:
 
 
 def list_files(folder: Path) -> set[str]:
-    """Return the paths of all files of a repaired workspace, without what is random in them."""
-    with mock.patch("os.fsync", lambda _: None):
-        _repair(folder)
+    """Return the paths of all files of a workspace, without what is random in them."""
     paths = (path for path in (folder / ".odf").rglob("*") if path.is_file() and ".sqlite-" not in path.name)
     return {_normal(path, folder) for path in paths}
 

@@ -1,6 +1,6 @@
 """Interrupts operations at each of their system calls: by a kill, and by an error of the disk.
 
-    python -m tests.faults.system_calls [OPERATION…] [--every N] [--reads]
+    python -m tests.faults.system_calls [OPERATION…] [--every N | --most N] [--reads]
 
 The operation runs in a process of its own, which strace traces. A first run records the system calls that
 change files of the workspace. Each further run kills the process just before one of them, or makes this call
@@ -26,16 +26,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tests.faults.operations import (
     OPERATIONS,
-    Operation,
     State,
     check,
     describe_outcome,
     list_files,
     read_state,
+    repair,
 )
 
 WRITES: Final = (
@@ -51,8 +51,10 @@ _PR_SET_PTRACER: Final = 0x59616D61
 _LINE: Final = re.compile(r"(\d+) +(\w+)\((.*)")
 _RESUMED: Final = re.compile(r"(\d+) +<\.\.\. (\w+) resumed>(.*)")
 _UNFINISHED: Final = " <unfinished ...>"
-_PATH: Final = re.compile(r'(?:(?:\d+|AT_FDCWD)<((?:\\x\w\w)*)>(?:\(deleted\))?(?:, )?)?(?:"((?:\\x\w\w)*)")?')
 _KILL: Final = "signal=KILL"
+_FAULTS: Final = (_KILL, "error=EIO", "error=ENOSPC")
+UNTRACED: Final = 77
+"""The exit code if processes cannot be traced here."""
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -253,16 +255,21 @@ class Harness:
         self.folder, self._made = base / "work", base / "made"
         self.folder.mkdir()
         self.operation.make(self.folder)
-        self.old = read_state(self.folder)
         shutil.copytree(self.folder, self._made, symlinks=True)
-        self._files = list_files(self.folder)
-        self.restore()
-        self.operation.run(self.folder)  # imports all modules
-        self.new = read_state(self.folder)
-        self._files |= list_files(self.folder)
-        self.restore()
+        self._files: set[str] = set()
+        self.old = self._read()
+        self.run()  # imports all modules
+        self.new = self._read()
         self.tries = self.missed = 0
         self.failures: list[str] = []
+
+    def _read(self) -> State:
+        """Return the state, and remember the files after a repair; then restore the workspace."""
+        state = read_state(self.folder)
+        repair(self.folder)
+        self._files |= list_files(self.folder)
+        self.restore()
+        return state
 
     def restore(self) -> None:
         """Restore the workspace as before the operation."""
@@ -276,7 +283,7 @@ class Harness:
     def plan(self, reads: bool = False) -> list[Try]:
         """Record the operation; return all tries."""
         calls = [call for call in record(self.run) if self._is_change(call)]
-        tries = [Try(call, fault) for call in calls for fault in (_KILL, "error=EIO", "error=ENOSPC")]
+        tries = [Try(call, fault) for call in calls for fault in _FAULTS]
         self.restore()
         if reads:
             tries += [Try(call, "error=EIO") for call in record(self.run, READS) if self._is_read(call)]
@@ -312,8 +319,8 @@ class Harness:
         self.missed += not hit
         self.restore()
 
-    def check(self, outcome: str | None, is_faulty: bool) -> None:
-        """Check the workspace after a run.
+    def check(self, outcome: str | None, is_faulty: bool) -> State:
+        """Check the workspace after a run; return the state that it was found in.
 
         Args:
             outcome: the error text, which is empty after success; None if the process was killed.
@@ -323,25 +330,39 @@ class Harness:
         stray = list_files(self.folder) - self._files
         assert not stray, f"files remain after the repair: {stray}"
         if outcome is None:
-            return
+            return found
         assert is_faulty or not outcome, "an error without a fault"
         assert not outcome.startswith("untyped"), "an error of the disk was not translated"
         if not outcome:
             assert found == self.new, "success is reported, but nothing was changed"
-            return
+            return found
         assert "hint:" in outcome, "no remedy is reported"
         is_reported_as_made = "but could not be synced" in outcome
         if self.old != self.new:
-            assert is_reported_as_made == (found == self.new), f"made: {found == self.new}, reported otherwise"
+            assert is_reported_as_made == (found == self.new), (
+                f"made: {found == self.new}, reported otherwise"
+            )
+        return found
 
 
-def try_operation(name: str, every: int = 1, reads: bool = False, first: int = 0) -> Harness:
-    """Run each n-th try of an operation."""
+def try_operation(name: str, every: int = 1, most: int | None = None, reads: bool = False) -> Harness:
+    """Run each n-th try of an operation, or about ``most`` of them, evenly chosen."""
     with tempfile.TemporaryDirectory(prefix="odf-calls-") as base:
         harness = Harness(name, Path(base).resolve())
-        for each in harness.plan(reads)[first::every]:
+        tries = harness.plan(reads)
+        if most is not None:
+            every = max(1, len(tries) // most)
+            every += every > 1 and every % len(_FAULTS) == 0  # otherwise all tries have the same fault
+        for each in tries[::every]:
             harness.attempt(each)
         return harness
+
+
+def exit_untraced() -> None:
+    """End the program, with an own code, if processes cannot be traced here."""
+    if problem := missing_tracer():
+        print(problem)
+        sys.exit(UNTRACED)
 
 
 def main() -> int:
@@ -349,14 +370,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.system_calls")
     parser.add_argument("operation", nargs="*", help=f"of {', '.join(OPERATIONS)}; all by default")
     parser.add_argument("--every", type=int, default=1, help="run only each N-th try")
+    parser.add_argument("--most", type=int, help="run at most about N tries of each operation")
     parser.add_argument("--reads", action="store_true", help="also let calls fail that read")
     options = parser.parse_args()
-    if problem := missing_tracer():
-        parser.error(problem)
+    exit_untraced()
     failures, tries = 0, 0
     for name in options.operation or OPERATIONS:
         begun = time.monotonic()
-        done = try_operation(name, options.every, options.reads)
+        done = try_operation(name, options.every, options.most, options.reads)
         seconds = time.monotonic() - begun
         for each in done.failures:
             print(each, flush=True)
