@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from odf_engine.errors import Conflict, InvalidIdentity, NotSynced, OdfError
-from odf_engine.files import fsync_folder, fsync_folders, open_no_follow, sync_change
+from odf_engine.files import fsync_folder, fsync_folders, open_no_follow, remove_temporary, sync_change
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -58,7 +58,7 @@ def incoming_folder(odf: Path, source: str) -> Iterator[Path]:
     finally:
         if _is_empty(folder):
             shutil.rmtree(folder, ignore_errors=True)
-            lock.unlink(missing_ok=True)
+            remove_temporary(lock)
         os.close(descriptor)
 
 

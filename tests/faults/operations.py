@@ -294,7 +294,7 @@ def _reset(folder: Path) -> None:
 
 
 def _reindex(folder: Path) -> None:
-    with _workspace(folder) as workspace:
+    with _workspace(folder) as workspace, translate_os_errors(workspace.odf):
         workspace.index.reset()
         for entry in workspace.datasets():
             entry.dataset.state()
