@@ -191,7 +191,7 @@ def _number_threads(counted: tuple[str, int] | None) -> None:
     """
     numbers, run_thread = count(1), threading.Thread.run
 
-    def run(thread: threading.Thread) -> None:
+    def run(self: threading.Thread) -> None:
         number = next(numbers)
         _libc.write(-1, f"thread {number}".encode(), 20)
         if counted is not None:
@@ -199,7 +199,7 @@ def _number_threads(counted: tuple[str, int] | None) -> None:
             call = getattr(_libc, name)
             for _ in range(number * stride):
                 call(-1, -1, -1, -1)
-        run_thread(thread)
+        run_thread(self)
 
     threading.Thread.run = run
 

@@ -20,6 +20,7 @@ from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
 from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice
 from odf_engine.errors import BadData
+from odf_engine.files import remove_temporary
 from odf_engine.identity.did import DatasetId
 from odf_engine.ingest.merge import merge_strategy
 from odf_engine.ingest.merge.base import POSITION, KeyedMerge, MergeInputs
@@ -148,7 +149,7 @@ class ArrowMerge:
                 return 0
             self._commit(merged.written, staged)
         finally:
-            staged.unlink(missing_ok=True)
+            remove_temporary(staged)
         if index and merged.keys is not None:
             end, physical_hash = merged.written.offset_interval.end, str(merged.written.physical_hash)
             merged.keys.commit(end, physical_hash, self.reporter)
