@@ -74,6 +74,28 @@ def test_an_error_of_the_disk_during_a_transaction_has_a_remedy(part: str, tmp_p
     assert "Input/output error" in outcome and "hint: check the disk" in outcome, outcome
 
 
+@pytest.mark.parametrize(
+    ("name", "folder"), [("delete", "datasets"), ("prove", "proofs"), ("update", "refs")]
+)
+    ("name", "folder"), [("delete", "datasets"), ("prove", "proofs"), ("update", "refs")]
+)
+def test_a_change_that_could_not_be_synced_is_not_reported_as_undone(
+    name: str, folder: str, tmp_path: Path
+) -> None:
+    operation = OPERATIONS[name]
+    operation.make(tmp_path)
+    before = read_state(tmp_path)
+
+    def sync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with mock.patch("os.fsync", sync):
+        outcome = describe_outcome(lambda: operation.run(tmp_path))
+    assert "but could not be synced" in outcome and "do not repeat it" in outcome, outcome
+    assert read_state(tmp_path) != before
+
+
 def test_a_private_key_is_stored_after_the_folder_of_its_dataset(tmp_path: Path) -> None:
     """A power failure leaves no key without the folder by which the next command finds it."""
     OPERATIONS["add"].make(tmp_path)
