@@ -77,8 +77,6 @@ def test_an_error_of_the_disk_during_a_transaction_has_a_remedy(part: str, tmp_p
 @pytest.mark.parametrize(
     ("name", "folder"), [("delete", "datasets"), ("prove", "proofs"), ("update", "refs")]
 )
-    ("name", "folder"), [("delete", "datasets"), ("prove", "proofs"), ("update", "refs")]
-)
 def test_a_change_that_could_not_be_synced_is_not_reported_as_undone(
     name: str, folder: str, tmp_path: Path
 ) -> None:
