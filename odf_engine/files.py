@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -95,6 +95,12 @@ def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) 
             raise OSError(errno.EIO, "no more bytes can be written")
         rest = rest[written:]
         at = None if at is None else at + written
+
+
+def remove_temporary(path: Path) -> None:
+    """Remove a temporary file if it exists. Errors do not raise: they must not hide the outcome."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def fsync_file(path: Path) -> None:

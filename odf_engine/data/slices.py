@@ -28,8 +28,8 @@ from odf_engine.data.schema_enforcement import (
     with_timestamp_unit,
 )
 from odf_engine.data.slice_file import FileLabel, SliceFile
-from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError
-from odf_engine.files import write_all
+from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError, disk_hint
+from odf_engine.files import remove_temporary, write_all
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval
 from odf_engine.metadata.timestamp import Timestamp
@@ -391,7 +391,7 @@ class _Sink:
     ) -> None:
         self._file.close()
         if error is not None:
-            self._path.unlink(missing_ok=True)
+            remove_temporary(self._path)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -401,7 +401,7 @@ class _Sink:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise OdfError(
                 "the disk is full" if full else f"the file cannot be written: {error.strerror or error}",
-                hint="free disk space and try again; nothing was committed" if full else None,
+                hint=f"{disk_hint(error)}; nothing was committed",
                 where=str(self._path),
             ) from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, OdfError, disk_hint
-from odf_engine.files import fsync_folder, translate_os_errors
+from odf_engine.files import fsync_folder, remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import (
     ED25519_PUB,
     multibase_decode,
@@ -146,7 +146,7 @@ class KeyStore:
                 os.fsync(file.fileno())
             staged.rename(path)
         finally:
-            staged.unlink(missing_ok=True)
+            remove_temporary(staged)
         try:
             fsync_folder(self.folder)
         except OSError:

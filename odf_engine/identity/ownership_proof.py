@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, disk_hint
-from odf_engine.files import fsync_folder
+from odf_engine.files import remove_temporary, sync_change
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 
@@ -131,8 +131,8 @@ def store_proof(folder: Path, proof: OwnershipProof) -> Path:
         The path of the proof.
 
     Raises:
-        OSError: the proof cannot be written and an existing one is unchanged; or it is written but not
-            synced.
+        OSError: the proof cannot be written, and an existing one is unchanged.
+        NotSynced: the proof was stored, but a power failure may undo it.
     """
     proofs = folder / PROOFS_FOLDER
     proofs.mkdir(exist_ok=True)
@@ -144,9 +144,9 @@ def store_proof(folder: Path, proof: OwnershipProof) -> Path:
             os.fsync(file.fileno())
         staged.replace(target)
     finally:
-        staged.unlink(missing_ok=True)
+        remove_temporary(staged)
     for path in (proofs, folder):
-        fsync_folder(path)
+        sync_change(path, "the proof was stored")
     return target
 
 

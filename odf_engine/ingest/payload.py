@@ -23,6 +23,7 @@ from odf_engine.data.schema_enforcement import (
 )
 from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
+from odf_engine.files import remove_temporary
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch.model import Payload
 from odf_engine.ingest.merge.base import MergeInputs
@@ -336,7 +337,7 @@ class PayloadJob:
             self._payload.check_unchanged()  # A change of the file explains the error.
             raise
         finally:
-            staged.unlink(missing_ok=True)
+            remove_temporary(staged)
         return head
 
     def _prepare(self) -> PreparedFile:

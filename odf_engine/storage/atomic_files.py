@@ -18,7 +18,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from odf_engine.errors import NotFound, OdfError, disk_hint
-from odf_engine.files import fsync_folder, open_file, sync_change
+from odf_engine.files import fsync_folder, open_file, remove_temporary, sync_change
 
 
 @contextmanager
@@ -128,8 +128,7 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
         raise _atomic_write_error(error, path) from error
     finally:
         if temporary is not None:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+            remove_temporary(temporary)
 
 
 def _atomic_write_error(error: OSError, path: Path) -> OdfError:
@@ -232,6 +231,6 @@ def _write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         Path(temporary).replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        remove_temporary(Path(temporary))
         raise
     sync_change(path.parent, f"{path.name} was written")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from odf_engine.errors import NotFound, disk_hint
-from odf_engine.files import fsync_file, fsync_folder
+from odf_engine.files import fsync_file, fsync_folder, remove_temporary
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.storage.atomic_files import make_folder
 
@@ -153,7 +153,7 @@ class LocalObjectStore:
                     os.fsync(file.fileno())
                 staged.rename(self.path(name))
             finally:
-                staged.unlink(missing_ok=True)
+                remove_temporary(staged)
         # Also for existing objects: the process that renamed them may have died before its sync.
         fsync_folder(self.folder)
 

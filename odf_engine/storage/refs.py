@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock, NotFound, OdfError, disk_hint
-from odf_engine.files import fsync_folder, open_no_follow, sync_change
+from odf_engine.files import fsync_folder, open_no_follow, remove_temporary, sync_change
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.storage.atomic_files import make_folder
 from odf_engine.storage.object_store import STAGING_PREFIX
@@ -110,7 +110,7 @@ class RefStore:
                     os.fsync(file.fileno())
                 staged.replace(self.folder / name)
             finally:
-                staged.unlink(missing_ok=True)
+                remove_temporary(staged)
             if name == HEAD:
                 sync_change(self.folder, "committed")
             else:

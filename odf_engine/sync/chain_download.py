@@ -660,7 +660,7 @@ def download_proof(dataset: Dataset, remote: RemoteDataset, head: Multihash, rep
     except BadData as error:
         reporter.log(f"ownership proof ignored: {error.message}", "warning")
     except OdfError as error:
-        reporter.log(f"ownership proof cannot be read: {error.message}", "debug")
+        reporter.log(f"ownership proof: {error.message}", "debug")
     except OSError as error:
         reporter.log(f"ownership proof cannot be stored: {error.strerror}", "warning")
 

@@ -16,6 +16,7 @@ from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.chain.state import ChainState, resolve_vocabulary
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import BadData, InvalidQuery, Unsupported, UsageError
+from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
     DatasetSnapshot,
@@ -404,14 +405,17 @@ class _Migration:
     ) -> Iterator[tuple[TransactionResult, Path, Path]]:
         """Run a transaction; yield its result with the paths of its slice and its checkpoint."""
         staged = self._entry.dataset.staging_path("data")
-        with job_scratch_folder(self._workspace.odf / "cache", "transform") as folder:
+        with (
+            translate_os_errors(self._workspace.odf, "the transaction was not committed"),
+            job_scratch_folder(self._workspace.odf / "cache", "transform") as folder,
+        ):
             try:
                 request = make_request(transaction, folder, staged, system_time)
                 result = execute_transaction(self._engine, transaction, request, self._reporter)
                 check_changelog(transaction, result, self._reporter)
                 yield result, staged, folder / CHECKPOINT
             finally:
-                staged.unlink(missing_ok=True)
+                remove_temporary(staged)
 
     def _append(
         self,

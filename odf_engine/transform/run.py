@@ -21,6 +21,7 @@ from odf_engine.data.parquet_reader import read_parquet_schema
 from odf_engine.data.retractions import find_unmatched_row
 from odf_engine.data.slices import read_batches, read_rows_at
 from odf_engine.errors import BadData, Unsupported, UsageError
+from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -70,7 +71,10 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
             break
         if SPARK not in map(str.lower, workspace.config.engines):
             _check_version(transaction)
-        with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
+        with (
+            translate_os_errors(workspace.odf, "the transaction was not committed"),
+            job_scratch_folder(workspace.odf / "cache", "transform") as folder,
+        ):
             _TransactionRun(workspace, transaction, engine, folder, reporter).run()
     return ChainUpdate.from_states(before, entry.dataset.state())
 
@@ -125,7 +129,7 @@ class _TransactionRun:
             self._reporter.log(_describe_result(result, monotonic() - queried))
             self._commit(result, staged, started)
         finally:
-            staged.unlink(missing_ok=True)
+            remove_temporary(staged)
 
     def _commit(self, result: TransactionResult, staged: Path, begun: float) -> None:
         state, reporter, written = self._state, self._reporter, result.written

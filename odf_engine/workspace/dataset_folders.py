@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from odf_engine.errors import Conflict, InvalidIdentity, NotSynced, OdfError
-from odf_engine.files import fsync_folder, fsync_folders, open_no_follow, sync_change
+from odf_engine.files import fsync_folder, fsync_folders, open_no_follow, remove_temporary, sync_change
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
@@ -58,7 +58,7 @@ def incoming_folder(odf: Path, source: str) -> Iterator[Path]:
     finally:
         if _is_empty(folder):
             shutil.rmtree(folder, ignore_errors=True)
-            lock.unlink(missing_ok=True)
+            remove_temporary(lock)
         os.close(descriptor)
 
 
@@ -164,6 +164,10 @@ class DatasetFolders:
             replace_text_file(folder / ORIGIN_FILE, origin)
         return folder
 
+    def sync(self) -> None:
+        """Sync the names of all folders to disk."""
+        fsync_folder(self.home)
+
     def publish(self, heads: Mapping[DatasetId, Multihash]) -> None:
         """Make new datasets visible: all or none, also if the process is killed.
 
@@ -268,11 +272,13 @@ class DatasetFolders:
 
         Raises:
             FileNotFoundError: the dataset does not exist.
+            NotSynced: the dataset was removed, but a power failure may undo it.
         """
         trash = self.home / f"{_DELETED}{dataset_id.multibase}"
         shutil.rmtree(trash, ignore_errors=True)  # left by an interrupted deletion
         self.path(dataset_id).rename(trash)
-        fsync_folder(self.home)  # after a power failure the dataset must not reappear without its parts
+        # Before its parts are removed: after a power failure the dataset must not reappear without them.
+        sync_change(self.home, "the dataset was deleted")
         shutil.rmtree(trash, ignore_errors=True)
 
     def find_unfinished(self) -> list[Path]:

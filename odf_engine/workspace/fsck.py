@@ -481,9 +481,9 @@ class _WorkspaceCheck:
             self._report.add_files(
                 "unfinished-dataset", "datasets", message, folders.find_unfinished(), unused=True
             )
-        for path in sorted((self._odf / "incoming").glob("*")):
-            if path.is_dir():
-                self._incoming(path)
+        incoming = self._odf / "incoming"
+        for name in sorted({path.name.removesuffix(".lock") for path in incoming.glob("*")}):
+            self._incoming(incoming / name)
         dead = [path for path in self._cache.glob("*-*-*") if _is_of_dead_process(path)]
         self._report.add_files("left-over", "cache", "left by a terminated process", dead, unused=True)
         halves = [
@@ -506,7 +506,7 @@ class _WorkspaceCheck:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return  # the pull is running
-            self._report.add_files("arriving", where, message, [folder])
+            self._report.add_files("arriving", where, message, [folder if folder.exists() else lock])
             if self._report.repair and not folder.exists():
                 lock.unlink(missing_ok=True)
 

@@ -473,8 +473,9 @@ class Workspace:
         ids = [plan.id for plan in plans]
         heads: dict[DatasetId, Multihash] = {}
         try:
-            for plan in plans:
-                folder = self._folders.stage(plan.id, plan.alias, foreign.get(plan.alias))
+            staged = [self._folders.stage(plan.id, plan.alias, foreign.get(plan.alias)) for plan in plans]
+            self._folders.sync()
+            for plan, folder in zip(plans, staged, strict=True):
                 self.keys.store(plan.id, keys[plan.id])  # after its folder, by which a sweep finds the key
                 heads[plan.id] = Dataset(folder, self.index).commit(
                     plan.events, system_time=now, expected_head=None, block_version=version

@@ -1,4 +1,4 @@
-"""Kills pushes with -9 at random moments: to a folder, and to a server that speaks S3.
+"""Kills pushes to a server that speaks S3 with -9 at random moments.
 
     python tests/bench/check_push_kills.py [KILLS] [SEED]
 
@@ -72,11 +72,6 @@ def more(entry: DatasetEntry) -> tuple[list[str], list[str]]:
     return old, chain(entry)
 
 
-def in_folder(folder: Path) -> dict[str, int]:
-    """When each object was written."""
-    return {path.name: path.stat().st_mtime_ns for path in folder.rglob("f16*")}
-
-
 def in_s3(server: S3Server) -> dict[str, int]:
     """How often each object was written, of those that are there."""
     times: dict[str, int] = {}
@@ -94,11 +89,9 @@ def main() -> None:
     root = Path(tempfile.mkdtemp(prefix="odf-kills-"))
     os.environ |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     try:
-        usb = root / "usb"
-        storm(Workspace.init(root / "one"), f"file://{usb}/", kills // 2, chance, lambda: in_folder(usb))
         with s3_server() as server:
             url = f"s3+{server.endpoint}/bucket/numbers/"
-            storm(Workspace.init(root / "two"), url, kills - kills // 2, chance, lambda: in_s3(server))
+            storm(Workspace.init(root / "here"), url, kills, chance, lambda: in_s3(server))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

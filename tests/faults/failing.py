@@ -1,4 +1,4 @@
-"""Programs for the jail: reads fail with an error of the disk, and the workspace is checked.
+"""Programs for the jail: certain files have an error of the disk, and what is reported is checked.
 
 ``python -m tests.faults.failing NAME`` runs the program NAME in the current folder. It exits with 0 if all
 checks hold.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import sqlite3
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -64,6 +65,12 @@ def _odf(*arguments: str, text: str | None = None) -> Ran:
     return call_odf(*arguments, cwd=Path.cwd(), input=text)
 
 
+def _ok(folder: Path, *arguments: str) -> Ran:
+    ran = call_odf(*arguments, cwd=folder)
+    assert ran.code == 0, f"odf {' '.join(arguments)}: {ran.err}"
+    return ran
+
+
 def _names() -> list[str]:
     return [str(entry.alias) for entry in Workspace(Path.cwd()).datasets()]
 
@@ -110,6 +117,49 @@ def alias() -> None:
         # A new name for the dataset itself replaces the file.
         assert (ran := _odf("rename", str(boats.id), "ships")).code == 0, ran.err
     assert sorted(_names()) == ["cars", "ships"]
+
+
+def partial_update() -> None:
+    """The second of three datasets cannot be updated: the error names those that are changed and are not."""
+    folder = Path("made").resolve()
+    workspace = Workspace.init(folder)
+    for text in ("made", "changed"):
+        for name in "abc":
+            (folder / f"{name}.yaml").write_text(MANIFEST.format(name=name, text=text))
+        if text == "made":
+            _ok(folder, "add", "a.yaml", "b.yaml", "c.yaml")
+    refs = workspace.resolve("b").dataset.folder / "refs"
+    with mock.patch("pathlib.Path.replace", _refuse(refs)):
+        ran = call_odf("add", "--update", "a.yaml", "b.yaml", "c.yaml", cwd=folder)
+    assert ran.code == 1
+    assert "(changed before the error: a; not changed: b, c; run the same command again to change" in ran.err
+    assert "hint: nothing was committed; check the disk" not in ran.err
+    again = _ok(folder, "add", "--update", "a.yaml", "b.yaml", "c.yaml")
+    assert "a: unchanged" in again.err and "updated b: 1 event" in again.err, again.err
+
+
+def _refuse(folder: Path) -> Callable[[Path, Any], Path]:
+    replace = Path.replace
+
+    def refuse(path: Path, target: Any) -> Path:
+        if path.parent == folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return replace(path, target)
+
+    return refuse
+
+
+def foreign_index() -> None:
+    """The index has blocks without their chain: it is a cache, and every command works without it."""
+    workspace = Workspace.init(Path("made").resolve())
+    make_root(workspace, slices=1)
+    workspace.index.close()
+    index = sqlite3.connect(workspace.odf / "index.sqlite")
+    index.execute("UPDATE blocks SET chain = 99")
+    index.commit()
+    index.close()
+    for command in ("verify", "log", "show"):
+        _ok(workspace.folder, command, "numbers")
 
 
 if __name__ == "__main__":

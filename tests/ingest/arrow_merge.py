@@ -20,6 +20,7 @@ from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
 from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice
 from odf_engine.errors import BadData
+from odf_engine.files import remove_temporary
 from odf_engine.identity.did import DatasetId
 from odf_engine.ingest.merge import merge_strategy
 from odf_engine.ingest.merge.base import POSITION, KeyedMerge, MergeInputs
@@ -79,11 +80,13 @@ def millis(day: int | None) -> int | None:
 class ArrowMerge:
     """A dataset with the columns ``id`` and ``n``, and merges of lists of rows."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        self.dataset = Dataset(folder / "dataset", BlockIndex(":memory:"))
-        seed = Seed(DatasetId(bytes(range(32))), DatasetKind.Root)
-        schema = SetDataSchema(encode_schema(SCHEMA))
-        self.dataset.commit([seed, schema], system_time=NOW, expected_head=None)
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, dataset: Dataset | None = None) -> None:
+        """``folder`` is for temporary files, and for a new dataset unless there is one."""
+        self.dataset = dataset or Dataset(folder / "dataset", BlockIndex(":memory:"))
+        if dataset is None:
+            seed = Seed(DatasetId(bytes(range(32))), DatasetKind.Root)
+            schema = SetDataSchema(encode_schema(SCHEMA))
+            self.dataset.commit([seed, schema], system_time=NOW, expected_head=None)
         self.reporter = Recorder()
         self.index_rebuilds = 0
         self._folder = folder
@@ -146,7 +149,7 @@ class ArrowMerge:
                 return 0
             self._commit(merged.written, staged)
         finally:
-            staged.unlink(missing_ok=True)
+            remove_temporary(staged)
         if index and merged.keys is not None:
             end, physical_hash = merged.written.offset_interval.end, str(merged.written.physical_hash)
             merged.keys.commit(end, physical_hash, self.reporter)

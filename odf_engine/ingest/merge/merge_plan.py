@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
@@ -66,7 +67,8 @@ class PendingKeys:
         try:
             self.index.add(self.file, end, physical_hash)
         except (CorruptKeyFile, OSError) as error:
-            self.index.remove()
+            with suppress(OSError):  # what remains is valid up to an earlier slice
+                self.index.remove()
             reporter.log(f"the key index could not be updated: {error}", "debug")
 
 

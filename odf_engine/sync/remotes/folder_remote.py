@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from odf_engine.errors import BadData, MalformedBlock, NotFound, OdfError, SourceUnavailable
-from odf_engine.files import fsync_file, fsync_folder
+from odf_engine.files import fsync_file, fsync_folder, remove_temporary
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import is_valid_name
 from odf_engine.storage.atomic_files import make_folder
@@ -161,8 +161,7 @@ class FolderRemote(BlockwiseRemote):
             staged.replace(objects.path(str(object_hash)))
             fsync_folder(objects.folder)
         finally:
-            with suppress(OSError):
-                staged.unlink(missing_ok=True)
+            remove_temporary(staged)
 
     def _objects(self, kind: ObjectKind) -> LocalObjectStore:
         return LocalObjectStore(self.folder / kind)

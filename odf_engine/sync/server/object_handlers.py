@@ -17,7 +17,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfError
-from odf_engine.files import write_all
+from odf_engine.files import remove_temporary, write_all
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
 from odf_engine.identity.ownership_proof import MAX_PROOF_BYTES, OwnershipProof, store_proof, verify_proof
 from odf_engine.storage.atomic_files import translate_commit_errors
@@ -281,7 +281,7 @@ class _StagedObject:
 
     def close(self) -> None:
         self._file.close()
-        self._path.unlink(missing_ok=True)
+        remove_temporary(self._path)
 
 
 async def _receive_proof(target: PushTarget, head: Multihash, length: int, request: web.BaseRequest) -> None:

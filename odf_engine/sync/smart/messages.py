@@ -31,6 +31,7 @@ PUSHED: Final = "Client push flow succeeded"
 U64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # bounds of msgspec are signed
 _MESSAGE_CHUNK: Final = 1 << 18
 _SAID: Final = 300
+_SERVER_HINT: Final = "try again later; if it fails again, report it to the operator of the server"
 T = TypeVar("T")
 
 
@@ -317,7 +318,9 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
         kind, details = next(iter(said_so.items()))
         details = details if isinstance(details, dict) else {}
     else:
-        return SourceUnavailable(f"rejected by the server: {sanitize(_plain(raw))}", where=where)
+        return SourceUnavailable(
+            f"rejected by the server: {sanitize(_plain(raw))}", where=where, hint=_SERVER_HINT
+        )
     match kind:
         case "InvalidHead":
             hint = "pull, then push again"
@@ -340,7 +343,7 @@ def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
             return AlreadyExists(f"the name is in use on the remote: {name}", where=where, hint=hint)
     text = details.get("error_message")
     reason = sanitize(text) if isinstance(text, str) and text else sanitize(_plain(raw))
-    return SourceUnavailable(f"rejected by the server: {reason}", where=where)
+    return SourceUnavailable(f"rejected by the server: {reason}", where=where, hint=_SERVER_HINT)
 
 
 def problem_of_close(reason: str, where: str) -> OdfError | None:
@@ -350,7 +353,8 @@ def problem_of_close(reason: str, where: str) -> OdfError | None:
     try:
         parts = msgspec.json.decode(reason, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return SourceUnavailable(f"the server closed the session: {sanitize(reason)}", where=where)
+        problem = f"the server closed the session: {sanitize(reason)}"
+        return SourceUnavailable(problem, where=where, hint=_SERVER_HINT)
     return parse_peer_error(parts.get("Err", msgspec.Raw(reason.encode())), where)
 
 

@@ -1,11 +1,11 @@
-"""Kills the worker with -9 at random instants of pulls of derivatives with state.
+"""Kills the worker at system calls of pulls with Spark, chosen at random.
 
-    python tests/bench/check_kills.py [KILLS] [SEED]
+    python -m tests.faults.worker_kills [KILLS] [SEED]
 
-Two workspaces get the same files, one after the other. In one of them the worker is killed while a
-windowed sum, a running grouping and a join go on; after every kill the datasets have to be at the head
-from before the pull or at one after it. In the end both workspaces have the same rows in the same
-order, and everything is valid by replay.
+Two workspaces get the same files, one after the other. In one of them strace kills the worker during pulls
+of two root datasets and of three derivatives: a windowed sum, a running grouping and a join. After every
+kill the chains contain the heads from before the pull, and ``odf fsck`` repairs everything. In the end both
+workspaces have the same rows in the same order, and everything is valid by replay.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,8 @@ from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.slices import read_batches
 from odf_engine.workspace.workspace import Workspace
 
+CALLS = {"openat": 60, "write": 30, "fsync": 12, "rename": 8, "unlink": 8, "mkdir": 6}
+"""System calls, and the highest number of one at which the worker is killed."""
 ROOT = """
 kind: DatasetSnapshot
 version: 1
@@ -92,24 +93,28 @@ def odf(folder: Path, *arguments: str, code: int | None = 0) -> Any:
     return json.loads(done.stdout) if "--json" in arguments else done.stdout
 
 
-def killed(folder: Path, chance: random.Random) -> tuple[str, str]:
-    """Kills the worker in the midst of a pull; what was running, and in which phase."""
+def killed(folder: Path, chance: random.Random) -> tuple[str, bool]:
+    """Kill the worker at one system call of a pull; return which one, and whether it was reached."""
     worker = odf(folder, "worker", "start", "--json")["status"]["pid"]
-    pull = subprocess.Popen(
-        [sys.executable, "-m", "odf_tui", "pull", "--all"],
-        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    odf(folder, "sql", "SELECT 1")  # Java runs from now on: only the worker itself is traced
+    name = chance.choice(list(CALLS))
+    number = chance.randint(1, CALLS[name])
+    tracer = subprocess.Popen(
+        [
+            "strace", "-f", "-qq", "-o", os.devnull, "-e", f"trace={name}",
+            "-e", f"inject={name}:signal=KILL:when={number}", "-p", str(worker),
+        ],
+        stderr=subprocess.PIPE,
     )  # fmt: skip
-    seen = ("none", "none")
-    target = chance.choice(list(QUERIES))
-    while pull.poll() is None and seen[0] != target:
-        time.sleep(0.02)
-        for job in odf(folder, "jobs", "--json"):
-            if job["state"] == "running" and job["target"] == target:
-                seen = (target, job["progress"].get("phase", ""))
-    time.sleep(chance.random() * 1.5)
-    os.kill(worker, signal.SIGKILL)
-    pull.wait()
-    return seen
+    status = Path(f"/proc/{worker}/status")
+    while "TracerPid:\t0" in status.read_text():
+        assert tracer.poll() is None, tracer.communicate()[1]
+        time.sleep(0.01)
+    odf(folder, "pull", "--all", code=None)
+    reached = not status.exists() or "State:\tZ" in status.read_text()
+    tracer.terminate()
+    tracer.communicate()
+    return f"{name} #{number} of a thread", reached
 
 
 def heads(folder: Path) -> dict[str, str]:
@@ -144,24 +149,26 @@ def main() -> None:
         for folder in (calm, stormy):
             folder.mkdir()
             make(folder)
-        landed = 0
+        reached = landed = 0
         for number in range(kills):
             feed(stormy, number)
             before = heads(stormy)
-            seen = killed(stormy, chance)
+            place, was_reached = killed(stormy, chance)
             for name, chain in chains(stormy).items():
                 assert before[name] in chain, f"{name} lost its head"
-            landed += heads(stormy)[seen[0]] != before[seen[0]] if seen[0] in before else 0
-            print(f"kill {number + 1}: while {seen[0]} ran ({seen[1]})", flush=True)
+            reached += was_reached
+            landed += was_reached and heads(stormy) != before
+            print(f"kill {number + 1}: {place}{'' if was_reached else ', not reached'}", flush=True)
             if chance.random() < 0.5:
-                odf(stormy, "pull", "--all")
+                odf(stormy, "fsck", "--repair", "--now")
+                odf(stormy, "fsck")
         odf(stormy, "pull", "--all")
         for number in range(kills):
             feed(calm, number)
             odf(calm, "pull", "--all")
         assert contents(calm) == contents(stormy), (contents(calm), contents(stormy))
         assert odf(stormy, "verify", "--all", "--json")["valid"]
-        print(f"{kills} kills, {landed} of them after a commit: the same rows, all of it valid by replay")
+        print(f"{reached} kills, {landed} of them after a commit: the same rows, all of it valid by replay")
     finally:
         for folder in (calm, stormy):
             odf(folder, "worker", "stop", code=None)
