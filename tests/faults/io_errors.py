@@ -33,7 +33,7 @@ from tests.sync.builders import make_root
 _READS: Final = frozenset({"os.listdir", "os.scandir"})
 
 
-class _Faults:
+class Faults:
     """Counts the calls to files in ``folder``; call ``failing`` has an error."""
 
     def __init__(self, folder: Path, failing: int, number: int) -> None:
@@ -98,7 +98,7 @@ def each_fault(
         report = made.with_name(f"report-{at}")
         pid = os.fork()
         if pid == 0:
-            faults = _Faults(folder, at, errno.ENOSPC if at % 2 else errno.EIO)
+            faults = Faults(folder, at, errno.ENOSPC if at % 2 else errno.EIO)
             try:
                 faults.inject()
                 with mock.patch.object(odf_tui.main, "_print_os_error", _untyped):

@@ -43,13 +43,13 @@ content:
       inputs: [{datasetRef: a, alias: a}, {datasetRef: b, alias: b}]
       transform: {kind: Sql, engine: spark, query: "SELECT * FROM a UNION ALL SELECT * FROM b"}
 """
-_KILLED: Final = 77
+KILLED: Final = 77
 CALLS: Final = frozenset(
     {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "sqlite3.connect"}
 )
 
 
-class _Steps:
+class Steps:
     """Counts steps, and ends the process without any cleanup before step ``last``."""
 
     def __init__(self, last: int) -> None:
@@ -58,10 +58,10 @@ class _Steps:
     def take(self) -> None:
         self._left -= 1
         if self._left < 0:
-            os._exit(_KILLED)
+            os._exit(KILLED)
 
 
-def _count_file_calls(folder: Path, steps: _Steps) -> None:
+def count_file_calls(folder: Path, steps: Steps) -> None:
     """Counts the calls that read or change names and files in ``folder``, and every sync."""
     inside = f"{folder}/"
 
@@ -80,7 +80,7 @@ def _count_file_calls(folder: Path, steps: _Steps) -> None:
     sys.addaudithook(hear)
 
 
-def _count_statements(steps: _Steps) -> None:
+def _count_statements(steps: Steps) -> None:
     """Counts the SQL statements that change something."""
 
     class Connection(sqlite3.Connection):
@@ -93,24 +93,24 @@ def _count_statements(steps: _Steps) -> None:
     sqlite3.connect = lambda *given, **more: connect(*given, factory=Connection, **more)  # pyright: ignore
 
 
-def _dies(work: Callable[[], object], prepare: Callable[[_Steps], None], last: int) -> bool:
+def _dies(work: Callable[[], object], prepare: Callable[[Steps], None], last: int) -> bool:
     """Whether ``work`` dies in a process of its own that is killed before step ``last``."""
     pid = os.fork()
     if pid == 0:
         try:
-            prepare(_Steps(last))
+            prepare(Steps(last))
             work()
         except BaseException:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code in (0, _KILLED), f"killed at step {last}: the command failed with {code}"
-    return code == _KILLED
+    assert code in (0, KILLED), f"killed at step {last}: the command failed with {code}"
+    return code == KILLED
 
 
 def _each_kill(
-    made: Path, work: Callable[[Path], object], prepare: Callable[[Path, _Steps], None]
+    made: Path, work: Callable[[Path], object], prepare: Callable[[Path, Steps], None]
 ) -> Iterator[tuple[int, Path]]:
     """Copies of a workspace in which ``work`` was killed, each one step later, until it was not."""
     for last in count():
@@ -165,7 +165,7 @@ def add() -> None:
 
     states: set[int] = set()
     kills = 0
-    for kills, at in _each_kill(folder, work, _count_file_calls):
+    for kills, at in _each_kill(folder, work, count_file_calls):
         datasets = at / ".odf" / "datasets"
         if (datasets / ".publishing").exists():
             published = len(list(datasets.glob("[!.]*")))
@@ -187,7 +187,7 @@ def _check_recovery(killed: Path) -> None:
     """The command that takes back what a killed one has published, killed at each of its own calls."""
     held = killed.with_name("recovering")
     shutil.copytree(killed, held)
-    for last, folder in _each_kill(held, _names, _count_file_calls):
+    for last, folder in _each_kill(held, _names, count_file_calls):
         found = _names(folder)
         assert found in ([], ["a", "b", "c"]), f"recovery killed at call {last}: {found}"
     shutil.rmtree(held)
@@ -215,7 +215,7 @@ def delete_files() -> None:
     entry = make_root(workspace, slices=1)
     workspace.index.close()
     for _, at in _each_kill(
-        workspace.folder, lambda at: _odf(at, "delete", "numbers", "--yes"), _count_file_calls
+        workspace.folder, lambda at: _odf(at, "delete", "numbers", "--yes"), count_file_calls
     ):
         _check_clean(at)
         assert list(Workspace.find(explicit=at).keys.ids()) == [entry.id]
@@ -232,7 +232,7 @@ def keys() -> None:
         _odf(at, "keys", "import", "key.pem")
 
     kills = 0
-    for kills, at in _each_kill(workspace.folder, work, _count_file_calls):  # noqa: B007
+    for kills, at in _each_kill(workspace.folder, work, count_file_calls):  # noqa: B007
         _odf(at, "fsck", "--repair", "--now")
         assert not list((at / ".odf" / "keys").glob(".*"))
         work(at)
