@@ -21,7 +21,7 @@ from odf_engine.errors import BadData, Unsupported
 from odf_engine.ingest.merge.merge_plan import PreparedMerge, run_merge
 from odf_engine.ingest.payload import PayloadJob, result_schema
 from odf_engine.ingest.read.read_step import declared_columns
-from odf_engine.metadata.model import TransformRequest, kind_of
+from odf_engine.metadata.model import TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.transform.engines import engine_router
@@ -37,7 +37,8 @@ _QUERY: Final = re.compile(r"people \+ (\d+) AS people FROM (\w+) WHERE city >= 
 def query_sql(query: Query) -> str:
     """Return the SQL of a query, whose inputs have the names ``i0``, ``i1`` and so on."""
     return " UNION ALL ".join(
-        f"SELECT event_time, city, people + {query.plus} AS people FROM i{number} WHERE city >= '{query.city}'"
+        f"SELECT event_time, city, people + {query.plus} AS people"
+        f" FROM i{number} WHERE city >= '{query.city}'"
         for number in range(len(query.inputs))
     )
 
@@ -162,7 +163,7 @@ def _write(job: Any, file: _File, staged: Path) -> Any:
     """Merge the rows of a payload with those of the dataset, and write a slice."""
     from odf_engine.ingest.payload import _StagedSlice
 
-    vocab, dataset, strategy = job._state.vocabulary, job._dataset, kind_of(job._source.merge)
+    vocab, dataset, strategy = job._state.vocabulary, job._dataset, type(job._source.merge).__name__
     schema = result_schema(file.columns, file.columns, job._declared, vocab)
     stored = [row for each in dataset.slices() for row in read_rows(dataset.slice_path(each))]
     try:
@@ -193,7 +194,7 @@ class ArrowEngine:
     ) -> TransactionResult:
         """Run one transaction."""
         self._jobs.interrupt()
-        (step,) = request.transform.queries or ()
+        step = (request.transform.queries or [])[0]
         query = parse_query([str(each.dataset_id) for each in request.query_inputs], step.query)
         rows: list[Row] = []
         for each in request.query_inputs:

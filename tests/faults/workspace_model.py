@@ -201,8 +201,8 @@ class Site:
 # --- Roots -----------------------------------------------------------------------------------------
 
 
-def ingest(copy: Copy, payload: str, rows: Sequence[Row], *, force: bool) -> Copy | type[Changed]:
-    """Return the dataset after a push of rows; the error if it is refused.
+def ingest(copy: Copy, payload: str, rows: Sequence[Row], *, force: bool) -> Copy | None:
+    """Return the dataset after a push of rows; None if a changed row is refused.
 
     Args:
         copy: a root dataset.
@@ -222,7 +222,7 @@ def ingest(copy: Copy, payload: str, rows: Sequence[Row], *, force: bool) -> Cop
     try:
         merged = merge(strategy, rows_of(copy.chain), rows, ON_CONFLICT.get(copy.alias, "warn"))
     except Changed:
-        return Changed
+        return None
     if not merged:
         return copy
     marks = [row.day for row in merged] + [mark for mark in (watermark_of(copy.chain),) if mark is not None]

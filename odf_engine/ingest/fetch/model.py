@@ -129,7 +129,9 @@ def require_readable(path: Path) -> None:
             )
         if not path.is_file():
             raise SourceUnavailable(
-                "not a regular file", where=str(path), hint="use fetch.kind FilesGlob for the files of a folder"
+                "not a regular file",
+                where=str(path),
+                hint="use fetch.kind FilesGlob for the files of a folder",
             )
         if not os.access(path, os.R_OK):
             raise SourceUnavailable("cannot be read: permission denied", where=str(path))
