@@ -268,11 +268,13 @@ class DatasetFolders:
 
         Raises:
             FileNotFoundError: the dataset does not exist.
+            NotSynced: the dataset was removed, but a power failure may undo it.
         """
         trash = self.home / f"{_DELETED}{dataset_id.multibase}"
         shutil.rmtree(trash, ignore_errors=True)  # left by an interrupted deletion
         self.path(dataset_id).rename(trash)
-        fsync_folder(self.home)  # after a power failure the dataset must not reappear without its parts
+        # After a power failure the dataset must not reappear without its parts.
+        sync_change(self.home, "the dataset was deleted")
         shutil.rmtree(trash, ignore_errors=True)
 
     def find_unfinished(self) -> list[Path]:

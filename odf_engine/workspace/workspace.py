@@ -375,6 +375,7 @@ class Workspace:
 
         Raises:
             OdfError: other datasets read it; the message lists them.
+            NotSynced: the dataset was deleted, but a power failure may undo it.
         """
         from odf_engine.workspace.trust import Trust  # it imports this module
 
@@ -392,8 +393,11 @@ class Workspace:
                 self._folders.remove(entry.id)
             except FileNotFoundError:
                 raise self._not_found(str(entry.alias)) from None
-            Remotes(self.odf).forget(entry.id)
-            Trust(self).revoke(entry)
+            # The dataset is deleted: an error must not report a failure. `odf fsck` finds what remains.
+            with suppress(OdfError, OSError):
+                Remotes(self.odf).forget(entry.id)
+            with suppress(OdfError, OSError):
+                Trust(self).revoke(entry)
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
 
