@@ -685,23 +685,17 @@ class WorkspaceMachine(RuleBasedStateMachine):
         if not found:
             return
         chosen = _pick(found, dataset)
-        copy, error = before.copies[chosen], None
-        assert copy.query is not None
-        outcomes = [copy]
-        if not set(copy.query.inputs) <= set(before.copies):
-            error = NotFound
-        elif all(model.rows_of(before.copies[each].chain) for each in copy.query.inputs):
-            if model.diverged_inputs(before, copy):
-                error = None if reset else Diverged
-                outcomes = [model.rebuilt(copy)] if reset else outcomes
-        elif model.diverged_inputs(before, copy):
-            error = OdfError  # whichever input is found first
-            return
+        copy = before.copies[chosen]
+        error = {"absent": NotFound, "diverged": Diverged}.get(model.first_obstacle(before, copy))
+        after = copy
+        if error is Diverged and reset:
+            is_absent = copy.query and not set(copy.query.inputs) <= set(before.copies)
+            error, after = (NotFound, copy) if is_absent else (None, model.rebuilt(copy))
         request = Pull(chosen, reset_on_divergence=reset)
         self._run(
             "transform",
             lambda: self.jobs[site].run(request),
-            {site: before.with_copy(chosen, outcomes[0])},
+            {site: before.with_copy(chosen, after)},
             error=error,
             fault=fault,
             growing=chosen,

@@ -276,13 +276,26 @@ def diverged_inputs(site: Site, copy: Copy) -> list[str]:
     ]
 
 
+def first_obstacle(site: Site, copy: Copy) -> Literal["absent", "diverged", "empty", ""]:
+    """Return why no transaction runs. The inputs are planned in their order, until one has an obstacle."""
+    assert copy.query is not None
+    for dataset in copy.query.inputs:
+        if dataset not in site.copies:
+            return "absent"
+        if dataset in diverged_inputs(site, copy):
+            return "diverged"
+        if not rows_of(site.copies[dataset].chain):
+            return "empty"
+    return ""
+
+
 def pending(site: Site, copy: Copy) -> bool:
     """Return whether a derivative lacks rows or a watermark of its inputs."""
     query, read = copy.query, positions(copy.chain)
     assert query is not None
     is_due = False
     for dataset in query.inputs:
-        chain = site.copies[dataset].chain
+        chain = site.copies[dataset].chain if dataset in site.copies else ()
         if not rows_of(chain):
             return False
         block, offset = read.get(dataset, (None, None))
