@@ -370,11 +370,15 @@ class Workspace:
             return self._entry(entry.id, alias)
 
     def delete(self, entry: DatasetEntry) -> None:
-        """Delete a dataset: its data and its remotes. Its private key remains, see :meth:`delete_key`.
+        """Delete a dataset: its data, remotes and permissions. Its private key remains, see
+        :meth:`delete_key`.
 
         Raises:
             OdfError: other datasets read it; the message lists them.
+            NotSynced: the dataset was deleted, but a power failure may undo it.
         """
+        from odf_engine.workspace.trust import Trust  # it imports this module
+
         with self._lock():
             readers = [other.name for other in self.summaries() if entry.id in other.inputs]
             if readers:
@@ -389,7 +393,11 @@ class Workspace:
                 self._folders.remove(entry.id)
             except FileNotFoundError:
                 raise self._not_found(str(entry.alias)) from None
-            Remotes(self.odf).forget(entry.id)
+            # The dataset is deleted: an error must not report a failure. `odf fsck` finds what remains.
+            with suppress(OdfError, OSError):
+                Remotes(self.odf).forget(entry.id)
+            with suppress(OdfError, OSError):
+                Trust(self).revoke(entry)
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
 

@@ -65,7 +65,8 @@ def _odf(*arguments: str, text: str | None = None) -> Ran:
     return call_odf(*arguments, cwd=Path.cwd(), input=text)
 
 
-def _ok(folder: Path, *arguments: str) -> Ran:
+def run_command(folder: Path, *arguments: str) -> Ran:
+    """Run a command that succeeds."""
     ran = call_odf(*arguments, cwd=folder)
     assert ran.code == 0, f"odf {' '.join(arguments)}: {ran.err}"
     return ran
@@ -127,14 +128,14 @@ def partial_update() -> None:
         for name in "abc":
             (folder / f"{name}.yaml").write_text(MANIFEST.format(name=name, text=text))
         if text == "made":
-            _ok(folder, "add", "a.yaml", "b.yaml", "c.yaml")
+            run_command(folder, "add", "a.yaml", "b.yaml", "c.yaml")
     refs = workspace.resolve("b").dataset.folder / "refs"
     with mock.patch("pathlib.Path.replace", _refuse(refs)):
         ran = call_odf("add", "--update", "a.yaml", "b.yaml", "c.yaml", cwd=folder)
     assert ran.code == 1
     assert "(changed before the error: a; not changed: b, c; run the same command again to change" in ran.err
     assert "hint: nothing was committed; check the disk" not in ran.err
-    again = _ok(folder, "add", "--update", "a.yaml", "b.yaml", "c.yaml")
+    again = run_command(folder, "add", "--update", "a.yaml", "b.yaml", "c.yaml")
     assert "a: unchanged" in again.err and "updated b: 1 event" in again.err, again.err
 
 
@@ -159,7 +160,7 @@ def foreign_index() -> None:
     index.commit()
     index.close()
     for command in ("verify", "log", "show"):
-        _ok(workspace.folder, command, "numbers")
+        run_command(workspace.folder, command, "numbers")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Errors of the disk at certain files, and output that cannot be written."""
+"""Errors of the disk at certain files and at each call to a file, and output that cannot be written."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ from tests.faults.jail import run_jailed
 @pytest.mark.parametrize("program", ["alias", "partial_update", "foreign_index"])
 def test_errors_of_certain_files(program: str, tmp_path: Path) -> None:
     done = run_jailed([sys.executable, "-m", "tests.faults.failing", program], tmp_path / "scratch")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("program", ["commands"])
+def test_calls_that_fail_once(program: str, tmp_path: Path) -> None:
+    """All calls: ``python -m tests.faults.io_errors commands``."""
+    command = [sys.executable, "-m", "tests.faults.io_errors", program, "short"]
+    done = run_jailed(command, tmp_path / "scratch")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

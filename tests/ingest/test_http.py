@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import ssl
 import threading
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.errors import BadData, Cancelled, InvalidManifest, SourceUnavailable, Unsupported
+from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError, SourceUnavailable, Unsupported
+from odf_engine.ingest.fetch.model import require_readable
 from odf_engine.metadata.model import FilesGlob, FromPath, FromSystemTime, RequestHeader, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.net import address_policy
@@ -340,6 +342,15 @@ def test_local_files(workspace: Workspace, reporter: Recorder) -> None:
         get(workspace, Url("file:missing.csv"), reporter)
     with pytest.raises(SourceUnavailable, match="not a regular file"):
         get(workspace, Url(str(workspace.folder)), reporter)
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path, **_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(Path, "stat", fail)
+    with pytest.raises(OdfError, match=r"data\.csv: a file cannot be read or written: Input/output error"):
+        require_readable(tmp_path / "data.csv")
 
 
 def test_what_cannot_be_fetched(workspace: Workspace, reporter: Recorder, tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.fsck import check_workspace
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
@@ -234,3 +236,10 @@ def test_a_damaged_grant_allows_nothing(workspace: Workspace, content: bytes) ->
     assert path.stat().st_mode & 0o077 == 0
     path.write_bytes(content)
     assert not trust.is_trusted(entry)
+
+
+def test_a_deleted_dataset_leaves_no_permission(workspace: Workspace) -> None:
+    entry = copied(workspace)
+    Trust(workspace).grant(entry)
+    workspace.delete(entry)
+    assert check_workspace(workspace, Reporter()).findings == []

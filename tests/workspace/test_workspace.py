@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import subprocess
@@ -20,6 +21,7 @@ from odf_engine.errors import (
     InvalidManifest,
     InvalidSchema,
     NotFound,
+    NotSynced,
     OdfError,
     UsageError,
 )
@@ -370,6 +372,23 @@ def test_deleting_is_refused_while_another_dataset_reads_it(workspace: Workspace
         workspace.delete_key(source.id)
     with pytest.raises(NotFound):
         workspace.rename(source, DatasetAlias.parse("other"))
+
+
+def test_an_error_of_the_disk_after_a_deletion_is_not_a_failure(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = workspace.add([root("first"), root("second")])
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", fail)
+        workspace.delete(first)
+    with monkeypatch.context() as patched, pytest.raises(NotSynced, match="the dataset was deleted, but"):
+        patched.setattr(os, "fsync", fail)
+        workspace.delete(second)
+    assert workspace.datasets() == []
 
 
 # --- Listing -----------------------------------------------------------------------------------

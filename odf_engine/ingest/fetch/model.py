@@ -11,6 +11,7 @@ from typing import Final
 
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, SourceUnavailable
+from odf_engine.files import translate_os_errors
 from odf_engine.identity.multiformats import SHA2_256, Multihash
 from odf_engine.metadata.model import SourceState
 from odf_engine.metadata.timestamp import Timestamp
@@ -117,16 +118,20 @@ def require_readable(path: Path) -> None:
 
     Raises:
         SourceUnavailable: no such file, not a file, or no permission.
+        OdfError: the disk has an error.
     """
-    if not path.exists():
-        raise SourceUnavailable(
-            "file not found",
-            where=str(path),
-            hint="check the path; relative paths start at the workspace folder",
-        )
-    if not path.is_file():
-        raise SourceUnavailable(
-            "not a regular file", where=str(path), hint="use fetch.kind FilesGlob for the files of a folder"
-        )
-    if not os.access(path, os.R_OK):
-        raise SourceUnavailable("cannot be read: permission denied", where=str(path))
+    with translate_os_errors(path):
+        if not path.exists():
+            raise SourceUnavailable(
+                "file not found",
+                where=str(path),
+                hint="check the path; relative paths start at the workspace folder",
+            )
+        if not path.is_file():
+            raise SourceUnavailable(
+                "not a regular file",
+                where=str(path),
+                hint="use fetch.kind FilesGlob for the files of a folder",
+            )
+        if not os.access(path, os.R_OK):
+            raise SourceUnavailable("cannot be read: permission denied", where=str(path))
