@@ -11,9 +11,8 @@ import pytest
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.ddl import parse_ddl, type_ddl
-from odf_engine.data.slices import slice_schema, write_slice
-from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
-from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.data.slices import slice_schema
+from odf_engine.metadata.model import SetDataSchema
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
@@ -38,23 +37,7 @@ def add_rows(deriving: Deriving, entry: DatasetEntry, *days: int) -> None:
         "t": pa.array([3723123456789] * len(days), pa.time64("ns")),
     }
     batch = pa.record_batch({name: values[name] for name in schema.names[3:]})
-    add_batch(deriving, entry, batch, micros[-1] // 1000)
-
-
-def add_batch(deriving: Deriving, entry: DatasetEntry, batch: pa.RecordBatch, watermark: int) -> None:
-    state = entry.dataset.state()
-    schema, staged = declared_schema(state), entry.dataset.staging_path("data")
-    assert schema is not None
-    moment = max(Timestamp.now(), state.system_time)
-    written = write_slice(
-        [batch], schema=schema,
-        vocab=state.vocabulary, path=staged, system_time=moment, fallback_event_time=moment,
-        first_offset=0 if state.last_offset is None else state.last_offset + 1, reporter=Reporter(),
-    )  # fmt: skip
-    assert written is not None
-    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=Timestamp.from_ms(watermark))
-    deriving.commit(entry, [event], moment, data=staged)
+    deriving.batch(entry, batch, micros[-1] // 1000)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -112,7 +95,7 @@ def test_times_in_milliseconds(deriving: Deriving, query: str) -> None:
     for day in range(3):
         row["event_time"] = datetime(2020, 1, 1 + day, 12, tzinfo=UTC)
         columns = {name: pa.array([row[name]], schema.field(name).type) for name in schema.names[3:]}
-        add_batch(deriving, root, pa.record_batch(columns), (SECOND + day * 86400) * 1000)
+        deriving.batch(root, pa.record_batch(columns), (SECOND + day * 86400) * 1000)
         deriving.run(output)
     rows = deriving.table(output).select(["t", "l", "s"]).to_pylist()
     assert rows == [{name: row[name] for name in ("t", "l", "s")}] * (3 if query == "rows" else 2)
