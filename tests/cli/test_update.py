@@ -183,8 +183,8 @@ def test_an_error_names_the_queries_that_did_not_change(
     ]
     ran = run(workspace, "add", "-", "--update", input="---\n".join(new))
     assert str(ran.exception) == (
-        "dataset b: the disk is full (changed before the error: a; not changed: b; run the same command again to change"
-        " them) (queries not changed: q)"
+        "dataset b: the disk is full (changed before the error: a; not changed: b; run the same command again"
+        " to change them) (queries not changed: q)"
     )
 
 
