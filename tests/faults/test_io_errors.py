@@ -12,9 +12,11 @@ import pytest
 from tests.faults.jail import run_jailed
 
 
-@pytest.mark.parametrize("program", ["commands short", "partial_update", "foreign_index", "publication"])
+@pytest.mark.parametrize(
+    "program", ["commands short", "jobs short", "partial_update", "foreign_index", "publication"]
+)
 def test_calls_that_fail_once(program: str, tmp_path: Path) -> None:
-    """All calls: ``python -m tests.faults.io_errors commands``."""
+    """All calls: ``python -m tests.faults.io_errors commands`` and ``jobs``."""
     command = [sys.executable, "-m", "tests.faults.io_errors", *program.split()]
     done = run_jailed(command, tmp_path / "scratch")
     assert done.returncode == 0, done.stdout + done.stderr
