@@ -177,6 +177,7 @@ FEATURES: Final = (  # without an annotation, so that pyright checks the methods
             "block_bytes": BlocksController.open_bytes,
             "prove_block": BlocksController.sign_block,
             "block_kinds": BlocksController.choose_kinds,
+            "next_history": BlocksController.next_history,
             "jump_block": BlocksController.jump,
             "next_finding": BlocksController.next_finding,
             "previous_finding": BlocksController.previous_finding,

@@ -358,6 +358,24 @@ class Dataset:
             )
         return new[-1].folded.state.head
 
+    def reset(self, block: Multihash, *, expected_head: Multihash) -> None:
+        """Move the head to a stored block, of the chain or of an earlier history. No files are removed.
+
+        The old head stays available, as for :meth:`restart_chain`.
+
+        Raises:
+            Conflict: the head is not ``expected_head``.
+            NotFound, MalformedBlock: a block of the chain that ends there is missing or damaged.
+        """
+        self.move_head(
+            _EarlierHistory(self.folder, block).state(),
+            None,
+            None,
+            expected_head=expected_head,
+            backup_ref=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
+            before_move=lambda: None,
+        )
+
     def move_head(
         self,
         state: ChainState,

@@ -244,7 +244,7 @@ class Quarantine:
                 for at in range(0, len(digests), _DIGEST_BYTES)
             ]
             names = {str(block_hash): block_hash for block_hash in hashes}
-            received = [name for name in names if os.path.exists(f"{self._received}/{name}")]  # noqa: PTH110
+            received = [name for name in names if _exists(f"{self._received}/{name}")]
             if received:
                 fsync_files([f"{self._received}/{name}" for name in received])
             # Read the blocks again: a hash of the received bytes does not verify the disk. Blocks are small.
@@ -271,3 +271,12 @@ class Quarantine:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
             os.utime(self.folder)
+
+
+def _exists(path: str) -> bool:
+    """Return whether a file exists. Unlike in ``os.path.exists``, an error of the disk raises."""
+    try:
+        os.stat(path)  # noqa: PTH116 (for each block)
+    except FileNotFoundError:
+        return False
+    return True

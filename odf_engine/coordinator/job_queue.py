@@ -28,7 +28,7 @@ from odf_engine.coordinator.protocol import (
     Push,
     Request,
 )
-from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError, escape_surrogates
+from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError, disk_hint, escape_surrogates
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class JobQueue:
                 return JobState.cancelled, None, None
             if not isinstance(error, OdfError) or error.__cause__ is not None:
                 reporter.log(_trace(error), "debug")
-            return JobState.failed, _failure(error, job), None
+            return JobState.failed, failure_of(error, job), None
 
     def _store_progress(self, job_id: str, progress: Progress) -> None:
         try:
@@ -353,7 +353,7 @@ def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _failure(error: BaseException, job: Job) -> Failure:
+def failure_of(error: BaseException, job: Job) -> Failure:
     """Return the error of a job for users: one sentence, and a hint."""
     if isinstance(error, OdfError):
         kinds = (each.__name__ for each in type(error).__mro__ if each.__module__ == OdfError.__module__)
@@ -370,6 +370,12 @@ def _failure(error: BaseException, job: Job) -> Failure:
             "permission denied",
             where=_file_name(error),
             hint="check the owner and the permissions of the file",
+        )
+    if isinstance(error, OSError) and (error.filename is not None or error.errno == errno.EIO):
+        return Failure(
+            f"a file cannot be read or written: {error.strerror or error}",
+            where=_file_name(error),
+            hint=disk_hint(error),
         )
     if isinstance(error, MemoryError):
         return Failure("not enough memory", hint="close other programs, or reduce worker.maxJobs")

@@ -38,6 +38,7 @@ from odf_engine.spark.streaming.row_match import (
     MATCH_COUNT,
     OFFSET,
     SLICE_COUNT,
+    TargetRows,
     in_ranges,
     key_columns,
     match_rows,
@@ -99,14 +100,14 @@ class Groups:
 
 
 def find_groups(
-    lineage: Lineage, selection: RowSelection, rows: DataFrame, first: int, last: int, run_frame: RunFrame
+    lineage: Lineage, selection: RowSelection, targets: TargetRows, first: int, last: int, run_frame: RunFrame
 ) -> Groups:
     """Return the groups of the traced rows.
 
     Args:
         lineage: the tracked query.
         selection: the traced rows.
-        rows: rows of their slice.
+        targets: the same rows in Spark.
         first, last: batches of the transaction.
         run_frame: runs a frame.
 
@@ -116,8 +117,9 @@ def find_groups(
     names, grouping_rows = lineage.group_columns or [], lineage.grouping_rows()
     keys = [f"{KEY_PREFIX}{index}" for index in range(len(names))]
     columns = [f"g{index}" for index in range(len(names))]
-    slice_groups = comparable_groups(names, rows)
-    lineage_groups = comparable_groups(names, rows, keys)
+    rows = targets.rows
+    slice_groups = comparable_groups(names, targets)
+    lineage_groups = comparable_groups(names, targets, keys)
     offset, operation = selection.vocab.offset_column, selection.vocab.operation_type_column
     is_target = in_ranges(identifier(offset), selection.runs)
     grouping_rows = grouping_rows.selectExpr(*lineage_groups, *keys, BATCH)
@@ -142,19 +144,24 @@ def find_groups(
     )
 
 
-def comparable_groups(names: Sequence[str], rows: DataFrame, keys: Sequence[str] | None = None) -> list[str]:
+def comparable_groups(
+    names: Sequence[str], targets: TargetRows, keys: Sequence[str] | None = None
+) -> list[str]:
     """Return the columns that identify groups as ``g0``, …, in the form in which slices store them.
 
     Args:
         names: columns of the result.
-        rows: rows of a slice.
+        targets: rows of a slice.
         keys: other columns with the same values.
     """
     expressions: list[str] = []
+    rows = targets.rows
     indexes = match_columns(rows.columns, list(names))
     for index, (name, column_index) in enumerate(zip(names, indexes, strict=True)):
-        data_type = rows.schema[rows.columns[column_index or 0]].dataType
-        expressions.append(f"{stored_form(identifier(keys[index] if keys else name), data_type)} AS g{index}")
+        column = rows.columns[column_index or 0]
+        value = identifier(keys[index] if keys else name)
+        form = stored_form(value, rows.schema[column].dataType, targets.stored.field(column).type)
+        expressions.append(f"{form} AS g{index}")
     return expressions
 
 
@@ -549,8 +556,8 @@ class StatefulTrace:
 
     def _trace_groups(self, lineage: Lineage, time: Timeline) -> StepResult:
         traced = self._new_result()
-        rows = self._selection.target_rows(self._session, signed=False, ranked=True).rows
-        groups = find_groups(lineage, self._selection, rows, time.first, time.last, self._run_frame)
+        targets = self._selection.target_rows(self._session, signed=False, ranked=True)
+        groups = find_groups(lineage, self._selection, targets, time.first, time.last, self._run_frame)
         rebuilt = self._own.transaction.kind == "rebuild"
         requested = {group: entries for group, entries in groups.entries.items() if any(entries.traced)}
         if not all(entries.batches or rebuilt for entries in requested.values()):
@@ -588,8 +595,8 @@ class StatefulTrace:
         assert isinstance(lineage, PrefixLineage)
         lineage.targets = prefixes.selectExpr(*keys, f"explode(array({numbers})) AS {LAST_BATCH_COLUMN}")
         recomputed = lineage.recomputed_rows(self._empty_query(time))
-        rows = self._selection.target_rows(self._session, signed=False, ranked=True).rows
-        compared = comparable_groups(lineage.group_columns or [], rows)
+        targets = self._selection.target_rows(self._session, signed=False, ranked=True)
+        compared = comparable_groups(lineage.group_columns or [], targets)
         columns = [f"g{index}" for index in range(len(compared))]
         values: dict[Group, list[tuple[int, dict[str, Any]]]] = {group: [] for group in unresolved}
         for batch in self._run_frame(recomputed.selectExpr("*", *compared)):

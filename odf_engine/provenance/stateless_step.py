@@ -69,8 +69,11 @@ class RowSelection:
         self, session: SparkSession, *, signed: bool, approximate: bool = False, ranked: bool
     ) -> TargetRows:
         """Return the rows in the form for matching."""
-        rows = slices_frame(session, [self.path], pq.read_schema(self.path), self.vocab)
-        return TargetRows(rows, self.runs, self.vocab, signed=signed, approximate=approximate, ranked=ranked)
+        schema = pq.read_schema(self.path)
+        rows = slices_frame(session, [self.path], schema, self.vocab)
+        return TargetRows(
+            rows, schema, self.runs, self.vocab, signed=signed, approximate=approximate, ranked=ranked
+        )
 
 
 def transaction_session(spark: SparkRuntime, request: TransformRequest) -> SparkSession:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from odf_engine.data.arrow_compute import is_list_like
@@ -149,6 +148,8 @@ def _value_conversion(value: str, data_type: pa.DataType, spark: st.DataType, de
     match spark:
         case st.LongType() if pa.types.is_timestamp(data_type) and data_type.unit == "ns":
             return f"timestamp_micros(({value} - pmod({value}, 1000)) DIV 1000)"
+        case st.IntegerType() if pa.types.is_time(data_type):
+            return f"CAST(time_from_millis({value}) AS {spark_type(data_type, value).simpleString()})"
         case st.BinaryType() if isinstance(data_type, pa.UuidType):
             return f"regexp_replace(lower(hex({value})), {_UUID_DIGITS}, '$1-$2-$3-$4-$5')"
         case st.ArrayType() if is_list_like(data_type):
@@ -550,18 +551,24 @@ _MAX_IN_ORDER: Final = 16
 
 
 def slices_frame(
-    session: SparkSession, paths: Sequence[Path], schema: pa.Schema, vocab: DatasetVocabulary
+    session: SparkSession,
+    paths: Sequence[Path],
+    schema: pa.Schema,
+    vocab: DatasetVocabulary,
+    *,
+    ordered: bool = True,
 ) -> DataFrame:
     """Return a lazy frame of the rows of slices.
 
     The offset is a BIGINT and the operation an INT, independent of their stored types. Columns that an older
-    slice lacks are null. Up to 16 slices stay in order; the order of more slices is undefined.
+    slice lacks are null.
 
     Args:
         session: session of the job.
         paths: files, oldest first; a frame without rows for an empty list.
         schema: schema of the input.
         vocab: column names of the input.
+        ordered: keep the order of up to 16 slices. Otherwise, and for more slices, the order is undefined.
 
     Raises:
         NotFound, BadData: a slice is missing or damaged.
@@ -570,13 +577,18 @@ def slices_frame(
     with translate_errors():
         if not paths:
             return session.createDataFrame([], spark_schema(query_types))
-        wide = [_is_wide(path, vocab) for path in paths]
-        if len(paths) > _MAX_IN_ORDER and not any(wide):
-            return _read(session, paths, query_types)
-        frames = [
-            _read_wide(session, path, query_types, vocab) if is_wide else _read(session, [path], query_types)
-            for path, is_wide in zip(paths, wide, strict=True)
-        ]
+        read_types = [_read_types(path, query_types, vocab) for path in paths]
+        if ordered and len(paths) <= _MAX_IN_ORDER:
+            frames = [
+                _read(session, [path], query_types, types)
+                for path, types in zip(paths, read_types, strict=True)
+            ]
+        else:
+            frames = [
+                _read(session, [path for path, each in zip(paths, read_types, strict=True) if each == types],
+                      query_types, types)
+                for types in dict.fromkeys(read_types)
+            ]  # fmt: skip
         return reduce(lambda left, right: left.union(right), frames)
 
 
@@ -593,15 +605,24 @@ def readable_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
     Raises:
         NotFound, BadData: the slice is missing or damaged.
     """
-    if not _is_wide(path, vocab):
-        return path
+    footer = _slice_footer(path)
     schema = read_parquet_schema(path)
-    index = schema.get_field_index(vocab.offset_column)
-    schema = schema.set(index, schema.field(index).with_type(pa.int64()))
-    with pq.ParquetWriter(copy, schema) as writer:
+    readable = pa.schema([field.with_type(_microsecond_times(field.type)) for field in schema])
+    if _has_wide_offsets(footer, vocab):
+        index = schema.get_field_index(vocab.offset_column)
+        readable = readable.set(index, schema.field(index).with_type(pa.int64()))
+    if readable == schema:
+        return path
+    with pq.ParquetWriter(copy, readable) as writer:
         for batch in read_bounded(path):
-            writer.write_batch(batch.cast(schema))
+            writer.write_batch(batch.cast(readable))
     return copy
+
+
+def _microsecond_times(data_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_nested(data_type):
+        return _with_leaves(data_type, _microsecond_times)
+    return pa.time64("us") if pa.types.is_time32(data_type) else data_type
 
 
 _QUERY_TYPES: Final = {"offset": pa.int64(), "operation": pa.int32()}
@@ -611,34 +632,80 @@ def _role(name: str, vocab: DatasetVocabulary) -> str:
     return {vocab.offset_column: "offset", vocab.operation_type_column: "operation"}.get(name, "")
 
 
-def _read(session: SparkSession, paths: Sequence[Path], schema: pa.Schema) -> DataFrame:
-    return session.read.schema(spark_schema(schema)).parquet(*map(spark_path, paths))
+def _read(
+    session: SparkSession, paths: Sequence[Path], schema: pa.Schema, read_types: pa.Schema
+) -> DataFrame:
+    """Read slices in the types of :func:`_read_types`, and convert their rows to those of ``schema``."""
+    frame = session.read.schema(spark_schema(read_types)).parquet(*map(spark_path, paths))
+    if read_types == schema:
+        return frame
+    return frame.selectExpr(
+        *(
+            f"{_query_value(field, each.type)} AS {identifier(field.name)}"
+            for field, each in zip(schema, read_types, strict=True)
+        )
+    )
 
 
-def _read_wide(session: SparkSession, path: Path, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
-    index = schema.get_field_index(vocab.offset_column)
-    unsigned = schema.set(index, schema.field(index).with_type(pa.uint64()))
-    frame = _read(session, [path], unsigned)
-    name = vocab.offset_column
-    return frame.withColumn(name, sf.col(identifier(name)).cast("bigint"))
+def _query_value(field: pa.Field, read_type: pa.DataType) -> str:
+    name = identifier(field.name)
+    if pa.types.is_uint64(read_type):
+        return f"CAST({name} AS BIGINT)"
+    return _value_conversion(name, field.type, spark_type(read_type, field.name), 0) or name
 
 
-def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
-    """Return whether the offsets are unsigned and dictionary-encoded, which Spark cannot read as BIGINT."""
+def _read_types(path: Path, schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """Return the types in which Spark reads the columns of a slice: those of ``schema``, with two exceptions.
+
+    Dictionary-encoded unsigned offsets are unsigned. Times in milliseconds are numbers.
+    """
+    footer = _slice_footer(path)
+    stored = {field.name: field.type for field in footer.schema.to_arrow_schema()}
+    types = {name: _read_type(schema.field(name).type, stored.get(name)) for name in schema.names}
+    if vocab.offset_column in types and _has_wide_offsets(footer, vocab):
+        types[vocab.offset_column] = pa.uint64()
+    return pa.schema([field.with_type(types[field.name]) for field in schema])
+
+
+def _read_type(data_type: pa.DataType, stored: pa.DataType | None) -> pa.DataType:
+    """Return a type with numbers for those times in it that a slice stores in milliseconds."""
+    if stored is None:
+        return data_type
+    if pa.types.is_time(data_type) and pa.types.is_time32(stored):
+        return pa.int32()
+    if is_list_like(data_type) and is_list_like(stored):
+        item = data_type.value_field
+        return pa.list_(item.with_type(_read_type(item.type, stored.value_type)))
+    if pa.types.is_map(data_type) and pa.types.is_map(stored):
+        item = _read_type(data_type.item_type, stored.item_type)
+        return pa.map_(_read_type(data_type.key_type, stored.key_type), data_type.item_field.with_type(item))
+    if pa.types.is_struct(data_type) and pa.types.is_struct(stored):
+        types = {field.name: field.type for field in stored}
+        return pa.struct(
+            [field.with_type(_read_type(field.type, types.get(field.name))) for field in data_type]
+        )
+    return data_type
+
+
+def _slice_footer(path: Path) -> pq.FileMetaData:
     try:
         with open_parquet(path) as file:
-            metadata = file.metadata
+            return file.metadata
     except FileNotFoundError:
         raise NotFound(
             "slice is missing", where=str(path), hint="run odf verify to find all errors"
         ) from None
     except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
-    if not metadata.num_row_groups:
+
+
+def _has_wide_offsets(footer: pq.FileMetaData, vocab: DatasetVocabulary) -> bool:
+    """Return whether the offsets are unsigned and dictionary-encoded, which Spark cannot read as BIGINT."""
+    if not footer.num_row_groups:
         return False
-    for index in range(metadata.num_columns):
-        column = metadata.row_group(0).column(index)
+    for index in range(footer.num_columns):
+        column = footer.row_group(0).column(index)
         if column.path_in_schema == vocab.offset_column:
-            unsigned = pa.types.is_uint64(metadata.schema.to_arrow_schema().field(vocab.offset_column).type)
+            unsigned = pa.types.is_uint64(footer.schema.to_arrow_schema().field(vocab.offset_column).type)
             return unsigned and any("DICTIONARY" in encoding for encoding in column.encodings)
     return False

@@ -81,10 +81,10 @@ def _syncfs() -> Any:
         return None
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, mode: int = 0o777) -> None:
     """Create a folder and sync its entry, unless it exists. Its parent must exist."""
     try:
-        path.mkdir()
+        path.mkdir(mode)
     except FileExistsError:
         return
     fsync_folder(path.parent)

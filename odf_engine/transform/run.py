@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -33,6 +33,7 @@ from odf_engine.metadata.model import (
     SetAttachments,
     SetDataSchema,
     SetVocab,
+    SqlQueryStep,
     TransformRequest,
     TransformRequestInput,
     Watermark,
@@ -208,9 +209,16 @@ def check_changelog(transaction: Transaction, result: TransactionResult, reporte
             "the result of the query retracts a row that is not in the dataset: "
             f"row {row}: {_row_text(written.path, row, vocab)}",
             where="query",
-            hint="a -R or -C repeats all columns of the row that it retracts: check columns that the query "
-            "computes, and verify the inputs with odf verify",
+            hint=_unmatched_row_hint(transaction.transform.transform.queries or []),
         )
+
+
+def _unmatched_row_hint(steps: Sequence[SqlQueryStep]) -> str:
+    hint = "a -R or -C repeats all columns of the row that it retracts: "
+    # Whether an input ever has retractions cannot be known when the query is added.
+    if any("system_time(" in step.query.lower().replace(" ", "") for step in steps):
+        return hint + "remove system_time() from the query, which has another value in each transaction"
+    return hint + "check columns that the query computes, and verify the inputs with odf verify"
 
 
 def _row_text(path: Path, row: int, vocab: DatasetVocabulary) -> str:

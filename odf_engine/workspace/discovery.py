@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError, disk_hint
+from odf_engine.files import fsync_folder
 
 ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
@@ -62,9 +63,12 @@ def make_workspace_folder(folder: Path) -> None:
     """
     odf = folder / ODF_FOLDER
     try:
+        created = [odf, *(each for each in (folder, *folder.parents) if not each.exists())]
         folder.mkdir(parents=True, exist_ok=True)
         _check_owner(folder, folder)
         odf.mkdir(mode=0o700)
+        for each in created:
+            fsync_folder(each.parent)
     except FileExistsError:
         if odf.is_dir():
             raise AlreadyExists(f"{folder} is already a workspace") from None

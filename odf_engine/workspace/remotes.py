@@ -10,11 +10,11 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError, disk_hint
-from odf_engine.files import translate_os_errors
+from odf_engine.files import fsync_folder, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.names import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_valid_name
 from odf_engine.net.urls import dataset_name_from_url, normalize_url, redact_url
-from odf_engine.storage.atomic_files import file_lock, read_small_file, replace_text_file
+from odf_engine.storage.atomic_files import file_lock, make_folder, read_small_file, replace_text_file
 
 Kind = Literal["pull", "push"]
 """Whether a dataset is pulled from an address, or pushed to it."""
@@ -195,7 +195,11 @@ class Remotes:
     def forget(self, dataset: DatasetId) -> None:
         """Remove all remotes of a dataset."""
         with file_lock(self._lock), translate_os_errors(self._path(dataset)):
-            self._path(dataset).unlink(missing_ok=True)
+            try:
+                self._path(dataset).unlink()
+            except FileNotFoundError:
+                return
+            fsync_folder(self._folder)
 
     def find_by_url(self, url: str) -> DatasetId | None:
         """Return the dataset that is pulled from an address, otherwise one that is pushed to it, or None."""
@@ -218,7 +222,8 @@ class Remotes:
 
         :meth:`attach` and other methods change a part of them under the lock.
         """
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with translate_os_errors(self._folder):
+            make_folder(self._folder, 0o700)
         replace_text_file(self._path(dataset), msgspec.json.encode(remotes).decode())
 
     def _path(self, dataset: DatasetId) -> Path:

@@ -24,7 +24,7 @@ from odf_engine.identity.ownership_proof import (
 )
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.atomic_files import read_small_file, replace_text_file
+from odf_engine.storage.atomic_files import make_folder, read_small_file, replace_text_file
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.environment import find_variables
@@ -235,7 +235,8 @@ class Trust:
             private_network=private_network,
             granted=str(Timestamp.now()),
         )
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with translate_os_errors(self._folder):
+            make_folder(self._folder, 0o700)
         replace_text_file(self._path(entry), msgspec.json.encode(grant).decode())
         return grant
 

@@ -78,6 +78,14 @@ BLOCK_ACTIONS: Final = (
         require_readable_dataset,
     ),
     Action(
+        "next_history",
+        ("H",),
+        "show an earlier history, such as before a reset",
+        "blocks",
+        "",
+        require_readable_dataset,
+    ),
+    Action(
         "next_finding",
         ("n", "right_curly_bracket"),
         "go to the next finding",

@@ -16,7 +16,14 @@ from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
 from odf_engine.coordinator.results import PullResult, UpdateResult, ValidateResult, VerifyResult
-from odf_engine.errors import Conflict, InvalidManifest, NotFound, SourceUnavailable, UsageError
+from odf_engine.errors import (
+    Conflict,
+    InvalidManifest,
+    NotFound,
+    OdfError,
+    SourceUnavailable,
+    UsageError,
+)
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, SetTransform
 from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
@@ -113,9 +120,15 @@ class DefinitionUpdate:
         direct = [at for at in range(len(shown)) if at not in queries]
         if not direct:
             return shown
-        applied = self._workspace.update(
-            [snapshots[at] for at in direct], self._origins, shown=[shown[at] for at in direct]
-        )
+        try:
+            applied = self._workspace.update(
+                [snapshots[at] for at in direct], self._origins, shown=[shown[at] for at in direct]
+            )
+        except OdfError as error:
+            if queries:  # the error names the other datasets that were changed or not changed
+                names = ", ".join(str(shown[at].alias) for at in queries)
+                error.message += f" (queries not changed: {names})"
+            raise
         by_index = dict(zip(direct, applied, strict=True))
         return [by_index.get(at, update) for at, update in enumerate(shown)]
 

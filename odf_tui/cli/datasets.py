@@ -19,6 +19,7 @@ from odf_engine.coordinator.protocol import Job, JobState, Verify
 from odf_engine.coordinator.results import VerifyResult
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.timestamp import Timestamp
@@ -353,6 +354,41 @@ def rename_verb(old: str, new: str) -> None:
     workspace.rename(entry, DatasetAlias.parse(new))
     notify_datasets_changed(workspace.folder)
     print_note(f"renamed {entry.alias} to {new}")
+
+
+@verb("reset", example="odf reset com.example.cases 12")
+@click.argument("name")
+@click.argument("version", metavar="BLOCK|TIME|REF")
+@click.option("-y", "--yes", is_flag=True, help="Do not prompt for confirmation.")
+def reset_verb(name: str, version: str, yes: bool) -> None:
+    """Return a dataset to an earlier block.
+
+    The blocks after it are no longer part of the dataset. They remain under a reference such as
+    before-reset-1a2b3c4d, and `odf reset NAME REF` restores them. A time selects the newest block at
+    that time.
+
+    Datasets derived from the removed rows are diverged until `odf pull --reset-on-divergence`
+    rebuilds them. A remote that has the removed blocks is ahead until `odf push --force`.
+    """
+    from odf_engine.views.as_at import resolve_as_at  # deferred: loads faster
+
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    head = entry.dataset.head()
+    found = resolve_as_at(entry, version)
+    if found.head:
+        print_note(f"{entry.alias}: unchanged, block {found.sequence_number} is the newest block")
+        return
+    place = f"block {found.sequence_number}" + ("" if found.in_chain else " of an earlier history")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"resetting {entry.alias} requires confirmation", hint="use --yes to skip it")
+        click.confirm(f"Reset {entry.alias} to {place}?", abort=True, err=True)
+    assert head is not None  # it has the found block
+    entry.dataset.reset(Multihash.parse(found.block), expected_head=head)
+    notify_datasets_changed(workspace.folder)
+    backup = next(name for name, block in entry.dataset.references().items() if block == head)
+    print_note(f"reset {entry.alias} to {place}; the earlier history is {backup}")
 
 
 @verb("list", example="odf list --json", json=True)

@@ -114,6 +114,7 @@ VERBS: Final = {
     "new": "add",
     "delete": "datasets",
     "rename": "datasets",
+    "reset": "datasets",
     "list": "datasets",
     "show": "datasets",
     "graph": "datasets",

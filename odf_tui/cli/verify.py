@@ -228,6 +228,12 @@ def _parse_range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int
             return None
         if text.isdecimal() and len(text) < 8:
             return int(text)
-        return entry.dataset.block(entry.dataset.find_block(text)).block.sequence_number
+        block = entry.dataset.find_stored_block(text)
+        if not entry.dataset.contains_block(block):  # stored, but its number is of an earlier history
+            raise NotFound(
+                f"--range {span}: block {block} is not in the chain of {entry.alias}",
+                hint=f"use a block that odf log {entry.alias} lists, or its sequence number",
+            )
+        return entry.dataset.block(block).block.sequence_number
 
     return number(first), number(last)

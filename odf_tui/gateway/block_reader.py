@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -41,6 +42,7 @@ from odf_tui.text.format import format_count
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from odf_engine.views.as_at import PinnedVersion
 
 _PAGE: Final = 50
 _MAX_SEARCHED: Final = 2000
@@ -290,6 +292,32 @@ class BlockReader(RevisionReader):
 
         return resolve_block_number(self.entry(dataset).dataset, text)
 
+    def histories(self, dataset: str) -> list[tuple[str, PinnedVersion]]:
+        """Return the earlier histories by their references, newest first."""
+        from odf_engine.views.as_at import resolve_as_at
+
+        entry = self.entry(dataset)
+        found = [(name, resolve_as_at(entry, name)) for name in entry.dataset.references()]
+        earlier = [each for each in found if not each[1].in_chain]
+        return sorted(earlier, key=lambda each: each[1].system_time, reverse=True)
+
+    def find_version(self, dataset: str, text: str) -> int | PinnedVersion:
+        """Return the number of a block as :meth:`find_block`, or a block of an earlier history.
+
+        Raises:
+            UsageError, NotFound: as :meth:`find_block`.
+        """
+        from odf_engine.views.as_at import resolve_as_at
+
+        try:
+            return self.find_block(dataset, text)
+        except OdfError:
+            with suppress(OdfError):
+                version = resolve_as_at(self.entry(dataset), text)
+                if not version.in_chain:
+                    return version
+            raise
+
     def block(self, dataset: str, which: BlockRef) -> BlockDocument:
         """Return a block as YAML. Fields of a newer specification are named above it."""
         from odf_engine.metadata.model import kind_of
@@ -314,6 +342,10 @@ class BlockReader(RevisionReader):
             )
         except OdfError:  # other blocks of the chain cannot be read
             transaction, links = None, ()
+        if "@" in dataset:  # links lead to blocks of the current chain
+            links = tuple(
+                each for each in links if each.target is None or each.target.dataset != str(entry.id)
+            )
         event: Any = stored.block.event
         text = head + block_to_yaml(stored.block, stored.version)
         return BlockDocument(

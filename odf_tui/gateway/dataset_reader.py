@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_graph import DatasetGraph
@@ -44,17 +45,20 @@ class WorkspaceEntries:
         return self.workspace.folder
 
     def entry(self, dataset: str) -> DatasetEntry:
-        """Return a dataset by its id.
+        """Return a dataset by its id; with the last block of an earlier history if it is ``ID@HASH``.
 
         Raises:
             NotFound: the workspace has no such dataset.
         """
+        dataset, _, block = dataset.partition("@")
         entry = self._entries.get(dataset)
         if entry is None or not entry.dataset.folder.is_dir():
             self._entries = {str(each.id): each for each in self.workspace.datasets()}
             entry = self._entries.get(dataset)
         if entry is None:
             raise NotFound("this dataset is not in the workspace")
+        if block:
+            return replace(entry, dataset=entry.dataset.at(Multihash.parse(block)))
         return entry
 
     def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:

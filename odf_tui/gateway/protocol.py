@@ -15,6 +15,7 @@ from odf_tui.state.job_book import LogPage, WrittenBlock
 from odf_tui.state.model import BlockSummary, DatasetDetail, DatasetRow, PendingEvent, TrustRequest
 
 if TYPE_CHECKING:
+    from odf_engine.views.as_at import PinnedVersion
     from odf_engine.workspace.column_lineage import ColumnGraph
     from odf_tui.gateway.row_window import RowWindow
     from odf_tui.state.model import (
@@ -307,6 +308,21 @@ class Gateway(Protocol):
 
         Raises:
             OdfError: the text is none of these, or no block matches.
+        """
+        ...
+
+    def histories(self, dataset: str) -> Sequence[tuple[str, PinnedVersion]]:
+        """Return the earlier histories by their references, newest first.
+
+        ``ID@HASH``, with the hash of the last block, is the id of such a history in other methods.
+        """
+        ...
+
+    def find_version(self, dataset: str, text: str) -> int | PinnedVersion:
+        """Return the number of a block, as ``find_block``, or a block of an earlier history.
+
+        Raises:
+            OdfError: as ``find_block``.
         """
         ...
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
+from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.verbs import odf as odf_group
@@ -129,3 +130,19 @@ def test_what_could_not_be_checked_is_said(odf: Odf, kind: str, word: str) -> No
     assert f"wet-days: {word}" in ran.stdout
     assert "rain: to offset 4, block" in ran.stdout
     assert "  rain      it is not in this workspace: did:odf:fed\n" in ran.stdout
+
+
+def test_a_range_is_one_of_the_present_chain(odf: Odf) -> None:
+    """A block before a reset is stored; its number would select another block of the chain."""
+    dataset = odf.workspace.resolve("rain").dataset
+    time, seed = dataset.state().system_time, dataset.state().head
+    old = dataset.commit([SetInfo("rain")], system_time=time, expected_head=seed)
+    dataset.restart_chain([SetInfo("wind")], system_time=time, expected_head=old)
+    before, head = str(old), str(dataset.head())
+    odf.results = {"rain": report("rain")}
+    for span in (f"{before}..", f"..{before[-8:]}", f"before-reset-{before[-8:]}.."):
+        ran = odf("verify", "rain", "--range", span)
+        assert (ran.exit_code, odf.asked) == (1, []), ran.output
+        assert f"--range {span}: block {before} is not in the chain of rain" in str(ran.exception)
+    assert odf("verify", "rain", "--range", f"..{head}").exit_code == 0
+    assert [request.last for request in odf.asked if isinstance(request, Verify)] == [1]

@@ -74,6 +74,17 @@ def _earlier_history(odf: Odf, entry: DatasetEntry) -> None:
     assert odf("diff", "numbers", "--to", name, "--json").json["added"] == 2
     current = odf("tail", "numbers", "--as-at", name, "--key", "city", "--json").json
     assert [row["city"] for row in current] == ["Bern", "Th\x07un"]
+    # A reset restores it, and another one the present history.
+    head = str(entry.dataset.head())
+    assert "requires confirmation" in odf("reset", "numbers", name).err
+    ran = odf("reset", "numbers", name, "--yes")
+    assert ran.err.startswith(
+        "reset numbers to block 4 of an earlier history; the earlier history is before-"
+    )
+    assert odf("tail", "numbers", "--json").json == rows
+    assert "unchanged, block 4 is the newest block" in odf("reset", "numbers", "4").err
+    assert odf("reset", "numbers", head, "--yes").code == 0
+    assert str(entry.dataset.head()) == head
 
 
 def _other_dataset(odf: Odf, workspace: Workspace, folder: Path) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from odf_engine.errors import Conflict, InvalidManifest, UsageError
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import Conflict, InvalidManifest, OdfError, UsageError
+from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.verbs import odf as odf_group
@@ -110,6 +114,78 @@ def test_changes_are_shown_and_appended(workspace: Workspace, monkeypatch: pytes
     monkeypatch.setattr(Workspace, "update", late)
     third = run(workspace, "add", "-", "--update", input=first)
     assert isinstance(third.exception, Conflict)
+
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content: {{name: {name}, kind: {kind}, metadata: [{{kind: SetInfo, description: {text}}}{more}]}}
+"""
+QUERY = (
+    ", {{kind: SetTransform, inputs: [{{datasetRef: a}}],"
+    " transform: {{kind: Sql, engine: spark, query: {}}}}}"
+)
+
+
+def manifest(name: str, text: str, query: str = "") -> str:
+    kind, more = ("Derivative", QUERY.format(query)) if query else ("Root", "")
+    return MANIFEST.format(name=name, kind=kind, text=text, more=more)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        manifest("c", "new", "'SELECT event_time, rand() AS x FROM a'"),  # not deterministic
+        manifest("c", "new", "'SELECT event_time FROM missing'").replace("datasetRef: a", "datasetRef: zzz"),
+        manifest("b", "again"),  # two definitions of one dataset
+        "kind: DatasetSnapshot\nversion: 1\ncontent: {name: c",  # malformed YAML
+        manifest("c", "new").replace("SetInfo", "SetInformation"),
+    ],
+)
+@pytest.mark.parametrize("option", [[], ["--update"]])
+def test_all_definitions_are_checked_before_a_dataset_changes(
+    workspace: Workspace, last: str, option: list[str]
+) -> None:
+    if option:
+        for name in "ab":
+            assert run(workspace, "add", "-", input=manifest(name, "old")).exit_code == 0
+    before = [(str(each.alias), each.dataset.head()) for each in workspace.datasets()]
+    (workspace.folder / "1.yaml").write_text(manifest("a", "new") + "---\n" + manifest("b", "new"))
+    (workspace.folder / "2.yaml").write_text(last)
+    files = [str(workspace.folder / name) for name in ("1.yaml", "2.yaml")]
+    ran = run(workspace, "add", *files, *option)
+    assert isinstance(ran.exception, OdfError), ran.output
+    assert [(str(each.alias), each.dataset.head()) for each in workspace.datasets()] == before
+
+
+def test_an_error_names_the_queries_that_did_not_change(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker changes queries after all other definitions."""
+    old = [manifest("a", "old"), manifest("b", "old"), manifest("q", "old", "'SELECT event_time FROM a'")]
+    assert run(workspace, "add", "-", input="---\n".join(old)).exit_code == 0
+    query, root, now = workspace.resolve("q").dataset, workspace.resolve("a"), Timestamp.now()
+    reads = ExecuteTransformInput(root.id, new_block_hash=root.dataset.head())
+    event = ExecuteTransform([reads], new_watermark=now)
+    query.commit([event], system_time=now, expected_head=query.head())
+    real = Dataset.commit
+
+    def commit(self: Dataset, *arguments: Any, **named: Any) -> Any:
+        if self.folder == workspace.resolve("b").dataset.folder:
+            raise OdfError("the disk is full", hint="free space")
+        return real(self, *arguments, **named)
+
+    monkeypatch.setattr(Dataset, "commit", commit)
+    new = [
+        manifest("a", "new"),
+        manifest("b", "new"),
+        manifest("q", "new", "'SELECT event_time, 1 AS x FROM a'"),
+    ]
+    ran = run(workspace, "add", "-", "--update", input="---\n".join(new))
+    assert str(ran.exception) == (
+        "dataset b: the disk is full (changed before the error: a; not changed: b; run the same command again"
+        " to change them) (queries not changed: q)"
+    )
 
 
 def test_show_tells_of_sources(workspace: Workspace) -> None:

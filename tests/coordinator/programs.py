@@ -97,6 +97,8 @@ def run(request: Request, context: JobContext, reporter: Reporter) -> dict[str, 
             context.host.spark(reporter)
         case "full":
             raise OSError(28, "No space left on device", "/data/slice")
+        case "broken":
+            raise OSError(5, "Input/output error", "/data/slice")
     return {"name": request.dataset, "count": count}
 
 

@@ -276,7 +276,8 @@ async def test_jobs_of_one_dataset_one_after_the_other(home, follow):
 
 async def test_failures_as_people_read_them(home):
     client = await home.connect()
-    bad, bug, full = [await client.submit(Pull(verb), verb) for verb in ("bad", "bug", "full")]
+    names = ("bad", "bug", "full", "broken")
+    bad, bug, full, broken = [await client.submit(Pull(verb), verb) for verb in names]
     error = (await home.job(bad)).error
     assert (error.where, error.message, error.hint) == ("file.csv:3", "'x' is not a number", "correct it")
     assert error.excerpt == ["3 | 1,x"]
@@ -291,6 +292,12 @@ async def test_failures_as_people_read_them(home):
 
     error = (await home.job(full)).error
     assert (error.message, error.where) == ("the disk is full", "/data/slice")
+    error = (await home.job(broken)).error
+    assert (error.message, error.where) == (
+        "a file cannot be read or written: Input/output error",
+        "/data/slice",
+    )
+    assert error.hint == "check the disk, then try again"
     assert (await client.ping()).running == 0
     await client.close()
 

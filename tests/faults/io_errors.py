@@ -1,4 +1,4 @@
-"""Programs for the jail: each call of a command to the file system fails once, and the workspace is checked.
+"""Programs for the jail: each call of a command or job to a file fails once, and the workspace is checked.
 
 ``python -m tests.faults.io_errors NAME`` runs the program NAME in the current folder. It exits with 0 if all
 checks hold.
@@ -10,9 +10,10 @@ import errno
 import fcntl
 import os
 import shutil
+import sqlite3
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,10 +21,19 @@ from typing import Any, Final
 from unittest import mock
 
 import odf_tui.main
+from odf_engine.coordinator.handlers.dispatch import run_request
+from odf_engine.coordinator.job_queue import JobContext, failure_of
+from odf_engine.coordinator.protocol import Job, JobState, Pull, Push, Request, Verify
+from odf_engine.coordinator.results import VerifyResult
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.progress import Reporter
+from odf_engine.sync.pull import clone_dataset
+from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.verify.integrity import verify
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.faults.failing import MANIFEST, run_command
-from tests.sync.builders import make_root
+from tests.sync.builders import add_slices, make_root
 
 _CHANGES: Final = frozenset(
     {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"}
@@ -70,6 +80,21 @@ class Faults:
         events = _CHANGES | _READS if self._errno else _CHANGES
         sys.addaudithook(lambda event, arguments: self.call(event, arguments[0]) if event in events else None)
 
+    def inject_index(self) -> None:
+        """Make statements of the index fail from here on, in this process."""
+        faults, connect = self, sqlite3.connect
+
+        class Connection(sqlite3.Connection):
+            def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+                faults._left -= 1
+                if faults._left == -1:
+                    faults.name = sql
+                    full = faults._errno == errno.ENOSPC
+                    raise sqlite3.OperationalError("database or disk is full" if full else "disk I/O error")
+                return super().execute(sql, *values)
+
+        sqlite3.connect = lambda *given, **more: connect(*given, factory=Connection, **more)  # pyright: ignore
+
     def _patch(self, module: Any, name: str) -> None:
         real = getattr(module, name)
 
@@ -96,8 +121,18 @@ def _untyped(error: OSError) -> None:
     sys.stderr.write("untyped: " + "".join(traceback.format_exception(error)))
 
 
+def _command(folder: Path, *arguments: str) -> Ran:
+    with mock.patch.object(odf_tui.main, "_print_os_error", _untyped):
+        return call_odf(*arguments, cwd=folder)
+
+
 def each_fault(
-    made: Path, arguments: Sequence[str], check: Callable[[Path], object], calls: Iterable[int]
+    made: Path,
+    name: str,
+    run: Callable[[Path], Ran],
+    check: Callable[[Path], object],
+    calls: Iterable[int],
+    inject: Callable[[Faults], None] = Faults.inject,
 ) -> list[str]:
     """Run a command in copies of a workspace, in each of which another call fails; return the problems."""
     problems: list[str] = []
@@ -109,15 +144,14 @@ def each_fault(
         if pid == 0:
             faults = Faults(folder, at, errno.ENOSPC if at % 2 else errno.EIO)
             try:
-                faults.inject()
-                with mock.patch.object(odf_tui.main, "_print_os_error", _untyped):
-                    ran = call_odf(*arguments, cwd=folder)
+                inject(faults)
+                ran = run(folder)
                 report.write_text(f"{ran.code}\0{ran.out}\0{ran.err}\0{faults.name}")
             except BaseException:
                 report.write_text(f"-1\0\0{traceback.format_exc()}\0{faults.name}")
             os._exit(0)
         os.waitpid(pid, 0)
-        code, out, err, name = report.read_text().split("\0")
+        code, out, err, call = report.read_text().split("\0")
         ran = Ran(int(code), out, err)
         problem = _problem(ran)
         if not problem:
@@ -126,10 +160,10 @@ def each_fault(
             except Exception:
                 problem = traceback.format_exc()
         if problem:
-            problems.append(f"odf {' '.join(arguments)}, call {at} ({name}): {problem}\n{ran.code} {ran.err}")
+            problems.append(f"{name}, call {at} ({call}): {problem}\n{ran.code} {ran.err}")
         shutil.rmtree(folder)
         report.unlink()
-        if not name:
+        if not call:
             break
     return problems
 
@@ -187,7 +221,75 @@ def commands(form: str = "long") -> None:
         )
     ):
         calls = [12 + 3 * number] if form == "short" else count()
-        problems += each_fault(folder, arguments.split(), partial(_check, before=here, after=after), calls)
+        check = partial(_check, before=here, after=after)
+        problems += each_fault(
+            folder, f"odf {arguments}", lambda at, text=arguments: _command(at, *text.split()), check, calls
+        )
+    print("\n".join(problems))
+    assert not problems, f"{len(problems)} problems"
+
+
+class _Host:
+    """Runs jobs in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def spark(self, reporter: Reporter) -> Any:
+        """No job here runs a query."""
+
+
+def _job(folder: Path, make: Callable[[Path], Request]) -> Ran:
+    """Run a job as the worker does; its result, or its error as the command line prints it."""
+    request = make(folder)
+    job = Job(id="1", kind="job", target="", dataset="", state=JobState.running, created="")
+    context = JobContext(_Host(folder))
+    try:
+        result = run_request(request, context, Reporter())
+    except Exception as error:
+        failure = failure_of(error, job)
+        hint = f"hint: {failure.hint}" if failure.hint else ""
+        unexpected = "unexpected: " if "unexpectedly" in failure.message else "error: "
+        return Ran(1, "", f"{unexpected}{failure.message}, {failure.where}\n{hint}")
+    if isinstance(result, VerifyResult) and result.valid:
+        assert result.slices == 2, "not all slices were verified"
+    return Ran(0, "", "")
+
+
+def jobs(form: str = "long") -> None:
+    """Jobs that read and write rows, blocks and checkpoints: verify, pull, push and a commit.
+
+    ``short``: for each job only some of its calls fail.
+    """
+    folder = Path("made").resolve()
+    workspace = Workspace.init(folder)
+    there = Workspace.init(Path("there").resolve())
+    entry, other = make_root(workspace, slices=2), make_root(there, "other", slices=1)
+    url = f"file://{other.dataset.folder}/"
+    clone_dataset(workspace, DatasetAlias(None, "behind"), FolderRemote(url), Reporter(), parallel=1)
+    add_slices(other)
+    workspace.index.close()
+    problems: list[str] = []
+    heads = {name: workspace.resolve(name).dataset.head() for name in ("numbers", "behind")}
+
+    def check(at: Path) -> None:
+        """Each dataset has its old or its new head, and all its files."""
+        for name, head in heads.items():
+            dataset = Workspace(at).resolve(name).dataset
+            assert head in [stored.hash for stored in dataset.blocks()]
+            assert verify(dataset, Reporter()).valid
+
+    requests: list[tuple[str, Callable[[Path], Request]]] = [
+        ("verify", lambda at: Verify(str(entry.id), integrity=True)),
+        ("pull", lambda at: Pull(str(other.id), url=url)),
+        ("push", lambda at: Push(str(entry.id), f"file://{at}/usb/")),
+        ("set watermark", lambda at: Pull(str(entry.id), set_watermark="2024-06-01T00:00:00Z")),
+    ]
+    for name, make in requests:
+        for kind, inject in (("files", Faults.inject), ("index", Faults.inject_index)):
+            few = range(64, 69) if name == "pull" else (5, 30)
+            calls = few if form == "short" else count()
+            problems += each_fault(folder, f"{name}, {kind}", partial(_job, make=make), check, calls, inject)
     print("\n".join(problems))
     assert not problems, f"{len(problems)} problems"
 

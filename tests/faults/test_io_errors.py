@@ -18,9 +18,9 @@ def test_errors_of_certain_files(program: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("program", ["commands"])
+@pytest.mark.parametrize("program", ["commands", "jobs"])
 def test_calls_that_fail_once(program: str, tmp_path: Path) -> None:
-    """All calls: ``python -m tests.faults.io_errors commands``."""
+    """All calls: ``python -m tests.faults.io_errors commands`` and ``jobs``."""
     command = [sys.executable, "-m", "tests.faults.io_errors", program, "short"]
     done = run_jailed(command, tmp_path / "scratch")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -15,6 +15,7 @@ from odf_engine.data.ddl import type_ddl
 from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.spark import row_order
 from odf_engine.workspace.definition import current_definition
 from tests.ingest.pulling import Pulled
 
@@ -71,6 +72,21 @@ def test_a_change_of_microseconds_is_a_correction(pulled: Pulled) -> None:
         pulled.pull()
     assert micros(pulled, "at") == [1577836800000000 + number for number in (1, 1, 2)]
     assert [row[0] for row in pulled.rows("op")] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
+def test_times_in_milliseconds(pulled: Pulled, merge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stored times are compared with new ones, also by a sort that exceeds memory."""
+    monkeypatch.setattr(row_order, "_MAX_MEMORY_BYTES", 1)
+    pulled.add(source("id BIGINT, t TIME(3)", f"{{kind: {merge}, primaryKey: [id, t]}}"))
+    for times in (["01:02:03.004"], ["01:02:03.004", "01:02:03.005"], ["01:02:03.005"]):
+        pulled.write(
+            f"{len(times)}{times[0][-1]}.json", "".join(f'{{"id": 1, "t": "{each}"}}\n' for each in times)
+        )
+        pulled.pull()
+    assert set(types(pulled).values()) == {"TIMESTAMP(3)", "BIGINT", "TIME(3)"}
+    expected = [(0, 4000), (0, 5000)] + ([(1, 4000)] if merge == "Snapshot" else [])
+    assert [(op, at.microsecond) for op, at in pulled.rows("op", "t")] == expected
 
 
 @pytest.mark.parametrize(("digits", "expected"), [("6", "TIMESTAMP(6)"), ("3", "TIMESTAMP(3)")])

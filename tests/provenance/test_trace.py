@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from odf_engine.data.ddl import parse_ddl
 from odf_engine.progress import Reporter
 from odf_engine.provenance.step import TransactionTrace
 from odf_engine.provenance.trace import Tracer
@@ -50,6 +52,11 @@ def copied(deriving: Deriving, runtime: SparkRuntime, tmp_path: Path) -> Derivin
     """A copy of it, to be changed."""
     shutil.copytree(deriving.workspace.folder, tmp_path / "copy")
     return Deriving(Workspace(tmp_path / "copy"), runtime)
+
+
+@pytest.fixture
+def own(tmp_path: Path, runtime: SparkRuntime) -> Deriving:
+    return Deriving(Workspace.init(tmp_path / "own"), runtime)
 
 
 class Tracing:
@@ -112,6 +119,21 @@ def test_values_of_a_column(deriving: Deriving, runtime: SparkRuntime, made: Dat
     assert [(each.runs, each.columns) for each in constant.feeds] == [([(0, 0)], [])]
     whole = tracer.trace(made, [(0, 0)], "offset", depth=1)
     assert [each.columns for each in whole.feeds] == [[]]
+
+
+@pytest.mark.parametrize("window", ["", "window(event_time, '1 day'), "])
+def test_rows_that_differ_by_a_microsecond(own: Deriving, runtime: SparkRuntime, window: str) -> None:
+    root = own.root(schema=parse_ddl(["event_time TIMESTAMP", "at TIMESTAMP(6)"]))
+    columns = f"SELECT {'window.start' if window else 'max(event_time)'} AS event_time, at, count(*) AS n"
+    output = own.derivative(f"{columns} FROM input GROUP BY {window}at")
+    for day in range(2):
+        times = pa.array([day * 86_400_000] * 4, pa.timestamp("ms", "UTC"))
+        micros = pa.array([1, 2, 1, 3], pa.timestamp("us", "UTC"))
+        own.batch(root, pa.record_batch({"event_time": times, "at": micros}), day * 86_400_000)
+    own.run(output)
+    row, *_ = [row for row, (at, _) in enumerate(own.result(output, "at", "n")) if at.microsecond == 1]
+    step = Tracing(own, runtime).tracer.trace(output, [(row, row)])
+    assert step.exact and [each.runs for each in step.feeds] == [[(0, 0), (2, 2)]]
 
 
 def test_inputs_that_are_not_here(copied: Deriving, runtime: SparkRuntime) -> None:

@@ -22,6 +22,7 @@ from odf_engine.sync.server import receive_pack
 from odf_engine.sync.smart import websocket
 from odf_engine.sync.smart.smart_remote import SmartRemote
 from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import (
     add_files,
@@ -201,6 +202,19 @@ def test_no_push_to_what_is_made_there(here, there, remote, access):
     with pytest.raises(SourceUnavailable, match="403"):
         pushed(copy, remote, access)
     assert there.resolve(NAME).dataset.head() == own.dataset.head()
+
+
+def test_what_was_deleted_there_is_pushed_as_new(here, there, remote, access):
+    """Its key remains there, and does not protect a dataset that is gone."""
+    own = make_root(there, NAME)
+    copy = copy_into(here, own)
+    there.delete(own)
+    assert pushed(copy, remote, access).blocks == 2
+    describe(copy, "new")
+    assert pushed(copy, remote, access).blocks == 1  # its origin is a push since then
+    entry = there.resolve(NAME)
+    assert entry.dataset.head() == copy.dataset.head() and there.keys.has_key(entry.id)
+    assert Trust(there).describe_status(entry) == "not trusted"
 
 
 def test_no_push_of_another_dataset_under_a_name(here, there, remote, access, tmp_path):

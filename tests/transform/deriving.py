@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, slice_schema, write_slice
 from odf_engine.identity.did import DatasetId
@@ -122,6 +123,23 @@ class Deriving:
             new_watermark=max((mark for mark in marks if mark), default=None),
         )
         self.commit(entry, [event], moment, data=staged if written else None)
+
+    def batch(self, entry: DatasetEntry, batch: pa.RecordBatch, watermark: int) -> None:
+        """One commit of rows of any schema; the watermark is in milliseconds."""
+        state = entry.dataset.state()
+        schema, staged = declared_schema(state), entry.dataset.staging_path("data")
+        assert schema is not None
+        moment = max(Timestamp.now(), state.system_time)
+        written = write_slice(
+            [batch], schema=schema, vocab=state.vocabulary, path=staged,
+            first_offset=0 if state.last_offset is None else state.last_offset + 1,
+            system_time=moment, fallback_event_time=moment, reporter=Reporter(),
+        )  # fmt: skip
+        assert written is not None
+        data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
+        mark = Timestamp.from_ms(watermark)
+        event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=mark)
+        self.commit(entry, [event], moment, data=staged)
 
     def run(self, entry: DatasetEntry, reporter: Reporter | None = None) -> int:
         """Brings a derivative up to date; how many transactions there were."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, time
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +11,8 @@ import pytest
 from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.ddl import parse_ddl, type_ddl
-from odf_engine.data.slices import slice_schema, write_slice
-from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
-from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.data.slices import slice_schema
+from odf_engine.metadata.model import SetDataSchema
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
@@ -28,8 +28,7 @@ QUERIES = {
 
 
 def add_rows(deriving: Deriving, entry: DatasetEntry, *days: int) -> None:
-    state = entry.dataset.state()
-    schema, staged = declared_schema(state), entry.dataset.staging_path("data")
+    schema = declared_schema(entry.dataset.state())
     assert schema is not None
     micros = [(SECOND + day * 86400) * 10**6 + 123456 for day in days]
     values: dict[str, Any] = {
@@ -37,17 +36,8 @@ def add_rows(deriving: Deriving, entry: DatasetEntry, *days: int) -> None:
         "at": pa.array(micros, pa.timestamp("us", "UTC")),
         "t": pa.array([3723123456789] * len(days), pa.time64("ns")),
     }
-    moment = max(Timestamp.now(), state.system_time)
-    written = write_slice(
-        [pa.record_batch({name: values[name] for name in schema.names[3:]})], schema=schema,
-        vocab=state.vocabulary, path=staged, system_time=moment, fallback_event_time=moment,
-        first_offset=0 if state.last_offset is None else state.last_offset + 1, reporter=Reporter(),
-    )  # fmt: skip
-    assert written is not None
-    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-    watermark = Timestamp.from_ms(micros[-1] // 1000)
-    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=watermark)
-    deriving.commit(entry, [event], moment, data=staged)
+    batch = pa.record_batch({name: values[name] for name in schema.names[3:]})
+    deriving.batch(entry, batch, micros[-1] // 1000)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -83,3 +73,32 @@ def test_a_dataset_with_a_schema_keeps_its_precision(deriving: Deriving) -> None
     add_rows(deriving, root, 0)
     deriving.run(output)
     assert deriving.table(output).column("at").cast(pa.int64()).to_pylist() == [SECOND * 1000 + 123]
+
+
+TIMES = ["event_time TIMESTAMP", "t TIME(3)", "l ARRAY<TIME(3)>", "s STRUCT<x: TIME(0), l: ARRAY<TIME(3)>>"]
+TIME_QUERIES = {
+    "rows": "SELECT event_time, t, l, s FROM input",
+    "groups": "SELECT window.start AS event_time, max(t) AS t, max(l) AS l, max(s) AS s"
+    " FROM input GROUP BY window(event_time, '1 day')",
+}
+
+
+@pytest.mark.parametrize("query", TIME_QUERIES)
+def test_times_in_milliseconds(deriving: Deriving, query: str) -> None:
+    """Spark cannot read them from Parquet as times."""
+    root = deriving.root(schema=parse_ddl(TIMES))
+    output = deriving.derivative(TIME_QUERIES[query])
+    schema = declared_schema(root.dataset.state())
+    assert schema is not None
+    noon = time(12, 0, 0, 3000)
+    row = {"t": noon, "l": [noon, None], "s": {"x": noon, "l": [noon]}}
+    for day in range(3):
+        row["event_time"] = datetime(2020, 1, 1 + day, 12, tzinfo=UTC)
+        columns = {name: pa.array([row[name]], schema.field(name).type) for name in schema.names[3:]}
+        deriving.batch(root, pa.record_batch(columns), (SECOND + day * 86400) * 1000)
+        deriving.run(output)
+    rows = deriving.table(output).select(["t", "l", "s"]).to_pylist()
+    assert rows == [{name: row[name] for name in ("t", "l", "s")}] * (3 if query == "rows" else 2)
+    replay = Replay(deriving.workspace, output, deriving.engine, Reporter())
+    report = verify(output.dataset, Reporter(), 0, None, replay)
+    assert (report.findings, report.unchecked, report.transforms) == ([], [], 3)

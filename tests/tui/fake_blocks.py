@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from odf_engine.errors import NotFound, UsageError
+from odf_engine.views.as_at import PinnedVersion
 from odf_tui.state.model import (
     BlockBytes,
     BlockDocument,
@@ -102,6 +103,14 @@ class FakeBlocks:
         if int(text) > last:
             raise NotFound(f"there is no block {text}: they go from 0 to {last}")
         return int(text)
+
+    def histories(self, dataset: str) -> list[tuple[str, PinnedVersion]]:
+        """No dataset was reset."""
+        return []
+
+    def find_version(self, dataset: str, text: str) -> int | PinnedVersion:
+        """As :meth:`find_block`."""
+        return self.find_block(dataset, text)
 
     def block(self, dataset: str, which: BlockRef) -> BlockDocument:
         """Return a block as YAML; hashes are those of damaged blocks."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from pytest import MonkeyPatch
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import OdfError, UsageError
@@ -25,6 +26,8 @@ from odf_tui.gateway.workspace_gateway import WorkspaceGateway
 from odf_tui.panes.blocks.block_dialogs import BlockDialog
 from odf_tui.panes.blocks.view import PAGE, BlocksPane, BlocksRequested
 from odf_tui.state.model import BlockFilter, BlockLink, Target
+from tests.tui.conftest import driven
+from tests.tui.fake import FakeSource
 from tests.tui.test_blocks import NoNavigation
 from tests.tui.test_engine import MANIFEST, add_rows
 from tests.tui.test_transforms import transact
@@ -189,3 +192,46 @@ async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
         await pilot.pause()
         (line,) = [line for line in app.text().splitlines() if "unreadable" in line]
         assert "≠" in line
+
+
+@pytest.mark.app
+async def test_earlier_histories(workspace: Workspace, source: FakeSource, monkeypatch: MonkeyPatch) -> None:
+    """The blocks of each by H, and its rows by its reference, before resets."""
+    boats = workspace.resolve("boats")
+    name, chain = str(boats.id), boats.dataset
+    for number in (5, 4):  # of 10 blocks; the last two slices
+        head = chain.head()
+        assert head is not None
+        chain.reset(chain.block(number).hash, expected_head=head)
+        state = chain.state()
+        chain.commit([SetInfo(f"after {number}")], system_time=Timestamp.now(), expected_head=state.head)
+    state, real = chain.state(), WorkspaceGateway(workspace)
+    newest, oldest = (f"before-reset-{version.block[-8:]}" for _, version in real.histories(name))
+    row = replace(source.rows_[0], id=name, name="boats", blocks=state.blocks, records=state.records)
+    source.rows_[:] = [row]
+    for each in ("blocks", "block", "block_bytes", "histories", "find_version", "rows", "timeline"):
+        monkeypatch.setattr(source, each, getattr(real, each))
+    async with driven(source, (120, 36)) as drive:
+        blocks = drive.app.screen.query_one(BlocksPane)
+
+        def shown_history() -> tuple[int, str]:
+            return blocks.view.total, str(blocks._border_title)
+
+        await drive.press("2")
+        for total, reference in ((7, newest), (10, oldest)):
+            await drive.press("H")
+            await drive.until(lambda wanted=total: blocks.view.total == wanted)
+            assert reference in shown_history()[1]
+        await drive.press("enter")
+        assert f"boats · {oldest} · block 9" in drive.text() and "CC0" in drive.text()
+        await drive.press("escape", "escape")
+        assert shown_history()[0] == state.blocks and "before" not in shown_history()[1]
+        await drive.press("H", "H", "H")
+        await drive.until(lambda: blocks.view.total == state.blocks)
+
+        await drive.press("3", "at")
+        await drive.until(lambda: drive.time_panel is not None)
+        await drive.press("t", f"={oldest}", "enter")
+        await drive.until(lambda: "block 9, earlier history · 6" in drive.text())
+        await drive.press("escape", "escape")
+        assert "earlier history" not in drive.text()

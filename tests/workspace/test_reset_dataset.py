@@ -85,6 +85,30 @@ def test_settings_stay_and_the_old_head_is_kept(workspace: Workspace) -> None:
     assert Workspace(workspace.folder).resolve("output").dataset.state() == state
 
 
+def test_a_return_to_an_earlier_block_and_back(workspace: Workspace) -> None:
+    dataset = workspace.resolve("input").dataset
+    for text in ("one", "two"):
+        put(workspace.resolve("input"), SetInfo(text, None))
+    seed, one, two = [each.hash for each in dataset.blocks(newest_first=False)]
+    dataset.reset(one, expected_head=two)
+    assert (dataset.state().info, dataset.references()) == (
+        SetInfo("one", None),
+        {f"before-reset-{two.abbreviated}": two},
+    )
+    put(workspace.resolve("input"), SetInfo("three", None))
+    three = dataset.state().head
+    assert [row.hash for row in dataset.list_blocks(99)] == [three, one, seed]
+    with pytest.raises(Conflict):
+        dataset.reset(two, expected_head=one)
+    dataset.reset(two, expected_head=three)
+    # Another process sees the same.
+    again = Workspace(workspace.folder).resolve("input").dataset
+    for each in (dataset, again):
+        assert [row.hash for row in each.list_blocks(99)] == [two, one, seed]
+        assert each.state().info == SetInfo("two", None)
+    assert verify(again, Reporter()).valid
+
+
 def test_nothing_happens_when_somebody_was_quicker(workspace: Workspace) -> None:
     entry = workspace.resolve("output")
     state = entry.dataset.state()

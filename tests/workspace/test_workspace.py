@@ -28,6 +28,8 @@ from odf_engine.errors import (
 from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
+from odf_engine.workspace.remotes import Remotes
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
 
@@ -62,6 +64,30 @@ def test_a_new_workspace_is_private_and_has_settings(tmp_path: Path) -> None:
     assert workspace.datasets() == [] and workspace.summaries() == []
     with pytest.raises(AlreadyExists, match="is already a workspace"):
         Workspace.init(tmp_path / "new" / "place")
+
+
+def test_names_of_the_workspace_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power failure neither removes a new folder nor restores a removed file."""
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    workspace = Workspace.init(tmp_path / "a" / "b")
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= set(synced)
+    (entry,) = workspace.add([root("cities")])
+    remotes = Remotes(workspace.odf)
+    for number in range(2):
+        synced.clear()
+        remotes.attach(entry.id, "https://h.org/cities/", "pull")
+        Trust(workspace).grant(entry)
+        assert synced.count(workspace.odf) == (0 if number else 2)  # the two folders are new
+        synced.clear()
+        remotes.forget(entry.id)
+        assert synced == [workspace.odf / "remotes"]
 
 
 def test_a_workspace_is_found_from_below_by_name_or_by_environment(

@@ -27,8 +27,7 @@ from odf_engine.progress import Reporter, count_of
 from odf_engine.settings import OnConflict
 from odf_engine.spark import sql_types
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.spark.sql_types import spark_schema
-from odf_engine.spark.text_files import spark_path
+from odf_engine.spark.readers import slices_frame
 from odf_engine.spark.user_query import run_query
 
 if TYPE_CHECKING:
@@ -100,9 +99,9 @@ class MergeInputs:
         schema, batches = arrow_batches(self.select(parts, query, frames), self.reporter, progress=False)
         return pa.Table.from_batches(batches, schema).to_pylist()
 
-    def read(self, paths: Sequence[Path], schema: pa.Schema) -> DataFrame:
-        """Return the rows of Parquet files."""
-        return self.session.read.schema(spark_schema(schema)).parquet(*map(spark_path, paths))
+    def read(self, path: Path, schema: pa.Schema) -> DataFrame:
+        """Return the rows of a temporary file. It can have all types of a slice."""
+        return slices_frame(self.session, [path], schema, self.vocab)
 
     def history(self, slices: Sequence[SliceSummary]) -> DataFrame:
         """Return the rows of slices without the system time. A column that a slice lacks is null.
@@ -111,17 +110,8 @@ class MergeInputs:
             NotFound: a slice is missing.
         """
         paths = [self.dataset.slice_path(row) for row in slices]
-        for path in paths:
-            if not path.exists():
-                raise NotFound("slice is missing", where=str(path), hint="run odf verify to find all errors")
-        # Spark has no unsigned integers. These types are those of the Parquet file, so no cast is needed.
-        signed = {self.vocab.offset_column: pa.int64(), self.vocab.operation_type_column: pa.int32()}
-        fields = [
-            field.with_type(signed.get(field.name, field.type))
-            for field in self.schema
-            if field.name != self.vocab.system_time_column
-        ]
-        return self.read(paths, pa.schema(fields))
+        columns = [field for field in self.schema if field.name != self.vocab.system_time_column]
+        return slices_frame(self.session, paths, pa.schema(columns), self.vocab, ordered=False)
 
 
 def normalized_rows_sql(inputs: MergeInputs, more: Mapping[str, str] | None = None) -> str:

@@ -120,7 +120,7 @@ def sort_changes(keyed: KeyedMerge, changes: Iterator[pa.RecordBatch]) -> Iterat
 
     def sort(schema: pa.Schema) -> DataFrame:
         columns = sql_types.columns([*keyed.keys, op])
-        changes = {_CHANGES: inputs.read([path], schema)}
+        changes = {_CHANGES: inputs.read(path, schema)}
         return inputs.select({}, f"SELECT * FROM {_CHANGES} ORDER BY {columns}", changes)
 
     return external_sort(changes, SortOrder((*keyed.keys, op)), path, sort, inputs.reporter)

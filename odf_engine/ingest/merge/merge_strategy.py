@@ -247,7 +247,7 @@ class UnkeyedChangelog(Changelog):
         )
         frames = {
             "odf_history": inputs.history(slices),
-            "odf_retractions": inputs.read([path], retractions.schema),
+            "odf_retractions": inputs.read(path, retractions.schema),
         }
         rows = inputs.rows(
             {"h": f"SELECT {columns} FROM odf_history"},

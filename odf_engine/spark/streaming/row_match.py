@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import types as st
 
 from odf_engine.data.changelog import Op
@@ -38,6 +39,7 @@ class TargetRows:
 
     Attributes:
         rows: the rows of the slice.
+        stored: the types of its columns.
         ranges: offset ranges of the rows to match.
         vocab: column names of the slice.
         signed: whether a row and its retraction are distinguished; otherwise the query itself computes the
@@ -49,6 +51,7 @@ class TargetRows:
     """
 
     rows: DataFrame
+    stored: pa.Schema
     ranges: Sequence[tuple[int, int]]
     vocab: DatasetVocabulary
     signed: bool
@@ -82,14 +85,12 @@ def match_rows(
     session = recomputed.sparkSession
     with translate_errors():
         pairs = _column_pairs(recomputed, names, targets)
-        recomputed_columns = _comparison_columns(
-            recomputed, [(name, kind) for name, _, kind in pairs], targets, operation, identity
-        )
+        recomputed_columns = _comparison_columns(recomputed, pairs, targets, operation, identity)
         vocab = targets.vocab
         is_target = in_ranges(identifier(vocab.offset_column), targets.ranges)
         slice_columns = _comparison_columns(
             targets.rows.selectExpr("*", f"{is_target} AS {_IS_TARGET}"),
-            [(name, kind) for _, name, kind in pairs],
+            [(name, name, kind) for _, name, kind in pairs],
             targets,
             vocab.operation_type_column,
             [f"{identifier(vocab.offset_column)} AS {OFFSET}",
@@ -137,19 +138,21 @@ def _is_comparable_nested(data_type: st.DataType) -> bool:
 
 def _comparison_columns(
     frame: DataFrame,
-    columns: Sequence[tuple[str, st.DataType]],
+    columns: Sequence[tuple[str, str, st.DataType]],
     targets: TargetRows,
     operation: str | None,
     added: Sequence[str],
 ) -> DataFrame:
     """Return the compared columns as ``c0``, … in the types of the slice, with their sign and further
     columns.
+
+    ``columns`` are names in the frame, names in the slice, and types in the slice.
     """
     exprs: list[str] = []
-    for index, (name, data_type) in enumerate(columns):
-        exprs.append(
-            f"{stored_form(identifier(name), data_type, approximate=targets.approximate)} AS c{index}"
-        )
+    for index, (name, slice_name, data_type) in enumerate(columns):
+        stored = targets.stored.field(slice_name).type
+        value = stored_form(identifier(name), data_type, stored, approximate=targets.approximate)
+        exprs.append(f"{value} AS c{index}")
     sign = "1"
     if targets.signed and operation is not None:
         retractions = f"{Op.RETRACT:d}, {Op.CORRECT_FROM:d}"
@@ -157,10 +160,18 @@ def _comparison_columns(
     return frame.selectExpr(*exprs, f"{sign} AS {SIGN}", *added)
 
 
-def stored_form(text: str, data_type: st.DataType, *, approximate: bool = False) -> str:
-    """Return an SQL expression of a value in the form in which a slice stores it."""
+def stored_form(text: str, data_type: st.DataType, stored: pa.DataType, *, approximate: bool = False) -> str:
+    """Return an SQL expression of a value in the form in which a slice stores it.
+
+    Args:
+        text: expression of the value.
+        data_type: type of the column of the slice in Spark.
+        stored: its type in the slice, with the precision of timestamps.
+        approximate: as in :class:`TargetRows`.
+    """
     if isinstance(data_type, st.TimestampType):
-        return f"unix_millis({text})"  # slices store milliseconds
+        is_finer = pa.types.is_timestamp(stored) and stored.unit in ("us", "ns")
+        return f"unix_micros({text})" if is_finer else f"unix_millis({text})"
     if approximate and isinstance(data_type, st.DoubleType | st.FloatType):
         # Eleven digits: sums in another order mostly agree in them. A mismatch is reported as unmatched.
         return f"IF(isnan({text}), 'NaN', format_string('%.10e', CAST({text} AS DOUBLE)))"

@@ -32,7 +32,7 @@ from odf_engine.storage.atomic_files import make_folder, translate_commit_errors
 from odf_engine.sync.chain_download import referenced_objects
 from odf_engine.sync.history import RemoteBlock, verify_block
 from odf_engine.sync.remotes.base import ObjectFile, read_verified_chunks
-from odf_engine.sync.server.service import Forbidden, PushSession, PushTarget
+from odf_engine.sync.server.service import PUSH_ORIGIN, Forbidden, PushSession, PushTarget
 from odf_engine.sync.server.upload_pack import (
     CLIENT,
     SessionRefused,
@@ -283,7 +283,7 @@ class ReceivePack:
 
     @property
     def _origin(self) -> str:
-        return f"pushed with the token '{self._target.token.name}'"
+        return f"{PUSH_ORIGIN} '{self._target.token.name}'"
 
     def _record_origin(self) -> None:
         entry = self._entry

@@ -24,12 +24,15 @@ from odf_engine.storage.atomic_files import write_error
 from odf_engine.sync.remotes.base import ObjectFile
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.tokens import Token, Tokens
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 
+PUSH_ORIGIN: Final = "pushed with the token"
+"""Start of the origin of datasets that were pushed to this server."""
 _MAX_MESSAGES: Final = 32
 _MAX_CACHE_BYTES: Final = 256 << 20
 
@@ -155,7 +158,7 @@ class PushTarget:
 
         Raises:
             Conflict: the target is another dataset, or the dataset is in the workspace under another name.
-            Forbidden: the dataset's key is in this workspace; or the token does not cover it.
+            Forbidden: the dataset was created in this workspace; or the token does not cover it.
         """
         if self.entry is not None and self.entry.id != dataset_id:
             raise Conflict(f"{self.alias} is a different dataset on this server: {self.entry.id}")
@@ -316,10 +319,24 @@ class DatasetService:
             raise Forbidden("this server is read-only")
         if not token.permits(alias, dataset_id) and (dataset_id is not None or not token.has_id_patterns):
             raise Forbidden(f"the token '{token.name}' does not permit pushing to {alias}")
-        if dataset_id is not None and self.workspace.keys.has_key(dataset_id):
+        if dataset_id is not None and self._was_created_here(dataset_id):
             raise Forbidden(f"{alias} was created on this server, and cannot be pushed to")
         if dataset_id is not None and not self.is_served(alias, dataset_id):
             raise Forbidden(f"{alias} is not served")
+
+    def _was_created_here(self, dataset_id: DatasetId) -> bool:
+        """Return whether a dataset is one that was created in this workspace.
+
+        Its key outlives it. A dataset that was deleted here can be pushed, as a new one; from then on its
+        origin is a push.
+        """
+        if not self.workspace.keys.has_key(dataset_id):
+            return False
+        try:
+            origin = Trust(self.workspace).read_origin(self.workspace.resolve(str(dataset_id)))
+        except NotFound:
+            return False
+        return origin is None or not origin.startswith(PUSH_ORIGIN)
 
     def authorize_push(self, text: str, request: web.BaseRequest) -> PushTarget:
         """Return the target of a push; reads files.

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from textual.timer import Timer
     from textual.worker import Worker
 
+    from odf_engine.views.as_at import PinnedVersion
+
 REST_SECONDS: Final = 0.5
 """Seconds without a move of the slider after which a job starts."""
 _FIRST_PROBES: Final = 32
@@ -238,6 +240,9 @@ class TimeTravelController(Controller):
         view = pane.time_view
         if view is None or pane.rows_of(pane.dataset) is not message.opened.window:
             return
+        point = self.chosen_times.get(pane.dataset)
+        if point is not None and point.history:
+            return  # an earlier history does not change
         known = slices_of(view.opened.window)
         if known and list(slices_of(message.opened.window)[: len(known)]) != list(known):
             self._back_to_now()
@@ -337,19 +342,32 @@ class TimeTravelController(Controller):
             elif looks_like_time(text):
                 self._go_to_position(panel, track.blocks.stop_at(parse_user_time(text).ms))
             else:
-                find = partial(self.gateway.find_block, panel.dataset, text)
+                find = partial(self.gateway.find_version, panel.dataset, text)
                 self.reader.read("locate", find, partial(self._block_found, panel.dataset))
         except OdfError as error:
             self._show_failure(error.format_line)
 
-    def _block_found(self, dataset: str, number: int | None, problem: str) -> None:
+    def _block_found(self, dataset: str, number: int | PinnedVersion | None, problem: str) -> None:
         panel = self.time_panel
         if panel is None or panel.dataset != dataset:
             return
         if number is None:
             self._show_failure(problem)
+        elif not isinstance(number, int):
+            self._go_to_history(panel, number)
         else:
             self._go_to_position(panel, panel.track.blocks.stop_of_block(number))
+
+    def _go_to_history(self, panel: TimePanel, version: PinnedVersion) -> None:
+        """Show the rows as at a block of an earlier history."""
+        if version.last_offset is None:
+            self._show_failure("the earlier history has no rows")
+            return
+        moment, block = Timestamp.parse(version.system_time).ms, version.sequence_number
+        key = self._state_keys.get(panel.dataset)
+        rows = version.last_offset + 1
+        point = PointInTime("at", moment, block, rows, block, key=key, history=version.block)
+        self._go_to(panel.dataset, point, immediate=True)
 
     def _go_to_position(self, panel: TimePanel, position: int) -> None:
         """Go to a position on the axis that was typed."""
@@ -433,11 +451,12 @@ class TimeTravelController(Controller):
         if self._reading is None:
             return
         dataset, point, _ = self._reading
-        base = self._pane.rows_of(dataset)
+        base = None if point.history else self._pane.rows_of(dataset)
 
         def read() -> LoadedWindow:
             enough = base is not None and base.row_count >= point.rows
-            rows = base if enough else self.gateway.rows(dataset)
+            chain = f"{dataset}@{point.history}" if point.history else dataset
+            rows = base if enough else self.gateway.rows(chain)
             if rows is None:
                 raise OdfError("the dataset no longer has rows")
             return load_window(RowPrefix(rows, point.rows))
@@ -517,6 +536,8 @@ class TimeTravelController(Controller):
                 self._show_status(_progress_text(job))
 
     def _block_hash(self, dataset: str, point: PointInTime) -> str:
+        if point.history:
+            return point.history
         lines = self.gateway.blocks(dataset, point.block, 1, BlockFilter()).lines
         if not lines or lines[0].sequence_number != point.block:
             raise OdfError(f"block {point.block} no longer exists")

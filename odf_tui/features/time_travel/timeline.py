@@ -57,6 +57,7 @@ class PointInTime(msgspec.Struct, frozen=True):
         precision: precision of the moment in texts, see :func:`format_moment`.
         key: key columns of the state to show; None for all rows as at a block, and for the default key as of
             an event time.
+        history: hash of the block, if it is of an earlier history; otherwise empty.
     """
 
     axis: AxisName
@@ -66,6 +67,7 @@ class PointInTime(msgspec.Struct, frozen=True):
     head: int = 0
     precision: int = 0
     key: tuple[str, ...] | None = None
+    history: str = ""
 
     @property
     def label(self) -> str:
@@ -73,6 +75,8 @@ class PointInTime(msgspec.Struct, frozen=True):
         moment = format_moment(self.moment, self.precision)
         if self.axis == "of":
             return f"as of {moment}"
+        if self.history:
+            return f"as at {moment} · block {format_count(self.block)}, earlier history"
         return f"as at {moment} · block {format_count(self.block)} of {format_count(self.head)}"
 
     @property
@@ -175,9 +179,11 @@ class BlockAxis:
         )
 
     def contains(self, point: PointInTime) -> bool:
-        """Return whether a point in time is part of this history. Every history contains every event time."""
+        """Return whether a point in time is part of this history. Every history contains every event time,
+        and blocks of earlier histories remain readable.
+        """
         stop, line = self.stop_of_block(point.block), self.line
-        if point.axis == "of":
+        if point.axis == "of" or point.history:
             return True
         known = (point.block, point.rows, point.moment)
         return stop >= 0 and (line.blocks[stop], line.rows[stop], line.times[stop]) == known

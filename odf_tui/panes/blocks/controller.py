@@ -32,6 +32,7 @@ from odf_tui.text.format import format_count
 from odf_tui.text.job_text import known_result, verified_head
 
 if TYPE_CHECKING:
+    from odf_engine.views.as_at import PinnedVersion
     from odf_tui.panes.blocks.block_dialogs import BlockDialog
 
 JUMPS: Final[Sequence[tuple[str, str]]] = (
@@ -49,6 +50,7 @@ class BlocksController(Controller):
         super().__init__(context)
         self.pane = self.host.widget(BlocksPane)
         self.view = self.pane.view
+        self._history = ""  # reference of the shown history; empty: the current one
         self.state.shown_changed.connect(self._open_chain)
         self.state.jobs_changed.connect(self._jobs_changed)
         self.navigator.add_locator(self._locate)
@@ -60,15 +62,21 @@ class BlocksController(Controller):
         return {BlocksRequested: self._read_blocks, BlocksView.Moved: lambda _: self.host.show_hints()}
 
     def leave(self) -> bool:
-        """Show all kinds of events again."""
-        if self.state.pane != "blocks" or not self.pane.kinds:
+        """Show all kinds of events again, or the current history."""
+        if self.state.pane != "blocks" or not (self.pane.kinds or self._history):
             return False
-        self.pane.set_kinds(())
+        if self.pane.kinds:
+            self.pane.set_kinds(())
+        else:
+            self._show_current_history()
         return True
 
     # --- The list ---
 
     def _open_chain(self, row: DatasetRow | None) -> None:
+        if row is not None and self._history and row.id == _id_of(self.view.dataset):
+            return  # an earlier history does not change
+        self._history = ""
         if row is None:
             self.view.open("", 0)
         else:
@@ -89,6 +97,37 @@ class BlocksController(Controller):
         if request.dataset == self.view.dataset:
             self._show_findings()
             self._move_to_target()
+
+    def next_history(self) -> None:
+        """Show the next older earlier history; after the oldest one, the current history."""
+        if (row := self.state.row) is not None:
+            find = partial(self.gateway.histories, row.id)
+            self.reader.read("histories", find, partial(self._histories_read, row))
+
+    def _histories_read(
+        self, row: DatasetRow, found: Sequence[tuple[str, PinnedVersion]] | None, error: str
+    ) -> None:
+        if _id_of(self.view.dataset) != row.id:
+            return  # another dataset was selected meanwhile
+        if not found:
+            self.host.notice(error or f"{row.name} has no earlier history", "warn")
+            return
+        names = [name for name, _ in found]
+        at = names.index(self._history) + 1 if self._history in names else 0
+        if at == len(found):
+            self._show_current_history()
+            return
+        self._history, version = found[at]
+        self.pane.set_context(f"{row.name} · {self._history}")
+        self.view.open(f"{row.id}@{version.block}", version.sequence_number + 1)
+        self._show_findings()
+        self.host.notice(f"earlier history {at + 1} of {len(found)} · H next · esc current history")
+
+    def _show_current_history(self) -> None:
+        self._history = ""
+        self._open_chain(self.state.row)
+        self._show_findings()
+        self.host.notice("showing the current history")
 
     def choose_kinds(self) -> None:
         """Open a dialog that selects the kinds of events to show."""
@@ -142,6 +181,8 @@ class BlocksController(Controller):
     def _locate(self) -> TrailEntry | None:
         """Return the block in the open dialog, else that under the cursor of the focused pane."""
         dialog = self._dialog
+        if self._history:
+            return None
         if dialog is not None and dialog.number is not None:
             return TrailEntry(dialog.dataset, "blocks", dialog.number, reading=True)
         row, block = self.state.row, self.view.block
@@ -151,6 +192,8 @@ class BlocksController(Controller):
 
     def _arriving(self, target: Target) -> None:
         if target.pane == "blocks":
+            if self._history:
+                self._show_current_history()
             self.pane.kinds = ()
             self.pane.set_filter("")
             self._move_to_target()
@@ -246,7 +289,8 @@ class BlocksController(Controller):
         line = self.view.block
         if number is None and line is not None and line.hash == block and line.sequence_number >= 0:
             number = line.sequence_number
-        return f"{self.state.name_of(dataset)} · block {'?' if number is None else number}"
+        name = self.state.name_of(_id_of(dataset)) + (f" · {self._history}" if "@" in dataset else "")
+        return f"{name} · block {'?' if number is None else number}"
 
     def step_block(self, by: int) -> None:
         """Show the next newer (1) or older (-1) block."""
@@ -301,7 +345,7 @@ class BlocksController(Controller):
             dialog.open(title, found)
             return
         row = self.state.row_of(dataset)
-        last = (0 if row is None else row.blocks) - 1
+        last = (self.view.total if dataset == self.view.dataset else 0 if row is None else row.blocks) - 1
 
         def go(number: int) -> None:
             if 0 <= number <= last:
@@ -363,7 +407,9 @@ class BlocksController(Controller):
 
     def sign_block(self) -> None:
         """Sign the block under the cursor with the private key of the dataset, after a confirmation."""
-        if self.view.block is not None:
+        if self._history:
+            self.host.notice("blocks of an earlier history cannot be signed", "warn")
+        elif self.view.block is not None:
             self.host.start(self._sign(self.view.dataset, self.view.block))
 
     async def _sign(self, dataset: str, block: BlockSummary) -> None:
@@ -389,6 +435,11 @@ class BlocksController(Controller):
         if self.view.dataset == dataset:
             self.view.open(dataset, self.view.total)
         self.state.datasets_outdated.send(None)
+
+
+def _id_of(dataset: str) -> str:
+    """Return the id of a dataset without the block of an earlier history."""
+    return dataset.partition("@")[0]
 
 
 @lru_cache(maxsize=64)
