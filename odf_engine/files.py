@@ -103,6 +103,21 @@ def remove_temporary(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_file(path: Path) -> bool:
+    """Remove a file durably; return whether there was one.
+
+    Raises:
+        OdfError: it cannot be removed, or a power failure may restore it.
+    """
+    with translate_os_errors(path):
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            return False
+        fsync_folder(path.parent)
+    return True
+
+
 def fsync_file(path: Path) -> None:
     """Sync the content of a file to disk."""
     _sync(path, os.O_RDONLY)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from odf_engine.errors import BadData, InvalidIdentity, NotFound, OdfError, disk_hint
-from odf_engine.files import fsync_folder, remove_temporary, translate_os_errors
+from odf_engine.files import fsync_folder, remove_file, remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import (
     ED25519_PUB,
     multibase_decode,
@@ -205,13 +205,7 @@ class KeyStore:
 
     def delete(self, dataset_id: DatasetId) -> None:
         """Remove the private key durably, if it is stored."""
-        path = self._path(dataset_id)
-        with translate_os_errors(path):
-            try:
-                path.unlink()
-            except FileNotFoundError:
-                return
-            fsync_folder(self.folder)
+        remove_file(self._path(dataset_id))
 
     def _path(self, dataset_id: DatasetId) -> Path:
         return self.folder / f"{dataset_id.multibase}.pem"

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError, disk_hint
-from odf_engine.files import fsync_folder, translate_os_errors
+from odf_engine.files import remove_file, translate_os_errors
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.names import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_valid_name
 from odf_engine.net.urls import dataset_name_from_url, normalize_url, redact_url
@@ -194,12 +194,8 @@ class Remotes:
 
     def forget(self, dataset: DatasetId) -> None:
         """Remove all remotes of a dataset."""
-        with file_lock(self._lock), translate_os_errors(self._path(dataset)):
-            try:
-                self._path(dataset).unlink()
-            except FileNotFoundError:
-                return
-            fsync_folder(self._folder)
+        with file_lock(self._lock):
+            remove_file(self._path(dataset))
 
     def find_by_url(self, url: str) -> DatasetId | None:
         """Return the dataset that is pulled from an address, otherwise one that is pushed to it, or None."""

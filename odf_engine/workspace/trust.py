@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -13,7 +12,7 @@ import msgspec
 
 from odf_engine.chain.block_search import block_numbers
 from odf_engine.errors import BadData, Conflict, InvalidManifest, NotFound, NotTrusted, OdfError, disk_hint
-from odf_engine.files import fsync_folder, translate_os_errors
+from odf_engine.files import remove_file, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import (
     OwnershipProof,
@@ -163,7 +162,6 @@ class Trust:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self._folder = workspace.odf / "trust"
 
     def is_own(self, entry: DatasetEntry) -> bool:
         """Return whether the dataset was created in this workspace and its definition has no other author."""
@@ -235,26 +233,20 @@ class Trust:
             private_network=private_network,
             granted=str(Timestamp.now()),
         )
-        with translate_os_errors(self._folder):
-            make_folder(self._folder, 0o700)
-        replace_text_file(self._path(entry), msgspec.json.encode(grant).decode())
+        path = self._workspace.grant_path(entry.id)
+        with translate_os_errors(path.parent):
+            make_folder(path.parent, 0o700)
+        replace_text_file(path, msgspec.json.encode(grant).decode())
         return grant
 
     def revoke(self, entry: DatasetEntry) -> bool:
         """Remove the grant; return whether there was one."""
-        path = self._path(entry)
-        with translate_os_errors(path):
-            try:
-                path.unlink()
-            except FileNotFoundError:
-                return False
-            fsync_folder(self._folder)  # otherwise a power failure could restore the grant
-        return True
+        return remove_file(self._workspace.grant_path(entry.id))
 
     def find_grant(self, entry: DatasetEntry) -> Grant | None:
         """Return the last grant, whether or not it is still valid; None if there is none."""
         try:
-            return msgspec.json.decode(read_small_file(self._path(entry)), type=Grant)
+            return msgspec.json.decode(read_small_file(self._workspace.grant_path(entry.id)), type=Grant)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
@@ -280,9 +272,6 @@ class Trust:
         block = next(each.block for each in runs if str(each.block) not in grant.blocks)
         changes = _describe_changes(grant.runs, runs)
         raise NotTrusted(f"block {block} changed the source after it was trusted: {changes}", hint=hint)
-
-    def _path(self, entry: DatasetEntry) -> Path:
-        return self._folder / f"{entry.id.multibase}.json"
 
     def _of_source(self, event: Any) -> Iterator[tuple[str, str]]:
         if isinstance(event, model.SetTransform):

@@ -23,7 +23,7 @@ from odf_engine.errors import (
     Unsupported,
     disk_hint,
 )
-from odf_engine.files import translate_os_errors
+from odf_engine.files import remove_file, translate_os_errors
 from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
@@ -144,6 +144,10 @@ class Workspace:
     def keys(self) -> KeyStore:
         """The private keys of datasets, including datasets that are no longer in the workspace."""
         return KeyStore(self.odf / "keys")
+
+    def grant_path(self, dataset_id: DatasetId) -> Path:
+        """Return the file with the permission to run the sources of a dataset, which may not exist."""
+        return self.odf / "trust" / f"{dataset_id.multibase}.json"
 
     def resolve_path(self, text: str) -> Path:
         """Return a path or ``file:`` URL of a manifest as an absolute path.
@@ -377,8 +381,6 @@ class Workspace:
             OdfError: other datasets read it; the message lists them.
             NotSynced: the dataset was deleted, but a power failure may undo it.
         """
-        from odf_engine.workspace.trust import Trust  # it imports this module
-
         with self._lock():
             readers = [other.name for other in self.summaries() if entry.id in other.inputs]
             if readers:
@@ -397,7 +399,7 @@ class Workspace:
             with suppress(OdfError, OSError):
                 Remotes(self.odf).forget(entry.id)
             with suppress(OdfError, OSError):
-                Trust(self).revoke(entry)
+                remove_file(self.grant_path(entry.id))
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
 
