@@ -1,6 +1,7 @@
 """Program for the jail: files of a workspace are links to files outside of it, which nobody may change.
 
-``python -m tests.faults.linking`` runs it in the current folder. It exits with 0 if all checks hold.
+``python -m tests.faults.linking`` runs it in the current folder. It exits with 0 if all checks hold. With
+``short`` each name leads to one kind of file.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _names(folder: Path, there: Path) -> Iterator[str]:
             yield f"{arriving}/info/arriving/{kind}/{path.name}"
 
 
-def main() -> None:
+def main(form: str = "long") -> None:
     home = Path.cwd()
     other = make_root(Workspace.init(home / "other"), "there", slices=1)
     made = Workspace.init(home / "made")
@@ -192,9 +193,10 @@ def main() -> None:
                 continue  # the latter are only read
             is_deep = "/" in name
             text, database, absent, _ = victims.kinds
-            for victim in (
+            kinds = (
                 [victims.kinds[at % 3]] if is_deep else [database] if ".sqlite" in name else [text, absent]
-            ):
+            )
+            for victim in kinds if form == "long" else [kinds[at % len(kinds)]]:
                 folder = _linked(made.folder, name, victim)
                 _work(folder, there)
                 if not is_deep:
@@ -218,4 +220,4 @@ def _linked(made: Path, name: str, victim: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,6 +1,7 @@
-"""Opens a workspace with damaged files, in the workstation and by verbs: ``python opening.py SCRATCH``.
+"""Opens a workspace with damaged files, by the workstation and verbs: ``python opening.py SCRATCH [short]``.
 
-Runs in a jail; prints what did not work, a line each, and exits with 1 then.
+Runs in a jail; prints what did not work, a line each, and exits with 1 then. ``short``: the workspace is not
+opened again after its damaged caches were replaced.
 """
 
 from __future__ import annotations
@@ -176,7 +177,9 @@ def make_workspace(home: Path) -> None:
     assert (workspace.odf / "cache" / "screen.msgpack").is_file()
 
 
-def try_damage(name: str, damage: Callable[[Path], None], pristine: Path, work: Path) -> list[str]:
+def try_damage(
+    name: str, damage: Callable[[Path], None], pristine: Path, work: Path, openings: int
+) -> list[str]:
     """What does not work with damaged caches, or with damaged settings."""
     shutil.rmtree(work, ignore_errors=True)
     home, own = work / "home", work / "config" / "odf"
@@ -197,7 +200,7 @@ def try_damage(name: str, damage: Callable[[Path], None], pristine: Path, work: 
         code, said = run_verb(home, "list")
         return [] if code == 1 and "is a symbolic link" in said else [f"odf list ends with {code}: {said}"]
     try:
-        for opening in ("first", "second")[: 2 if name == "caches" else 1]:
+        for opening in ("first", "second")[:openings]:
             if "boats" not in open_workstation(home):
                 problems.append(f"the {opening} opening does not show the dataset")
         for verb in ("list", "jobs", "show boats", "log boats", "config list", "fsck"):
@@ -210,7 +213,7 @@ def try_damage(name: str, damage: Callable[[Path], None], pristine: Path, work: 
     return problems
 
 
-def run(scratch: Path) -> int:
+def run(scratch: Path, form: str = "long") -> int:
     """Tries all damages."""
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
     textual._wait.SLEEP_GRANULARITY, textual._wait.SLEEP_IDLE = 0.002, 0.0005
@@ -218,9 +221,10 @@ def run(scratch: Path) -> int:
     make_workspace(scratch / "pristine")
     failed = False
     for name in ("caches", "settings"):
+        openings = 2 if name == "caches" and form == "long" else 1
         for damage in DAMAGES:
             faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)  # it waits for something
-            for problem in try_damage(name, damage, scratch / "pristine", scratch / "work"):
+            for problem in try_damage(name, damage, scratch / "pristine", scratch / "work", openings):
                 failed = True
                 print(f"{name}, {damage.__name__}: {problem}", flush=True)
             faulthandler.cancel_dump_traceback_later()
@@ -228,4 +232,4 @@ def run(scratch: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Path(sys.argv[1])))
+    sys.exit(run(Path(sys.argv[1]), *sys.argv[2:]))

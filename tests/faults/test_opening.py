@@ -12,6 +12,7 @@ from tests.faults.jail import run_jailed
 
 @pytest.mark.app
 def test_damaged_caches_and_settings(tmp_path: Path) -> None:
+    """The long form: ``python tests/faults/opening.py SCRATCH``."""
     script = Path(__file__).with_name("opening.py")
-    done = run_jailed([sys.executable, script, tmp_path], tmp_path, timeout=600)
+    done = run_jailed([sys.executable, script, tmp_path, "short"], tmp_path, timeout=600)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
