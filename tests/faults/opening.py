@@ -1,7 +1,7 @@
 """Opens a workspace with damaged files, by the workstation and verbs: ``python opening.py SCRATCH [short]``.
 
-Runs in a jail; prints what did not work, a line each, and exits with 1 then. ``short``: the workspace is not
-opened again after its damaged caches were replaced.
+Runs in a jail; prints what did not work, a line each, and exits with 1 then. ``short``: files are
+damaged in two ways at once, and the workspace is not opened again after its damaged caches were replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from unittest import mock
 
@@ -177,10 +178,11 @@ def make_workspace(home: Path) -> None:
     assert (workspace.odf / "cache" / "screen.msgpack").is_file()
 
 
-def try_damage(
-    name: str, damage: Callable[[Path], None], pristine: Path, work: Path, openings: int
+def try_damages(
+    name: str, damages: Sequence[Callable[[Path], None]], pristine: Path, work: Path, openings: int
 ) -> list[str]:
-    """What does not work with damaged caches, or with damaged settings."""
+    """What does not work with damaged caches, or with damaged settings: each file has one of the damages."""
+    is_linked = any(damage in LINKS for damage in damages)
     shutil.rmtree(work, ignore_errors=True)
     home, own = work / "home", work / "config" / "odf"
     shutil.copytree(pristine, home)
@@ -188,14 +190,14 @@ def try_damage(
     key = next((home / ".odf" / "keys").iterdir()).stem
     caches = [home / ".odf" / each.format(key=key) for each in CACHES]
     settings = [own / each for each in SETTINGS[1:]]
-    if damage not in LINKS:
+    if not is_linked:
         settings.append(home / ".odf" / SETTINGS[0])
     paths = caches if name == "caches" else settings
-    for path in paths:
+    for path, damage in zip(paths, cycle(damages)):
         path.parent.mkdir(parents=True, exist_ok=True)
         damage(path)
     problems = []
-    if name == "caches" and damage in LINKS:
+    if name == "caches" and is_linked:
         # A link may lead to a file outside the workspace: opening it is refused.
         code, said = run_verb(home, "list")
         return [] if code == 1 and "is a symbolic link" in said else [f"odf list ends with {code}: {said}"]
@@ -219,14 +221,16 @@ def run(scratch: Path, form: str = "long") -> int:
     textual._wait.SLEEP_GRANULARITY, textual._wait.SLEEP_IDLE = 0.002, 0.0005
     os.environ.pop("ODF_WORKSPACE", None)
     make_workspace(scratch / "pristine")
-    failed = False
+    failed, size = False, 1 if form == "long" else 2
     for name in ("caches", "settings"):
         openings = 2 if name == "caches" and form == "long" else 1
-        for damage in DAMAGES:
+        for at in range(0, len(DAMAGES), size):
+            damages = DAMAGES[at : at + size]
+            names = ", ".join(damage.__name__ for damage in damages)
             faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)  # it waits for something
-            for problem in try_damage(name, damage, scratch / "pristine", scratch / "work", openings):
+            for problem in try_damages(name, damages, scratch / "pristine", scratch / "work", openings):
                 failed = True
-                print(f"{name}, {damage.__name__}: {problem}", flush=True)
+                print(f"{name}, {names}: {problem}", flush=True)
             faulthandler.cancel_dump_traceback_later()
     return int(failed)
 
