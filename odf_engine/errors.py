@@ -197,3 +197,13 @@ class InvalidQuery(OdfError):
 
 class Unsupported(OdfError):
     """A feature of the specification that this version does not support; the hint names an alternative."""
+
+
+class StateUnusable(Unsupported):
+    """The stored state of a query cannot be used: it must be computed again from the inputs.
+
+    Attributes:
+        lacks_values: the state has only merged values, but a row must be retracted.
+    """
+
+    lacks_values = False

@@ -18,7 +18,6 @@ from odf_engine.provenance.stateless_step import RowSelection, StepResult
 from odf_engine.spark.arrow_batches import cancellable
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.streaming.as_of_join import JOINED_VOCABULARY, joined_schema
-from odf_engine.spark.streaming.micro_batch import MicroBatchQuery
 from odf_engine.spark.streaming.row_lineage import (
     BATCH,
     ORIGINS_COLUMN,
@@ -27,7 +26,7 @@ from odf_engine.spark.streaming.row_lineage import (
     JoinRows,
     Lineage,
 )
-from odf_engine.spark.streaming.stateful_query import StreamingPlan
+from odf_engine.spark.streaming.stateful_query import StreamingPlan, stream_view
 from odf_engine.spark.text_files import spark_path
 from odf_engine.transform.engines.as_of_transaction import prepare_as_of_query
 from odf_engine.transform.engines.contract import QueryInput
@@ -53,14 +52,12 @@ class AsOfTrace(StatefulTrace):
         return traced
 
     def _plan_query(self) -> StreamingPlan:
-        self._streams = MicroBatchQuery(self._session, self._folder / "state", self._folder)
         self._query_inputs = [
             QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
             for each in self._request.query_inputs
         ]
         self._prepared = prepare_as_of_query(
             self._session,
-            self._streams,
             self._request.transform,
             self._query_inputs,
             self._request.vocab.event_time_column,
@@ -80,8 +77,8 @@ class AsOfTrace(StatefulTrace):
             return as_of.query_after_joins({})
         return as_of.query_after_joins(
             {
-                join.view: self._streams.input_view(
-                    index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY
+                join.view: stream_view(
+                    self._session, index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY
                 )
                 for index, join in enumerate(as_of.joins, len(self._query_inputs))
             }
@@ -139,10 +136,10 @@ class AsOfTrace(StatefulTrace):
 
     def _materialize(self, frame: DataFrame, name: str) -> DataFrame:
         """Return the rows of a frame, materialized in a Parquet file."""
-        path = spark_path(self._folder / name)
+        path = self._folder / name
         with cancellable(self._session, self._reporter):
-            frame.write.parquet(path)
-        return self._session.read.schema(frame.schema).parquet(path)
+            frame.write.parquet(str(path))
+        return self._session.read.schema(frame.schema).parquet(spark_path(path))
 
 
 def add_correction_pairs(selection: RowSelection) -> RowSelection:

@@ -23,7 +23,6 @@ from odf_engine.spark.arrow_batches import arrow_batches, cancellable
 from odf_engine.spark.plan_rewrite import OPERATION
 from odf_engine.spark.readers import query_schema
 from odf_engine.spark.sql_types import arrow_schema, identifier
-from odf_engine.spark.streaming.micro_batch import MicroBatchQuery
 from odf_engine.spark.streaming.row_lineage import (
     BATCH,
     KEY_PREFIX,
@@ -46,10 +45,9 @@ from odf_engine.spark.streaming.row_match import (
     prefilter,
     stored_form,
 )
-from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream
+from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream, stream_view
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
-from odf_engine.transform.engines.as_of_transaction import input_frame
 from odf_engine.transform.engines.contract import QueryInput
 from odf_engine.transform.engines.stateful_transaction import (
     END_OF_TIME,
@@ -57,6 +55,7 @@ from odf_engine.transform.engines.stateful_transaction import (
     Watermarks,
     batches_by_slice,
     batches_by_watermark,
+    input_frame,
     read_slices,
 )
 from odf_engine.transform.plan import Transaction
@@ -415,7 +414,7 @@ class StatefulTrace:
         past: the earlier transactions as one; None if the state begins with this transaction.
         own: the transaction.
         selection: the rows.
-        folder: folder for temporary files, with a safe path (see :func:`is_safe_path`).
+        folder: folder for temporary files.
         reporter: receives amounts; checked for cancellation.
     """
 
@@ -472,11 +471,10 @@ class StatefulTrace:
 
     def _plan_query(self) -> StreamingPlan:
         """Return the streaming plan of the query."""
-        streams = MicroBatchQuery(self._session, self._folder / "state", self._folder)
         views: dict[str, DataFrame] = {}
         for index, each in enumerate(self._request.query_inputs):
             schema = query_schema(pq.read_schema(each.schema_file), each.vocab)
-            views[each.query_alias] = streams.input_view(index, schema, each.vocab)
+            views[each.query_alias] = stream_view(self._session, index, schema, each.vocab)
         self._streaming_query = run_query(self._session, views, self._request.transform.queries or [])
         inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
         time = self._request.vocab.event_time_column
@@ -495,7 +493,7 @@ class StatefulTrace:
         self, lineage: Lineage, recomputed: DataFrame, query: StreamingPlan, time: Timeline
     ) -> StepResult:
         recomputed = recomputed.where(f"{BATCH} IS NULL OR {BATCH} BETWEEN {time.first} AND {time.last}")
-        columns = query.query_columns(arrow_schema(query.frame.schema).names)
+        columns = query.query_schema.names
         keys = key_columns(recomputed.columns)
         identity = [BATCH, *(keys if lineage.grouping_input is not None else [ORIGINS_COLUMN])]
         traced = self._new_result()
@@ -536,7 +534,7 @@ class StatefulTrace:
         """Add the origins of the rows of the matched groups."""
         path = self._folder / f"groups-{len(list(self._folder.iterdir()))}"
         with cancellable(self._session, self._reporter):
-            found.write.parquet(spark_path(path))
+            found.write.parquet(str(path))
         groups = self._session.read.schema(found.schema).parquet(spark_path(path))
         for batch in self._run_frame(groups.select(OFFSET, SLICE_COUNT, MATCH_COUNT)):
             record_ambiguity(batch, traced)

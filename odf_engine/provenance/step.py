@@ -9,19 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace as structs_replace
-
-from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.normal_form import SPARK
-from odf_engine.chain.state import ChainState, classify_transaction
-from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
-from odf_engine.identity.multiformats import Multihash
+from odf_engine.errors import Cancelled, NotFound, OdfError
 from odf_engine.metadata.model import (
-    Checkpoint,
-    ExecuteTransform,
-    ExecuteTransformInput,
     OffsetInterval,
-    SetTransform,
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -40,8 +31,8 @@ from odf_engine.spark.user_query import uses_as_of_join
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, RowProvenance
 from odf_engine.transform.engines.engine_router import engines_for
-from odf_engine.transform.engines.stateful_transaction import safe_folder
-from odf_engine.transform.plan import Transaction, transaction_of_block
+from odf_engine.transform.history import TransactionHistory, transaction_history
+from odf_engine.transform.plan import Transaction
 from odf_engine.transform.run import make_request
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
@@ -49,98 +40,6 @@ from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
-
-
-_PAGE: Final = 100
-MAX_TRANSACTIONS: Final = 1000
-"""Maximum number of earlier transactions of a state."""
-
-
-@dataclass(frozen=True)
-class TransactionHistory:
-    """A transaction, and the earlier transactions of its state.
-
-    Attributes:
-        entry: the derivative dataset.
-        block: block of the transaction.
-        event: event of the block.
-        transform: the query of the transaction.
-        before: earlier transactions that contributed to its state, oldest first.
-        complete: whether ``before`` is complete; otherwise there are more than :data:`MAX_TRANSACTIONS`.
-    """
-
-    entry: DatasetEntry
-    block: StoredBlock
-    event: ExecuteTransform
-    transform: SetTransform
-    before: Sequence[tuple[StoredBlock, ExecuteTransform]]
-    complete: bool
-
-    @property
-    def kind(self) -> str:
-        """``execute``, ``finish`` or ``rebuild``."""
-        return classify_transaction(self.event)
-
-    @property
-    def keeps_state(self) -> bool:
-        """Whether it continues from a checkpoint or writes one."""
-        return self.event.prev_checkpoint is not None or self.event.new_checkpoint is not None
-
-    @property
-    def carries_state(self) -> bool:
-        """Whether it left the checkpoint unchanged."""
-        after = self.event.new_checkpoint
-        return after is not None and after.physical_hash == self.event.prev_checkpoint
-
-    def intervals(self) -> list[OffsetRange | None]:
-        """Return the offset range of each input that can have contributed to the result; None if empty."""
-        begins = self._start_offsets()
-        ranges: list[OffsetRange | None] = []
-        for begin, item in zip(begins, self.event.query_inputs, strict=True):
-            end = item.prev_offset if item.new_offset is None else item.new_offset
-            ranges.append(None if end is None or end < begin else (begin, end))
-        return ranges
-
-    def _start_offsets(self) -> list[int]:
-        first = self.before[0][1] if self.before else self.event
-        if not self.complete or classify_transaction(first) == "rebuild":
-            return [0] * len(self.event.query_inputs)
-        begins = [0 if item.prev_offset is None else item.prev_offset + 1 for item in first.query_inputs]
-        return begins if len(begins) == len(self.event.query_inputs) else [0] * len(self.event.query_inputs)
-
-    def transaction(self, workspace: Workspace) -> Transaction:
-        """Return the transaction, ready to run again.
-
-        Raises:
-            OdfError: an input is missing or has changed.
-        """
-        state = _state_before(self.entry, self.block, self.event, self.transform)
-        return transaction_of_block(workspace, self.entry, state, self.event, self.block.block.system_time)
-
-    def earlier_transactions(self, workspace: Workspace) -> Transaction | None:
-        """Return the earlier transactions merged into one; None if it continues from no state.
-
-        The rows of a stateful query do not depend on how its inputs are split into transactions. Only the end
-        of a transaction matters.
-
-        Raises:
-            OdfError: an input is missing or has changed.
-        """
-        if not self.before:
-            return None
-        (block, first), (last_block, last) = self.before[0], self.before[-1]
-        state = _state_before(self.entry, block, first, self.transform)
-        from_start = classify_transaction(first) == "rebuild"
-        if from_start:
-            state = structs_replace(state, watermark=None)
-        inputs = [
-            _merge_intervals(begin, end, from_start=from_start)
-            for begin, end in zip(first.query_inputs, last.query_inputs, strict=True)
-        ]
-        merged = structs_replace(first, query_inputs=inputs, new_checkpoint=last.new_checkpoint)
-        if not any(item.new_block_hash for item in inputs):
-            return None
-        return transaction_of_block(workspace, self.entry, state, merged, last_block.block.system_time)
 
 
 def producing_transactions(
@@ -164,78 +63,7 @@ def producing_transactions(
             if first <= row.end and last >= row.start
         ]
         if ranges:
-            yield _transaction_history(entry, row.sequence_number), ranges
-
-
-def _transaction_history(entry: DatasetEntry, number: int) -> TransactionHistory:
-    stored = entry.dataset.block(number)
-    event = stored.block.event
-    (row,) = entry.dataset.list_blocks(1, before=number, kinds=("SetTransform",)) or (None,)
-    transform = None if row is None else entry.dataset.block(row.hash).block.event
-    if not isinstance(event, ExecuteTransform) or not isinstance(transform, SetTransform):
-        raise BadData(f"block {number} of {entry.alias} has rows but no query")
-    before: list[tuple[StoredBlock, ExecuteTransform]] = []
-    complete = True
-    if classify_transaction(event) != "rebuild":
-        for each in _earlier_transactions(entry, number, event):
-            if len(before) == MAX_TRANSACTIONS:
-                complete = False
-                break
-            before.append(each)
-    return TransactionHistory(entry, stored, event, transform, before[::-1], complete)
-
-
-def _earlier_transactions(
-    entry: DatasetEntry, number: int, event: ExecuteTransform
-) -> Iterator[tuple[StoredBlock, ExecuteTransform]]:
-    """Yield the earlier transactions of a state, newest first."""
-    while event.prev_checkpoint is not None:
-        rows = entry.dataset.list_blocks(_PAGE, before=number, kinds=("ExecuteTransform",))
-        if not rows:
-            return
-        for row in rows:
-            stored = entry.dataset.block(row.hash)
-            assert isinstance(stored.block.event, ExecuteTransform)
-            event, number = stored.block.event, row.sequence_number
-            yield stored, event
-            if event.prev_checkpoint is None or classify_transaction(event) == "rebuild":
-                return
-
-
-def _state_before(
-    entry: DatasetEntry, block: StoredBlock, event: ExecuteTransform, transform: SetTransform
-) -> ChainState:
-    """Return the part of the chain's state before a block that a transaction requires."""
-    rows = entry.dataset.list_blocks(1, before=block.block.sequence_number, kinds=("ExecuteTransform",))
-    last = entry.dataset.block(rows[0].hash).block.event if rows else None
-    return structs_replace(
-        entry.dataset.state(),
-        transform=transform,
-        watermark=last.new_watermark if isinstance(last, ExecuteTransform) else None,
-        last_inputs=last.query_inputs if isinstance(last, ExecuteTransform) else None,
-        last_checkpoint=_previous_checkpoint(event.prev_checkpoint),
-        last_offset=event.prev_offset,
-    )
-
-
-def _previous_checkpoint(physical_hash: Multihash | None) -> Checkpoint | None:
-    return None if physical_hash is None else Checkpoint(physical_hash=physical_hash, size=0)
-
-
-def _merge_intervals(
-    first: ExecuteTransformInput, last: ExecuteTransformInput, *, from_start: bool
-) -> ExecuteTransformInput:
-    """Merge the intervals of an input from the first transaction to the last."""
-    end_block = last.new_block_hash or last.prev_block_hash
-    end_offset = last.prev_offset if last.new_offset is None else last.new_offset
-    begin_block, begin_offset = (None, None) if from_start else (first.prev_block_hash, first.prev_offset)
-    return structs_replace(
-        first,
-        prev_block_hash=begin_block,
-        prev_offset=begin_offset,
-        new_block_hash=end_block if end_block != begin_block else None,
-        new_offset=end_offset if end_offset != begin_offset else None,
-    )
+            yield transaction_history(entry, row.sequence_number), ranges
 
 
 _MAX_RANGES: Final = 2000
@@ -318,7 +146,7 @@ def _trace_transaction(
     traced: StepResult | None = None
     if reason is None:
         try:
-            with _safe_scratch_folder(workspace, spark) as folder:
+            with _scratch_folder(workspace) as folder:
                 traced = _run_trace(workspace, history, runs, spark, folder, reporter)
         except Cancelled:
             raise
@@ -357,10 +185,10 @@ def _run_trace(
 
 
 @contextmanager
-def _safe_scratch_folder(workspace: Workspace, spark: SparkRuntime) -> Iterator[Path]:
-    """Create a folder for temporary files with a path that Spark does not interpret."""
+def _scratch_folder(workspace: Workspace) -> Iterator[Path]:
+    """Create a folder for temporary files."""
     with job_scratch_folder(workspace.odf / "cache", "replay") as job:
-        folder = safe_folder(job / "step", str(spark.session().sparkContext.master))
+        folder = job / "step"
         folder.mkdir(exist_ok=True)
         try:
             yield folder

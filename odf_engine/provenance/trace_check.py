@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from odf_engine.provenance.model import OffsetRange
 from odf_engine.provenance.step import TransactionTrace, producing_transactions
 from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
 from odf_engine.transform.engines.contract import Engine
+from odf_engine.transform.history import without_state
 from odf_engine.transform.plan import Transaction
 from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -131,20 +131,26 @@ class CounterfactualCheck:
                     state = self._compute_state(past, inner, folder / "state", only=only)
             transaction = history.transaction(self._workspace)
             if past is not None and state is None:
-                transaction = _without_state(transaction)
+                transaction = without_state(transaction)
             with payload_scratch_folder(folder) as inner:
                 staged = inner / "data"
                 request = self._make_partial_request(transaction, inner, only=only)
                 if state is not None:
                     request = replace(request, prev_checkpoint_path=str(state))
-                result = execute_transaction(self._engine, transaction, request, self._reporter)
+                result = execute_transaction(
+                    self._workspace, self._engine, transaction, request, self._reporter
+                )
                 return Counter() if result.written is None else self._count_rows(staged)
 
     def _compute_state(self, past: Transaction, inner: Path, target: Path, *, only: bool) -> Path | None:
         """Compute the state of the earlier transactions over these rows."""
-        past = _without_state(past)
+        past = without_state(past)
         result = execute_transaction(
-            self._engine, past, self._make_partial_request(past, inner, only=only), self._reporter
+            self._workspace,
+            self._engine,
+            past,
+            self._make_partial_request(past, inner, only=only),
+            self._reporter,
         )
         if result.checkpoint is None:
             return None
@@ -200,11 +206,6 @@ class CounterfactualCheck:
                 found.update(tuple(map(_comparable_value, row)) for row in zip(*columns, strict=True))
             number += batch.num_rows
         return found
-
-
-def _without_state(transaction: Transaction) -> Transaction:
-    """Return the transaction without a previous state."""
-    return dataclasses.replace(transaction, state=replace(transaction.state, last_checkpoint=None))
 
 
 def _comparable_value(value: Any) -> Any:

@@ -80,6 +80,12 @@ class PlanBuilder:
         empty = self.seq([])
         return self.expressions.Alias(expression, name, new_id, empty, self.none(), empty)
 
+    def plain_alias(self, expression: Any, name: str) -> Any:
+        """Return an expression as a new column without metadata, such as that of windows and watermarks."""
+        new_id, none = self.expressions.NamedExpression.newExprId(), self.seq([])
+        empty = self.companion("Metadata", self.java.org.apache.spark.sql.types).empty()
+        return self.expressions.Alias(expression, name, new_id, none, self.java.scala.Some(empty), none)
+
     def replace_column(self, expression: Any, column: Any) -> Any:
         """Return an expression that replaces a column: it takes the name and the id of the column."""
         empty = self.seq([])
@@ -104,11 +110,20 @@ class PlanBuilder:
 
     def cast(self, expression: Any, data_type: Any) -> Any:
         """Cast an expression to a type."""
+        if expression.dataType().equals(data_type):
+            return expression  # Spark would remove the cast, and with it the position in the query
         return self.expressions.Cast(expression, data_type, self.java.scala.Option.apply("UTC"))
 
     def with_children(self, node: Any, children: Sequence[Any]) -> Any:
         """Return a plan or expression with other children."""
         return node.withNewChildren(self.seq(children))
+
+
+def run_sql(query: str, **frames: DataFrame) -> DataFrame:
+    """Run a query over frames, which it names ``odf_`` and the name of the argument."""
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(f"odf_{name}")
+    return next(iter(frames.values())).sparkSession.sql(query)
 
 
 def analyzed_plan(frame: DataFrame) -> Any:
@@ -388,7 +403,10 @@ class OriginTracker(PlanBuilder):
 
     def track_union(self, plan: Any) -> TrackedPlan:
         """Track a UNION: the rows of its branches in sequence."""
-        branches = [self.track(child) for child in to_list(plan.children())]
+        return self.combine_branches(plan, [self.track(child) for child in to_list(plan.children())])
+
+    def combine_branches(self, plan: Any, branches: Sequence[TrackedPlan]) -> TrackedPlan:
+        """Return a UNION of tracked branches."""
         if not all(branch.origin for branch in branches):
             raise StatefulQueryError("a UNION with a branch that reads no input")
         width = len(to_list(plan.output()))

@@ -328,8 +328,8 @@ def has_nondeterministic_order(frame: DataFrame) -> bool:
         return _REORDERING.search(java.queryExecution().analyzed().toString()) is not None
 
 
-def sort_by_all_columns(frame: DataFrame, first: str | None) -> DataFrame:
-    """Sort the rows by the expression ``first`` and then by all columns, nulls first.
+def sort_by_all_columns(frame: DataFrame, *first: str) -> DataFrame:
+    """Sort the rows by the expressions ``first`` and then by all columns, nulls first.
 
     The order depends on the rows alone.
     """
@@ -337,7 +337,7 @@ def sort_by_all_columns(frame: DataFrame, first: str | None) -> DataFrame:
         return frame  # a duplicate column name is reported later
     keys = [identifier(field.name) for field in frame.schema if _is_sortable(field.dataType)]
     with translate_errors():
-        return frame.sort(*map(expr, [first, *keys] if first else keys))
+        return frame.sort(*map(expr, [*first, *keys]))
 
 
 def sort_by_terms(frame: DataFrame, order: Sequence[str], first: str) -> DataFrame:

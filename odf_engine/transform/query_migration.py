@@ -411,7 +411,9 @@ class _Migration:
         ):
             try:
                 request = make_request(transaction, folder, staged, system_time)
-                result = execute_transaction(self._engine, transaction, request, self._reporter)
+                result = execute_transaction(
+                    self._workspace, self._engine, transaction, request, self._reporter
+                )
                 check_changelog(transaction, result, self._reporter)
                 yield result, staged, folder / CHECKPOINT
             finally:

@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import asdict
+from msgspec.structs import replace as structs_replace
 
 from odf_engine.chain.normal_form import SPARK, SPARK_VERSION, with_engine_version, without_engine_version
 from odf_engine.chain.schema_evolution import declared_schema
@@ -20,7 +21,7 @@ from odf_engine.data.changelog import OperationCheck
 from odf_engine.data.parquet_reader import read_parquet_schema
 from odf_engine.data.retractions import find_unmatched_row
 from odf_engine.data.slices import read_batches, read_rows_at
-from odf_engine.errors import BadData, Unsupported, UsageError
+from odf_engine.errors import BadData, StateUnusable, Unsupported, UsageError
 from odf_engine.files import remove_temporary, translate_os_errors
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
@@ -43,6 +44,7 @@ from odf_engine.progress import Reporter, count_of
 from odf_engine.sql.query_text import attach_query_excerpt
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import Engine, TransactionResult
+from odf_engine.transform.history import transactions_of_state, without_state
 from odf_engine.transform.plan import Diverged, InputPlan, Transaction, plan_transaction
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -107,6 +109,7 @@ class _TransactionRun:
         folder: Path,
         reporter: Reporter,
     ) -> None:
+        self._workspace = workspace
         self._version = workspace.config.block_version
         self._transaction = transaction
         self._dataset = transaction.entry.dataset
@@ -125,7 +128,9 @@ class _TransactionRun:
             self._reporter.phase("query")
             request = make_request(self._transaction, self._folder, staged, self._system_time)
             queried = monotonic()
-            result = execute_transaction(self._engine, self._transaction, request, self._reporter)
+            result = execute_transaction(
+                self._workspace, self._engine, self._transaction, request, self._reporter
+            )
             check_changelog(self._transaction, result, self._reporter)
             self._reporter.log(_describe_result(result, monotonic() - queried))
             self._commit(result, staged, started)
@@ -154,11 +159,16 @@ class _TransactionRun:
 
 
 def execute_transaction(
-    engine: Engine, transaction: Transaction, request: TransformRequest, reporter: Reporter
+    workspace: Workspace,
+    engine: Engine,
+    transaction: Transaction,
+    request: TransformRequest,
+    reporter: Reporter,
 ) -> TransactionResult:
-    """Run a transaction with an engine.
+    """Run a transaction with an engine. A state that the engine cannot use is computed again.
 
     Args:
+        workspace: the workspace of the inputs.
         engine: runs the query.
         transaction: the transaction.
         request: its request (:func:`make_request`).
@@ -168,8 +178,38 @@ def execute_transaction(
         OdfError: see the methods of :class:`odf_engine.transform.engines.contract.Engine`.
     """
     work = {"execute": engine.execute, "finish": engine.finish, "rebuild": engine.rebuild}[transaction.kind]
+    declared = declared_schema(transaction.state)
     with attach_query_excerpt(request.transform.queries or []):
-        return work(request, declared_schema(transaction.state), reporter)
+        try:
+            return work(request, declared, reporter)
+        except StateUnusable as error:
+            reporter.log(f"{error}; computing the state again from the inputs")
+            with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
+                state = _recompute_state(workspace, engine, transaction, folder, error, reporter)
+                return work(structs_replace(request, prev_checkpoint_path=state), declared, reporter)
+
+
+def _recompute_state(
+    workspace: Workspace,
+    engine: Engine,
+    transaction: Transaction,
+    folder: Path,
+    error: StateUnusable,
+    reporter: Reporter,
+) -> str | None:
+    """Compute the state before a transaction from the inputs; return the path of its checkpoint.
+
+    Raises:
+        OdfError: an input is missing or has changed, or the query cannot run.
+    """
+    past = transactions_of_state(workspace, transaction)
+    if past is None:
+        return None
+    past = without_state(past)
+    request = make_request(past, folder, folder / "data", past.state.system_time)
+    work = engine.rebuild if error.lacks_values else engine.execute
+    result = work(request, declared_schema(transaction.state), reporter)
+    return None if result.checkpoint is None else request.new_checkpoint_path
 
 
 def check_changelog(transaction: Transaction, result: TransactionResult, reporter: Reporter) -> None:

@@ -150,7 +150,7 @@ class Replay:
         last = transaction.state.last_checkpoint
         if last is not None and last.physical_hash == self._carried:
             request = replace(request, prev_checkpoint_path=str(self._carried_path))
-        return execute_transaction(self._engine, transaction, request, self._reporter)
+        return execute_transaction(self._workspace, self._engine, transaction, request, self._reporter)
 
     def _read(self, _: int) -> None:
         self._reporter.raise_if_cancelled()
@@ -190,7 +190,10 @@ class Replay:
             stored = read_checkpoint_metadata(self._entry.dataset.checkpoint_path(recorded.physical_hash))
         except OdfError:
             return ReplayResult(problems)  # The check of the file has reported it.
-        if stored != read_checkpoint_metadata(self._carried_path):
+        carried = read_checkpoint_metadata(self._carried_path)
+        if stored.format != carried.format and replace(stored, format=carried.format) == carried:
+            return ReplayResult(problems)  # files of an earlier format cannot be compared
+        if stored != carried:
             message = "the state in the checkpoint differs from the replayed state"
             return ReplayResult([*problems, ("transform-checkpoint", message)])
         message = "the bytes of the checkpoint differ from the replayed one, which later transactions use"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import odf_engine as odf
-from odf_engine.coordinator.job_queue import _failure
+from odf_engine.coordinator.job_queue import failure_of
 from odf_engine.coordinator.protocol import Failure
 from odf_engine.coordinator.results import Finding
 from odf_engine.errors import BadData, Cancelled, Conflict, NotFound
@@ -90,7 +90,7 @@ def test_a_failure_has_the_nearest_public_class() -> None:
     class RejectedCell(BadData):
         """An error of one module."""
 
-    assert _failure(RejectedCell("no"), None).to_error().__class__ is BadData  # type: ignore[arg-type]
+    assert failure_of(RejectedCell("no"), None).to_error().__class__ is BadData  # type: ignore[arg-type]
 
 
 def test_the_packages_are_typed() -> None:

@@ -18,11 +18,22 @@ from typing import Any
 
 from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.spark.runtime.spark_conf import SparkOptions
-from odf_engine.spark.streaming.micro_batch import SETTINGS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.bench_transform import SMALL, SMALL_RUNS, Bench, link, row
 from tests.bench.common import append_rows, table, timed
+
+SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
+    "spark.sql.streaming.stateStore.unloadOnCommit": "true",
+    "spark.sql.streaming.fileSource.log.compactInterval": "1",
+    "spark.sql.streaming.minBatchesToRetain": "1",
+    "spark.sql.streaming.pollingDelay": "1ms",
+}
+"""Settings of the bare stream."""
 
 QUERY = (
     "SELECT window.start AS event_time, region, sum(visits) AS visits, count(*) AS n "

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from odf_engine.errors import Unsupported
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.runtime import spark_conf as clusters
 from odf_engine.spark.runtime.jvm import SparkFailed
-from odf_engine.transform.engines.stateful_transaction import safe_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,16 +37,6 @@ def test_executors_that_do_not_see_the_workspace(
     with pytest.raises(SparkFailed, match=f"an executor cannot read and write files in {tmp_path}") as caught:
         clusters.check_executors(session, tmp_path, tmp_path)
     assert "all machines of the cluster share" in str(caught.value.hint)
-
-
-def test_paths_that_a_cluster_cannot_use(tmp_path: Path) -> None:
-    odd = tmp_path / "a [b]"
-    assert safe_folder(tmp_path, "spark://host:7077") == tmp_path
-    elsewhere = safe_folder(odd, "spark://127.0.0.1:7077")
-    elsewhere.rmdir()
-    assert elsewhere != odd
-    with pytest.raises(Unsupported, match="on a cluster, a stateful query requires a workspace path"):
-        safe_folder(odd, "spark://host:7077")
 
 
 def test_a_file_that_is_not_seen(session: SparkSession, tmp_path: Path) -> None:

@@ -354,7 +354,7 @@ def _start_unordered(inputs: MergeInputs, name: str | None) -> tuple[FrameFactor
 
 def _in_total_order(inputs: MergeInputs, name: str | None) -> DataFrame:
     """Return the new rows sorted by event time and then by all other columns."""
-    return sort_by_all_columns(inputs.new, None if name is None else sort_time_sql(inputs, name))
+    return sort_by_all_columns(inputs.new, *([] if name is None else [sort_time_sql(inputs, name)]))
 
 
 def _event_time_in(inputs: MergeInputs) -> str | None:

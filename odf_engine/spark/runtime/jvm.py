@@ -180,12 +180,7 @@ appender.log.name = log
 appender.log.target = SYSTEM_ERR
 appender.log.layout.type = PatternLayout
 appender.log.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
-logger.batch.name = org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution
-logger.batch.level = error
-logger.state.name = org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider
-logger.state.level = error
 """
-"""The warnings of the two loggers are normal: they appear in every transaction with a state."""
 _NOT_INHERITED: Final = (
     "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "JDK_JAVA_OPTIONS", "CLASSPATH",

@@ -1,1 +1,1 @@
-"""Stateful queries: micro-batches, retractable aggregates, as-of joins and row-level lineage."""
+"""Stateful queries: plans, batch queries over state and new rows, as-of joins and row-level lineage."""

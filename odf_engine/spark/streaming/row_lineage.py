@@ -17,6 +17,7 @@ from odf_engine.spark.plan_rewrite import (
     analyzed_plan,
     column_id,
     node_name,
+    run_sql,
     to_list,
 )
 from odf_engine.spark.row_order import strip_order_by
@@ -221,25 +222,10 @@ class Lineage(StreamPlanner):
 
     def track_union(self, plan: Any) -> TrackedPlan:
         branches = [self.track(child) for child in to_list(plan.children())]
-        if not all(branch.origin for branch in branches):
-            raise StatefulQueryError("a UNION with a branch that reads no input")
-        children = to_list(plan.children())
-        rows = [
-            self.project([*to_list(child.output()), *branch.origin], branch.plan)
-            for branch, child in zip(branches, children, strict=True)
-        ]
-        rewritten = self.with_children(plan, rows)
-        columns = to_list(rewritten.output())
-        width = len(columns) - len(branches[0].origin)
-        passed = {
-            column_id(columns[position])
-            for position in range(width)
-            if all(column_id(to_list(child.output())[position]) in branch.passed
-                   for branch, child in zip(branches, children, strict=True))
-        }  # fmt: skip
+        tracked = self.combine_branches(plan, branches)
         if all(column_id(branch.origin[0]) in self._input_origins for branch in branches):
-            self._input_origins.add(column_id(columns[width]))
-        return TrackedPlan(rewritten, columns[width:], frozenset(passed))
+            self._input_origins.add(column_id(tracked.origin[0]))
+        return tracked
 
     def track_join(self, plan: Any, condition: Any = None) -> TrackedPlan:
         self._is_last_step = False
@@ -535,7 +521,7 @@ class AsOfTables:
         known_versions = to_versions(self._as_of.version_rows(number, versions[0]), keys, changes=changes)
         with translate_errors():
             rows = self._add_origins(rows, sources)
-            known_versions = _run_sql(
+            known_versions = run_sql(
                 f"SELECT a.*, a.{POSITION} AS v_place, a.{TIME} AS v_time, b.{BATCH} AS v_batch "
                 f"FROM odf_a a JOIN odf_b b ON a.{POSITION} = b.offset",
                 a=known_versions, b=versions[1].frame,
@@ -566,7 +552,7 @@ class AsOfTables:
         for part in parts[1:]:
             origins = origins.unionAll(part)
         due = first_batch_reaching(DUE, self._watermarks)
-        return _run_sql(
+        return run_sql(
             f"SELECT a.*, b.{ORIGINS_COLUMN}, greatest(b.{BATCH}, {due}) AS {BATCH} "
             f"FROM odf_a a JOIN odf_b b ON a.{POSITION} = b.b_place",
             a=rows, b=origins,
@@ -578,7 +564,7 @@ class AsOfTables:
         replaced = [*version_columns, *_VERSION_COLUMNS, IS_ACTIVE]
         key_condition = " AND ".join(f"a.{key} = b.{key}" for key in keys)
         picked = ", ".join(f"late.{name} AS late_{name}" for name in replaced)
-        ranked = _run_sql(
+        ranked = run_sql(
             f"""
             SELECT * EXCEPT (late, rank), {picked} FROM (
                 SELECT a.*, struct(b.*) AS late, row_number() OVER (
@@ -639,12 +625,6 @@ def _multiplies_rows(plan: Any) -> bool:
     if node_name(plan) in ("Generate", "Join", "Expand"):
         return True
     return any(_multiplies_rows(child) for child in to_list(plan.children()))
-
-
-def _run_sql(query: str, **frames: DataFrame) -> DataFrame:
-    for name, frame in frames.items():
-        frame.createOrReplaceTempView(f"odf_{name}")
-    return next(iter(frames.values())).sparkSession.sql(query)
 
 
 LAST_BATCH_COLUMN: Final = "odf_prefix"

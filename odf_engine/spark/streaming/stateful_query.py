@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from odf_engine.data.changelog import Op
@@ -22,12 +23,12 @@ from odf_engine.spark.plan_rewrite import (
     TrackedPlan,
     analyzed_plan,
     column_id,
-    is_orderable,
     node_name,
     referenced_ids,
     to_list,
 )
 from odf_engine.spark.row_order import ORDER_PREFIX, strip_order_by
+from odf_engine.spark.sql_types import arrow_schema, identifier, spark_schema
 from odf_engine.spark.streaming.retractable_aggregates import RetractableAggregates
 
 if TYPE_CHECKING:
@@ -39,6 +40,23 @@ _EXPRESSION_ID: Final = re.compile(r"#\d+")
 _RELATION_PATH: Final = re.compile(r"StreamingRelation .*?/(input-\d+)/\*.*")
 _WATERMARK_NODE_ID: Final = re.compile(r"(?<=EventTimeWatermark )[0-9a-f-]{36}, ")
 _MAX_FIELDS: Final = (1 << 31) - 1
+
+
+def stream_view(session: SparkSession, number: int, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
+    """Return input ``number`` as a stream without rows, of which only the plan is used.
+
+    Args:
+        session: the session of the query.
+        number: index of the input.
+        schema: schema of its rows, with Spark's types of slices.
+        vocab: column names of the input.
+    """
+    time = vocab.event_time_column
+    with translate_errors():
+        frame = session.readStream.schema(spark_schema(schema)).parquet(f"file:/odf/input-{number}/*")
+        if pa.types.is_date(schema.field(time).type):
+            frame = frame.withColumn(time, frame[identifier(time)].cast("timestamp"))
+        return frame.withWatermark(identifier(time), "0 seconds")
 
 
 def state_fingerprint(session: SparkSession, frame: DataFrame, *, all_columns: bool) -> str:
@@ -148,22 +166,15 @@ def first_rows(builder: PlanBuilder, plan: Any, window: Any, keys: list[Any], ro
         plan: the filter.
         window: the window node under the filter.
         keys: the key columns.
-        rows: the rows in order.
+        rows: the rows.
     """
     # Spark supports one watermark column per stream: that of the keys.
     key_ids = {column_id(key) for key in keys}
     columns = to_list(window.child().output())
-    empty = builder.java.scala.Some(
-        builder.companion("Metadata", builder.java.org.apache.spark.sql.types).empty()
-    )
     columns_without_watermark: list[Any] = []
     for column in columns:
         if has_watermark(column) and column_id(column) not in key_ids:
-            new_id = builder.expressions.NamedExpression.newExprId()
-            empty_seq = builder.seq([])
-            columns_without_watermark.append(
-                builder.expressions.Alias(column, column.name(), new_id, empty_seq, empty, builder.seq([]))
-            )
+            columns_without_watermark.append(builder.plain_alias(column, column.name()))
         else:
             columns_without_watermark.append(column)
     deduplicated = builder.catalyst.plans.logical.Deduplicate(
@@ -187,16 +198,19 @@ def first_rows(builder: PlanBuilder, plan: Any, window: Any, keys: list[Any], ro
 _TEST_WATERMARK: Final = 10**15
 
 
-def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> None:
-    """Check that a join of streams has an equality and a time bound.
+def watermark_delays(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> tuple[int, int]:
+    """Return how far, in milliseconds, the watermark must be past a row before it can have no new partner.
 
     Args:
         builder: builds plan nodes.
-        join: the join.
+        join: a join of streams.
         conditions: the conditions on a pair of rows, combined by AND.
 
+    Returns:
+        The delay of the left side and of the right side.
+
     Raises:
-        InvalidQuery: it does not; the hint shows the syntax.
+        InvalidQuery: there is no time bound, or no equality condition; the hint shows the syntax.
     """
     condition = None
     for each in conditions:
@@ -214,7 +228,7 @@ def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> No
         join.left(), join.right(), join.joinType(), option.apply(condition), join.hint()
     )
     if helper.isWatermarkInJoinKeys(checked):
-        return
+        return 0, 0
     left, right, watermark = join.left().outputSet(), join.right().outputSet(), option.apply(_TEST_WATERMARK)
     bounds = (
         helper.getStateValueWatermark(left, right, option.apply(condition), watermark),
@@ -227,6 +241,8 @@ def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> No
             hint="add a time bound: ON … AND b.event_time BETWEEN a.event_time - INTERVAL 1 DAY AND "
             "a.event_time + INTERVAL 1 DAY",
         )
+    first, second = (_TEST_WATERMARK - int(bound.get()) for bound in bounds)
+    return first, second
 
 
 def conjuncts(conditions: Sequence[Any]) -> list[Any]:
@@ -285,7 +301,7 @@ class StreamingPlan:
     """A query that can run as a stream.
 
     Attributes:
-        frame: columns of the query. In mode ``update`` also the BIGINT ``odf_rows``: the number of rows of
+        schema: columns of the query. In mode ``update`` also the BIGINT ``odf_rows``: the number of rows of
             the group, 0 if it is no longer part of the result.
         mode: ``append``: every row is final; ``update``: the latest row of each changed group.
         keys: in mode ``update``, the columns that identify groups.
@@ -294,23 +310,28 @@ class StreamingPlan:
         exact: whether rows with a time equal to the watermark may still arrive.
         by_commit: whether rows are emitted in the order of the inputs' commits instead of the event time.
             Each commit must then be a separate batch, for a deterministic row order.
-        order: sort terms of a final ORDER BY over hidden columns of the frame: column, direction and null
+        sequential: whether each batch reads the state after the one before.
+        order: sort terms of a final ORDER BY over hidden columns of the schema: column, direction and null
             order. The order applies within one transaction. Rows of later transactions always follow, so that
             no row moves. The rows are independent of the batches; their order is too if the event time is the
             first sort term.
     """
 
-    frame: DataFrame
+    schema: pa.Schema
     mode: Literal["append", "update"]
     keys: tuple[str, ...]
     unsupported_changes: Mapping[str, str]
     exact: bool
     by_commit: bool
+    sequential: bool
     order: tuple[str, ...] = ()
 
-    def query_columns(self, names: Sequence[str]) -> list[str]:
-        """Return the columns of the query among the frame's columns."""
-        return [name for name in names if name != ROWS and not name.startswith(ORDER_PREFIX)]
+    @property
+    def query_schema(self) -> pa.Schema:
+        """The columns of the query itself."""
+        return pa.schema(
+            [each for each in self.schema if each.name != ROWS and not each.name.startswith(ORDER_PREFIX)]
+        )
 
 
 def plan_stream(
@@ -336,13 +357,7 @@ def plan_stream(
         InvalidQuery, Unsupported: the query cannot run as a stream; the hint shows the syntax.
     """
     with translate_errors():
-        planner = StreamPlanner(session, inputs, event_time, changing, system)
-        plan = planner.plan_query(frame)
-        if not planner.needs_sort:
-            return plan
-        # Spark has checked the plan without the sort; it is sorted for the sake of sums only afterwards.
-        session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-        return StreamPlanner(session, inputs, event_time, changing, system, sorts=True).plan_query(frame)
+        return StreamPlanner(session, inputs, event_time, changing, system).plan_query(frame)
 
 
 class StreamPlanner(OriginTracker):
@@ -355,20 +370,17 @@ class StreamPlanner(OriginTracker):
         event_time: str,
         changing: Collection[str],
         system: Mapping[int, str] | None,
-        *,
-        sorts: bool = False,
     ) -> None:
         super().__init__(session, inputs, system)
         self._names = {name.lower(): name for name in inputs}
         self._event_time = event_time
         self._changing = changing
-        self._sorts = sorts
-        self.needs_sort = False
         self._operations = {place: name for place, name in self.system.items() if name}
         self._read_operations: set[str] = set()
         self._unsupported: dict[str, str] = {}
         self._exact = False
         self._by_commit = False
+        self._sessions = False
         self._running: list[int] | None = None
         self._grouping: list[str] = []
 
@@ -388,8 +400,7 @@ class StreamPlanner(OriginTracker):
         projected = self.project(
             [*shown, *(tracked.origin if self._running is not None else ())], tracked.plan
         )
-        if not self._sorts:
-            check_streaming(self, projected, update=self._running is not None)
+        check_streaming(self, projected, update=self._running is not None)
         unsupported = {
             name: reason_text
             for name, reason_text in self._unsupported.items()
@@ -403,7 +414,14 @@ class StreamPlanner(OriginTracker):
                 hint="remove it: changes are in the order of their event time",
             )
         return StreamingPlan(
-            self.to_frame(projected), mode, keys, unsupported, self._exact, self._by_commit, order
+            arrow_schema(self.to_frame(projected).schema),
+            mode,
+            keys,
+            unsupported,
+            self._exact,
+            self._by_commit,
+            self._sessions or mode == "update",
+            order,
         )
 
     def _key_columns(self, shown: list[Any]) -> tuple[str, ...]:
@@ -504,7 +522,7 @@ class StreamPlanner(OriginTracker):
         rewritten = self.with_children(
             plan, [self._without_origin(left, plan.left()), self._without_origin(right, plan.right())]
         )
-        check_join(self, rewritten, [*conditions, *([condition] if condition is not None else [])])
+        watermark_delays(self, rewritten, [*conditions, *([condition] if condition is not None else [])])
         return TrackedPlan(rewritten, [], left.passed | right.passed)
 
     def _track_filter(self, plan: Any) -> TrackedPlan:
@@ -566,7 +584,7 @@ class StreamPlanner(OriginTracker):
         self._record_unsupported(plan, "row_number()")
         self._by_commit = True
         self._record_exact_time(keys)
-        rewritten = first_rows(self, plan, window, keys, self._sort_if_needed(below, always=True))
+        rewritten = first_rows(self, plan, window, keys, below.plan)
         return TrackedPlan(rewritten, [], below.passed)
 
     # --- Aggregations -------------------------------------------------------------------------
@@ -580,6 +598,7 @@ class StreamPlanner(OriginTracker):
         self._record_exact_time(grouping)
         # Session windows of any length can end at any time; other windows end in the order of their start.
         self._by_commit = any("session_window" in each.sql() for each in grouping)
+        self._sessions = self._sessions or self._by_commit
         if not windowed and not below.origin:
             raise InvalidQuery(
                 "a grouping without a window over rows that were grouped or joined before",
@@ -592,13 +611,8 @@ class StreamPlanner(OriginTracker):
         aggregates = RetractableAggregates(
             self, columns, below.origin, None if windowed else self._event_time
         )
-        if aggregates.order_matters:
-            self.needs_sort = True
-        child = self._sort_if_needed(below) if aggregates.order_matters else below.plan
-        if not mentioned and aggregates.unsupported is not None:
-            self._record_unsupported(plan.child(), aggregates.unsupported)
         signed = not mentioned and aggregates.unsupported is None
-        aggregated, rows = aggregates.aggregate(plan, child, signed=signed, name=ROWS)
+        aggregated, rows = aggregates.aggregate(plan, below.plan, signed=signed, name=ROWS)
         if windowed:
             if signed:
                 aggregated = self.filter(self.expressions.GreaterThan(rows, self.long_literal(0)), aggregated)
@@ -607,16 +621,6 @@ class StreamPlanner(OriginTracker):
         self._running = [grouping_column_id(each, columns) for each in grouping]
         self._grouping = [each.sql() for each in grouping]
         return TrackedPlan(aggregated, [rows], frozenset())
-
-    def _sort_if_needed(self, below: TrackedPlan, *, always: bool = False) -> Any:
-        """Return the rows in an order independent of the partitioning, if required."""
-        if always:
-            self.needs_sort = True
-        if not self._sorts:
-            return below.plan
-        keys = below.origin[:1] or [each for each in to_list(below.plan.output()) if is_orderable(each)]
-        single_partition = self.catalyst.plans.logical.Repartition(1, False, below.plan)
-        return self.sort([self.ascending(each) for each in keys], single_partition, everywhere=False)
 
     # --- Properties of inputs -----------------------------------------------------------------
 

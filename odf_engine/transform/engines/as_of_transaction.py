@@ -23,7 +23,7 @@ from odf_engine.spark.plan_rewrite import (
     TrackedResult,
     check_repeatable,
 )
-from odf_engine.spark.readers import query_schema, slices_frame
+from odf_engine.spark.readers import query_schema
 from odf_engine.spark.row_order import SortOrder, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.streaming.as_of_join import (
@@ -41,8 +41,13 @@ from odf_engine.spark.streaming.as_of_join import (
     select_version_columns,
     to_versions,
 )
-from odf_engine.spark.streaming.micro_batch import MicroBatchQuery
-from odf_engine.spark.streaming.stateful_query import StreamingPlan, plan_stream, state_fingerprint
+from odf_engine.spark.streaming.incremental import nullable_schema
+from odf_engine.spark.streaming.stateful_query import (
+    StreamingPlan,
+    plan_stream,
+    state_fingerprint,
+    stream_view,
+)
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query, temporal_tables
 from odf_engine.transform.engines.contract import QueryInput
@@ -50,10 +55,12 @@ from odf_engine.transform.engines.output_contract import OutputContract
 from odf_engine.transform.engines.stateful_transaction import (
     Batch,
     PreparedQuery,
+    QuerySource,
     Slice,
     StatefulTransaction,
     Watermarks,
     batches_by_watermark,
+    input_frame,
 )
 
 if TYPE_CHECKING:
@@ -66,17 +73,18 @@ class PreparedAsOfQuery(NamedTuple):
     Attributes:
         as_of: its parts.
         query: the part after the joins; only its columns are valid if it is stateless.
+        rest: the result of that part over streaming views.
         by_row: whether the part after the joins is stateless.
     """
 
     as_of: AsOfQuery
     query: StreamingPlan
+    rest: DataFrame
     by_row: bool
 
 
 def prepare_as_of_query(
     session: SparkSession,
-    streams: MicroBatchQuery,
     transform: Sql,
     inputs: Sequence[QueryInput],
     event_time: str,
@@ -85,8 +93,7 @@ def prepare_as_of_query(
     """Prepare a query with as-of joins over streams without rows.
 
     Args:
-        session: session of the job, which owns ``streams``.
-        streams: creates the streams.
+        session: session of the job.
         transform: the query.
         inputs: its inputs, in the order of declaration.
         event_time: event time column of the result.
@@ -103,7 +110,7 @@ def prepare_as_of_query(
     for table in tables.values():
         empty[table.name].createOrReplaceTempView(identifier(table.view))
     views = {
-        each.alias: streams.input_view(index, schemas[each.alias], each.vocab)
+        each.alias: stream_view(session, index, schemas[each.alias], each.vocab)
         for index, each in enumerate(inputs)
     }
     frame = run_query(session, views, transform.queries or [], tables)
@@ -112,41 +119,33 @@ def prepare_as_of_query(
     try:
         rows = as_of.track_rest(empty).frame.drop(POSITION, OPERATION)
         return PreparedAsOfQuery(
-            as_of, StreamingPlan(rows, "append", (), {}, exact=False, by_commit=False), by_row=True
+            as_of,
+            StreamingPlan(arrow_schema(rows.schema), "append", (), {}, False, False, False),
+            rows,
+            by_row=True,
         )
     except StatefulQueryError:
         joined = {
-            join.view: streams.input_view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+            join.view: stream_view(session, index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
             for index, join in enumerate(as_of.joins, len(inputs))
         }
     rest = as_of.query_after_joins(joined)
     query = plan_stream(session, rest, as_of.inputs, event_time, {*changing, *joined}, as_of.system)
-    return PreparedAsOfQuery(as_of, query, by_row=False)
+    return PreparedAsOfQuery(as_of, query, rest, by_row=False)
 
 
-def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput) -> DataFrame:
-    """Return the rows of an input, with the types of a stream."""
-    frame = slices_frame(session, paths, input.schema, input.vocab)
-    time = input.vocab.event_time_column
-    if types.is_date(input.schema.field(time).type):
-        frame = frame.withColumn(time, frame[identifier(time)].cast("timestamp"))
-    return frame
-
-
-def as_of_fingerprint(
-    session: SparkSession, streams: MicroBatchQuery, query: PreparedAsOfQuery, inputs: Sequence[QueryInput]
-) -> str:
+def as_of_fingerprint(session: SparkSession, query: PreparedAsOfQuery, inputs: Sequence[QueryInput]) -> str:
     """Return a text that identifies the state of a query with as-of joins.
 
     It covers the joins, the rows before them, and the stateful operators after them.
 
     Args:
-        session, streams, inputs: as for :func:`prepare_as_of_query`.
+        session, inputs: as for :func:`prepare_as_of_query`.
         query: the prepared query.
     """
     as_of = query.as_of
     joined = {
-        join.view: streams.input_view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+        join.view: stream_view(session, index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
         for index, join in enumerate(as_of.joins, len(inputs))
     }
     parts = [f"rows {query.by_row}"]
@@ -161,11 +160,6 @@ def as_of_fingerprint(
                 )
             )
     return "\n".join(parts)
-
-
-def nullable_schema(frame: DataFrame) -> pa.Schema:
-    """Return the schema of a frame with all columns nullable, to append rows of other frames to a file."""
-    return pa.schema([field.with_nullable(True) for field in arrow_schema(frame.schema)])
 
 
 class PendingRows:
@@ -292,22 +286,21 @@ class AsOfTransaction(StatefulTransaction):
 
     # --- The query ----------------------------------------------------------------------------
 
-    def _plan_query(self, changing: set[str]) -> StreamingPlan:
+    def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
         request = self._request
         self._inputs = [
             QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
             for each in request.query_inputs
         ]
-        self._as_of, query, self._by_row = prepare_as_of_query(
+        self._as_of, query, rest, self._by_row = prepare_as_of_query(
             self._session,
-            self._streams,
             request.transform,
             self._inputs,
             request.vocab.event_time_column,
             changing,
         )
         self._last_positions = [(-1, 0)] * len(self._as_of.joins)
-        return query
+        return query, QuerySource(rest, self._as_of.inputs, self._as_of.system)
 
     def _unsupported_changes(self, query: StreamingPlan) -> Mapping[str, str]:
         unsupported = dict(query.unsupported_changes)
@@ -316,20 +309,17 @@ class AsOfTransaction(StatefulTransaction):
                 unsupported |= dict.fromkeys(self._as_of.inputs_before_join(join), operation)
         return unsupported
 
-    def _streamed_inputs(self, query: StreamingPlan) -> set[str]:
-        if self._by_row:
-            return set()
-        return super()._streamed_inputs(query) - {join.table.name for join in self._as_of.joins}
-
     # --- Batches ------------------------------------------------------------------------------
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
         each = ready.emitted is not None or ready.query.by_commit
         return list(batches_by_watermark(ready.slices, self._request.query_inputs, watermarks, each=each))
 
-    def _run_batches(self, ready: PreparedQuery, batches: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
+    def _run_batches(
+        self, ready: PreparedQuery, batches: Sequence[Batch], before: Watermarks
+    ) -> list[Iterator[pa.RecordBatch]]:
         if not self._by_row:
-            return super()._run_batches(ready, batches)
+            return super()._run_batches(ready, batches, before)
         files: list[list[Path]] = [[] for _ in self._as_of.joins]
         for number, batch in enumerate(batches):
             for known, new in zip(files, self._run_joins(batch, number), strict=True):
@@ -355,8 +345,11 @@ class AsOfTransaction(StatefulTransaction):
         )
         return repair_correction_pairs(rows, POSITION, OPERATION)
 
-    def _batch_files(self, batch: Batch, number: int) -> list[list[Path]]:
-        return [*super()._batch_files(batch, number), *([path] for path in self._run_joins(batch, number))]
+    def _batch_tables(self, batch: Batch, number: int) -> dict[str, DataFrame]:
+        tables = super()._batch_tables(batch, number)
+        for join, path in zip(self._as_of.joins, self._run_joins(batch, number), strict=True):
+            tables[join.view] = self._read([path], joined_schema(join))
+        return tables
 
     def _run_joins(self, batch: Batch, number: int) -> list[Path]:
         """Run the joins of a batch; return the files of the joined rows."""

@@ -17,7 +17,8 @@ from odf_engine.data.digest import physical_hash
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.metadata.model import Checkpoint
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""1: files of Spark's streaming state, which are no longer read; 2: Parquet files."""
 ENGINE: Final = SPARK_VERSION
 """The engine version that writes the state."""
 _METADATA_FILE: Final = "checkpoint.json"
@@ -181,10 +182,10 @@ _HINT: Final = "run `odf verify`; pull the dataset from an intact remote, or reb
 def _parse_metadata(text: bytes, path: Path) -> CheckpointMetadata:
     try:
         header = msgspec.json.decode(text, type=_FormatHeader)
-        if header.format != FORMAT or header.engine != ENGINE:
+        if header.format not in (1, FORMAT):
             raise Unsupported(
                 f"the checkpoint was written by the engine {header.engine} in format {header.format}, "
-                f"but this is {ENGINE} with format {FORMAT}",
+                f"but this version reads formats up to {FORMAT}",
                 where=str(path),
                 hint="use that version, or rebuild the dataset with this one",
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -38,8 +37,12 @@ from odf_engine.spark.plan_rewrite import (
 from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, UnsortedResult, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema
-from odf_engine.spark.streaming.micro_batch import MicroBatchQuery
-from odf_engine.spark.streaming.stateful_query import StreamingPlan, plan_stream, state_fingerprint
+from odf_engine.spark.streaming.stateful_query import (
+    StreamingPlan,
+    plan_stream,
+    state_fingerprint,
+    stream_view,
+)
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query, temporal_tables, uses_as_of_join
 from odf_engine.sql.table_functions import TableFunctionCall
@@ -206,12 +209,8 @@ def validate_query(
 ) -> ValidatedQuery:
     """Implement ``Engine.validate``. The caller must not use ``session`` again."""
     if uses_as_of_join(transform.queries or []):
-        with tempfile.TemporaryDirectory(prefix="odf-validate-") as folder:
-            streams = MicroBatchQuery(session, Path(folder, "state"), Path(folder))
-            prepared = prepare_as_of_query(
-                session, streams, transform, inputs, vocab.event_time_column, set()
-            )
-            text = as_of_fingerprint(session, streams, prepared, inputs)
+        prepared = prepare_as_of_query(session, transform, inputs, vocab.event_time_column, set())
+        text = as_of_fingerprint(session, prepared, inputs)
         return _validate_plan(prepared.query, vocab, declared, text, inputs)
     # No join uses them, but their columns must exist.
     temporal_tables(
@@ -224,8 +223,7 @@ def validate_query(
     try:
         tracked = track_origins(session, frame, vocabs)
     except StatefulQueryError:
-        with tempfile.TemporaryDirectory(prefix="odf-validate-") as folder:
-            return _validate_stateful(session, transform, inputs, vocab, declared, Path(folder))
+        return _validate_stateful(session, transform, inputs, vocab, declared)
     schemas = [each.schema for each in inputs]
     contract = OutputContract(_query_columns(tracked.frame), vocab, declared, schemas)
     return ValidatedQuery(contract.schema, None)
@@ -237,11 +235,9 @@ def _validate_stateful(
     inputs: Sequence[QueryInput],
     vocab: DatasetVocabulary,
     declared: pa.Schema | None,
-    folder: Path,
 ) -> ValidatedQuery:
-    streams = MicroBatchQuery(session, folder / "state", folder)
     views = {
-        each.alias: streams.input_view(index, query_schema(each.schema, each.vocab), each.vocab)
+        each.alias: stream_view(session, index, query_schema(each.schema, each.vocab), each.vocab)
         for index, each in enumerate(inputs)
     }
     frame = run_query(session, views, transform.queries or [])
@@ -259,11 +255,9 @@ def _validate_plan(
     text: str,
     inputs: Sequence[QueryInput],
 ) -> ValidatedQuery:
-    columns = arrow_schema(query.frame.schema)
-    query_schema = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
-    contract = OutputContract(query_schema, vocab, declared, [each.schema for each in inputs])
+    contract = OutputContract(query.query_schema, vocab, declared, [each.schema for each in inputs])
     if query.mode == "update":
-        EmittedRows(query_schema, query.keys, contract.event_time)
+        EmittedRows(query.query_schema, query.keys, contract.event_time)
     return ValidatedQuery(contract.schema, _hash([text, *(each.alias for each in inputs)]))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import reduce
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -22,16 +22,29 @@ from odf_engine.data.arrow_compute import pc
 from odf_engine.data.changelog import Op
 from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import BadData, InvalidQuery, NotFound, Unsupported
+from odf_engine.errors import BadData, InvalidQuery, NotFound, StateUnusable, Unsupported
 from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, TransformRequest, TransformRequestInput
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
-from odf_engine.spark.readers import query_schema, readable_slice
-from odf_engine.spark.row_order import SortOrder, external_sort, sort_by_all_columns, sort_by_terms
-from odf_engine.spark.runtime.spark_conf import is_on_this_machine
-from odf_engine.spark.sql_types import arrow_schema, spark_schema
-from odf_engine.spark.streaming.micro_batch import MicroBatchQuery, is_safe_path
-from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream
+from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.plan_rewrite import run_sql
+from odf_engine.spark.readers import query_schema, slices_frame
+from odf_engine.spark.row_order import (
+    SortOrder,
+    external_sort,
+    sort_by_all_columns,
+    sort_by_terms,
+)
+from odf_engine.spark.sql_types import arrow_schema, identifier, spark_schema
+from odf_engine.spark.streaming.incremental import (
+    BATCH,
+    WATERMARK,
+    BatchWatermarks,
+    IncrementalPlanner,
+    StateFiles,
+    nullable,
+)
+from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream, stream_view
 from odf_engine.spark.text_files import spark_path
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.checkpoint import (
@@ -42,7 +55,7 @@ from odf_engine.transform.engines.checkpoint import (
     read_checkpoint_metadata,
     write_checkpoint,
 )
-from odf_engine.transform.engines.contract import TransactionResult
+from odf_engine.transform.engines.contract import QueryInput, TransactionResult
 from odf_engine.transform.engines.output_contract import (
     EmittedRows,
     OutputContract,
@@ -69,22 +82,17 @@ class BatchSorter:
         self._reporter = reporter
 
     def sort_by_time(
-        self, frame: DataFrame, contract: OutputContract, number: int
+        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, contract: OutputContract, number: int
     ) -> Iterator[pa.RecordBatch]:
-        """Return the rows of batch ``number`` sorted by event time and then by every other column.
+        """Return rows sorted by batch, event time and every other column.
 
-        All rows have been read from the frame at return.
-
-        Raises:
-            BadData: a row has no event time.
+        All rows have been read at return. ``number`` identifies the files.
         """
         time, path = contract.event_time, self._path(number)
-        schema = arrow_schema(frame.schema)
         if any(types.is_nested(field.type) for field in schema):
-            self._write(self._rows(frame, contract), schema, path)
+            self._write(rows, schema, path)
             return arrow_batches(self._sorted_frame(schema, path, time), self._reporter, progress=False)[1]
-        order = SortOrder(tuple(sorted(schema.names, key=lambda name: name != time)))
-        rows = self._rows(frame, contract)
+        order = SortOrder(tuple(sorted(schema.names, key=lambda name: (name != BATCH, name != time))))
         sorted_rows = external_sort(
             rows, order, path, lambda row_schema: self._sorted_frame(row_schema, path, time), self._reporter
         )
@@ -92,17 +100,14 @@ class BatchSorter:
         return iter(()) if first is None else chain([first], sorted_rows)
 
     def store_unsorted(
-        self, frame: DataFrame, contract: OutputContract, number: int
+        self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, contract: OutputContract, number: int
     ) -> Iterator[pa.RecordBatch]:
-        """Return the rows of batch ``number`` unsorted, for :meth:`sort_by_query`.
+        """Return rows unsorted, for :meth:`sort_by_query`.
 
-        All rows have been read from the frame at return.
-
-        Raises:
-            BadData: a row has no event time.
+        All rows have been read at return. ``number`` identifies the files.
         """
         path = self._path(number)
-        self._write(self._rows(frame, contract), arrow_schema(frame.schema), path)
+        self._write(rows, schema, path)
         return pq.ParquetFile(path).iter_batches()
 
     def sort_by_query(
@@ -119,16 +124,16 @@ class BatchSorter:
     def _path(self, number: int) -> Path:
         return self._folder / f"rows-{number}.parquet"
 
-    def _rows(self, frame: DataFrame, contract: OutputContract) -> Iterator[pa.RecordBatch]:
-        return map(contract.require_event_time, arrow_batches(frame, self._reporter)[1])
-
     def _write(self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
+        schema = nullable(schema)
         with pq.ParquetWriter(path, schema, compression="lz4") as writer:
             for batch in rows:
-                writer.write_batch(batch)
+                writer.write_batch(pa.record_batch(batch.select(schema.names).columns, schema=schema))
 
     def _sorted_frame(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
-        return sort_by_all_columns(self._read(schema, path), time)
+        frame = self._read(schema, path)
+        first = [BATCH, identifier(time)] if BATCH in schema.names else [identifier(time)]
+        return sort_by_all_columns(frame, *first)
 
     def _read(self, schema: pa.Schema, path: Path) -> DataFrame:
         return self._session.read.schema(spark_schema(schema)).parquet(spark_path(path))
@@ -159,7 +164,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Batch:
-    """The slices of one micro-batch.
+    """The slices of one batch.
 
     Attributes:
         slices: in the order of their commits.
@@ -341,12 +346,27 @@ _MILLISECOND = datetime(1970, 1, 1, microsecond=1000) - datetime(1970, 1, 1)
 
 
 _EMITTED: Final = "emitted.arrow"
+_BATCHES_AT_ONCE: Final = 32
+_PLANS: Final[dict[tuple[str, ...], StreamingPlan]] = {}
+"""Plans of recent queries, which depend on the query and the schemas of its inputs."""
+_MAX_PLANS: Final = 256
+
+
+class QuerySource(NamedTuple):
+    """The result of a query over streaming views: ``frame``, ``inputs`` and ``system`` of
+    :func:`plan_stream`.
+    """
+
+    frame: DataFrame
+    inputs: Mapping[str, DatasetVocabulary]
+    system: Mapping[int, str] | None = None
 
 
 class PreparedQuery(NamedTuple):
     """A query that is ready to run: its slices, and the emitted rows of a grouping without a window."""
 
     query: StreamingPlan
+    source: QuerySource
     contract: OutputContract
     slices: list[Slice]
     emitted: EmittedRows | None
@@ -381,15 +401,14 @@ class StatefulTransaction:
         self._fingerprint = state
         self._declared = declared
         self._reporter = reporter
+        self._values = False
         self._new_checkpoint = Path(request.new_checkpoint_path)
-        folder = self._folder = safe_folder(
-            self._new_checkpoint.with_name("stream"), str(session.sparkContext.master)
-        )
+        folder = self._folder = self._new_checkpoint.with_name("stateful")
         self._checkpoint_folder = folder / "kept"
         self._scratch = folder / "scratch"
         self._scratch.mkdir(parents=True)
+        self._state = StateFiles(session, self._checkpoint_folder / "state", reporter)
         self._sorter = BatchSorter(session, self._scratch, reporter)
-        self._streams = MicroBatchQuery(session, self._checkpoint_folder / "state", folder)
 
     def run(self) -> TransactionResult:
         """Run it; write the slice and the checkpoint.
@@ -412,7 +431,8 @@ class StatefulTransaction:
     def rebuild(self) -> TransactionResult:
         """Write the state after all input data of the request, from an empty state.
 
-        The rows are dropped. For a grouping without a window the slice has the changes that turn the rows of
+        The rows are dropped. The state has the single values that retractions require.
+        For a grouping without a window the slice has the changes that turn the rows of
         the query whose checkpoint is in the request into its own rows.
 
         Raises:
@@ -433,7 +453,9 @@ class StatefulTransaction:
         if ready.emitted is not None:
             ready.emitted.load(self._checkpoint_folder / _EMITTED)
         planned = self._plan_batches(ready, watermarks)
-        written = self._write_slice(chain.from_iterable(self._run_batches(ready, planned)), ready.contract)
+        written = self._write_slice(
+            chain.from_iterable(self._run_batches(ready, planned, watermarks)), ready.contract
+        )
         after = watermarks.after(self._request.query_inputs, None)
         checkpoint = None
         if planned or after != watermarks or self._request.prev_checkpoint_path is None:
@@ -441,18 +463,19 @@ class StatefulTransaction:
         return TransactionResult(written, ready.contract.schema, checkpoint, ready.retracts_emitted)
 
     def _flush(self) -> TransactionResult:
-        self._load_state()
+        metadata = self._load_state()
         ready = self._prepare()
         if ready.emitted is not None:
             ready.emitted.load(self._checkpoint_folder / _EMITTED)
-        rows = self._run_batches(ready, [Batch([], END_OF_TIME)])
+        rows = self._run_batches(ready, [Batch([], END_OF_TIME)], Watermarks(metadata.watermarks))
         written = self._write_slice(chain.from_iterable(rows), ready.contract)
         return TransactionResult(written, ready.contract.schema, None, ready.retracts_emitted)
 
     def _rebuild(self) -> TransactionResult:
+        self._values = True
         ready, no_watermarks = self._prepare(), Watermarks({})
         planned = self._plan_batches(ready, no_watermarks)
-        for rows in self._run_batches(ready, planned):
+        for rows in self._run_batches(ready, planned, no_watermarks):
             deque(rows, maxlen=0)
         written = None
         if ready.emitted is not None:
@@ -463,20 +486,19 @@ class StatefulTransaction:
 
     def _prepare(self) -> PreparedQuery:
         slices = read_slices(self._request.query_inputs)
+        self._values = self._values or any(each.changes for each in slices)
         aliases = {
             self._request.query_inputs[each.input_index].query_alias for each in slices if each.changes
         }
-        query = self._plan_query(aliases)
-        columns = arrow_schema(query.frame.schema)
-        query_schema = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
+        query, source = self._plan_query(aliases)
         contract = OutputContract(
-            query_schema, self._request.vocab, self._declared, input_schemas(self._request)
+            query.query_schema, self._request.vocab, self._declared, input_schemas(self._request)
         )
         self._check_slices(query, slices)
-        emitted = (
-            EmittedRows(query_schema, query.keys, contract.event_time) if query.mode == "update" else None
-        )
-        return PreparedQuery(query, contract, slices, emitted)
+        emitted = None
+        if query.mode == "update":
+            emitted = EmittedRows(query.query_schema, query.keys, contract.event_time)
+        return PreparedQuery(query, source, contract, slices, emitted)
 
     def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
         inputs = self._request.query_inputs
@@ -484,28 +506,52 @@ class StatefulTransaction:
             return list(batches_by_watermark(ready.slices, inputs, watermarks, each=True))
         return list(batches_by_slice(ready.slices, inputs, watermarks, each=ready.emitted is not None))
 
-    def _run_batches(self, ready: PreparedQuery, batches: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
-        """Run batches; return the rows of each in order."""
+    def _run_batches(
+        self, ready: PreparedQuery, batches: Sequence[Batch], before: Watermarks
+    ) -> list[Iterator[pa.RecordBatch]]:
+        """Run batches; return their rows in order, in parts.
+
+        Args:
+            ready: the query.
+            batches: the batches.
+            before: watermarks before them.
+        """
+        exact = ready.query.exact
+        watermark = _exclusive(
+            before.combined([each.query_alias for each in self._request.query_inputs]), exact
+        )
+        size = 1 if ready.query.sequential else _BATCHES_AT_ONCE
         results: list[Iterator[pa.RecordBatch]] = []
-        for number, batch in enumerate(batches):
-            rows = self._run_batch(ready.query, ready.contract, batch, number)
+        for number, first in enumerate(range(0, len(batches), size)):
+            group = batches[first : first + size]
+            watermarks = BatchWatermarks(watermark, [_exclusive(each.watermark, exact) for each in group])
+            rows = self._run_group(ready, group, watermarks, number)
             results.append(rows if ready.emitted is None else _yield_changes(ready.emitted, rows))
+            watermark = watermarks.last
         if not ready.query.order:
             return results
+        time = ready.contract.event_time
         rows = chain.from_iterable(results)
-        schema = arrow_schema(ready.query.frame.schema)
-        return [self._sorter.sort_by_query(rows, schema, ready.query.order, ready.contract.event_time)]
+        return [self._sorter.sort_by_query(rows, ready.query.schema, ready.query.order, time)]
 
     # --- The query and its state --------------------------------------------------------------
 
-    def _plan_query(self, changing: set[str]) -> StreamingPlan:
+    def _plan_query(self, changing: set[str]) -> tuple[StreamingPlan, QuerySource]:
         views: dict[str, DataFrame] = {}
         for index, each in enumerate(self._request.query_inputs):
             schema = query_schema(pq.read_schema(each.schema_file), each.vocab)
-            views[each.query_alias] = self._streams.input_view(index, schema, each.vocab)
+            views[each.query_alias] = stream_view(self._session, index, schema, each.vocab)
         frame = run_query(self._session, views, self._request.transform.queries or [])
         inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
-        return plan_stream(self._session, frame, inputs, self._request.vocab.event_time_column, changing)
+        time = self._request.vocab.event_time_column
+        key = (_query_hash(self._request), time, str(inputs), *map(str, input_schemas(self._request)))
+        plan = _PLANS.get(key)
+        if plan is None:
+            plan = plan_stream(self._session, frame, inputs, time, changing)
+            if len(_PLANS) == _MAX_PLANS:
+                _PLANS.clear()
+            _PLANS[key] = plan
+        return plan, QuerySource(frame, inputs)
 
     def _load_state(self) -> CheckpointMetadata:
         """Extract and return the state of the previous transaction."""
@@ -515,6 +561,8 @@ class StatefulTransaction:
                 format=FORMAT, engine=ENGINE, query=_query_hash(self._request), watermarks={}, watermark=None
             )
         metadata = read_checkpoint(Path(path), self._checkpoint_folder)
+        if metadata.format != FORMAT:
+            raise StateUnusable(f"the state has the earlier format {metadata.format}", where=path)
         if metadata.query != _query_hash(self._request) and metadata.state != self._fingerprint:
             raise Unsupported(
                 "the checkpoint belongs to another query or to other inputs",
@@ -548,7 +596,7 @@ class StatefulTransaction:
 
     def _check_slices(self, query: StreamingPlan, slices: Sequence[Slice]) -> None:
         """Reject rows that the query cannot process correctly."""
-        unsupported, streamed = self._unsupported_changes(query), self._streamed_inputs(query)
+        unsupported = self._unsupported_changes(query)
         for each in slices:
             name = self._request.query_inputs[each.input_index].query_alias
             if each.changes and name in unsupported:
@@ -556,55 +604,93 @@ class StatefulTransaction:
                     f"the input '{name}' has retractions or corrections, which {unsupported[name]} "
                     "does not support",
                     where="query",
-                    hint="use count, sum or avg, or filter by operation, such as WHERE op = 0",
-                )
-            if name in streamed and each.earliest is not None and each.earliest < 0:
-                raise BadData(
-                    f"the input '{name}' has rows from before 1970, which stateful queries do not support",
-                    where=str(each.path),
-                    hint="filter them out in a separate dataset",
+                    hint="filter by operation, such as WHERE op = 0, or use aggregates over windows",
                 )
 
     def _unsupported_changes(self, query: StreamingPlan) -> Mapping[str, str]:
         """Return the inputs whose changes are not supported, with the operation that prevents it."""
         return query.unsupported_changes
 
-    def _streamed_inputs(self, query: StreamingPlan) -> set[str]:
-        """Return the inputs whose rows must be in the time range of Spark's streams."""
-        aliases = {each.query_alias for each in self._request.query_inputs}
-        return aliases if query.mode == "append" else set()
-
     # --- Batches ------------------------------------------------------------------------------
 
-    def _run_batch(
-        self, query: StreamingPlan, contract: OutputContract, batch: Batch, number: int
+    def _run_group(
+        self, ready: PreparedQuery, batches: Sequence[Batch], watermarks: BatchWatermarks, number: int
     ) -> Iterator[pa.RecordBatch]:
-        """Run a batch; return its rows in order."""
-        files = self._batch_files(batch, number)
-        results: list[Iterator[pa.RecordBatch]] = []
-
-        def process_rows(frame: DataFrame) -> None:
+        """Run consecutive batches as one query, store the state, and return the rows in order."""
+        query = ready.query
+        planner = IncrementalPlanner(
+            self._session,
+            ready.source.inputs,
+            self._request.vocab.event_time_column,
+            {self._alias(each) for batch in batches for each in batch.slices if each.changes}
+            | (ready.source.inputs.keys() - {each.query_alias for each in self._request.query_inputs}),
+            self._tables(batches, watermarks, number),
+            watermarks,
+            self._state,
+            ready.source.system,
+            values=self._values,
+        )
+        try:
+            frame = planner.result(ready.source.frame)
+            found = arrow_batches(frame, self._reporter)[1]
+            schema = arrow_schema(frame.schema)
+            if planner.open_groups is not None:
+                found = self._state.split_open_groups(planner.open_groups, found, schema)
+                schema = pa.schema([each for each in schema if each.name not in planner.open_groups.columns])
             gather = self._sorter.store_unsorted if query.order else self._sorter.sort_by_time
-            results.append(gather(frame, contract, number))
+            rows = gather(map(ready.contract.require_event_time, found), schema, ready.contract, number)
+            self._state.replace(planner.states, planner.open_groups)
+            self._report_late_rows(planner, batches, watermarks)
+        finally:
+            for each in planner.cached:
+                each.unpersist()
+        return rows
 
-        # A row with exactly the watermark's time may still arrive, if that makes a difference.
-        watermark = max(0, (batch.watermark or 0) - query.exact)
-        late = self._streams.run(query.frame, query.mode, files, watermark, process_rows, self._reporter)
-        if late:
-            self._reporter.log(f"late rows dropped: {late:,}", "warning")
-        return chain.from_iterable(results)
+    def _alias(self, slice: Slice) -> str:
+        return self._request.query_inputs[slice.input_index].query_alias
 
-    def _batch_files(self, batch: Batch, number: int) -> list[list[Path]]:
-        """Return the files of a batch by input."""
-        inputs = self._request.query_inputs
-        files: list[list[Path]] = [[] for _ in inputs]
-        for each in batch.slices:
-            name = f"{number}-{each.input_index}-{len(files[each.input_index])}.parquet"
-            path = readable_slice(each.path, inputs[each.input_index].vocab, self._scratch / f"copy-{name}")
-            files[each.input_index].append(
-                path if is_safe_path(path) else _link(self._scratch / f"link-{name}", path)
+    def _report_late_rows(
+        self, planner: IncrementalPlanner, batches: Sequence[Batch], watermarks: BatchWatermarks
+    ) -> None:
+        """Log the number of rows that were dropped because they are late."""
+        before = [watermarks.before, *watermarks.after]
+        may_be_late = any(
+            mark is not None and each.earliest is not None and each.earliest <= mark
+            for batch, mark in zip(batches, before, strict=False)
+            for each in batch.slices
+        )
+        if not planner.late or not may_be_late:
+            return
+        with translate_errors(self._reporter):
+            late = [run_sql(query, new=new) for new, query in planner.late]
+            count = reduce(lambda one, other: one.unionAll(other), late).distinct().count()
+        if count:
+            self._reporter.log(f"late rows dropped: {count:,}", "warning")
+
+    def _tables(
+        self, batches: Sequence[Batch], watermarks: BatchWatermarks, number: int
+    ) -> dict[str, DataFrame]:
+        """Return the new rows of each input, with their batch and the watermark before it."""
+        tables: dict[str, DataFrame] = {}
+        before = [watermarks.before, *watermarks.after]
+        for index, batch in enumerate(batches):
+            mark = before[index]
+            time = "CAST(NULL AS TIMESTAMP)" if mark is None else f"timestamp_millis({mark}L)"
+            for name, frame in self._batch_tables(batch, number * _BATCHES_AT_ONCE + index).items():
+                rows = frame.selectExpr("*", f"{index + 1} AS {BATCH}", f"{time} AS {WATERMARK}")
+                tables[name] = tables[name].unionAll(rows) if name in tables else rows
+        return tables
+
+    def _batch_tables(self, batch: Batch, number: int) -> dict[str, DataFrame]:
+        """Return the rows of a batch by input."""
+        return {
+            each.query_alias: input_frame(
+                self._session,
+                [slice.path for slice in batch.slices if slice.input_index == index],
+                QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab),
             )
-        return files
+            for index, each in enumerate(self._request.query_inputs)
+        }
 
     def _write_slice(self, rows: Iterator[pa.RecordBatch], contract: OutputContract) -> WrittenSlice | None:
         request = self._request
@@ -640,26 +726,18 @@ def _query_hash(request: TransformRequest) -> str:
     return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
 
 
-def safe_folder(folder: Path, master: str) -> Path:
-    """Return the folder, or a temporary one if Spark would interpret characters of its path.
-
-    Raises:
-        Unsupported: the machines of a cluster could not access a temporary folder.
-    """
-    if is_safe_path(folder):
-        return folder
-    if not is_on_this_machine(master):
-        raise Unsupported(
-            "on a cluster, a stateful query requires a workspace path of letters, digits and _ . - / only",
-            where=str(folder),
-            hint="move the workspace, or run Spark here: odf config set spark.master 'local[*]'",
-        )
-    return Path(tempfile.mkdtemp(prefix="odf-stream-"))
+def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput) -> DataFrame:
+    """Return the rows of an input, with the types of a stream."""
+    frame = slices_frame(session, paths, input.schema, input.vocab)
+    time = input.vocab.event_time_column
+    if types.is_date(input.schema.field(time).type):
+        frame = frame.withColumn(time, frame[identifier(time)].cast("timestamp"))
+    return frame
 
 
-def _link(link: Path, path: Path) -> Path:
-    link.symlink_to(path)
-    return link
+def _exclusive(watermark: int | None, exact: bool) -> int | None:
+    """Return a watermark that rows with its own time have not reached, if they may still arrive."""
+    return None if watermark is None else watermark - exact
 
 
 _OPERATION: Final = "odf_operation"
