@@ -92,8 +92,13 @@ class Deriving:
         time = moment or max(Timestamp.now(), state.system_time)
         entry.dataset.commit(events, system_time=time, expected_head=state.head, **more)
 
-    def rows(self, entry: DatasetEntry, *rows: tuple[Any, ...], watermark: str | None = None) -> None:
-        """One commit of rows: (day of January 2024, city, x) or with an operation as fourth value."""
+    def rows(
+        self, entry: DatasetEntry, *rows: tuple[Any, ...], watermark: str | None = None, advances: bool = True
+    ) -> None:
+        """One commit of rows: (day of January 2024, city, x) or with an operation as fourth value.
+
+        With ``advances`` the watermark is at least the time of the rows.
+        """
         state = entry.dataset.state()
         marks = [state.watermark, Timestamp.parse(watermark) if watermark else None]
         written, staged = None, entry.dataset.staging_path("data")
@@ -102,7 +107,8 @@ class Deriving:
             schema = slice_schema(DATA, state.vocabulary)
             day = 86_400_000
             times = [1704067200000 + int((row[0] - 1) * day) for row in rows]
-            marks.append(Timestamp.from_ms(max(times)))
+            if advances:
+                marks.append(Timestamp.from_ms(max(times)))
             batch = pa.record_batch(
                 {
                     "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
